@@ -1,0 +1,74 @@
+"""Handrail: the tool runtime for LLM agents."""
+
+from typing import TYPE_CHECKING, Any
+
+from handrail.core.context import ToolContext
+from handrail.core.tool import Tool, ToolLike
+from handrail.core.values import Control, Decision, Failure, ToolCall, ToolResult
+from handrail.define.build import as_tool, build_tool
+from handrail.define.function import tool
+from handrail.errors import (
+    ConfigError,
+    HandrailError,
+    InvalidArgumentsError,
+    PermissionDeniedError,
+    ToolArgsParseError,
+    ToolBuildError,
+    ToolDefinitionError,
+    ToolError,
+    ToolExecutionError,
+    ToolNotFoundError,
+)
+
+if TYPE_CHECKING:
+    from handrail.define.model import LLMFunctionTool
+    from handrail.registry.pool import assemble_tool_pool
+    from handrail.registry.registry import ToolRegistry
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ConfigError",
+    "Control",
+    "Decision",
+    "Failure",
+    "HandrailError",
+    "InvalidArgumentsError",
+    "LLMFunctionTool",
+    "PermissionDeniedError",
+    "Tool",
+    "ToolArgsParseError",
+    "ToolBuildError",
+    "ToolCall",
+    "ToolContext",
+    "ToolDefinitionError",
+    "ToolError",
+    "ToolExecutionError",
+    "ToolLike",
+    "ToolNotFoundError",
+    "ToolRegistry",
+    "ToolResult",
+    "as_tool",
+    "assemble_tool_pool",
+    "build_tool",
+    "tool",
+]
+
+# Loaded on first use, so that `from handrail import tool` stays about as cheap as `import pydantic`.
+_ON_FIRST_USE = {
+    "LLMFunctionTool": "handrail.define.model",
+    "ToolRegistry": "handrail.registry.registry",
+    "assemble_tool_pool": "handrail.registry.pool",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module  # noqa: PLC0415  # only this function needs it
+
+    if name in _ON_FIRST_USE:
+        return getattr(import_module(_ON_FIRST_USE[name]), name)
+    raise AttributeError(f"module 'handrail' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,57 @@
+"""Where a call happens."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Generic
+
+from msgspec import Struct
+from typing_extensions import TypeVar
+
+from handrail.core.events import Event, Progress
+from handrail.core.values import ToolCall
+
+DepsT = TypeVar("DepsT", default=Any, covariant=True)
+
+
+class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
+    """Where a call happens: whose conversation, which turn, and what the handler may use."""
+
+    session_id: str
+    """The conversation or the phone call."""
+    tenant_id: str | None = None
+    agent_id: str | None = None
+    customer_id: str | None = None
+    turn: int = 0
+    working_directory: str | None = None
+    """The directory that file tools may touch; without it they refuse."""
+    deps: DepsT = None  # pyright: ignore[reportAssignmentType]  # absent unless the caller gives them
+    """The caller's own services, typed: `ToolContext[Bank]`."""
+    secrets: Mapping[str, str] = {}
+    plugin_data: Mapping[str, Any] = {}
+    call: ToolCall | None = None
+    """The call that is being run; set by whoever runs it."""
+    idempotency_key: str | None = None
+    """What to hand downstream, so that a repeated request is recognised there too."""
+    listener: Callable[[Event], object] | None = None
+    """Who hears what the handler tells."""
+
+    def tell(self, event: Event) -> None:
+        """Hand an event to whoever listens to this call."""
+        if self.listener is not None:
+            self.listener(event)
+
+    def progress(self, message: str, *, fraction: float | None = None) -> None:
+        """Say how far a long call has come."""
+        if self.listener is not None:
+            call = self.call
+            self.listener(
+                Progress(
+                    at=time.time(),
+                    session_id=self.session_id,
+                    tenant_id=self.tenant_id,
+                    call_id=call.id if call else "",
+                    tool_name=call.name if call else "",
+                    message=message,
+                    fraction=fraction,
+                )
+            )

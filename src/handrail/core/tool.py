@@ -1,0 +1,244 @@
+"""The one tool value, and the protocol of everything that can become one."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    Self,
+    cast,
+    get_args,
+    overload,
+    runtime_checkable,
+)
+
+from msgspec import structs
+from typing_extensions import TypeVar
+
+from handrail.core.context import ToolContext
+from handrail.core.text import compact_json
+from handrail.core.values import Failure, ToolResult
+from handrail.errors import PermissionDeniedError, ToolArgsParseError, ToolDefinitionError, ToolError, shorten
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+Instance = TypeVar("Instance")
+Rest = ParamSpec("Rest")
+
+OnInterrupt = Literal["cancel", "finish", "finish_silently", "uninterruptible"]
+KeyOf = Callable[[Mapping[str, Any]], object]
+"""From the arguments, as JSON values with their defaults, to what tells two calls apart."""
+
+
+@runtime_checkable
+class ToolLike(Protocol):
+    """What an object needs to be taken as a tool: the harness protocol."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def input_schema(self) -> Mapping[str, Any]: ...
+    async def execute(self, payload: dict[str, Any], context: ToolContext[Any]) -> Any: ...
+    async def check_permissions(self, payload: dict[str, Any], context: ToolContext[Any]) -> Any: ...
+    def is_read_only(self) -> bool: ...
+    def is_concurrency_safe(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
+class Tool(Generic[P, R]):
+    """One thing that a model can do.
+
+    Made by `@tool`, `LLMFunctionTool`, `build_tool` or `as_tool`; nobody needs to construct one by hand. What a tool
+    does not say is taken for the worst: it changes something, it runs alone, and somebody has to agree first.
+    """
+
+    name: str
+    description: str = ""
+    input_schema: Mapping[str, Any]
+    """JSON Schema of the arguments, an object."""
+    output_schema: Mapping[str, Any] | None = None
+    function: Callable[P, R]
+    """What the tool was made from; calling the tool calls it."""
+    handler: Callable[[Any, ToolContext[Any]], Any]
+    """Runs the tool: takes what `parse` returned and the context; a coroutine function if `is_async`."""
+    parse: Callable[[str], Any]
+    """JSON text to validated arguments; raises `ToolArgsParseError` or `InvalidArgumentsError`."""
+    dump: Callable[[Any], dict[str, Any]]
+    """Validated arguments back to JSON values, with the defaults in: what keys, locks and policies see."""
+    is_async: bool = True
+    inline: bool = False
+    """A sync handler that never blocks, and so needs no worker thread."""
+    permission_check: Callable[[dict[str, Any], ToolContext[Any]], Any] | None = None
+    """Raises to refuse. Passing means no objection; the policy still decides."""
+    read_only: bool = False
+    concurrency_safe: bool = False
+    idempotent: bool = False
+    key: tuple[str, ...] | KeyOf | None = None
+    """Which arguments make two calls the same call; all of them if unset."""
+    lock_key: tuple[str, ...] | KeyOf | None = None
+    """Narrows "runs alone" to calls with the same key."""
+    verify: Callable[..., Any] | None = None
+    """Asked for the truth when the outcome of a call is unknown."""
+    timeout: float | None = None
+    max_output_chars: int | None = None
+    cache_for: float | None = None
+    on_interrupt: OnInterrupt | None = None
+    strict: bool = False
+    """Ask the provider to keep to the schema, where it can."""
+    examples: tuple[Mapping[str, Any], ...] = ()
+    tags: frozenset[str] = frozenset()
+    source: str = "local"
+    """Where the tool comes from: `local`, `mcp:<server>`, `openapi:<name>`."""
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    unbound: bool = False
+    """A method of a class, not yet taken from an instance."""
+    wire: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
+    """What the wire formats have already worked out for this tool."""
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        for flag in ("read_only", "concurrency_safe", "idempotent", "strict", "inline"):
+            if type(getattr(self, flag)) is not bool:
+                raise ToolDefinitionError(f"`{self.name}`: {flag} must be True or False, not {getattr(self, flag)!r}.")
+        for limit in ("timeout", "max_output_chars", "cache_for"):
+            value = getattr(self, limit)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                raise ToolDefinitionError(f"`{self.name}`: {limit} must be a positive number, not {value!r}.")
+        if self.on_interrupt is not None and self.on_interrupt not in get_args(OnInterrupt):
+            allowed = ", ".join(get_args(OnInterrupt))
+            raise ToolDefinitionError(
+                f"`{self.name}`: on_interrupt must be one of {allowed}, not {self.on_interrupt!r}."
+            )
+        if self.cache_for is not None and not self.read_only:
+            raise ToolDefinitionError(f"`{self.name}`: cache_for needs read_only=True; an effect cannot be cached.")
+        for option in ("key", "lock_key"):
+            names = getattr(self, option)
+            if isinstance(names, tuple):
+                self._check_argument_names(option, cast(tuple[str, ...], names))
+
+    def _check_argument_names(self, option: str, names: tuple[str, ...]) -> None:
+        known = self.input_schema.get("properties", {})
+        for name in names:
+            if name not in known:
+                listed = ", ".join(known) or "none"
+                raise ToolDefinitionError(f"`{self.name}`: {option} names `{name}`, but its arguments are: {listed}.")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any]) -> Self: ...
+    @overload
+    def __get__(
+        self: "Tool[Concatenate[Instance, Rest], R]", instance: Instance, owner: type[Any]
+    ) -> "Tool[Rest, R]": ...
+    @overload
+    def __get__(self, instance: object, owner: type[Any]) -> Self: ...
+    def __get__(self, instance: object, owner: type[Any]) -> "Tool[..., Any]":
+        """A method's tool, taken from an instance, is a tool that has its `self`."""
+        if instance is None or not self.unbound:
+            return self
+        handler = self.handler
+
+        def bound(arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
+            return handler({**arguments, "self": instance}, context)
+
+        function = cast(Any, self.function).__get__(instance, owner)
+        return replace(cast("Tool[..., Any]", self), function=function, handler=bound, unbound=False)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+    @property
+    def id(self) -> str:
+        """The name; a tool has no other identity."""
+        return self.name
+
+    @property
+    def consequential(self) -> bool:
+        """Whether running it may change something."""
+        return not self.read_only
+
+    def is_read_only(self) -> bool:
+        """The harness protocol's form of `read_only`."""
+        return self.read_only
+
+    def is_concurrency_safe(self) -> bool:
+        """The harness protocol's form of `concurrency_safe`."""
+        return self.concurrency_safe
+
+    async def execute(self, payload: Mapping[str, Any] | str, context: ToolContext[Any]) -> ToolResult:
+        """Validate and run, for a loop written by hand. It does not authorise: call `check_permissions` first.
+
+        What is meant for the model comes back as a failure; any other exception of the handler reaches the caller.
+        """
+        started = perf_counter()
+        try:
+            output = await self.invoke(self.parse(self._as_text(payload)), context)
+        except ToolError as error:
+            output = ToolResult(error=Failure(code=error.code, message=error.message, retryable=error.retryable))
+        return finish(output, tool=self, context=context, duration_ms=(perf_counter() - started) * 1000)
+
+    async def check_permissions(self, payload: Mapping[str, Any] | str, context: ToolContext[Any]) -> None:
+        """Raise `PermissionError` unless the call may go ahead.
+
+        A tool that declares no check is refused unless it is read-only, so that a loop written by hand fails closed
+        too.
+        """
+        if self.permission_check is None:
+            if not self.read_only:
+                raise PermissionDeniedError(
+                    f"`{self.name}` may change something and declares no permission check. "
+                    f"Give it permission_check=…, or read_only=True if it changes nothing."
+                )
+            return
+        arguments = self.dump(self.parse(self._as_text(payload)))
+        verdict = self.permission_check(arguments, context)
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+        if verdict is False:
+            raise PermissionDeniedError(f"The permission check of `{self.name}` refused the call.")
+
+    async def invoke(self, arguments: Any, context: ToolContext[Any]) -> Any:
+        """Run the handler with arguments that `parse` returned."""
+        if self.is_async:
+            return await self.handler(arguments, context)
+        if self.inline:
+            return self.handler(arguments, context)
+        return await asyncio.to_thread(self.handler, arguments, context)
+
+    def _as_text(self, payload: Mapping[str, Any] | str) -> str:
+        if isinstance(payload, str):
+            return payload
+        try:
+            return compact_json(payload)
+        except ValueError as error:
+            raise ToolArgsParseError(f"The arguments cannot be written as JSON: {shorten(str(error))}") from error
+
+
+def finish(output: Any, *, tool: Tool[..., Any], context: ToolContext[Any], duration_ms: float) -> ToolResult:
+    """What a handler returned, as the result of one call."""
+    call_id = context.call.id if context.call else ""
+    if isinstance(output, ToolResult):
+        return structs.replace(output, call_id=call_id, tool_name=tool.name, duration_ms=duration_ms)
+    return ToolResult(output=output, call_id=call_id, tool_name=tool.name, duration_ms=duration_ms)
+
+
+def check_name(name: object) -> None:
+    """Refuse what cannot name a tool anywhere. What one provider refuses is mapped by its format."""
+    if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable() or len(name) > 256:
+        raise ToolDefinitionError(
+            f"A tool's name is 1 to 256 printable characters, without spaces around them, not {shorten(repr(name))}."
+        )
+    if ":" in name:
+        raise ToolDefinitionError(f"A tool's name cannot contain a colon, which selects by source or tag: {name!r}.")

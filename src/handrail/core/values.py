@@ -1,0 +1,111 @@
+"""The frozen values that pass between the layers.
+
+They are `msgspec.Struct`s: frozen for real, slotted, and built in a tenth of the time that a frozen dataclass takes,
+which is what makes one tool call cheap (see `docs/speed.md`).
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from handrail.core.text import compact_json, encodable
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """Why a call has no output, in words for the model."""
+
+    code: str = "tool_execution_failed"
+    message: str = ""
+    retryable: bool = False
+    """Whether the same call may succeed later, or with other arguments."""
+
+
+class Control(Struct, frozen=True, kw_only=True):
+    """What a result asks of the conversation that it belongs to."""
+
+    mode: Literal["auto", "manual"] | None = None
+    """`manual` hands the conversation to a person: the agent stops talking."""
+    lifespan: Literal["response", "session"] = "session"
+    """`response` keeps the result out of the session's history."""
+
+
+class ToolCall(Struct, frozen=True, kw_only=True):
+    """A model's request to run one tool."""
+
+    id: str
+    """The provider's id of this one call."""
+    name: str
+    arguments_json: str = ""
+    """JSON text stays text until it is validated; empty text means `{}`."""
+    response_id: str | None = None
+    item_id: str | None = None
+    guideline_ids: tuple[str, ...] = ()
+    """The guidelines that led to this call."""
+
+
+class ToolResult(Struct, frozen=True, kw_only=True):
+    """The answer to one call."""
+
+    output: Any = None
+    """For the model: a str as it is, or any JSON value."""
+    error: Failure | None = None
+    metadata: Mapping[str, Any] = {}
+    """For people and screens; it never reaches a model."""
+    context: Any = None
+    """For the caller's own code; it is never sent and never stored."""
+    control: Control | None = None
+    call_id: str = ""
+    tool_name: str = ""
+    duration_ms: float = 0.0
+
+    if TYPE_CHECKING:  # `error` also takes a str, which the field's type cannot say.
+
+        def __init__(
+            self,
+            *,
+            output: Any = None,
+            error: Failure | str | None = None,
+            metadata: Mapping[str, Any] = ...,
+            context: Any = None,
+            control: Control | None = None,
+            call_id: str = "",
+            tool_name: str = "",
+            duration_ms: float = 0.0,
+        ) -> None: ...
+
+    else:
+
+        def __post_init__(self) -> None:
+            if type(self.error) is str:
+                force_setattr(self, "error", Failure(message=self.error))
+
+    @property
+    def ok(self) -> bool:
+        """Whether the call did what was asked."""
+        return self.error is None
+
+    def for_model(self) -> str:
+        """The only text of this result that a model ever sees."""
+        error = self.error
+        if error is None:
+            output = self.output
+            if type(output) is str:
+                return output if output.isascii() else encodable(output)
+            try:
+                return compact_json(output)
+            except ValueError:
+                error = Failure(message="The tool returned a value that cannot be written as JSON.")
+        return compact_json({"ok": False, "error": error.code, "tool": self.tool_name, "message": error.message})
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """What was decided about a call, by which rule, from where."""
+
+    effect: Literal["allow", "ask", "deny"]
+    by: Literal["customer", "operator"] | None = None
+    """Who is asked."""
+    rule: str = ""
+    source: str = ""
+    reason: str = ""

@@ -1,0 +1,1 @@
+"""The ways to write a tool: `@tool`, `LLMFunctionTool`, `build_tool`, `as_tool`."""

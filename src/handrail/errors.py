@@ -1,0 +1,180 @@
+"""Every exception of Handrail, drawn as a tree.
+
+    HandrailError
+    ├── ToolError                   for the model: it reads the message and can act on it
+    │   ├── ToolNotFoundError       tool_not_found          (also a KeyError)
+    │   ├── ToolArgsParseError      tool_args_parse_error   (also a ValueError)
+    │   ├── InvalidArgumentsError   invalid_arguments       (also a ValueError)
+    │   ├── PermissionDeniedError   permission_denied       (also a PermissionError)
+    │   └── ToolExecutionError      tool_execution_failed
+    └── ConfigError                 for the developer: the program must be changed
+        ├── ToolDefinitionError     this cannot be a tool
+        │   └── DuplicateToolError  two tools of one name
+        ├── ToolBuildError          a tenant's configuration cannot become a tool
+        └── MissingExtraError       an optional dependency is absent (also an ImportError)
+
+An error has one audience. What a model may read is a `ToolError`; everything else stays in the log.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, get_args
+
+Code = Literal[
+    "tool_not_found",
+    "tool_args_parse_error",
+    "invalid_arguments",
+    "permission_denied",
+    "approval_required",
+    "refused_by_hook",
+    "rate_limited",
+    "unavailable",
+    "in_progress",
+    "duplicate_call",
+    "tool_timeout",
+    "cancelled",
+    "outcome_unknown",
+    "tool_execution_failed",
+]
+"""Every code that Handrail itself puts into a failure. A handler may raise `ToolError` with a code of its own."""
+
+CODES: Final[frozenset[str]] = frozenset(get_args(Code))
+
+
+class HandrailError(Exception):
+    """What every exception of Handrail is."""
+
+    code: str = "handrail_error"
+    message: str
+
+    def __init__(self, message: object = "") -> None:
+        self.message = str(message)
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        # Some children are also KeyErrors, whose str() is a repr.
+        return self.message
+
+    def to_log_dict(self) -> dict[str, Any]:
+        """What may be written to a log: never an argument's value."""
+        return {"type": type(self).__name__, "code": self.code, "message": self.message}
+
+
+class ToolError(HandrailError):
+    """A failure that the model is told about, in a sentence made for it.
+
+    Raised by a handler it means: nothing happened, and here is why.
+    """
+
+    code = "tool_execution_failed"
+    retryable: bool = False
+
+    def __init__(self, message: object = "", *, code: str | None = None, retryable: bool | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+        if retryable is not None:
+            self.retryable = retryable
+
+    def to_log_dict(self) -> dict[str, Any]:
+        return {**super().to_log_dict(), "retryable": self.retryable}
+
+
+class ToolNotFoundError(ToolError, KeyError):
+    """A tool of this name is not registered."""
+
+    code = "tool_not_found"
+
+    def __init__(self, tool_name: str, *, similar: Sequence[str] = ()) -> None:
+        hint = f" Did you mean {' or '.join(f'`{name}`' for name in similar)}?" if similar else ""
+        super().__init__(f"There is no tool named `{shorten(tool_name)}`.{hint}")
+        self.tool_name = tool_name
+
+    def to_log_dict(self) -> dict[str, Any]:
+        return {**super().to_log_dict(), "tool_name": self.tool_name}
+
+
+class ToolArgsParseError(ToolError, ValueError):
+    """The arguments are not a JSON object."""
+
+    code = "tool_args_parse_error"
+    retryable = True
+
+
+class InvalidArgumentsError(ToolError, ValueError):
+    """The arguments are a JSON object, but not one that this tool accepts."""
+
+    code = "invalid_arguments"
+    retryable = True
+
+    def __init__(self, message: object = "", *, places: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.places = tuple(places)
+        """Where in the arguments something is wrong, as paths: `items[0].price`."""
+
+    def to_log_dict(self) -> dict[str, Any]:
+        # The message quotes what the model sent; a log gets the places only.
+        return {**super().to_log_dict(), "message": "The arguments are not valid.", "places": list(self.places)}
+
+
+class PermissionDeniedError(ToolError, PermissionError):
+    """The call is not allowed; the message says why, and what would allow it."""
+
+    code = "permission_denied"
+
+
+class ToolExecutionError(ToolError):
+    """The handler failed in a way that says nothing useful to a model."""
+
+    def __init__(self, message: object = "Tool execution failed.", *, retryable: bool | None = None) -> None:
+        super().__init__(message, retryable=retryable)
+
+
+class ConfigError(HandrailError):
+    """Something in the program or its configuration must be changed."""
+
+    code = "config_error"
+
+
+class ToolDefinitionError(ConfigError, TypeError):
+    """This cannot be a tool; the message names the part that is in the way."""
+
+    code = "tool_definition_error"
+
+
+class DuplicateToolError(ToolDefinitionError):
+    """Two different tools of one name."""
+
+    code = "duplicate_tool"
+
+
+class ToolBuildError(ConfigError):
+    """A tenant's configuration cannot become a tool."""
+
+    code = "tool_build_error"
+
+    def __init__(
+        self, message: object = "", *, tenant_id: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.tenant_id = tenant_id
+        self.details = dict(details or {})
+
+    def to_log_dict(self) -> dict[str, Any]:
+        # Details name the keys that are wrong; their values may be numbers of customers.
+        return {**super().to_log_dict(), "tenant_id": self.tenant_id, "details": sorted(self.details)}
+
+
+class MissingExtraError(ConfigError, ImportError):
+    """An optional dependency is not installed; the message holds the command that installs it."""
+
+    code = "missing_extra"
+
+    def __init__(self, package: str, *, extra: str) -> None:
+        super().__init__(f"`{package}` is not installed. Install it with: pip install 'handrail[{extra}]'")
+        self.extra = extra
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    """The beginning of a hostile text, printable and of bounded length."""
+    clipped = text if len(text) <= limit else f"{text[:limit]}…"
+    return "".join(char if char.isprintable() else "�" for char in clipped)

@@ -1,0 +1,116 @@
+"""OpenAI Responses."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from handrail.core.tool import Tool
+from handrail.core.values import ToolCall, ToolResult
+from handrail.formats.definitions import (
+    Definitions,
+    Mode,
+    Wired,
+    assemble,
+    decoded,
+    fitted_name,
+    read,
+    unfinished,
+    wanted,
+    with_examples,
+)
+from handrail.formats.openai_schema import NAME, parameters
+
+if TYPE_CHECKING:
+    from openai.types.responses import FunctionToolParam
+    from openai.types.responses.response_create_params import ToolChoice
+    from openai.types.responses.response_input_param import FunctionCallOutput
+
+_ENDS = ("response.completed", "response.incomplete", "response.failed", "response.done")
+
+
+def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[FunctionToolParam]":
+    """Definitions for `tools=`."""
+    return assemble(pool, dialect="openai_responses", wire=_wire)
+
+
+def _wire(tool: Tool[..., Any]) -> Wired:
+    name, renamed = fitted_name(tool.name, allowed=NAME, limit=128)
+    given = parameters(tool)
+    return Wired(
+        name=name,
+        definition={
+            "type": "function",
+            "name": name,
+            "description": with_examples(tool),
+            "parameters": given.schema,
+            # Left out, it means "strict if possible", and the API would change the schema by itself.
+            "strict": given.strict,
+        },
+        decode=given.decode,
+        notes=renamed + given.notes,
+    )
+
+
+def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolCall]:
+    """The calls in a response, in its output items, or in the collected events of a stream."""
+    response_id: str | None = None
+    if isinstance(response, list | tuple):
+        items, response_id = items_of(cast(Sequence[Any], response))
+    else:
+        items, response_id = read(response, "output") or (), read(response, "id")
+    found = [call_of(item, response_id) for item in items if read(item, "type") == "function_call"]
+    return decoded(found, definitions)
+
+
+def items_of(events: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
+    """The output items in the events of a stream, or the items themselves."""
+    done: list[Any] = []
+    response_id: str | None = None
+    for event in events:
+        kind = read(event, "type")
+        if kind in _ENDS:
+            response = read(event, "response")
+            if output := read(response, "output"):
+                return output, read(response, "id")
+        elif kind == "response.created":
+            response_id = read(read(event, "response"), "id")
+        elif kind == "response.output_item.done":
+            response_id = read(event, "response_id") or response_id
+            done.append(read(event, "item"))
+        elif kind == "function_call":
+            done.append(event)
+    return done, response_id
+
+
+def call_of(item: Any, response_id: str | None) -> ToolCall:
+    """One `function_call` item. An incomplete one has to be answered, and must not run."""
+    text = read(item, "arguments") or ""
+    complete = read(item, "status") in (None, "completed")
+    return ToolCall(
+        id=read(item, "call_id") or "",
+        name=read(item, "name") or "",
+        arguments_json=text if complete else unfinished(text),
+        response_id=response_id,
+        item_id=read(item, "id"),
+    )
+
+
+def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> "list[FunctionCallOutput]":
+    """The answers, one `function_call_output` item each."""
+    return [{"type": "function_call_output", "call_id": one.call_id, "output": one.for_model()} for one in results]
+
+
+def choice(
+    mode: Mode = "auto",
+    *,
+    tool: str | None = None,
+    allowed: Sequence[str] = (),
+    definitions: Sequence[Any] | None = None,
+) -> "ToolChoice":
+    """A value for `tool_choice=`: a mode, one tool, or a mode within the allowed tools."""
+    want = wanted(mode, tool, allowed, definitions)
+    if want.tool is not None:
+        return {"type": "function", "name": want.tool}
+    if want.allowed and want.mode != "none":
+        names: list[dict[str, object]] = [{"type": "function", "name": name} for name in want.allowed]
+        return {"type": "allowed_tools", "mode": want.mode, "tools": names}
+    return want.mode

@@ -1,0 +1,31 @@
+"""The async API: handlers are coroutines."""
+
+from handrail.define.model import LLMFunctionTool, tool_def_for_chat_completions_api, tool_def_for_responses_api
+from handrail.define.toolcall import (
+    StandardToolCall,
+    ToolCallFailReason,
+    ToolCallFailure,
+    ToolCallResult,
+    ToolCallSuccess,
+    ToolErrorMessageForLLMToSee,
+    ToolHandlerResult,
+    ToolMessageContent,
+    standardize_tool_call,
+)
+from handrail.openai.aio.tool import LLMFunctionToolGroup
+
+__all__ = [
+    "LLMFunctionTool",
+    "LLMFunctionToolGroup",
+    "StandardToolCall",
+    "ToolCallFailReason",
+    "ToolCallFailure",
+    "ToolCallResult",
+    "ToolCallSuccess",
+    "ToolErrorMessageForLLMToSee",
+    "ToolHandlerResult",
+    "ToolMessageContent",
+    "standardize_tool_call",
+    "tool_def_for_chat_completions_api",
+    "tool_def_for_responses_api",
+]

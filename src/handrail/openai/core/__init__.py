@@ -1,0 +1,31 @@
+"""The sync API: handlers are plain methods."""
+
+from handrail.define.model import tool_def_for_chat_completions_api, tool_def_for_responses_api
+from handrail.define.toolcall import (
+    StandardToolCall,
+    ToolCallFailReason,
+    ToolCallFailure,
+    ToolCallResult,
+    ToolCallSuccess,
+    ToolErrorMessageForLLMToSee,
+    ToolHandlerResult,
+    ToolMessageContent,
+    standardize_tool_call,
+)
+from handrail.openai.core.tool import LLMFunctionTool, LLMFunctionToolGroup
+
+__all__ = [
+    "LLMFunctionTool",
+    "LLMFunctionToolGroup",
+    "StandardToolCall",
+    "ToolCallFailReason",
+    "ToolCallFailure",
+    "ToolCallResult",
+    "ToolCallSuccess",
+    "ToolErrorMessageForLLMToSee",
+    "ToolHandlerResult",
+    "ToolMessageContent",
+    "standardize_tool_call",
+    "tool_def_for_chat_completions_api",
+    "tool_def_for_responses_api",
+]

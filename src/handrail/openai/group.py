@@ -1,0 +1,60 @@
+"""What the sync and the async group have in common: a dict of tool classes that can describe itself."""
+
+from collections.abc import Sequence
+from textwrap import indent
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
+
+from typing_extensions import TypeVar
+
+from handrail.define.model import Api, FunctionToolModel
+from handrail.define.toolcall import StandardToolCall, ToolCallFailure
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionFunctionToolParam
+    from openai.types.responses import FunctionToolParam
+
+ModelT = TypeVar("ModelT", bound=FunctionToolModel[Any, Any])
+
+
+class ToolClasses(dict[str, type[ModelT]], Generic[ModelT]):
+    """Tool classes by the names that a model calls them."""
+
+    @property
+    def tool_names(self) -> list[str]:
+        """The names, in the order in which the tools were added."""
+        return [tool.model_tool_name() for tool in self.values()]
+
+    @property
+    def tool_classes(self) -> list[type[ModelT]]:
+        """The classes, in the order in which they were added."""
+        return list(self.values())
+
+    @overload
+    def tool_definitions(self, api: Literal["responses"]) -> "list[FunctionToolParam]": ...
+    @overload
+    def tool_definitions(self, api: Literal["chat.completions"]) -> "list[ChatCompletionFunctionToolParam]": ...
+    def tool_definitions(self, api: Api) -> Any:
+        """The definitions, for `tools=` of a request."""
+        return [tool.model_tool_definition(cast(Any, api)) for tool in self.values()]
+
+    @classmethod
+    def from_list(cls, tools: Sequence[type[ModelT]]) -> Self:
+        """A group of these classes."""
+        return cls({tool.model_tool_name(): tool for tool in tools})
+
+    def __contains__(self, item: object) -> bool:
+        if isinstance(item, type) and issubclass(item, FunctionToolModel):
+            return super().__contains__(cast(type[ModelT], item).model_tool_name())
+        return super().__contains__(cast(object, item))
+
+    def pretty_definition(self, api: Api) -> str:
+        """The definitions as text, to look at while developing."""
+        definitions = [tool.model_tool_pretty_definition(api) for tool in self.values()]
+        lines = indent(",\n".join(definitions), " " * 4)
+        return f"{type(self).__name__}([\n{lines}\n])"
+
+
+def not_found(call: StandardToolCall) -> ToolCallFailure:
+    """The answer to a call of a tool that is not in the group."""
+    text = f"Function `{call.name}` not found."
+    return ToolCallFailure(call_id=call.id, result_content=text, fail_reason="invalid_name")

@@ -1,0 +1,110 @@
+"""An immutable set of tools, and their definitions for every provider."""
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from handrail.core.select import any_of
+from handrail.core.tool import Tool, ToolLike
+from handrail.define.build import as_tool
+from handrail.errors import DuplicateToolError, ToolNotFoundError
+from handrail.formats import anthropic, gemini, mcp, openai_chat, openai_realtime, openai_responses
+from handrail.formats.definitions import Definitions
+
+if TYPE_CHECKING:
+    from anthropic.types import ToolParam
+    from google.genai.types import ToolDict
+    from openai.types.chat import ChatCompletionFunctionToolParam
+    from openai.types.realtime import RealtimeFunctionToolParam
+    from openai.types.responses import FunctionToolParam
+
+
+class ToolRegistry:
+    """The tools that an agent has, by name. It never changes: `register` returns a new one."""
+
+    __slots__ = ("_definitions", "_tools")
+
+    def __init__(self, tools: Iterable[object] = ()) -> None:
+        self._tools: dict[str, Tool[..., Any]] = {}
+        self._definitions: dict[str, Definitions[Any]] = {}
+        for source in tools:
+            self._add(as_tool(source))
+
+    def _add(self, tool: Tool[..., Any]) -> None:
+        known = self._tools.get(tool.name)
+        if known is not None and known is not tool:
+            raise DuplicateToolError(
+                f"There is already a tool named `{tool.name}`, from {known.source}. "
+                f"Give one of them another name, or use register(…, replace=True)."
+            )
+        self._tools[tool.name] = tool
+
+    def register(self, tool: ToolLike | object, *, replace: bool = False) -> Self:
+        """A new registry with this tool in it; this one stays as it is."""
+        added = as_tool(tool)
+        copy = type(self)()
+        copy._tools = dict(self._tools)
+        if replace:
+            copy._tools.pop(added.name, None)
+        copy._add(added)
+        return copy
+
+    def get(self, name: str) -> Tool[..., Any]:
+        """The tool of this name, or `ToolNotFoundError`."""
+        try:
+            return self._tools[name]
+        except (KeyError, TypeError):
+            raise ToolNotFoundError(str(name), similar=difflib.get_close_matches(str(name), self._tools, n=2)) from None
+
+    def select(self, *selectors: str) -> Self:
+        """A registry of the tools that one of the selectors names: a name, a glob, a source, a tag."""
+        chosen = any_of(selectors)
+        return type(self)(tool for tool in self if chosen(tool))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in the order of registration."""
+        return tuple(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __iter__(self) -> Iterator[Tool[..., Any]]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __repr__(self) -> str:
+        return f"ToolRegistry({', '.join(self._tools)})"
+
+    def to_anthropic_tools(self) -> "Definitions[ToolParam]":
+        """Definitions for Anthropic Messages."""
+        return self._made("anthropic", anthropic.tools)
+
+    def to_openai_tools(self) -> "Definitions[FunctionToolParam]":
+        """Definitions for OpenAI Responses."""
+        return self._made("openai_responses", openai_responses.tools)
+
+    def to_openai_chat_tools(self) -> "Definitions[ChatCompletionFunctionToolParam]":
+        """Definitions for OpenAI Chat Completions."""
+        return self._made("openai_chat", openai_chat.tools)
+
+    def to_openai_realtime_tools(self) -> "Definitions[RealtimeFunctionToolParam]":
+        """Definitions for OpenAI Realtime."""
+        return self._made("openai_realtime", openai_realtime.tools)
+
+    def to_gemini_tools(self) -> "Definitions[ToolDict]":
+        """Definitions for Gemini."""
+        return self._made("gemini", gemini.tools)
+
+    def to_mcp_tools(self) -> Definitions[dict[str, Any]]:
+        """Definitions for an MCP server's `tools/list`."""
+        return self._made("mcp", mcp.tools)
+
+    def _made(self, format_name: str, make: Callable[[Iterable[Tool[..., Any]]], Any]) -> Any:
+        """Made once, since the tools never change; every caller gets a copy of its own."""
+        known = self._definitions.get(format_name)
+        if known is None:
+            known = self._definitions[format_name] = cast(Definitions[Any], make(self))
+        return known.fresh()

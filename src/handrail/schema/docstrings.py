@@ -1,0 +1,28 @@
+"""What a docstring says about a function and its parameters."""
+
+import inspect
+from dataclasses import dataclass
+
+import docstring_parser
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A docstring, taken apart."""
+
+    summary: str
+    """The text without its sections: what the model reads."""
+    parameters: dict[str, str]
+
+
+def describe(docstring: str | None) -> Described:
+    """Take a docstring of any common style apart; one that cannot be parsed is kept as plain text."""
+    if not docstring:
+        return Described(summary="", parameters={})
+    text = inspect.cleandoc(docstring)
+    try:
+        parsed = docstring_parser.parse(text)
+    except docstring_parser.ParseError:
+        return Described(summary=text, parameters={})
+    parameters = {one.arg_name: one.description.strip() for one in parsed.params if one.description}
+    return Described(summary=(parsed.description or "").strip(), parameters=parameters)
