@@ -50,8 +50,7 @@ def build_tool(definition: Mapping[str, Any]) -> Tool[..., Any]:
         handler=_payload_and_context(execute),
         parse=arguments.parse if given.get("read_only") is True else arguments.careful(),
         dump=arguments.dump,
-        is_async=inspect.iscoroutinefunction(execute)
-        or inspect.iscoroutinefunction(getattr(execute, "__call__", None)),
+        is_async=inspect.iscoroutinefunction(execute) or inspect.iscoroutinefunction(type(execute).__call__),
         **normalised(given),
     )
 

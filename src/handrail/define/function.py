@@ -69,7 +69,7 @@ def from_function(
     """Make a tool of a function; the options are those of `@tool`."""
     if isinstance(function, staticmethod):
         function = function.__func__
-    if isinstance(function, classmethod) or isinstance(function, type) or not callable(function):
+    if isinstance(function, classmethod | type) or not callable(function):
         raise ToolDefinitionError(f"@tool takes a function, not {function!r}. Put @tool closest to the `def`.")
     options = normalised(options or {})
     name = options.pop("name", None) or getattr(function, "__name__", type(function).__name__)

@@ -61,7 +61,7 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
         for name in cls.model_fields:
             if name.startswith("model_tool_"):
                 raise ToolDefinitionError(
-                    f"{cls.__name__}.{name} has a type annotation, which would make it an argument that the model fills in. "
+                    f"{cls.__name__}.{name} has a type annotation, which would make it an argument for the model. "
                     f"Write `{name} = …` without the annotation."
                 )
 
@@ -235,11 +235,14 @@ def from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
     async def handle_async(instance: Any, context: ToolContext[Any]) -> ToolResult:
         return result_of(await instance.model_tool_handler(context.deps))
 
+    def call(context: Any = None, **fields: Any) -> Any:
+        return cast(Any, model(**fields)).model_tool_handler(context)
+
     return Tool(
         name=name,
         description=model.model_tool_description(),
         input_schema=arguments.input_schema,
-        function=lambda context=None, **fields: model(**fields).model_tool_handler(context),  # pyright: ignore
+        function=call,
         handler=handle_async if is_async else handle,
         parse=arguments.parse if model.model_tool_read_only else arguments.careful(),
         dump=arguments.dump,
