@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool, ToolLike
 from handrail.core.values import Control, Decision, Failure, ToolCall, ToolResult
-from handrail.define.build import as_tool, build_tool
 from handrail.define.function import tool
 from handrail.errors import (
     ConfigError,
@@ -21,11 +20,10 @@ from handrail.errors import (
 )
 
 if TYPE_CHECKING:
+    from handrail.define.build import as_tool, build_tool
     from handrail.define.model import LLMFunctionTool
     from handrail.registry.pool import assemble_tool_pool
     from handrail.registry.registry import ToolRegistry
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ConfigError",
@@ -58,7 +56,9 @@ __all__ = [
 _ON_FIRST_USE = {
     "LLMFunctionTool": "handrail.define.model",
     "ToolRegistry": "handrail.registry.registry",
+    "as_tool": "handrail.define.build",
     "assemble_tool_pool": "handrail.registry.pool",
+    "build_tool": "handrail.define.build",
 }
 
 

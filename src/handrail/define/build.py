@@ -9,7 +9,7 @@ from handrail.core.context import ToolContext
 from handrail.core.tool import Tool, ToolLike
 from handrail.define.function import ToolOptions, from_function, normalised
 from handrail.errors import ToolDefinitionError
-from handrail.schema.arguments import from_json_schema
+from handrail.schema.raw import from_json_schema
 from handrail.schema.signature import caller_namespace
 
 _CHAPTER: Final = {

@@ -3,16 +3,15 @@
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pydantic
-from pydantic_core import ValidationError, from_json
+from pydantic_core import ValidationError
 from typing_extensions import TypedDict
 
 from handrail.errors import ToolDefinitionError
 from handrail.schema import faults
 from handrail.schema.ambiguity import refuse_ambiguous
-from handrail.schema.raw import RawSchema
 from handrail.schema.tidy import tidy
 
 # Pydantic loads its parts on first use. Naming them as attributes (`pydantic.TypeAdapter`) instead of importing them
@@ -72,24 +71,6 @@ def parser(validate_json: Callable[[str], Any], *, names: tuple[str, ...]) -> Ca
             raise faults.from_pydantic(error, names) from None
 
     return parse
-
-
-def from_json_schema(schema: Mapping[str, Any]) -> Arguments:
-    """Arguments from a JSON Schema that somebody wrote; the validated arguments are the JSON values themselves."""
-    raw = RawSchema(schema)
-
-    def parse(text: str) -> dict[str, Any]:
-        try:
-            value = from_json(text or "{}")
-        except ValueError as error:
-            raise faults.no_json(str(error)) from None
-        if not isinstance(value, dict):
-            raise faults.no_object(value)
-        arguments = cast(dict[str, Any], value)
-        raw.check(arguments)
-        return arguments
-
-    return Arguments(input_schema=raw.schema, parse=parse, dump=dict)
 
 
 def output_schema(annotation: Any) -> dict[str, Any] | None:

@@ -3,8 +3,6 @@
 import inspect
 from dataclasses import dataclass
 
-import docstring_parser
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
@@ -19,6 +17,8 @@ def describe(docstring: str | None) -> Described:
     """Take a docstring of any common style apart; one that cannot be parsed is kept as plain text."""
     if not docstring:
         return Described(summary="", parameters={})
+    import docstring_parser  # noqa: PLC0415  # dear; loaded with the first tool
+
     text = inspect.cleandoc(docstring)
     try:
         parsed = docstring_parser.parse(text)

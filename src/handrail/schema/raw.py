@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import jsonschema_rs
+from pydantic_core import from_json
 
 from handrail.errors import ToolDefinitionError, shorten
 from handrail.schema import faults
+from handrail.schema.arguments import Arguments
 
 
 class RawSchema:
@@ -81,3 +83,21 @@ class RawSchema:
             except (KeyError, IndexError, TypeError):  # Behind a reference.
                 return "what the schema says"
         return said
+
+
+def from_json_schema(schema: Mapping[str, Any]) -> Arguments:
+    """Arguments from a JSON Schema that somebody wrote; the validated arguments are the JSON values themselves."""
+    raw = RawSchema(schema)
+
+    def parse(text: str) -> dict[str, Any]:
+        try:
+            value = from_json(text or "{}")
+        except ValueError as error:
+            raise faults.no_json(str(error)) from None
+        if not isinstance(value, dict):
+            raise faults.no_object(value)
+        arguments = cast(dict[str, Any], value)
+        raw.check(arguments)
+        return arguments
+
+    return Arguments(input_schema=raw.schema, parse=parse, dump=dict)

@@ -1,0 +1,104 @@
+"""Every Python snippet of the README and the docs is a program that runs, and prints what it says.
+
+The snippets of one page run in order, in one module and one event loop, so that a page can be read from top to bottom;
+`await` works outside functions, as in Python's asyncio console. What they print must be what their `#> ` lines say.
+"""
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pytest_examples import find_examples
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PRINTED = re.compile(r"^ *#>(?: (.*))?$", re.MULTILINE)
+
+
+def run_page(page: Path) -> None:
+    """Run the snippets of a page in the working directory."""
+    snippets = list(find_examples(page))
+    # A file of Python with the line numbers of the page: tracebacks are right, and tools can read their own source.
+    file = Path(f"{page.stem}.py").absolute()
+    lines = [""] * (1 + max((snippet.end_line for snippet in snippets), default=0))
+    for snippet in snippets:
+        code = snippet.source.splitlines()
+        lines[snippet.start_line : snippet.start_line + len(code)] = code
+    file.write_text("\n".join(lines))
+
+    module = ModuleType("__main__")
+    module.__file__ = str(file)
+    before, sys.modules["__main__"] = sys.modules["__main__"], module
+    try:
+        with asyncio.Runner() as runner:
+            for snippet in snippets:
+                output = io.StringIO()
+                source = "\n" * snippet.start_line + snippet.source
+                block = compile(source, file, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+                with contextlib.redirect_stdout(output):
+                    result = eval(block, module.__dict__)
+                    if inspect.iscoroutine(result):
+                        runner.run(result)
+                said = PRINTED.findall(snippet.source)
+                assert output.getvalue().splitlines() == said, f"{page.name}:{snippet.start_line}"
+    finally:
+        sys.modules["__main__"] = before
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_snippets_of_a_page_run_and_print_what_they_say(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    run_page(page)
+
+
+SAMPLE = '''
+```python
+import asyncio
+import inspect
+from dataclasses import dataclass
+
+
+@dataclass
+class Answer:
+    value: int
+    """What was found."""
+
+
+queue = asyncio.Queue()
+await queue.put(Answer(42))
+```
+
+Then, in the same loop:
+
+```python
+for _ in range(2):
+    print(queue.qsize())
+#> 1
+#> {second}
+answer = await queue.get()
+print("What was found" in inspect.getsource(type(answer)))
+#> True
+```
+'''
+
+
+@pytest.mark.parametrize(("second", "outcome"), [("1", contextlib.nullcontext()), ("2", pytest.raises(AssertionError))])
+def test_a_page_that_says_something_else_than_it_prints_is_noticed(
+    second: str, outcome: contextlib.AbstractContextManager[None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(SAMPLE.replace("{second}", second))
+
+    with outcome:
+        run_page(page)
