@@ -20,8 +20,10 @@ from handrail.errors import (
 )
 
 if TYPE_CHECKING:
+    from handrail.authorize.policy import Policy, Rule
     from handrail.define.build import as_tool, build_tool
     from handrail.define.model import LLMFunctionTool
+    from handrail.execute.executor import Executor
     from handrail.registry.pool import assemble_tool_pool
     from handrail.registry.registry import ToolRegistry
 
@@ -29,11 +31,14 @@ __all__ = [
     "ConfigError",
     "Control",
     "Decision",
+    "Executor",
     "Failure",
     "HandrailError",
     "InvalidArgumentsError",
     "LLMFunctionTool",
     "PermissionDeniedError",
+    "Policy",
+    "Rule",
     "Tool",
     "ToolArgsParseError",
     "ToolBuildError",
@@ -54,7 +59,10 @@ __all__ = [
 
 # Loaded on first use, so that `from handrail import tool` stays about as cheap as `import pydantic`.
 _ON_FIRST_USE = {
+    "Executor": "handrail.execute.executor",
     "LLMFunctionTool": "handrail.define.model",
+    "Policy": "handrail.authorize.policy",
+    "Rule": "handrail.authorize.policy",
     "ToolRegistry": "handrail.registry.registry",
     "as_tool": "handrail.define.build",
     "assemble_tool_pool": "handrail.registry.pool",

@@ -8,7 +8,7 @@
     │   ├── PermissionDeniedError   permission_denied       (also a PermissionError)
     │   └── ToolExecutionError      tool_execution_failed
     └── ConfigError                 for the developer: the program must be changed
-        ├── ToolDefinitionError     this cannot be a tool
+        ├── ToolDefinitionError     this cannot be a tool   (also a TypeError)
         │   └── DuplicateToolError  two tools of one name
         ├── ToolBuildError          a tenant's configuration cannot become a tool
         └── MissingExtraError       an optional dependency is absent (also an ImportError)
@@ -17,6 +17,7 @@ An error has one audience. What a model may read is a `ToolError`; everything el
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
 Code = Literal[
@@ -44,7 +45,11 @@ class HandrailError(Exception):
     """What every exception of Handrail is."""
 
     code: str = "handrail_error"
-    message: str
+
+    @cached_property
+    def message(self) -> str:
+        """What it says."""
+        return BaseException.__str__(self)  # for a child that does not call our __init__
 
     def __init__(self, message: object = "") -> None:
         self.message = str(message)
@@ -54,9 +59,20 @@ class HandrailError(Exception):
         # Some children are also KeyErrors, whose str() is a repr.
         return self.message
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is made again from its args, which are not what every child here is made from.
+        return _again, (type(self), self.args, self.__dict__)
+
     def to_log_dict(self) -> dict[str, Any]:
         """What may be written to a log: never an argument's value."""
         return {"type": type(self).__name__, "code": self.code, "message": self.message}
+
+
+def _again(kind: type[HandrailError], args: tuple[Any, ...], state: dict[str, Any]) -> HandrailError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class ToolError(HandrailError):
@@ -76,7 +92,8 @@ class ToolError(HandrailError):
             self.retryable = retryable
 
     def to_log_dict(self) -> dict[str, Any]:
-        return {**super().to_log_dict(), "retryable": self.retryable}
+        # The message is the model's, and may quote what the model sent.
+        return {"type": type(self).__name__, "code": self.code, "retryable": self.retryable}
 
 
 class ToolNotFoundError(ToolError, KeyError):
@@ -90,7 +107,7 @@ class ToolNotFoundError(ToolError, KeyError):
         self.tool_name = tool_name
 
     def to_log_dict(self) -> dict[str, Any]:
-        return {**super().to_log_dict(), "tool_name": self.tool_name}
+        return {**super().to_log_dict(), "tool_name": shorten(self.tool_name)}
 
 
 class ToolArgsParseError(ToolError, ValueError):
@@ -112,8 +129,7 @@ class InvalidArgumentsError(ToolError, ValueError):
         """Where in the arguments something is wrong, as paths: `items[0].price`."""
 
     def to_log_dict(self) -> dict[str, Any]:
-        # The message quotes what the model sent; a log gets the places only.
-        return {**super().to_log_dict(), "message": "The arguments are not valid.", "places": list(self.places)}
+        return {**super().to_log_dict(), "places": list(self.places)}
 
 
 class PermissionDeniedError(ToolError, PermissionError):

@@ -35,6 +35,11 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     listener: Callable[[Event], object] | None = None
     """Who hears what the handler tells."""
 
+    def __repr__(self) -> str:
+        # Neither secrets nor the caller's services: contexts end up in logs and tracebacks.
+        ids = ("session_id", "tenant_id", "agent_id", "customer_id", "turn")
+        return f"ToolContext({', '.join(f'{name}={getattr(self, name)!r}' for name in ids)})"
+
     def tell(self, event: Event) -> None:
         """Hand an event to whoever listens to this call."""
         if self.listener is not None:

@@ -1,5 +1,7 @@
 """The facts that listeners get: frozen, each with its time, session and tenant in itself."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 from handrail.core.values import Decision, ToolCall, ToolResult
@@ -14,10 +16,22 @@ class Event(Struct, frozen=True, kw_only=True):
     tenant_id: str | None = None
 
 
+class CallAccepted(Event, frozen=True, kw_only=True):
+    """A call was taken on, and may have to wait: for a decision, for a lock, for its turn.
+
+    What can run at once is only told as started.
+    """
+
+    call: ToolCall
+
+
 class CallStarted(Event, frozen=True, kw_only=True):
     """A handler is about to run."""
 
     call: ToolCall
+    agent_id: str | None = None
+    dependencies: tuple[str, ...] = ()
+    """What the caller's `deps` are called: the keys of a mapping, or the name of their type; never what they are."""
 
 
 class CallFinished(Event, frozen=True, kw_only=True):
@@ -26,6 +40,8 @@ class CallFinished(Event, frozen=True, kw_only=True):
     call: ToolCall
     result: ToolResult
     decision: Decision | None = None
+    slow: bool = False
+    """Whether it took longer than calls should."""
 
 
 class CallCancelled(Event, frozen=True, kw_only=True):
@@ -33,6 +49,29 @@ class CallCancelled(Event, frozen=True, kw_only=True):
 
     call: ToolCall
     reason: str = ""
+
+
+class Cancelling(Event, frozen=True, kw_only=True):
+    """All calls of a session are about to be ended."""
+
+    tracked: int
+    """Calls that have no answer yet."""
+    cancellable: int
+    """Those among them that are cancelled at once; the others may finish first."""
+
+
+class Cancellation(Event, frozen=True, kw_only=True):
+    """The calls of a response, or all calls of a session, were cancelled: told once, at the end."""
+
+    scope: Literal["response", "session"]
+    response_id: str | None = None
+    reason: str
+    """`missing_response_id`: nothing was cancelled, because nobody said what."""
+    cancelled: int = 0
+    remaining: int = 0
+    """Handlers that go on all the same."""
+    pending: int = 0
+    """Calls that still have no answer."""
 
 
 class CallIgnored(Event, frozen=True, kw_only=True):
@@ -48,6 +87,15 @@ class DecisionMade(Event, frozen=True, kw_only=True):
 
     call: ToolCall
     decision: Decision
+    observed: bool = False
+    """Only observed: the call went ahead all the same."""
+
+
+class BreakerTurned(Event, frozen=True, kw_only=True):
+    """A tool's circuit breaker changed its state: `open` means that its calls are refused for a while."""
+
+    tool_name: str
+    state: str
 
 
 class Progress(Event, frozen=True, kw_only=True):

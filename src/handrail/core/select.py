@@ -17,8 +17,10 @@ Selector = Callable[[Tool[..., Any]], bool]
 
 def selector(text: object) -> Selector:
     """The test that one selector stands for."""
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str) or not text.strip() or text == "tag:":
         raise ConfigError(f"A selector is a name, a glob, a source (mcp:server) or a tag (tag:name), not {text!r}.")
+    if text != text.strip():  # No name has them, so that it would select nothing, and a deny rule would deny nothing.
+        raise ConfigError(f"A selector has no spaces around it: {text.strip()!r}, not {text!r}.")
     if text.startswith("tag:"):
         pattern = text.removeprefix("tag:")
         return lambda tool: any(fnmatchcase(tag, pattern) for tag in tool.tags)

@@ -1,7 +1,7 @@
 """JSON text and model-safe text: the one way in which values become text here."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
@@ -18,8 +18,27 @@ def compact_json(value: Any) -> str:
     except PydanticSerializationError as error:
         if "UnicodeEncodeError" not in str(error):
             raise ValueError(str(error)) from error
-    plain = to_jsonable_python(value, inf_nan_mode="strings")
-    return encodable(json.dumps(plain, ensure_ascii=False, separators=(",", ":")))
+    try:
+        mended = _without_surrogates(value)
+        return to_json(_without_surrogates(to_jsonable_python(mended)), inf_nan_mode="strings").decode()
+    except (PydanticSerializationError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def faithful_json(value: Any) -> str:
+    """Arguments that arrived as values, as the JSON text that they came from; raises `ValueError` where there is none.
+
+    Nothing is mended: what a parser must refuse (NaN, a lone surrogate as an escape) is still there to be refused.
+    """
+    try:
+        return to_json(value, inf_nan_mode="constants").decode()
+    except PydanticSerializationError as error:
+        if "UnicodeEncodeError" not in str(error):
+            raise ValueError(str(error)) from error
+    try:
+        return json.dumps(value, default=to_jsonable_python, separators=(",", ":"))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
 def canonical_json(value: Any) -> str:
@@ -32,3 +51,16 @@ def encodable(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _without_surrogates(value: Any) -> Any:
+    match value:
+        case str():
+            return encodable(value)
+        case dict():
+            items = cast(dict[Any, Any], value).items()
+            return {encodable(key) if isinstance(key, str) else key: _without_surrogates(one) for key, one in items}
+        case list() | tuple() | set() | frozenset():
+            return [_without_surrogates(one) for one in cast(list[Any], value)]
+        case _:
+            return value

@@ -23,7 +23,7 @@ from msgspec import structs
 from typing_extensions import TypeVar
 
 from handrail.core.context import ToolContext
-from handrail.core.text import compact_json
+from handrail.core.text import encodable, faithful_json
 from handrail.core.values import Failure, ToolResult
 from handrail.errors import PermissionDeniedError, ToolArgsParseError, ToolDefinitionError, ToolError, shorten
 
@@ -75,6 +75,8 @@ class Tool(Generic[P, R]):
     dump: Callable[[Any], dict[str, Any]]
     """Validated arguments back to JSON values, with the defaults in: what keys, locks and policies see."""
     is_async: bool = True
+    takes_context: bool = True
+    """Whether the handler looks at the context at all; one is only made for it if it does."""
     inline: bool = False
     """A sync handler that never blocks, and so needs no worker thread."""
     permission_check: Callable[[dict[str, Any], ToolContext[Any]], Any] | None = None
@@ -106,6 +108,8 @@ class Tool(Generic[P, R]):
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        if not isinstance(self.description, str) or encodable(self.description) != self.description:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ToolDefinitionError(f"`{self.name}`: description must be text that can be sent as UTF-8.")
         for flag in ("read_only", "concurrency_safe", "idempotent", "strict", "inline"):
             if type(getattr(self, flag)) is not bool:
                 raise ToolDefinitionError(f"`{self.name}`: {flag} must be True or False, not {getattr(self, flag)!r}.")
@@ -124,6 +128,10 @@ class Tool(Generic[P, R]):
             names = getattr(self, option)
             if isinstance(names, tuple):
                 self._check_argument_names(option, cast(tuple[str, ...], names))
+        for option in ("permission_check", "verify"):
+            asked = getattr(self, option)
+            if asked is not None and not callable(asked):
+                raise ToolDefinitionError(f"`{self.name}`: {option} must be a function, not {asked!r}.")
 
     def _check_argument_names(self, option: str, names: tuple[str, ...]) -> None:
         known = self.input_schema.get("properties", {})
@@ -206,7 +214,7 @@ class Tool(Generic[P, R]):
         verdict = self.permission_check(arguments, context)
         if inspect.isawaitable(verdict):
             verdict = await verdict
-        if verdict is False:
+        if verdict is not None and verdict is not True:
             raise PermissionDeniedError(f"The permission check of `{self.name}` refused the call.")
 
     async def invoke(self, arguments: Any, context: ToolContext[Any]) -> Any:
@@ -214,14 +222,18 @@ class Tool(Generic[P, R]):
         if self.is_async:
             return await self.handler(arguments, context)
         if self.inline:
-            return self.handler(arguments, context)
-        return await asyncio.to_thread(self.handler, arguments, context)
+            output = self.handler(arguments, context)
+        else:
+            output = await asyncio.to_thread(self.handler, arguments, context)
+        # A plain function around a coroutine function, as decorators make them.
+        return await output if inspect.isawaitable(output) else output
 
     def _as_text(self, payload: Mapping[str, Any] | str) -> str:
         if isinstance(payload, str):
             return payload
-        try:
-            return compact_json(payload)
+        given = cast(object, payload)
+        try:  # What is no mapping is told so by the parser, like any other arguments that are no object.
+            return faithful_json(dict(payload) if isinstance(given, Mapping) else given)
         except ValueError as error:
             raise ToolArgsParseError(f"The arguments cannot be written as JSON: {shorten(str(error))}") from error
 

@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 from handrail.core.text import compact_json, encodable
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class Failure(Struct, frozen=True, kw_only=True, gc=False):
     """Why a call has no output, in words for the model."""
 
     code: str = "tool_execution_failed"
@@ -22,7 +22,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     """Whether the same call may succeed later, or with other arguments."""
 
 
-class Control(Struct, frozen=True, kw_only=True):
+class Control(Struct, frozen=True, kw_only=True, gc=False):
     """What a result asks of the conversation that it belongs to."""
 
     mode: Literal["auto", "manual"] | None = None
@@ -31,7 +31,7 @@ class Control(Struct, frozen=True, kw_only=True):
     """`response` keeps the result out of the session's history."""
 
 
-class ToolCall(Struct, frozen=True, kw_only=True):
+class ToolCall(Struct, frozen=True, kw_only=True, gc=False):
     """A model's request to run one tool."""
 
     id: str
@@ -78,8 +78,11 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     else:
 
         def __post_init__(self) -> None:
-            if type(self.error) is str:
-                force_setattr(self, "error", Failure(message=self.error))
+            error = self.error
+            if error is not None and type(error) is not Failure:
+                if not isinstance(error, str):
+                    raise TypeError(f"ToolResult.error is a Failure or a str, not {type(error).__name__}.")
+                force_setattr(self, "error", Failure(message=error))
 
     @property
     def ok(self) -> bool:
@@ -91,8 +94,8 @@ class ToolResult(Struct, frozen=True, kw_only=True):
         error = self.error
         if error is None:
             output = self.output
-            if type(output) is str:
-                return output if output.isascii() else encodable(output)
+            if isinstance(output, str):  # Also one of a subclass, as it was written.
+                return encodable(output if type(output) is str else str.__str__(output))
             try:
                 return compact_json(output)
             except ValueError:
@@ -100,7 +103,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
         return compact_json({"ok": False, "error": error.code, "tool": self.tool_name, "message": error.message})
 
 
-class Decision(Struct, frozen=True, kw_only=True):
+class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """What was decided about a call, by which rule, from where."""
 
     effect: Literal["allow", "ask", "deny"]

@@ -1,16 +1,17 @@
 """`build_tool` and `as_tool`: a mapping, or anything tool-shaped, is a tool."""
 
+import copy
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast, get_type_hints
+from functools import partial
+from typing import Any, Final, cast
 
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool, ToolLike
-from handrail.define.function import ToolOptions, from_function, normalised
+from handrail.define.function import ToolOptions, from_function, normalised, unbound
 from handrail.errors import ToolDefinitionError
 from handrail.schema.raw import from_json_schema
-from handrail.schema.signature import caller_namespace
 
 _CHAPTER: Final = {
     "is_read_only": "read_only",
@@ -20,7 +21,7 @@ _CHAPTER: Final = {
 }
 """The names of the harness protocol, and ours."""
 
-_KNOWN: Final = frozenset({*get_type_hints(ToolOptions), "input_schema", "output_schema", "handler"})
+_KNOWN: Final = frozenset({*ToolOptions.__annotations__, "input_schema", "output_schema", "handler"})
 _MEMBERS: Final = ("name", "description", "input_schema", "execute")
 
 
@@ -33,21 +34,24 @@ def build_tool(definition: Mapping[str, Any]) -> Tool[..., Any]:
     if not isinstance(definition, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ToolDefinitionError(f"build_tool takes a mapping, not {type(definition).__name__}.")
     given = _renamed(definition)
+    name = given.get("name") or "(no name)"
     missing = [key for key in ("name", "handler", "input_schema") if given.get(key) is None]
     if missing:
         names = ", ".join("execute" if key == "handler" else key for key in missing)
-        raise ToolDefinitionError(f"{given.get('name', 'A tool')!r} cannot be built: it has no {names}.")
+        raise ToolDefinitionError(f"`{name}` cannot be built: it has no {names}.")
     for flag in ("read_only", "concurrency_safe"):
         if callable(given.get(flag)):
-            given[flag] = given[flag]()
+            given[flag] = _asked(given[flag], f"`{name}`: {flag}")
     execute = given.pop("handler")
     if not callable(execute):
-        raise ToolDefinitionError(f"`{given['name']}`: execute must be a function, not {execute!r}.")
-    arguments = from_json_schema(given.pop("input_schema"))
+        raise ToolDefinitionError(f"`{name}`: execute must be a function, not {execute!r}.")
+    arguments = from_json_schema(given.pop("input_schema"), name=name)
+    output_schema = given.pop("output_schema", None)
     return Tool(
         input_schema=arguments.input_schema,
+        output_schema=None if output_schema is None else copy.deepcopy(output_schema),
         function=execute,
-        handler=_payload_and_context(execute),
+        handler=_payload_and_context(execute, name=name),
         parse=arguments.parse if given.get("read_only") is True else arguments.careful(),
         dump=arguments.dump,
         is_async=inspect.iscoroutinefunction(execute) or inspect.iscoroutinefunction(type(execute).__call__),
@@ -69,15 +73,40 @@ def _renamed(definition: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _payload_and_context(execute: Callable[..., Any]) -> Callable[[dict[str, Any], ToolContext[Any]], Any]:
+def _asked(flag: Callable[[], Any], which: str) -> bool:
+    """What a flag that is a function says."""
+    try:
+        said = flag()
+    except TypeError as error:
+        raise ToolDefinitionError(f"{which} is asked once, without arguments: {error}") from error
+    if inspect.iscoroutine(said):
+        said.close()
+    if type(said) is not bool:
+        raise ToolDefinitionError(f"{which} must say True or False, not {said!r}.")
+    return said
+
+
+def _payload_and_context(
+    execute: Callable[..., Any], *, name: str
+) -> Callable[[dict[str, Any], ToolContext[Any]], Any]:
     """`execute(payload, context)`, or `execute(payload)` for one that needs no context."""
     try:
-        inspect.signature(execute).bind({}, None)
-    except TypeError:
-        return lambda arguments, context: execute(arguments)
+        signature = inspect.signature(execute)
     except ValueError:  # No signature to look at.
-        pass
-    return lambda arguments, context: execute(arguments, context)
+        return lambda arguments, context: execute(arguments, context)
+    if _takes(signature, {}, None):
+        return lambda arguments, context: execute(arguments, context)
+    if _takes(signature, {}):
+        return lambda arguments, context: execute(arguments)
+    raise ToolDefinitionError(f"`{name}`: execute must take (payload, context), or (payload), not {signature}.")
+
+
+def _takes(signature: inspect.Signature, *values: object) -> bool:
+    try:
+        signature.bind(*values)
+    except TypeError:
+        return False
+    return True
 
 
 def as_tool(source: object) -> Tool[..., Any]:
@@ -85,19 +114,25 @@ def as_tool(source: object) -> Tool[..., Any]:
     with the members of `ToolLike`.
     """
     if isinstance(source, Tool):
-        return cast(Tool[..., Any], source)
+        return _bound(cast(Tool[..., Any], source))
     if isinstance(source, Mapping):
         return build_tool(cast(Mapping[str, Any], source))
     if isinstance(source, type):
         return _from_class(source)
-    if inspect.isroutine(source):
-        return from_function(source, namespace=caller_namespace(1))
+    if inspect.isroutine(source) or isinstance(source, partial):
+        return _bound(from_function(cast(Callable[..., Any], source)))
     if all(hasattr(source, member) for member in _MEMBERS):
         return _from_object(cast(ToolLike, source))
     if callable(source):
-        raise ToolDefinitionError(f"{source!r} is callable, but not a function. Wrap it in a function with types.")
+        return from_function(source)
     lacking = ", ".join(member for member in _MEMBERS if not hasattr(source, member))
     raise ToolDefinitionError(f"{type(source).__name__} is not tool-shaped: it has no {lacking}.")
+
+
+def _bound(tool: Tool[..., Any]) -> Tool[..., Any]:
+    if tool.unbound:
+        raise unbound(tool.name)
+    return tool
 
 
 def _from_class(source: type[Any]) -> Tool[..., Any]:
@@ -112,17 +147,12 @@ def _from_class(source: type[Any]) -> Tool[..., Any]:
 
 def _from_object(source: ToolLike) -> Tool[..., Any]:
     """An object with the protocol's members; what it leaves out is taken for the worst."""
-    optional = (
-        "check_permissions",
-        "is_read_only",
-        "is_concurrency_safe",
-        *(set(get_type_hints(ToolOptions)) - {"name"}),
-    )
-    given = {name: getattr(source, name) for name in optional if hasattr(source, name) and name not in _MEMBERS}
-    # Attributes of ours win over the protocol's methods only where the protocol is silent.
+    optional = (*_CHAPTER, *ToolOptions.__annotations__)
+    given = {name: getattr(source, name) for name in optional if name not in _MEMBERS and hasattr(source, name)}
     for theirs, ours in _CHAPTER.items():
-        if theirs in given:
-            given.pop(ours, None)
+        also = given.pop(ours, None) if theirs in given else None
+        if theirs.startswith("is_") and also not in (None, True):
+            given[theirs] = False  # Of two answers the worse one.
     return build_tool(
         {
             "name": source.name,

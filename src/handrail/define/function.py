@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ParamSpec, TypedDict, overload
+from typing import Any, ParamSpec, TypedDict, cast, overload
 
 from typing_extensions import TypeVar, Unpack
 
@@ -10,7 +10,7 @@ from handrail.core.context import ToolContext
 from handrail.core.tool import KeyOf, OnInterrupt, Tool
 from handrail.errors import ToolDefinitionError
 from handrail.schema.arguments import definition_error
-from handrail.schema.signature import Signature, caller_namespace, read
+from handrail.schema.signature import Signature, plain_function, read
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,40 +50,35 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     The name, the description and the arguments come from the function. A parameter annotated `ToolContext` receives the
     context of the call. What cannot be a tool is refused here, with the name of the parameter in the way.
     """
-    namespace = caller_namespace(1)
     if function is not None:
-        return from_function(function, options, namespace=namespace)
+        return from_function(function, options)
 
     def decorate(function: Callable[..., Any]) -> Tool[..., Any]:
-        return from_function(function, options, namespace=namespace)
+        return from_function(function, options)
 
     return decorate
 
 
-def from_function(
-    function: Callable[..., Any],
-    options: Mapping[str, Any] | None = None,
-    *,
-    namespace: Mapping[str, Any] | None = None,
-) -> Tool[..., Any]:
+def from_function(function: Callable[..., Any], options: Mapping[str, Any] | None = None) -> Tool[..., Any]:
     """Make a tool of a function; the options are those of `@tool`."""
     if isinstance(function, staticmethod):
         function = function.__func__
-    if isinstance(function, classmethod | type) or not callable(function):
-        raise ToolDefinitionError(f"@tool takes a function, not {function!r}. Put @tool closest to the `def`.")
+    _refuse_other_than_function(function)
     options = normalised(options or {})
-    name = options.pop("name", None) or getattr(function, "__name__", type(function).__name__)
+    name = options.pop("name") if "name" in options else plain_function(function).__name__
+    if name == "<lambda>":
+        raise ToolDefinitionError("A lambda has no name that a model could call; write tool(name=…)(lambda: …).")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise definition_error(name, "it is a generator; return one value, and use context.progress() on the way.")
-    signature = read(function, name=name, namespace=namespace or {})
+    signature = read(function, name=name)
     arguments = signature.arguments
     return Tool(
         name=name,
-        description=options.pop("description", None) or signature.summary,
+        description=options.pop("description") if "description" in options else signature.summary,
         input_schema=arguments.input_schema,
         output_schema=signature.output_schema,
         function=function,
-        handler=_handler(function, signature),
+        handler=_handler(function, signature, name=name),
         parse=arguments.parse if options.get("read_only") is True else arguments.careful(),
         dump=arguments.dump,
         is_async=inspect.iscoroutinefunction(function),
@@ -92,26 +87,67 @@ def from_function(
     )
 
 
-def _handler(function: Callable[..., Any], signature: Signature) -> Callable[[dict[str, Any], ToolContext[Any]], Any]:
+def _refuse_other_than_function(function: object) -> None:
+    if isinstance(function, Tool):
+        raise ToolDefinitionError(f"`{function.name}` is a tool already.")
+    if isinstance(function, classmethod):
+        raise ToolDefinitionError(
+            "@tool cannot be put on a class method. Leave it out, and make the tool of `Class.method` when the class "
+            "is there: tool(Class.method)."
+        )
+    if isinstance(function, type) or not callable(function):
+        raise ToolDefinitionError(f"@tool takes a function, not {function!r}.")
+    if not inspect.isroutine(inspect.unwrap(plain_function(function))):
+        raise ToolDefinitionError(
+            f"{function!r} can be called, but is no function. Give its method: tool(name=…)(thing.__call__)."
+        )
+
+
+def _handler(
+    function: Callable[..., Any], signature: Signature, *, name: str
+) -> Callable[[dict[str, Any], ToolContext[Any]], Any]:
     wants_context = signature.context_parameter
+    wants_self = signature.self_parameter
+    if wants_self is not None:
+
+        def method(arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
+            if wants_self not in arguments:
+                raise unbound(name)
+            return function(**arguments, **({wants_context: context} if wants_context else {}))
+
+        return method
     if wants_context is None:
         return lambda arguments, context: function(**arguments)
     return lambda arguments, context: function(**arguments, **{wants_context: context})
 
 
+def unbound(name: str) -> ToolDefinitionError:
+    """A method cannot run without its `self`."""
+    return ToolDefinitionError(f"`{name}` is a method. Take it from an instance: Class(…).{name}, not Class.{name}.")
+
+
 def normalised(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options in the shapes that `Tool` holds: tuples of names, frozen sets of tags."""
-    copy = dict(options)
+    """Options in the shapes that `Tool` holds: tuples of names, frozen sets of tags. One that is None is left out."""
+    copy = {name: value for name, value in options.items() if value is not None}
+    for name in copy:
+        if name not in ToolOptions.__annotations__:
+            raise ToolDefinitionError(
+                f"A tool has no option {name!r}. It has: {', '.join(ToolOptions.__annotations__)}."
+            )
     for name in ("key", "lock_key"):
         given = copy.get(name)
-        if isinstance(given, str):
-            copy[name] = (given,)
-        elif given is not None and not callable(given):
-            copy[name] = tuple(given)
-    for name, shape in (("tags", frozenset), ("examples", tuple)):
-        given = copy.get(name)
-        if isinstance(given, str | Mapping):
-            raise ToolDefinitionError(f"{name} must be a list, not {given!r}.")
-        if given is not None:
-            copy[name] = shape(given)
+        if given is not None and not callable(given):
+            copy[name] = _all_of(str, (given,) if isinstance(given, str) else given, name)
+    if "tags" in copy:
+        copy["tags"] = frozenset(_all_of(str, copy["tags"], "tags"))
+    if "examples" in copy:
+        copy["examples"] = _all_of(Mapping, copy["examples"], "examples")
     return copy
+
+
+def _all_of(kind: type[Any], given: Any, name: str) -> tuple[Any, ...]:
+    is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
+    listed = tuple(cast(Iterable[Any], given)) if is_list else ()
+    if (given and not listed) or not all(isinstance(one, kind) for one in listed):
+        raise ToolDefinitionError(f"{name} must be a list of {kind.__name__}, not {given!r}.")
+    return listed

@@ -20,9 +20,11 @@ from handrail.define.toolcall import (
     ToolCallResult,
     ToolCallSuccess,
     ToolHandlerResult,
+    failed,
     standardize_tool_call,
+    succeeded,
 )
-from handrail.errors import ToolDefinitionError, ToolError
+from handrail.errors import InvalidArgumentsError, ToolDefinitionError, ToolError
 from handrail.schema import strict
 from handrail.schema.arguments import Arguments, parser
 from handrail.schema.tidy import tidy
@@ -30,7 +32,7 @@ from handrail.schema.tidy import tidy
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from openai.types.chat import ChatCompletionFunctionToolParam
+    from openai.types.chat import ChatCompletionToolParam
     from openai.types.responses import FunctionToolParam
 
 ContextIn = TypeVar("ContextIn", infer_variance=True, default=Any)
@@ -52,8 +54,11 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
     model_tool_read_only: ClassVar[bool] = False
     model_tool_concurrency_safe: ClassVar[bool] = False
     model_tool_timeout: ClassVar[float | None] = None
-    _schemas: ClassVar[dict[type[Any], dict[str, Any]]] = {}
-    _decoders: ClassVar[dict[type[Any], Callable[[str], str] | None]] = {}
+
+    # Worked out once, and looked up in `__dict__`: a child must not inherit them.
+    _answers_to: ClassVar[str | None] = None
+    _generated_schema: ClassVar[dict[str, Any] | None] = None
+    _decode: ClassVar[Callable[[str], str] | None] = None
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -66,6 +71,10 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
                 )
 
     # For subclasses to override.
+
+    def model_tool_handler(self, context: ContextIn) -> Any:
+        """Do the work: from the arguments, which are `self`, to a text for the model and a context for the caller."""
+        raise NotImplementedError(f"{type(self).__name__}.model_tool_handler()")
 
     @classmethod
     def model_tool_format_invalid_arguments_error(cls, err: pydantic.ValidationError) -> str:
@@ -80,9 +89,11 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
     @classmethod
     def model_tool_validate_tool_call(cls, name: str, arguments: str) -> Self:
         """Arguments, as JSON text, to an instance."""
-        if name != cls.model_tool_name():
-            raise AssertionError(f"A call of `{name}` was given to `{cls.model_tool_name()}`.")
-        return cls.model_validate_json(arguments)
+        if cls.__dict__.get("_answers_to") != name:
+            if name != cls.model_tool_name():
+                raise AssertionError(f"A call of `{name}` was given to `{cls.model_tool_name()}`.")
+            cls._answers_to = name
+        return cls.__pydantic_validator__.validate_json(arguments)
 
     @classmethod
     def model_tool_generate_json_schema(cls) -> dict[str, Any]:
@@ -102,9 +113,9 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
         """The JSON Schema of the arguments; a generated one is made once."""
         if cls.model_tool_custom_json_schema:
             return cls.model_tool_custom_json_schema
-        if cls not in cls._schemas:
-            cls._schemas[cls] = cls.model_tool_generate_json_schema()
-        return cls._schemas[cls]
+        if "_generated_schema" not in cls.__dict__:
+            cls._generated_schema = rooted(cls.model_tool_generate_json_schema())
+        return cls.__dict__["_generated_schema"]
 
     @classmethod
     def model_tool_description(cls) -> str:
@@ -117,11 +128,11 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
     def model_tool_definition(cls, api: Literal["responses"]) -> "FunctionToolParam": ...
     @overload
     @classmethod
-    def model_tool_definition(cls, api: Literal["chat.completions"]) -> "ChatCompletionFunctionToolParam": ...
+    def model_tool_definition(cls, api: Literal["chat.completions"]) -> "ChatCompletionToolParam": ...
     @classmethod
     def model_tool_definition(cls, api: Api) -> Any:
         """The definition, for `tools=` of a request."""
-        make: Any = tool_def_for_responses_api if api == "responses" else tool_def_for_chat_completions_api
+        make = tool_def_for_chat_completions_api if api == "chat.completions" else tool_def_for_responses_api
         return make(
             cls.model_tool_name(), cls.model_tool_description(), cls.model_tool_strict, cls.model_tool_json_schema()
         )
@@ -141,63 +152,39 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
         return ToolHandlerResult(*cast(tuple[str, ContextOut], result))
 
     @classmethod
-    def model_tool_prepare(cls, call: AnyToolCall) -> tuple[StandardToolCall, Self | ToolCallFailure]:
-        """The first half of running a call: an instance with valid arguments, or the failure to answer with."""
-        standard = standardize_tool_call(call)
-        arguments = standard.arguments
-        if cls.model_tool_strict:
-            arguments = cls._decoded(arguments)
-        try:
-            return standard, cls.model_tool_validate_tool_call(standard.name, arguments)
-        except pydantic.ValidationError as error:
-            text = cls.model_tool_format_invalid_arguments_error(error)
-            return standard, ToolCallFailure(call_id=standard.id, result_content=text, fail_reason="invalid_arguments")
-
-    @classmethod
-    def _decoded(cls, arguments: str) -> str:
+    def model_tool_decode_arguments(cls, arguments: Any) -> Any:
         """In strict mode every argument is sent: turn null back into "left out"."""
-        if cls not in cls._decoders:
+        if "_decode" not in cls.__dict__:
             lowered = lowered_or_none(cls.model_tool_json_schema())
-            cls._decoders[cls] = lowered.decode if lowered else None
-        decode = cls._decoders[cls]
-        return decode(arguments) if decode else arguments
-
-    @classmethod
-    def model_tool_explicit_failure(cls, call_id: str, error: ToolError) -> ToolCallFailure:
-        """The failure to answer with when the handler raised an error for the model."""
-        text = cls.model_tool_format_explicit_error(error)
-        return ToolCallFailure(call_id=call_id, result_content=text, fail_reason="explicit_handler_error")
+            cls._decode = lowered.decode if lowered else None
+        decode = cls.__dict__["_decode"]
+        return decode(arguments) if decode and isinstance(arguments, str) else arguments
 
     @classmethod
     def model_tool_as_tool(cls) -> Tool[..., Any]:
         """The `Tool` that this class stands for; `as_tool()` calls it."""
         return from_model(cls)
 
-    @classmethod
-    def model_tool_success(cls, call_id: str, result: Any) -> ToolCallSuccess[ContextOut]:
-        """The success to answer with."""
-        content, context = cls.model_tool_validate_handler_result(result)
-        return ToolCallSuccess(call_id=call_id, result_content=content, context=context)
-
 
 class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextIn, ContextOut]):
-    """A tool as a class: its fields are the arguments, its `model_tool_handler` does the work.
+    """A tool as a class: its fields are the arguments, its `model_tool_handler` does the work, sync or async.
 
     `ContextIn` is what the caller hands in, `ContextOut` what the handler hands back beside the text for the model. Run
     by an `Executor` the handler gets `context.deps`, and its context comes back as `ToolResult.context`.
     """
 
-    def model_tool_handler(
-        self, context: ContextIn
-    ) -> """ToolHandlerResult[ContextOut] | tuple[str, ContextOut]
-            | Awaitable[ToolHandlerResult[ContextOut] | tuple[str, ContextOut]]""":
-        """Override it, sync or async."""
-        raise NotImplementedError(f"{type(self).__name__}.model_tool_handler()")
+    if TYPE_CHECKING:
+
+        def model_tool_handler(
+            self, context: ContextIn
+        ) -> """ToolHandlerResult[ContextOut] | tuple[str, ContextOut]
+                | Awaitable[ToolHandlerResult[ContextOut] | tuple[str, ContextOut]]""": ...
 
     @classmethod
     async def model_tool_run_tool_call(cls, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]:
         """Validate a call and run it. What is not meant for the model reaches the caller."""
-        standard, ready = cls.model_tool_prepare(call)
+        call = standardize_tool_call(call)
+        ready = prepare(cls, call)
         if isinstance(ready, ToolCallFailure):
             return ready
         try:
@@ -205,24 +192,55 @@ class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextI
             if inspect.isawaitable(result):
                 result = await result
         except ToolError as error:
-            return cls.model_tool_explicit_failure(standard.id, error)
-        return cls.model_tool_success(standard.id, result)
+            return failed(call, "explicit_handler_error", cls.model_tool_format_explicit_error(error))
+        return success(cls, call, result)
+
+
+ModelT = TypeVar("ModelT", bound=FunctionToolModel[Any, Any])
+
+
+def prepare(model: type[ModelT], call: StandardToolCall) -> ModelT | ToolCallFailure:
+    """The first half of running a call: an instance with valid arguments, or the failure to answer with."""
+    arguments = model.model_tool_decode_arguments(call.arguments) if model.model_tool_strict else call.arguments
+    try:
+        return model.model_tool_validate_tool_call(call.name, arguments)
+    except pydantic.ValidationError as error:
+        return failed(call, "invalid_arguments", model.model_tool_format_invalid_arguments_error(error))
+
+
+def success(model: type[FunctionToolModel[Any, Any]], call: StandardToolCall, result: Any) -> ToolCallSuccess[Any]:
+    """The second half: the answer to a call whose handler returned."""
+    if result.__class__ is tuple and len(result) == 2:
+        content, context = result
+    else:
+        content, context = model.model_tool_validate_handler_result(result)
+    return succeeded(call, content, context)
 
 
 def from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
     """The tool that a class stands for."""
     name = model.model_tool_name()
-    run = cast(Any, model).model_tool_handler
-    if run in (LLMFunctionTool.model_tool_handler, getattr(FunctionToolModel, "model_tool_handler", None)):
+    if model.model_tool_handler is FunctionToolModel.model_tool_handler:
         raise ToolDefinitionError(f"{model.__name__} cannot be run: it has no model_tool_handler.")
-    is_async = inspect.iscoroutinefunction(run)
+    is_async = inspect.iscoroutinefunction(model.model_tool_handler)
+    words = model.model_tool_format_invalid_arguments_error
+    has_own_words = words.__func__ is not FunctionToolModel.model_tool_format_invalid_arguments_error.__func__
     schema = model.model_tool_json_schema()
+
+    def validate(text: str) -> Any:
+        try:
+            return model.model_tool_validate_tool_call(name, text)
+        except pydantic.ValidationError as error:
+            if not has_own_words:
+                raise
+            raise InvalidArgumentsError(words(error)) from None
+
+    form = {"mode": "json", "by_alias": True, "warnings": False}
     arguments = Arguments(
         input_schema={key: value for key, value in tidy(schema).items() if key != "description"},
-        parse=parser(
-            lambda text: model.model_tool_validate_tool_call(name, text), names=tuple(schema.get("properties", {}))
-        ),
-        dump=lambda instance: instance.model_dump(mode="json", by_alias=True, warnings=False),
+        parse=parser(validate, names=tuple(schema.get("properties", {}))),
+        dump=lambda instance: instance.model_dump(**form),
+        sent=lambda instance: instance.model_dump(**form, exclude_defaults=True),
     )
 
     def result_of(returned: Any) -> ToolResult:
@@ -230,13 +248,21 @@ def from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
         return ToolResult(output=content, context=context)
 
     def handle(instance: Any, context: ToolContext[Any]) -> ToolResult:
-        return result_of(instance.model_tool_handler(context.deps))
+        try:
+            return result_of(instance.model_tool_handler(context.deps))
+        except ToolError as error:
+            error.message = model.model_tool_format_explicit_error(error)
+            raise
 
     async def handle_async(instance: Any, context: ToolContext[Any]) -> ToolResult:
-        return result_of(await instance.model_tool_handler(context.deps))
+        try:
+            return result_of(await instance.model_tool_handler(context.deps))
+        except ToolError as error:
+            error.message = model.model_tool_format_explicit_error(error)
+            raise
 
     def call(context: Any = None, **fields: Any) -> Any:
-        return cast(Any, model(**fields)).model_tool_handler(context)
+        return model(**fields).model_tool_handler(context)
 
     return Tool(
         name=name,
@@ -256,7 +282,7 @@ def from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
 
 def tool_def_for_chat_completions_api(
     name: str, description: str | None, strict: bool, schema: dict[str, Any]
-) -> "ChatCompletionFunctionToolParam":
+) -> "ChatCompletionToolParam":
     """A definition for Chat Completions."""
     parameters, strict = _parameters(name, strict, schema)
     function: dict[str, Any] = {"name": name}
@@ -283,19 +309,26 @@ def tool_def_for_responses_api(
 def _parameters(name: str, wants_strict: bool, schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     if wants_strict and (lowered := lowered_or_none(schema, name=name)):
         return lowered.schema, True
-    kept = {key: value for key, value in schema.items() if key not in ("title", "description")}
-    return {
-        **kept,
-        "type": "object",
-        "properties": kept.get("properties", {}),
-        "required": kept.get("required", []),
-    }, False
+    return _object(schema), False
+
+
+def _object(schema: dict[str, Any]) -> dict[str, Any]:
+    """The arguments alone: the tool's own name and description are said elsewhere."""
+    rest = {key: value for key, value in rooted(schema).items() if key not in ("title", "description", "type")}
+    return {"type": "object", "properties": {}, "required": [], **rest}
+
+
+def rooted(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a recursive model, which Pydantic writes as a reference only, with its definition at the root."""
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    target = schema.get("$defs", {}).get(name)
+    return {**target, "$defs": schema["$defs"]} if target else schema
 
 
 def lowered_or_none(schema: dict[str, Any], *, name: str | None = None) -> strict.Lowered | None:
     """The schema for strict mode; None, with a warning, where strict mode cannot say it."""
     try:
-        return strict.lower({**schema, "type": "object"}, strict.OPENAI)
+        return strict.lower({"additionalProperties": False, **_object(schema)}, strict.OPENAI)
     except strict.NotRepresentable as reason:
         if name is not None:
             warnings.warn(f"`{name}` goes out non-strict: {reason}.", stacklevel=4)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, TypeAlias
 
 import pydantic
+from msgspec import Struct
 from typing_extensions import TypeVar
 
 from handrail.core.values import ToolCall
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from openai.types.responses import ResponseFunctionToolCall
     from openai.types.responses.response_input_param import FunctionCallOutput
 
-ContextOut = TypeVar("ContextOut")
+    ToolMessageContent: TypeAlias = str | Iterable[ChatCompletionContentPartTextParam]
+else:  # `openai` is not imported at run time; this is what Pydantic checks where it meets the name.
+    ToolMessageContent = str | list[dict[str, Any]]
+
+ContextOut = TypeVar("ContextOut", infer_variance=True)
 
 ToolErrorMessageForLLMToSee: TypeAlias = ToolError
 """Raise it in a handler: the model reads its text as the result of the call."""
 
 ToolCallFailReason: TypeAlias = Literal["invalid_name", "invalid_arguments", "explicit_handler_error"]
-ToolMessageContent: TypeAlias = "str | Iterable[ChatCompletionContentPartTextParam]"
 
 
 class ToolHandlerResult(NamedTuple, Generic[ContextOut]):
@@ -36,18 +39,24 @@ class ToolHandlerResult(NamedTuple, Generic[ContextOut]):
 @dataclass(frozen=True, kw_only=True)
 class _Answered:
     call_id: str
-    result_content: Any
+    result_content: ToolMessageContent
     """Text for the model; Chat Completions also takes a list of text parts."""
 
-    @cached_property
+    # Made once, so that a caller may change what it is going to send. `cached_property` takes a lock on Python 3.11.
+
+    @property
     def tool_message(self) -> "ChatCompletionToolMessageParam":
         """The answer as a Chat Completions message."""
-        return {"role": "tool", "tool_call_id": self.call_id, "content": self.result_content}
+        message = {"role": "tool", "tool_call_id": self.call_id, "content": self.result_content}
+        return self.__dict__.setdefault("tool_message", message)
 
-    @cached_property
+    @property
     def output_item(self) -> "FunctionCallOutput":
         """The answer as a Responses item."""
-        return {"call_id": self.call_id, "type": "function_call_output", "output": self.result_content}
+        if not isinstance(self.result_content, str):
+            raise AssertionError("The Responses API takes text here, not the parts of a chat message.")
+        item = {"call_id": self.call_id, "type": "function_call_output", "output": self.result_content}
+        return self.__dict__.setdefault("output_item", item)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +81,7 @@ ToolCallResult: TypeAlias = Annotated[
 """`fail_reason is None` tells the two apart, for people and for type checkers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StandardToolCall:
+class StandardToolCall(Struct, frozen=True, kw_only=True):
     """A call of any OpenAI API."""
 
     id: str
@@ -88,28 +96,42 @@ AnyToolCall: TypeAlias = (
 
 def standardize_tool_call(call: AnyToolCall) -> StandardToolCall:
     """A call of Chat Completions or Responses, an SDK's object or a plain dict, in one shape."""
-    if type(call) is StandardToolCall:
-        return call
-    if isinstance(call, Mapping):
-        return _from_mapping(call)
-    if isinstance(call, ToolCall):
-        return StandardToolCall(id=call.id, name=call.name, arguments=call.arguments_json)
     one: Any = call
+    if type(one) is StandardToolCall:
+        return one
     kind = getattr(one, "type", None)
-    if kind == "function":
-        function = one.function
-        return StandardToolCall(id=one.id, name=function.name, arguments=function.arguments)
-    if kind == "function_call":
-        return StandardToolCall(id=one.call_id, name=one.name, arguments=one.arguments)
-    raise TypeError(f"This is not a call of a function tool: {type(one).__name__}")
-
-
-def _from_mapping(call: Mapping[str, Any]) -> StandardToolCall:
     try:
-        if "function" in call:
-            function = call["function"]
-            return StandardToolCall(id=call["id"], name=function["name"], arguments=function["arguments"])
-        return StandardToolCall(id=call["call_id"], name=call["name"], arguments=call["arguments"])
-    except (KeyError, TypeError) as error:
-        wanted = '{"id", "function": {"name", "arguments"}} or {"call_id", "name", "arguments"}'
-        raise TypeError(f"This is not a call of a function tool; it needs {wanted}.") from error
+        if kind == "function":
+            function = one.function
+            return StandardToolCall(id=one.id, name=function.name, arguments=function.arguments)
+        if kind == "function_call":
+            return StandardToolCall(id=one.call_id, name=one.name, arguments=one.arguments)
+        if isinstance(one, ToolCall):
+            return StandardToolCall(id=one.id, name=one.name, arguments=one.arguments_json or "{}")
+        if "function" in one:
+            function = one["function"]
+            return StandardToolCall(id=one["id"], name=function["name"], arguments=function["arguments"])
+        return StandardToolCall(id=one["call_id"], name=one["name"], arguments=one["arguments"])
+    except (AttributeError, KeyError, TypeError) as error:
+        wanted = "id and function (name, arguments), or call_id, name and arguments"
+        raise TypeError(f"{type(one).__name__} is not a call of a function tool, which has {wanted}.") from error
+
+
+_SUCCESS: Any = ToolCallSuccess
+
+
+def succeeded(call: StandardToolCall, content: str, context: ContextOut) -> ToolCallSuccess[ContextOut]:
+    """The answer to a call whose handler returned."""
+    # The `__init__` of a frozen dataclass takes a microsecond, a quarter of running a call; so it is filled by hand.
+    answer: Any = object.__new__(_SUCCESS)
+    fields = answer.__dict__
+    fields["call_id"] = call.id
+    fields["result_content"] = content
+    fields["fail_reason"] = None
+    fields["context"] = context
+    return answer
+
+
+def failed(call: StandardToolCall, reason: ToolCallFailReason, text: str) -> ToolCallFailure:
+    """The answer to a call that failed, in words for the model."""
+    return ToolCallFailure(call_id=call.id, result_content=text, fail_reason=reason)

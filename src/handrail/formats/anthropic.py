@@ -1,5 +1,6 @@
 """Anthropic Messages."""
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -7,29 +8,23 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
-from handrail.errors import ConfigError
-from handrail.formats.definitions import (
-    Definitions,
-    Diagnostic,
-    Mode,
-    Wired,
-    assemble,
-    decoded,
-    fitted_name,
-    plain_object,
-    read,
-    unfinished,
-    wanted,
-)
+from handrail.errors import ConfigError, InvalidArgumentsError, ToolDefinitionError, shorten
+from handrail.formats.definitions import Definitions, Diagnostic, Mode, Wired, assemble, decoded, fitted_name, wanted
+from handrail.formats.incoming import read, text_of, unfinished
+from handrail.formats.outgoing import Renamed, described, fitted_parameters, plain_object, rendered, with_properties
 from handrail.schema import strict
+from handrail.schema.raw import RawSchema
 from handrail.schema.tidy import subschemas
 
 if TYPE_CHECKING:
     from anthropic.types import MessageParam, ToolChoiceParam, ToolParam, ToolResultBlockParam
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
-_CUT: Final = ("max_tokens", "model_context_window_exceeded")
-_MOST_STRICT = {"strict tools": 20, "optional parameters": 24, "parameters with unions": 16}
+_PARAMETER: Final = re.compile(r"[a-zA-Z0-9_.-]+")
+_WHOLE: Final = ("tool_use", "end_turn", "pause_turn")
+"""The stop reasons of a message whose last block is complete."""
+_MOST_STRICT: Final = {"strict tools": 20, "optional parameters": 24, "parameters with unions": 16}
+_LOST: Final = "checked here only: "
 
 
 def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ToolParam]":
@@ -37,14 +32,16 @@ def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ToolParam]":
     definitions = assemble(pool, dialect="anthropic", wire=_wire)
     spent = dict.fromkeys(_MOST_STRICT, 0)
     for position, definition in enumerate(definitions):
-        if not definition.get("strict"):
+        tool, wired = definitions.behind(definition["name"])
+        if wired.loose is None:
             continue
         cost = _cost(definition["input_schema"])
         over = [what for what, most in _MOST_STRICT.items() if spent[what] + cost[what] > most]
         if over:
-            definitions[position] = {key: value for key, value in definition.items() if key != "strict"}
+            definitions[position] = {**wired.loose}
             text = f"goes out non-strict: a request takes at most {_MOST_STRICT[over[0]]} {over[0]}"
-            definitions.notes += (Diagnostic(tool=definition["name"], text=text),)
+            true_still = [one for one in definitions.notes if one.tool != tool or not one.text.startswith(_LOST)]
+            definitions.notes = (*true_still, Diagnostic(tool=tool, text=text))
         else:
             spent = {what: spent[what] + cost[what] for what in spent}
     return definitions
@@ -53,18 +50,40 @@ def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ToolParam]":
 def _wire(tool: Tool[..., Any]) -> Wired:
     name, notes = fitted_name(tool.name, allowed=_NAME, limit=128)
     schema = plain_object(tool)
-    definition: dict[str, Any] = {"name": name, "description": tool.description, "input_schema": schema}
+    loose = fitted_parameters(with_properties(schema), allowed=_PARAMETER, limit=64)
+    definition, left_out = _definition(tool, name, loose)
+    notes += loose.notes
     if tool.strict:
         try:
             lowered = strict.lower(schema, strict.ANTHROPIC)
         except strict.NotRepresentable as reason:
             notes += (f"goes out non-strict: {reason}",)
         else:
-            definition |= {"input_schema": lowered.schema, "strict": True}
-            notes += tuple(f"checked here only: {one}" for one in lowered.lost)
-    if tool.examples:
-        definition["input_examples"] = [dict(example) for example in tool.examples]
-    return Wired(name=name, definition=definition, notes=notes)
+            tight = fitted_parameters(lowered.schema, allowed=_PARAMETER, limit=64)
+            strictly, left_out = _definition(tool, name, tight)
+            return Wired(
+                name=name,
+                definition={**strictly, "strict": True},
+                loose=definition,
+                decode=tight.back(lowered.decode),
+                notes=(*notes, *left_out, *(f"{_LOST}{one}" for one in lowered.lost)),
+            )
+    return Wired(name=name, definition=definition, decode=loose.back(None), notes=notes + left_out)
+
+
+def _definition(tool: Tool[..., Any], name: str, renamed: Renamed) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The definition around a schema, and what was left out of it: the API refuses an example that does not fit."""
+    definition: dict[str, Any] = {"name": name, "description": described(tool), "input_schema": renamed.schema}
+    examples: list[Any] = []
+    left_out: tuple[str, ...] = ()
+    for text in map(compact_json, tool.examples):
+        example = renamed.forth(json.loads(text))
+        try:
+            RawSchema(renamed.schema).check(example)
+            examples.append(example)
+        except (InvalidArgumentsError, ToolDefinitionError):
+            left_out += (f"the example {shorten(text)} is left out: it does not fit the schema",)
+    return definition | ({"input_examples": examples} if examples else {}), left_out
 
 
 def _cost(schema: dict[str, Any]) -> dict[str, int]:
@@ -79,11 +98,11 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
     if isinstance(response, list | tuple):
         return decoded(_from_events(cast(Sequence[Any], response)), definitions)
     blocks = read(response, "content") or ()
-    cut = read(response, "stop_reason") in _CUT
+    cut = read(response, "stop_reason", "tool_use") not in _WHOLE
     found: list[ToolCall] = []
     for position, block in enumerate(blocks, start=1):
         if read(block, "type") == "tool_use":
-            text = compact_json(read(block, "input") or {})
+            text = text_of(read(block, "input"))
             text = unfinished(text) if cut and position == len(blocks) else text
             found.append(_call(block, text, read(response, "id")))
     return decoded(found, definitions)
@@ -103,7 +122,7 @@ def _from_events(events: Sequence[Any]) -> list[ToolCall]:
     response_id: str | None = None
     stop_reason: str | None = None
     for event in events:
-        index: int = read(event, "index", 0)
+        index: int = read(event, "index") or 0
         match read(event, "type"):
             case "message_start":
                 response_id = read(read(event, "message"), "id")
@@ -120,9 +139,9 @@ def _from_events(events: Sequence[Any]) -> list[ToolCall]:
     found: list[ToolCall] = []
     for index, block in sorted(blocks.items()):
         if read(block, "type") == "tool_use":
-            text = texts.get(index) or compact_json(read(block, "input") or {})
+            text = texts.get(index) or text_of(read(block, "input"))
             last = index == max(blocks)
-            whole = index in stopped and not (last and (stop_reason is None or stop_reason in _CUT))
+            whole = index in stopped and not (last and stop_reason not in _WHOLE)
             found.append(_call(block, text if whole else unfinished(text), response_id))
     return found
 
@@ -131,8 +150,9 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     """The answers, all in one `user` message, failures marked as such."""
     blocks: list[ToolResultBlockParam] = []
     for one in results:
-        block: ToolResultBlockParam = {"type": "tool_result", "tool_use_id": one.call_id, "content": one.for_model()}
-        if not one.ok:
+        text, failed = rendered(one)
+        block: ToolResultBlockParam = {"type": "tool_result", "tool_use_id": one.call_id, "content": text}
+        if failed:
             block["is_error"] = True
         blocks.append(block)
     return [{"role": "user", "content": blocks}] if blocks else []

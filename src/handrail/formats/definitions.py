@@ -6,13 +6,12 @@ from hashlib import sha256
 from typing import Any, Generic, Literal, cast, get_args
 
 from msgspec import Struct, structs
-from pydantic_core import from_json
 from typing_extensions import TypeVar
 
-from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, shorten
+from handrail.formats.frozen import freeze
 
 T = TypeVar("T", default=dict[str, Any])
 Mode = Literal["auto", "none", "required"]
@@ -33,6 +32,8 @@ class Wired(Struct, frozen=True, kw_only=True):
     definition: dict[str, Any]
     decode: Callable[[str], str] | None = None
     """The model's arguments back to what the tool accepts."""
+    loose: dict[str, Any] | None = None
+    """The definition without strictness, for a request that has no more room for it."""
     notes: tuple[str, ...] = ()
 
 
@@ -83,22 +84,37 @@ class Definitions(list[T], Generic[T]):
         """Whether the tool of this name goes out."""
         return name in self._names
 
+    def behind(self, wire_name: str) -> tuple[str, Wired]:
+        """The tool's own name, and what was worked out for it, by the name that the provider knows."""
+        return self._wired[wire_name]
+
     def listed(self) -> str:
         """The names of the tools that go out, for an error message."""
         return ", ".join(self._names) or "none"
 
     def gathered(self, entry: Any) -> "Definitions[Any]":
         """These definitions inside one entry, for an API that wants them so; none without an entry."""
-        whole: Definitions[Any] = Definitions([entry] if entry else [], set_aside=self.set_aside, notes=self.notes)
-        whole._wired, whole._names = self._wired, self._names
-        return whole
+        return self._like([entry] if entry else [])
 
     def fresh(self) -> "Definitions[T]":
-        """A copy whose definitions can be changed (a cache mark, say) without changing anybody else's."""
-        copies = [cast(T, {**cast(dict[str, Any], one)}) for one in self]
-        copy: Definitions[T] = Definitions(copies, set_aside=self.set_aside, notes=self.notes)
+        """A copy for one more caller: it can be changed (a cache mark, say), and the schemas in it are shared and
+        cannot.
+        """
+        return self._like(map(_own, self))
+
+    def _like(self, definitions: Iterable[Any]) -> "Definitions[Any]":
+        copy: Definitions[Any] = Definitions(definitions, set_aside=self.set_aside, notes=self.notes)
         copy._wired, copy._names = self._wired, self._names
         return copy
+
+
+def _own(definition: Any) -> Any:
+    """A definition of the caller's own, around the schema that all callers share."""
+    if "function" in definition:
+        return {**definition, "function": {**definition["function"]}}
+    if "function_declarations" in definition:
+        return {"function_declarations": [{**one} for one in definition["function_declarations"]]}
+    return {**definition}
 
 
 def assemble(
@@ -120,7 +136,7 @@ def assemble(
             aside.append(Diagnostic(tool=tool.name, text=f"a request takes at most {most} tools"))
         else:
             by_name[found.name] = (tool.name, found)
-            definitions.append({**found.definition})
+            definitions.append(_own(found.definition))
             if found.notes:
                 notes.extend(Diagnostic(tool=tool.name, text=text) for text in found.notes)
     return Definitions(definitions, wired=by_name, set_aside=aside, notes=notes)
@@ -132,9 +148,12 @@ def _worked_out(tool: Tool[..., Any], dialect: str, wire: Callable[[Tool[..., An
     known = tool.wire.get(dialect)
     if known is None:
         try:
-            known = wire(tool)
+            found = wire(tool)
+            known = structs.replace(found, definition=freeze(found.definition), loose=freeze(found.loose))
         except SetAside as reason:
             known = Diagnostic(tool=tool.name, text=str(reason))
+        except (ValueError, RecursionError) as error:  # From the schema, or from the examples.
+            known = Diagnostic(tool=tool.name, text=f"it cannot be written as JSON: {shorten(str(error), 200)}")
         tool.wire[dialect] = known
     return known
 
@@ -144,42 +163,11 @@ def fitted_name(name: str, *, allowed: re.Pattern[str], limit: int) -> tuple[str
     if len(name) <= limit and allowed.fullmatch(name):
         return name, ()
     mark = sha256(name.encode()).hexdigest()[:8]
-    readable = re.sub(r"[^A-Za-z0-9_-]", "_", name)[: limit - len(mark) - 2]
+    readable = re.sub(r"[^A-Za-z0-9_]", "_", name)[: limit - len(mark) - 2]
     if not re.match(r"[A-Za-z_]", readable):
         readable = f"_{readable}"
     fitted = f"{readable}_{mark}"
     return fitted, (f"goes out as `{fitted}`, because the name `{name}` is not accepted",)
-
-
-def with_examples(tool: Tool[..., Any]) -> str:
-    """The description, with the examples in it, for an API that has no field for them."""
-    if not tool.examples:
-        return tool.description
-    lines = "\n".join(compact_json(example) for example in tool.examples)
-    return f"{tool.description}\n\nExamples of arguments:\n{lines}".strip()
-
-
-def plain_object(tool: Tool[..., Any]) -> dict[str, Any]:
-    """The schema, if its root is a plain object, which every API asks for."""
-    schema = dict(tool.input_schema)
-    if "$ref" in schema:
-        target = str(schema["$ref"]).removeprefix("#/$defs/")
-        found = cast(dict[str, Any], schema.get("$defs", {})).get(target)
-        if isinstance(found, dict):
-            schema = {**cast(dict[str, Any], found), "$defs": schema["$defs"]}
-    if schema.get("type") != "object":
-        raise SetAside("its input_schema is not an object")
-    if refused := sorted(schema.keys() & {"anyOf", "oneOf", "allOf", "not", "enum", "const"}):
-        raise SetAside(f"its input_schema has {', '.join(refused)} at the root, which the API refuses")
-    schema.setdefault("properties", {})
-    return schema
-
-
-def read(source: Any, name: str, default: Any = None) -> Any:
-    """A field of an SDK's object or of a plain dict, which are the same thing to a format."""
-    if isinstance(source, Mapping):
-        return cast(Mapping[str, Any], source).get(name, default)
-    return getattr(source, name, default)
 
 
 def decoded(calls: Iterable[ToolCall], definitions: Sequence[Any] | None) -> list[ToolCall]:
@@ -187,18 +175,6 @@ def decoded(calls: Iterable[ToolCall], definitions: Sequence[Any] | None) -> lis
     if isinstance(definitions, Definitions):
         return [definitions.decode(call) for call in calls]
     return list(calls)
-
-
-def unfinished(arguments: str) -> str:
-    """Arguments of a call that the provider cut off, as text that no parser takes for complete.
-
-    The call still has to be answered; it must never run.
-    """
-    try:
-        from_json(arguments or "{}")
-    except ValueError:
-        return arguments
-    return arguments.rstrip()[:-1] or "{"
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -219,12 +195,20 @@ def wanted(mode: str, tool: str | None, allowed: Sequence[str], definitions: Seq
         raise ConfigError(f"allowed is a list of names, not one text: [{allowed!r}].")
     if tool is not None and (mode != "auto" or allowed):
         raise ConfigError("choice(tool=…) already says everything; leave mode and allowed out.")
-    names = [*allowed, tool] if tool is not None else list(allowed)
+    names = [*allowed] if tool is None else [tool]
+    for name in names:
+        if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"A choice names a tool by its name, not by {name!r}.")
     if isinstance(definitions, Definitions):
-        for name in names:
-            if not definitions.has(name):
-                listed = definitions.listed()
-                raise ConfigError(f"`{name}` is not among the definitions of this request; they have: {listed}.")
-        names = [definitions.wire_name(name) for name in names]
+        names = [_sent(name, definitions) for name in names]
+        if mode == "required" and not definitions:
+            raise ConfigError("A choice cannot be required in a request without tools.")
     one = names.pop() if tool is not None else None
     return Wanted(mode=cast(Mode, mode), tool=one, allowed=tuple(names))
+
+
+def _sent(name: str, definitions: Definitions[Any]) -> str:
+    if not definitions.has(name):
+        listed = definitions.listed()
+        raise ConfigError(f"`{name}` is not among the definitions of this request; they have: {listed}.")
+    return definitions.wire_name(name)

@@ -7,30 +7,19 @@ from uuid import uuid4
 
 from msgspec import structs
 
-from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
-from handrail.formats.definitions import (
-    Definitions,
-    Mode,
-    SetAside,
-    Wired,
-    assemble,
-    decoded,
-    fitted_name,
-    plain_object,
-    read,
-    unfinished,
-    wanted,
-    with_examples,
-)
+from handrail.formats.definitions import Definitions, Mode, Wired, assemble, decoded, fitted_name, wanted
+from handrail.formats.gemini_stream import Pieces, field
+from handrail.formats.incoming import read, unfinished
+from handrail.formats.outgoing import fitted_parameters, plain_object, rendered, with_examples, with_properties
 from handrail.schema.tidy import map_children
 
 if TYPE_CHECKING:
     from google.genai.types import ContentDict, ToolConfigDict, ToolDict
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*")
-_PARAMETER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_PARAMETER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN_ID: Final = "handrail-"
 """How ids begin that this module made up, because the API gave none; they are not sent back."""
 
@@ -43,21 +32,20 @@ def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ToolDict]":
 
 def _wire(tool: Tool[..., Any]) -> Wired:
     name, notes = fitted_name(tool.name, allowed=_NAME, limit=64)
-    schema = _without_const(plain_object(tool))
-    if bad := [one for one in schema["properties"] if not _PARAMETER.fullmatch(one)]:
-        raise SetAside(f"Gemini refuses the parameter name {bad[0]!r}; it takes letters, digits and _, at most 64")
+    schema = _without_const(with_properties(plain_object(tool)))
+    renamed = fitted_parameters(schema, allowed=_PARAMETER, limit=64)
     definition: dict[str, Any] = {"name": name, "description": with_examples(tool)}
     if schema["properties"]:
-        definition["parameters_json_schema"] = schema
+        definition["parameters_json_schema"] = renamed.schema
     unstrict = ("goes out non-strict: Gemini has no strict mode per tool",) if tool.strict else ()
-    return Wired(name=name, definition=definition, notes=notes + unstrict)
+    return Wired(name=name, definition=definition, decode=renamed.back(None), notes=notes + renamed.notes + unstrict)
 
 
-def _without_const(node: Any, name: str = "") -> Any:
+def _without_const(node: Any) -> Any:
     """Gemini knows `enum`, but not `const`."""
     if not isinstance(node, dict):
         return node
-    copy = map_children(cast(dict[str, Any], node), lambda name, child: _without_const(child, name))
+    copy = map_children(cast(dict[str, Any], node), lambda _, child: _without_const(child))
     if "const" in copy:
         copy["enum"] = [copy.pop("const")]
     return copy
@@ -66,31 +54,31 @@ def _without_const(node: Any, name: str = "") -> Any:
 def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolCall]:
     """The calls in a response, or in the collected responses of a stream."""
     responses = cast(Sequence[Any], response) if isinstance(response, list | tuple) else (response,)
-    found: list[ToolCall] = []
+    found: list[Pieces] = []
     cut = False
     for one in responses:
-        response_id = read(one, "response_id") or read(one, "responseId")
+        response_id = field(one, "response_id")
         candidate = next(iter(read(one, "candidates") or ()), None)
-        reason = read(candidate, "finish_reason") or read(candidate, "finishReason")
+        reason = field(candidate, "finish_reason")
         cut = cut or str(getattr(reason, "value", reason)) == "MAX_TOKENS"
         for part in read(read(candidate, "content"), "parts") or ():
-            call = read(part, "function_call") or read(part, "functionCall")
-            if call is not None:
-                found.append(_call(call, response_id, len(found)))
-    if cut and found:
-        found[-1] = structs.replace(found[-1], arguments_json=unfinished(found[-1].arguments_json))
-    return decoded(found, definitions)
+            if (call := field(part, "function_call")) is not None:
+                begun = [known for known in found if known.is_meant(call)]
+                if not begun:
+                    begun = [Pieces(response_id)]
+                    found += begun
+                begun[-1].add(call)
+    known = [_call(one, position) for position, one in enumerate(found)]
+    if cut and known:
+        known[-1] = structs.replace(known[-1], arguments_json=unfinished(known[-1].arguments_json))
+    return decoded(known, definitions)
 
 
-def _call(call: Any, response_id: str | None, position: int) -> ToolCall:
+def _call(call: Pieces, position: int) -> ToolCall:
     # The id must be new in every response, or a second call would be taken for the first one again.
+    response_id = call.response_id
     own_id = f"{_OWN_ID}{response_id}-{position}" if response_id else f"{_OWN_ID}{uuid4().hex}"
-    return ToolCall(
-        id=read(call, "id") or own_id,
-        name=read(call, "name") or "",
-        arguments_json=compact_json(read(call, "args") or {}),
-        response_id=response_id,
-    )
+    return ToolCall(id=call.id or own_id, name=call.name, arguments_json=call.text(), response_id=response_id)
 
 
 def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> "list[ContentDict]":
@@ -98,7 +86,8 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     parts: list[Any] = []
     for one in results:
         name = definitions.wire_name(one.tool_name) if isinstance(definitions, Definitions) else one.tool_name
-        answer: dict[str, Any] = {"name": name, "response": {"output" if one.ok else "error": one.for_model()}}
+        text, failed = rendered(one)
+        answer: dict[str, Any] = {"name": name, "response": {"error" if failed else "output": text}}
         if not one.call_id.startswith(_OWN_ID):
             answer["id"] = one.call_id
         parts.append({"function_response": answer})

@@ -1,17 +1,17 @@
 """The Model Context Protocol, from the server's side."""
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
-from pydantic_core import to_jsonable_python
-
-from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
-from handrail.formats.definitions import Definitions, Mode, Wired, assemble, decoded, fitted_name, read, with_examples
+from handrail.formats.definitions import Definitions, Mode, SetAside, Wired, assemble, decoded, fitted_name
+from handrail.formats.incoming import read, text_of
+from handrail.formats.outgoing import rendered, valid, with_examples
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -26,10 +26,13 @@ def tools(pool: Iterable[Tool[..., Any]]) -> Definitions[dict[str, Any]]:
 
 def _wire(tool: Tool[..., Any]) -> Wired:
     name, notes = fitted_name(tool.name, allowed=_NAME, limit=128)
+    schema = {"type": "object", **tool.input_schema}
+    if schema["type"] != "object":
+        raise SetAside("its input_schema is not an object")
     definition: dict[str, Any] = {
         "name": name,
         "description": with_examples(tool),
-        "inputSchema": {"type": "object", **tool.input_schema},
+        "inputSchema": valid(schema),
         "annotations": {
             "readOnlyHint": tool.read_only,
             "idempotentHint": tool.read_only or tool.idempotent,
@@ -51,7 +54,7 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
             ToolCall(
                 id=uuid4().hex if request_id is None else str(request_id),
                 name=read(parameters, "name") or "",
-                arguments_json=compact_json(read(parameters, "arguments") or {}),
+                arguments_json=text_of(read(parameters, "arguments")),
             )
         )
     return decoded(found, definitions)
@@ -61,11 +64,10 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     """The answers, one result of `tools/call` each, failures marked as such."""
     answers: list[dict[str, Any]] = []
     for one in results:
-        answer: dict[str, Any] = {"content": [{"type": "text", "text": one.for_model()}], "isError": not one.ok}
-        if one.ok:
-            value = to_jsonable_python(one.output, inf_nan_mode="strings", serialize_unknown=True)
-            if isinstance(value, dict):
-                answer["structuredContent"] = value
+        text, failed = rendered(one)
+        answer: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": failed}
+        if not failed and not isinstance(one.output, str) and isinstance(value := json.loads(text), dict):
+            answer["structuredContent"] = value
         answers.append(answer)
     return answers
 

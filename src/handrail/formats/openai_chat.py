@@ -1,23 +1,14 @@
 """OpenAI Chat Completions, and the many servers that speak it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
-from handrail.formats.definitions import (
-    Definitions,
-    Mode,
-    Wired,
-    assemble,
-    decoded,
-    fitted_name,
-    read,
-    unfinished,
-    wanted,
-    with_examples,
-)
+from handrail.formats.definitions import Definitions, Mode, Wired, assemble, decoded, fitted_name, wanted
+from handrail.formats.incoming import read, unfinished
 from handrail.formats.openai_schema import NAME, parameters
+from handrail.formats.outgoing import with_examples
 
 if TYPE_CHECKING:
     from openai.types.chat import (
@@ -25,6 +16,8 @@ if TYPE_CHECKING:
         ChatCompletionToolChoiceOptionParam,
         ChatCompletionToolMessageParam,
     )
+
+_CUT: Final = ("length", "content_filter")
 
 
 def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ChatCompletionFunctionToolParam]":
@@ -52,8 +45,13 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
         return decoded(_from_chunks(cast(Sequence[Any], response)), definitions)
     choice = next(iter(read(response, "choices") or ()), None)
     message = response if choice is None else read(choice, "message")
-    cut = choice is not None and read(choice, "finish_reason") == "length"
+    cut = choice is not None and _is_cut(read(choice, "finish_reason", "stop"))
     return decoded(_from_calls(read(message, "tool_calls") or (), cut=cut), definitions)
+
+
+def _is_cut(finish_reason: str | None) -> bool:
+    """Without a finish reason the answer was not complete when it was looked at."""
+    return finish_reason is None or finish_reason in _CUT
 
 
 def _from_calls(tool_calls: Sequence[Any], *, cut: bool) -> list[ToolCall]:
@@ -66,28 +64,34 @@ def _from_calls(tool_calls: Sequence[Any], *, cut: bool) -> list[ToolCall]:
             if function is not None
             else (read(read(call, "custom"), "name"), read(read(call, "custom"), "input"))
         )
-        text = unfinished(text or "") if cut and position == len(tool_calls) else text
+        # The last call may be half written, and one without any text may not have begun: calls come interleaved.
+        text = unfinished(text or "") if cut and (position == len(tool_calls) or not text) else text
         found.append(ToolCall(id=read(call, "id") or "", name=name or "", arguments_json=text or ""))
     return found
 
 
 def _from_chunks(chunks: Sequence[Any]) -> list[ToolCall]:
     """Put the pieces of a stream together; pieces belong together by their index."""
-    parts: dict[int, dict[str, Any]] = {}
+    parts: dict[int, list[dict[str, Any]]] = {}
     finish_reason: str | None = None
     for chunk in chunks:
-        for choice in read(chunk, "choices") or ():
-            if read(choice, "index", 0) != 0:
+        for choice in read(read(chunk, "chunk", chunk), "choices") or ():
+            if read(choice, "index") or 0:
                 continue
             finish_reason = read(choice, "finish_reason") or finish_reason
             for piece in read(read(choice, "delta"), "tool_calls") or ():
-                call = parts.setdefault(read(piece, "index", 0), {"id": "", "function": {"name": "", "arguments": ""}})
-                function = read(piece, "function")
-                call["id"] = call["id"] or read(piece, "id") or ""
-                call["function"]["name"] = call["function"]["name"] or read(function, "name") or ""
-                call["function"]["arguments"] += read(function, "arguments") or ""
-    # Without a finish reason the stream was cut, and the last call may be half written.
-    return _from_calls([parts[index] for index in sorted(parts)], cut=finish_reason in (None, "length"))
+                _add(piece, parts.setdefault(read(piece, "index") or 0, []))
+    return _from_calls([call for index in sorted(parts) for call in parts[index]], cut=_is_cut(finish_reason))
+
+
+def _add(piece: Any, calls: list[dict[str, Any]]) -> None:
+    # Some servers count no further than 0: a second id is a second call.
+    if not calls or (calls[-1]["id"] and read(piece, "id") not in (None, "", calls[-1]["id"])):
+        calls.append({"id": "", "function": {"name": "", "arguments": ""}})
+    call, function = calls[-1], read(piece, "function")
+    call["id"] = call["id"] or read(piece, "id") or ""
+    call["function"]["name"] = call["function"]["name"] or read(function, "name") or ""
+    call["function"]["arguments"] += read(function, "arguments") or ""
 
 
 def results(

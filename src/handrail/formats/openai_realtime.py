@@ -8,20 +8,11 @@ from msgspec import structs
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
-from handrail.formats.definitions import (
-    Definitions,
-    Mode,
-    Wired,
-    assemble,
-    decoded,
-    fitted_name,
-    plain_object,
-    read,
-    wanted,
-    with_examples,
-)
+from handrail.formats.definitions import Definitions, Mode, Wired, assemble, decoded, fitted_name, wanted
+from handrail.formats.incoming import read
 from handrail.formats.openai_responses import call_of
-from handrail.formats.openai_schema import NAME
+from handrail.formats.openai_schema import NAME, loose
+from handrail.formats.outgoing import plain_object, with_examples
 
 if TYPE_CHECKING:
     from openai.types.realtime import ConversationItemCreateEventParam, RealtimeFunctionToolParam
@@ -42,7 +33,7 @@ def _wire(tool: Tool[..., Any]) -> Wired:
             "type": "function",
             "name": name,
             "description": with_examples(tool),
-            "parameters": plain_object(tool),
+            "parameters": loose(plain_object(tool)),
         },
         notes=renamed + unstrict,
     )

@@ -1,30 +1,22 @@
 """OpenAI Responses."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
-from handrail.formats.definitions import (
-    Definitions,
-    Mode,
-    Wired,
-    assemble,
-    decoded,
-    fitted_name,
-    read,
-    unfinished,
-    wanted,
-    with_examples,
-)
+from handrail.formats.definitions import Definitions, Mode, Wired, assemble, decoded, fitted_name, wanted
+from handrail.formats.incoming import read, unfinished
 from handrail.formats.openai_schema import NAME, parameters
+from handrail.formats.outgoing import with_examples
 
 if TYPE_CHECKING:
     from openai.types.responses import FunctionToolParam
     from openai.types.responses.response_create_params import ToolChoice
     from openai.types.responses.response_input_param import FunctionCallOutput
 
-_ENDS = ("response.completed", "response.incomplete", "response.failed", "response.done")
+_ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "response.done")
+_CUT: Final = ("incomplete", "failed", "cancelled", "in_progress")
 
 
 def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[FunctionToolParam]":
@@ -52,33 +44,51 @@ def _wire(tool: Tool[..., Any]) -> Wired:
 
 def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolCall]:
     """The calls in a response, in its output items, or in the collected events of a stream."""
-    response_id: str | None = None
     if isinstance(response, list | tuple):
-        items, response_id = items_of(cast(Sequence[Any], response))
+        items, response_id = _items(cast(Sequence[Any], response))
     else:
-        items, response_id = read(response, "output") or (), read(response, "id")
+        items, response_id = _output(response), read(response, "id")
     found = [call_of(item, response_id) for item in items if read(item, "type") == "function_call"]
     return decoded(found, definitions)
 
 
-def items_of(events: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
+def _output(response: Any) -> Sequence[Any]:
+    """The items of a response. The last one of a response that was cut is not complete, also if it does not say so."""
+    items: Sequence[Any] = read(response, "output") or ()
+    if items and read(response, "status") in _CUT and read(items[-1], "status") is None:
+        return [*items[:-1], _open_item(items[-1], read(items[-1], "arguments"))]
+    return items
+
+
+def _items(events: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
     """The output items in the events of a stream, or the items themselves."""
-    done: list[Any] = []
+    items: dict[object, Any] = {}
     response_id: str | None = None
-    for event in events:
+    for position, event in enumerate(events):
         kind = read(event, "type")
+        place = read(event, "output_index", position)
         if kind in _ENDS:
             response = read(event, "response")
-            if output := read(response, "output"):
-                return output, read(response, "id")
+            if read(response, "output"):
+                return _output(response), read(response, "id")
         elif kind == "response.created":
             response_id = read(read(event, "response"), "id")
+        elif kind == "response.output_item.added":
+            items[place] = _open_item(read(event, "item"), "")
+        elif kind == "response.function_call_arguments.delta" and place in items:
+            items[place]["arguments"] += read(event, "delta") or ""
         elif kind == "response.output_item.done":
             response_id = read(event, "response_id") or response_id
-            done.append(read(event, "item"))
+            items[place] = read(event, "item")
         elif kind == "function_call":
-            done.append(event)
-    return done, response_id
+            items[place] = event
+    return list(items.values()), response_id
+
+
+def _open_item(item: Any, arguments: Any) -> dict[str, Any]:
+    """An item that has begun, and that nobody has said is complete."""
+    fields = {name: read(item, name) for name in ("type", "id", "call_id", "name")}
+    return {**fields, "arguments": arguments, "status": "in_progress"}
 
 
 def call_of(item: Any, response_id: str | None) -> ToolCall:

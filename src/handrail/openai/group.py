@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
 from typing_extensions import TypeVar
 
+from handrail.core.text import encodable
 from handrail.define.model import Api, FunctionToolModel
-from handrail.define.toolcall import StandardToolCall, ToolCallFailure
+from handrail.define.toolcall import StandardToolCall, ToolCallFailure, failed
 
 if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletionFunctionToolParam
+    from openai.types.chat import ChatCompletionToolParam
     from openai.types.responses import FunctionToolParam
 
 ModelT = TypeVar("ModelT", bound=FunctionToolModel[Any, Any])
@@ -32,7 +33,7 @@ class ToolClasses(dict[str, type[ModelT]], Generic[ModelT]):
     @overload
     def tool_definitions(self, api: Literal["responses"]) -> "list[FunctionToolParam]": ...
     @overload
-    def tool_definitions(self, api: Literal["chat.completions"]) -> "list[ChatCompletionFunctionToolParam]": ...
+    def tool_definitions(self, api: Literal["chat.completions"]) -> "list[ChatCompletionToolParam]": ...
     def tool_definitions(self, api: Api) -> Any:
         """The definitions, for `tools=` of a request."""
         return [tool.model_tool_definition(cast(Any, api)) for tool in self.values()]
@@ -56,5 +57,4 @@ class ToolClasses(dict[str, type[ModelT]], Generic[ModelT]):
 
 def not_found(call: StandardToolCall) -> ToolCallFailure:
     """The answer to a call of a tool that is not in the group."""
-    text = f"Function `{call.name}` not found."
-    return ToolCallFailure(call_id=call.id, result_content=text, fail_reason="invalid_name")
+    return failed(call, "invalid_name", encodable(f"Function `{call.name}` not found."))

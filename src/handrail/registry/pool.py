@@ -1,10 +1,10 @@
 """The pool of an agent: built-in tools and those from elsewhere, filtered, sorted, each name once."""
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
 from handrail.core.select import any_of
-from handrail.core.text import canonical_json
 from handrail.core.tool import Tool
 from handrail.define.build import as_tool
 
@@ -20,12 +20,18 @@ def assemble_tool_pool(
     denied = any_of(deny_rules)
     pool: dict[str, Tool[..., Any]] = {}
     for partition in (built_in, mcp_tools):
-        allowed = [tool for tool in map(as_tool, partition) if not denied(tool)]
-        for tool in sorted(allowed, key=_place):
-            pool.setdefault(tool.name, tool)
+        by_name: dict[str, list[Tool[..., Any]]] = {}
+        for tool in map(as_tool, partition):
+            if not denied(tool):
+                by_name.setdefault(tool.name, []).append(tool)
+        for name in sorted(by_name):
+            same = by_name[name]
+            pool.setdefault(name, same[0] if len(same) == 1 else min(same, key=_rank))
     return list(pool.values())
 
 
-def _place(tool: Tool[..., Any]) -> tuple[str, str, str]:
-    """The name decides; what follows only settles which of two tools of one name stays."""
-    return tool.name, tool.source, canonical_json([tool.description, tool.input_schema])
+def _rank(tool: Tool[..., Any]) -> tuple[str, str]:
+    """Which of two tools of one name stays: it depends on what they are, not on which one came first."""
+    said = [tool.description, tool.input_schema, tool.output_schema, tool.examples, sorted(tool.tags)]
+    marked = [tool.read_only, tool.concurrency_safe, tool.idempotent, tool.strict]
+    return tool.source, json.dumps([said, marked], default=str)

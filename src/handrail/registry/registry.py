@@ -45,8 +45,9 @@ class ToolRegistry:
         copy = type(self)()
         copy._tools = dict(self._tools)
         if replace:
-            copy._tools.pop(added.name, None)
-        copy._add(added)
+            copy._tools[added.name] = added  # In the place of the other one, so that the rest stays where it was.
+        else:
+            copy._add(added)
         return copy
 
     def get(self, name: str) -> Tool[..., Any]:
@@ -67,7 +68,7 @@ class ToolRegistry:
         return tuple(self._tools)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tools
+        return isinstance(name, str) and name in self._tools
 
     def __iter__(self) -> Iterator[Tool[..., Any]]:
         return iter(self._tools.values())

@@ -2,10 +2,14 @@
 
 import json
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 from handrail.errors import ToolArgsParseError
 from handrail.schema.faults import no_json
+
+_MOST_DIGITS = 4300
+"""What Python converts; the parser that reads the arguments has the same limit."""
 
 
 def refuse_ambiguous(text: str) -> None:
@@ -14,19 +18,42 @@ def refuse_ambiguous(text: str) -> None:
     Parsers differ in what they make of both: what was authorised might not be what runs. Read-only tools take the last
     one of two keys.
     """
+    _read(text, object_pairs_hook=_unique)
+
+
+def refuse_infinite(text: str) -> None:
+    """Refuse numbers that are not finite, anywhere in the text."""
+    _read(text)
+
+
+def _read(text: str, **hooks: Any) -> None:
     try:
-        json.loads(text, object_pairs_hook=_unique, parse_constant=_not_finite, parse_float=_finite)
+        json.loads(text, parse_constant=_not_finite, parse_float=_finite, parse_int=_bounded, **hooks)
     except ToolArgsParseError:
         raise
     except (ValueError, RecursionError) as error:
         raise no_json("nested too deeply" if isinstance(error, RecursionError) else str(error)) from error
 
 
+def not_finite(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The places of numbers that are not finite in a JSON-like value."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            yield path
+    elif isinstance(value, dict):
+        for key, one in cast(dict[str, Any], value).items():
+            yield from not_finite(one, (*path, key))
+    elif isinstance(value, list):
+        for index, one in enumerate(cast(list[Any], value)):
+            yield from not_finite(one, (*path, index))
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> None:
-    keys = [key for key, _ in pairs]
-    if len(keys) != len(set(keys)):
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise no_json(f"the key {twice!r} appears twice")
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise no_json(f"the key {key!r} appears twice")
+        seen.add(key)
 
 
 def _not_finite(constant: str) -> None:
@@ -36,3 +63,8 @@ def _not_finite(constant: str) -> None:
 def _finite(text: str) -> None:
     if math.isinf(float(text)):
         raise no_json(f"the number {text} is out of range")
+
+
+def _bounded(text: str) -> None:
+    if len(text.lstrip("-")) > _MOST_DIGITS:
+        raise no_json(f"a number has more than {_MOST_DIGITS:,} digits")

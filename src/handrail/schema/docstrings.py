@@ -3,6 +3,8 @@
 import inspect
 from dataclasses import dataclass
 
+from handrail.core.text import encodable
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
@@ -19,9 +21,9 @@ def describe(docstring: str | None) -> Described:
         return Described(summary="", parameters={})
     import docstring_parser  # noqa: PLC0415  # dear; loaded with the first tool
 
-    text = inspect.cleandoc(docstring)
+    text = encodable(inspect.cleandoc(docstring))
     try:
-        parsed = docstring_parser.parse(text)
+        parsed = docstring_parser.parse(f"\n{text}")  # A section in the first line is only seen after another one.
     except docstring_parser.ParseError:
         return Described(summary=text, parameters={})
     parameters = {one.arg_name: one.description.strip() for one in parsed.params if one.description}

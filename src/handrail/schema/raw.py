@@ -1,14 +1,17 @@
 """JSON Schemas that somebody wrote by hand, or that came from elsewhere."""
 
-import copy
-from collections.abc import Mapping
-from typing import Any, cast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
 
 import jsonschema_rs
+from jsonschema_rs import ValidationErrorKind as Kind
 from pydantic_core import from_json
 
 from handrail.errors import ToolDefinitionError, shorten
 from handrail.schema import faults
+from handrail.schema.ambiguity import refuse_infinite
 from handrail.schema.arguments import Arguments
 
 
@@ -18,33 +21,24 @@ class RawSchema:
     schema: dict[str, Any]
     """A copy of what was given, with `type: object` said."""
 
-    def __init__(self, schema: object) -> None:
+    def __init__(self, schema: object, *, name: str = "the tool") -> None:
         if not isinstance(schema, Mapping):
-            raise ToolDefinitionError(f"input_schema must be a JSON Schema object, not {type(schema).__name__}.")
-        self.schema = {"type": "object", **copy.deepcopy(dict(cast(Mapping[str, Any], schema)))}
-        if self.schema["type"] != "object":
-            raise ToolDefinitionError(f"input_schema must describe an object, not {self.schema['type']!r}.")
+            raise _bad_schema(name, f"must be a JSON Schema object, not {type(schema).__name__}")
+        given: dict[str, Any] = {"type": "object", **cast(Mapping[str, Any], schema)}
+        if given["type"] != "object":
+            raise _bad_schema(name, f"must describe an object, not {given['type']!r}")
         try:
-            # Offline: a schema that came from elsewhere must not make this process fetch anything. The regex engine
-            # without backtracking is tried first, because arguments are hostile.
-            self._validator = self._compile(jsonschema_rs.RegexOptions())
-        except jsonschema_rs.ValidationError:
-            try:
-                self._validator = self._compile(jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000))
-            except jsonschema_rs.ValidationError as error:
-                where = faults.place(error.instance_path)
-                reason = shorten(error.message.splitlines()[0], 300)
-                raise ToolDefinitionError(f"input_schema is not valid at {where or 'its root'}: {reason}") from error
-        except (TypeError, ValueError) as error:
-            raise ToolDefinitionError(f"input_schema is not JSON: {error}") from error
-
-    def _compile(self, patterns: "jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions") -> Any:
-        return jsonschema_rs.validator_for(
-            self.schema, mask="it", offline=True, validate_formats=True, pattern_options=patterns
-        )
+            self._validator, self._looks_around = _compile(given)
+            self.schema = json.loads(json.dumps(given, allow_nan=False))
+        except jsonschema_rs.ValidationError as error:
+            raise _bad_schema(name, f"is not valid at {_place_in(given, error)}: {_wanted(error)}") from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _bad_schema(name, f"is not JSON: {shorten(str(error), 300)}") from error
 
     def check(self, value: dict[str, Any]) -> None:
         """Raise `InvalidArgumentsError` unless the value fits."""
+        if self._looks_around and any(len(name) > _MOST for name in _names(value)):
+            raise faults.invalid([("", f"no name in an object may be longer than {_MOST:,} characters")])
         if self._validator.is_valid(value):
             return
         found: list[tuple[str, str]] = []
@@ -54,48 +48,144 @@ class RawSchema:
                 break
         raise faults.invalid(found)
 
-    def _faults(self, error: Any) -> list[tuple[str, str]]:
-        path: list[str | int] = list(error.instance_path)
-        match error.kind.name:
-            case "required":
-                return [(faults.place([*path, error.kind.property]), "required, but missing")]
-            case "additionalProperties" | "unevaluatedProperties":
-                unexpected: list[str] = error.kind.unexpected
-                return [(faults.place([*path, name]), self._not_expected(path)) for name in unexpected]
-            case "enum" | "const" | "type":
-                keyword: str = error.kind.name
-                wanted = {"enum": "one of", "const": "exactly", "type": "of type"}[keyword]
-                limit = faults.quoted(self._said(error.schema_path))
-                return [(faults.place(path), f"must be {wanted} {limit}, got {faults.quoted(error.instance)}")]
-            case _:
-                return [(faults.place(path), f"{shorten(error.message, 300)}, got {faults.quoted(error.instance)}")]
-
-    def _not_expected(self, path: list[str | int]) -> str:
-        if path:
-            return "not expected here"
-        return f"not an argument of this tool; it has: {', '.join(self.schema.get('properties', {})) or 'none'}"
-
-    def _said(self, schema_path: list[str | int]) -> Any:
-        said: Any = self.schema
-        for step in schema_path:
-            try:
-                said = said[step]
-            except (KeyError, IndexError, TypeError):  # Behind a reference.
-                return "what the schema says"
-        return said
+    def _faults(self, error: jsonschema_rs.ValidationError) -> Iterator[tuple[str, str]]:
+        path, kind = error.instance_path, error.kind
+        if isinstance(kind, Kind.AdditionalProperties | Kind.UnevaluatedProperties):
+            for name in kind.unexpected:
+                text = "not expected here" if path else faults.not_an_argument(self.schema.get("properties", {}))
+                yield faults.place([*path, name]), text
+        elif isinstance(kind, Kind.Required):
+            yield faults.place([*path, kind.property]), "required, but missing"
+        else:
+            yield faults.place(path), f"{_wanted(error)}, got {faults.quoted(error.instance)}"
 
 
-def from_json_schema(schema: Mapping[str, Any]) -> Arguments:
+def _bad_schema(name: str, problem: str) -> ToolDefinitionError:
+    return ToolDefinitionError(f"`{name}`: input_schema {problem}.")
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Every name in every object of a JSON value."""
+    below: list[Any] = []
+    if isinstance(value, dict):
+        yield from cast(dict[str, Any], value)
+        below = list(cast(dict[str, Any], value).values())
+    elif isinstance(value, list):
+        below = cast(list[Any], value)
+    for one in below:
+        yield from _names(one)
+
+
+def _compile(schema: dict[str, Any]) -> tuple[jsonschema_rs.Validator, bool]:
+    """Compile for the regex engine without backtracking, because arguments are hostile; where a pattern looks around,
+    for the other one, within limits. Says which it was.
+    """
+    try:
+        return _compiled(schema, jsonschema_rs.RegexOptions()), False
+    except jsonschema_rs.ValidationError:
+        _compiled(schema, _LOOKS_AROUND)  # Raises, with the place, where looking around is not the problem.
+        return _compiled(schema, _LOOKS_AROUND, keywords={"pattern": _Pattern}), True
+
+
+def _compiled(
+    schema: dict[str, Any], patterns: jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions, **options: Any
+) -> jsonschema_rs.Validator:
+    # Offline: a schema that came from elsewhere must not make this process fetch anything.
+    return jsonschema_rs.validator_for(
+        schema, mask="it", offline=True, validate_formats=True, pattern_options=patterns, **options
+    )
+
+
+_LOOKS_AROUND: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
+_MOST: Final = 1_000
+"""How long a text may be to be matched while looking around, which takes the square of its length."""
+
+
+class _Pattern:
+    """The keyword `pattern`, with a limit where it looks around."""
+
+    def __init__(self, parent_schema: dict[str, Any], value: str, schema_path: list[str | int]) -> None:
+        self._pattern = value
+        try:
+            self._validator = _compiled({"pattern": value}, jsonschema_rs.RegexOptions())
+            self._most = None
+        except jsonschema_rs.ValidationError:
+            self._validator = _compiled({"pattern": value}, _LOOKS_AROUND)
+            self._most = _MOST
+
+    def validate(self, instance: Any) -> None:
+        if not isinstance(instance, str):
+            return
+        if self._most is not None and len(instance) > self._most:
+            raise ValueError(f"it is longer than {self._most:,} characters")
+        if not self._validator.is_valid(instance):
+            raise ValueError(f"it does not match {faults.quoted(self._pattern, 200)}")
+
+
+def _place_in(schema: dict[str, Any], error: jsonschema_rs.ValidationError) -> str:
+    """Where in the schema it is wrong; for a reference that leads nowhere, where it is written."""
+    path = error.instance_path
+    if not path and isinstance(error.kind, Kind.Referencing):
+        path = next((one for one, ref in _references(schema, []) if ref.lstrip("#") in error.message), path)
+    return faults.place(path) or "its root"
+
+
+def _references(node: Any, path: list[str | int]) -> Iterator[tuple[list[str | int], str]]:
+    if isinstance(node, dict):
+        for key, value in cast(dict[str, Any], node).items():
+            if key in ("$ref", "$dynamicRef") and isinstance(value, str):
+                yield [*path, key], value
+            yield from _references(value, [*path, key])
+    elif isinstance(node, list):
+        for index, value in enumerate(cast(list[Any], node)):
+            yield from _references(value, [*path, index])
+
+
+def _wanted(error: jsonschema_rs.ValidationError) -> str:
+    """What is allowed instead."""
+    match error.kind:
+        case Kind.Enum(options):
+            return f"must be one of {faults.quoted(options, 300)}"
+        case Kind.Constant(expected):
+            return f"must be exactly {faults.quoted(expected, 300)}"
+        case Kind.Type(types):
+            return f"must be of type {' or '.join(types)}"
+        case Kind.Required(name):
+            return f"`{shorten(name)}` is required"
+        case Kind.FalseSchema():
+            return "not allowed here"
+        case Kind.BacktrackLimitExceeded() | Kind.RegexEngineFailure():
+            return "a name in it cannot be matched against a pattern"
+        case Kind.AnyOf(branches) | Kind.OneOfNotValid(branches):
+            wanted = [_wanted_below(error, errors[0]) for errors in branches if errors]
+            return shorten("; or ".join(dict.fromkeys(wanted)), 300)
+        case _:
+            return shorten(error.message, 300)
+
+
+def _wanted_below(error: jsonschema_rs.ValidationError, inner: jsonschema_rs.ValidationError) -> str:
+    deeper = inner.instance_path[len(error.instance_path) :]
+    return f"`{faults.place(deeper)}` {_wanted(inner)}" if deeper else _wanted(inner)
+
+
+_MAY_BE_INFINITE = re.compile(r"[eE]\+?\d{3}|(?<!\d)\d{200}")
+
+
+def from_json_schema(schema: Mapping[str, Any], *, name: str) -> Arguments:
     """Arguments from a JSON Schema that somebody wrote; the validated arguments are the JSON values themselves."""
-    raw = RawSchema(schema)
+    raw = RawSchema(schema, name=name)
 
     def parse(text: str) -> dict[str, Any]:
         try:
-            value = from_json(text or "{}")
+            value = from_json(text or "{}", allow_inf_nan=False)
         except ValueError as error:
             raise faults.no_json(str(error)) from None
+        except TypeError:  # It could not be encoded.
+            raise faults.no_json("it contains a lone surrogate") from None
         if not isinstance(value, dict):
             raise faults.no_object(value)
+        if _MAY_BE_INFINITE.search(text):  # The validator would take 1e999 for null.
+            refuse_infinite(text)
         arguments = cast(dict[str, Any], value)
         raw.check(arguments)
         return arguments

@@ -2,27 +2,39 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Generic, cast
+from typing import Any, Generic, Protocol
+
+from typing_extensions import TypeVar
 
 from handrail.define.model import ContextIn, ContextOut, LLMFunctionTool
 from handrail.define.toolcall import AnyToolCall, ToolCallResult, standardize_tool_call
 from handrail.openai.group import ToolClasses, not_found
 
+ToolT = TypeVar("ToolT", infer_variance=True)
+
+
+class Fits(Protocol[ToolT, ContextIn, ContextOut]):
+    """The class of a tool that can be run with these contexts."""
+
+    def model_tool_validate_tool_call(self, name: str, arguments: str) -> ToolT: ...
+    async def model_tool_run_tool_call(self, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]: ...
+
 
 class LLMFunctionToolGroup(ToolClasses[LLMFunctionTool[ContextIn, ContextOut]], Generic[ContextIn, ContextOut]):
     """Tools with the same contexts, to which calls are dispatched by name."""
 
-    def add_tool(self, tool: type[LLMFunctionTool[ContextIn, ContextOut]]) -> Any:
+    def add_tool(self, tool: Fits[ToolT, ContextIn, ContextOut]) -> type[ToolT]:
         """Add a class; also a decorator, which gives the class back."""
-        self[tool.model_tool_name()] = tool
-        # `Any` lets a decorated class keep its own type; the parameter's type is what checks the contexts.
-        return cast(Any, tool)
+        # `Fits` checks the contexts and lets the class keep its type; `type[LLMFunctionTool[…]]` could only do one.
+        added: Any = tool
+        self[added.model_tool_name()] = added
+        return added
 
     async def run_tool_call(self, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]:
         """Run the tool that the call names."""
-        standard = standardize_tool_call(call)
-        tool = self.get(standard.name)
-        return await tool.model_tool_run_tool_call(standard, context) if tool else not_found(standard)
+        call = standardize_tool_call(call)
+        tool = self.get(call.name)
+        return await tool.model_tool_run_tool_call(call, context) if tool else not_found(call)
 
     async def run_tool_calls(
         self, calls: Sequence[AnyToolCall], context: ContextIn
@@ -32,7 +44,9 @@ class LLMFunctionToolGroup(ToolClasses[LLMFunctionTool[ContextIn, ContextOut]], 
         If a handler raises, the others are awaited first, so that none goes on behind the caller's back.
         """
         results = await asyncio.gather(*(self.run_tool_call(call, context) for call in calls), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return cast(list[ToolCallResult[ContextOut]], results)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        for other in errors[1:]:
+            errors[0].add_note(f"Another call failed too: {other!r}")
+        if errors:
+            raise errors[0]
+        return [result for result in results if not isinstance(result, BaseException)]

@@ -1,54 +1,68 @@
 """Tools whose handlers are plain methods."""
 
 from collections.abc import Sequence
-from typing import Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
-from handrail.define.model import ContextIn, ContextOut, FunctionToolModel
+from typing_extensions import TypeVar
+
+from handrail.define.model import ContextIn, ContextOut, FunctionToolModel, prepare, success
 from handrail.define.toolcall import (
     AnyToolCall,
     ToolCallFailure,
     ToolCallResult,
     ToolHandlerResult,
+    failed,
     standardize_tool_call,
 )
 from handrail.errors import ToolError
 from handrail.openai.group import ToolClasses, not_found
 
+ToolT = TypeVar("ToolT", infer_variance=True)
+
 
 class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextIn, ContextOut]):
     """A tool as a class: its fields are the arguments, its `model_tool_handler` does the work."""
 
-    def model_tool_handler(self, context: ContextIn) -> ToolHandlerResult[ContextOut] | tuple[str, ContextOut]:
-        """Override it."""
-        raise NotImplementedError(f"{type(self).__name__}.model_tool_handler()")
+    if TYPE_CHECKING:
+
+        def model_tool_handler(self, context: ContextIn) -> ToolHandlerResult[ContextOut] | tuple[str, ContextOut]: ...
 
     @classmethod
     def model_tool_run_tool_call(cls, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]:
         """Validate a call and run it. What is not meant for the model reaches the caller."""
-        standard, ready = cls.model_tool_prepare(call)
+        call = standardize_tool_call(call)
+        ready = prepare(cls, call)
         if isinstance(ready, ToolCallFailure):
             return ready
         try:
             result = ready.model_tool_handler(context)
         except ToolError as error:
-            return cls.model_tool_explicit_failure(standard.id, error)
-        return cls.model_tool_success(standard.id, result)
+            return failed(call, "explicit_handler_error", cls.model_tool_format_explicit_error(error))
+        return success(cls, call, result)
+
+
+class Fits(Protocol[ToolT, ContextIn, ContextOut]):
+    """The class of a tool that can be run with these contexts."""
+
+    def model_tool_validate_tool_call(self, name: str, arguments: str) -> ToolT: ...
+    def model_tool_run_tool_call(self, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]: ...
 
 
 class LLMFunctionToolGroup(ToolClasses[LLMFunctionTool[ContextIn, ContextOut]], Generic[ContextIn, ContextOut]):
     """Tools with the same contexts, to which calls are dispatched by name."""
 
-    def add_tool(self, tool: type[LLMFunctionTool[ContextIn, ContextOut]]) -> Any:
+    def add_tool(self, tool: Fits[ToolT, ContextIn, ContextOut]) -> type[ToolT]:
         """Add a class; also a decorator, which gives the class back."""
-        self[tool.model_tool_name()] = tool
-        # `Any` lets a decorated class keep its own type; the parameter's type is what checks the contexts.
-        return cast(Any, tool)
+        # `Fits` checks the contexts and lets the class keep its type; `type[LLMFunctionTool[…]]` could only do one.
+        added: Any = tool
+        self[added.model_tool_name()] = added
+        return added
 
     def run_tool_call(self, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]:
         """Run the tool that the call names."""
-        standard = standardize_tool_call(call)
-        tool = self.get(standard.name)
-        return tool.model_tool_run_tool_call(standard, context) if tool else not_found(standard)
+        call = standardize_tool_call(call)
+        tool = self.get(call.name)
+        return tool.model_tool_run_tool_call(call, context) if tool else not_found(call)
 
     def run_tool_calls(self, calls: Sequence[AnyToolCall], context: ContextIn) -> list[ToolCallResult[ContextOut]]:
         """Run the calls one after the other."""

@@ -1,0 +1,1 @@
+"""How fast Handrail is, beside a floor and beside its peers; `benchmarks/run` runs it."""

@@ -1,0 +1,102 @@
+"""The command behind benchmarks/run."""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks import definitions, dispatch, harness, imports, peers, plot, report
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results.json"
+PAGE = ROOT / "docs" / "speed.md"
+PLOT = ROOT / "docs" / "speed.svg"
+
+
+def main() -> None:
+    """Measure and write, or only write."""
+    parser = argparse.ArgumentParser(prog="benchmarks/run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, printed, nothing written")
+    parser.add_argument("--render", action="store_true", help="the page and the plot from the committed results")
+    options = parser.parse_args()
+    if options.quick:
+        sys.stdout.write(report.page(measure({"dispatch": 25, "imports": 5, "first": 1, "definitions": 10})))
+        return
+    if not options.render:
+        results = measure({"dispatch": 200, "imports": 25, "first": 3, "definitions": 50})
+        RESULTS.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    results = json.loads(RESULTS.read_text("utf-8"))
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(report.page(results), "utf-8")
+    plot.draw(results, PLOT)
+    for what, value, kept in report.targets(results):
+        print(f"{'kept' if kept else 'MISSED':6}  {what}: {value}")
+
+
+def measure(rounds: dict[str, int]) -> report.Results:
+    """Everything, in this process and in interpreters of its own."""
+    load = os.getloadavg()[0]
+    rows = [*dispatch.rows(), *asyncio.run(peers.rows())]
+    for row in rows:
+        check(row)
+    print("one tool call …", file=sys.stderr)
+    calls = harness.measure(rows, rounds=rounds["dispatch"])
+    print("imports …", file=sys.stderr)
+    imported = imports.measure(rounds=rounds["imports"])
+    print("definitions …", file=sys.stderr)
+    made_ms, served = definitions.measure(rounds=rounds["definitions"], first_rounds=rounds["first"])
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "handrail": version("handrail"),
+        "pydantic": version("pydantic"),
+        "versions": peers.versions(),
+        "machine": {
+            "cpu": cpu(),
+            "cores": os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "python": platform.python_version(),
+            "load": [load, os.getloadavg()[0]],
+        },
+        "rounds": rounds,
+        "dispatch": [
+            {**asdict(one), "does": row.does, "leaves_out": row.leaves_out}
+            for row, one in zip(rows, calls, strict=True)
+        ],
+        "imports": [asdict(one) for one in imported],
+        "sdks_loaded": imports.sdks_loaded(imports.TOOL),
+        "definitions": {
+            "count": definitions.COUNT,
+            "made_ms": made_ms,
+            "served": [asdict(one) for one in served],
+        },
+    }
+
+
+def check(row: harness.Row) -> None:
+    """A row that does not come to the right message would be measured in vain."""
+
+    async def awaited() -> object:
+        return await row.run()
+
+    made = asyncio.run(awaited()) if row.is_async else row.run()
+    if made != dispatch.MESSAGE:
+        raise SystemExit(f"{row.name} made {made!r}")
+
+
+def cpu() -> str:
+    """What the processor calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown processor")
+
+
+if __name__ == "__main__":
+    main()

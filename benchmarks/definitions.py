@@ -1,0 +1,121 @@
+"""The definitions of 1,000 tools for a request: worked out for the first time, and once more."""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import pydantic
+import toolcall.openai.core as toolcall
+
+from benchmarks import harness
+from handrail import Tool, ToolRegistry, tool
+from handrail.openai import core
+
+COUNT = 1_000
+FORMATS: dict[str, Callable[[ToolRegistry], Any]] = {
+    "`registry.to_openai_tools()`": ToolRegistry.to_openai_tools,
+    "`registry.to_openai_chat_tools()`": ToolRegistry.to_openai_chat_tools,
+    "`registry.to_openai_realtime_tools()`": ToolRegistry.to_openai_realtime_tools,
+    "`registry.to_anthropic_tools()`": ToolRegistry.to_anthropic_tools,
+    "`registry.to_gemini_tools()`": ToolRegistry.to_gemini_tools,
+    "`registry.to_mcp_tools()`": ToolRegistry.to_mcp_tools,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """Milliseconds of CPU time for the definitions of all tools."""
+
+    name: str
+    sent: int
+    """How many go out: an API may take fewer."""
+    first_ms: float
+    again_ms: float
+
+
+def measure(*, rounds: int, first_rounds: int) -> tuple[float, list[Served]]:
+    """Milliseconds to make the tools of functions, and what their definitions cost."""
+    made: list[float] = []
+    # Classes are dear to make, and stay: the groups are asked for the first time only once.
+    groups = _groups()
+    first = {name: [_spent_ms(serve)] for name, serve in groups.items()}
+    registries: dict[str, Callable[[], Any]] = {}
+    for _ in range(first_rounds):
+        functions = [_function(number) for number in range(COUNT)]
+        tools: list[Tool[..., Any]] = []
+        made.append(_spent_ms(lambda functions=functions, tools=tools: tools.extend(map(tool, functions))))
+        registry = ToolRegistry(tools)
+        registries = {name: partial(serve, registry) for name, serve in FORMATS.items()}
+        for name, serve in registries.items():
+            first.setdefault(name, []).append(_spent_ms(serve))
+    rows = [
+        harness.Row(name=name, floor=name, run=serve, is_async=False)
+        for name, serve in {**registries, **groups}.items()
+    ]
+    served = [
+        Served(
+            name=again.name,
+            sent=COUNT - len(getattr(row.run(), "set_aside", ())),
+            first_ms=statistics.median(first[again.name]),
+            again_ms=again.ns / 1e6,
+        )
+        for row, again in zip(rows, harness.measure(rows, rounds=rounds), strict=True)
+    ]
+    return statistics.median(made), served
+
+
+def _function(number: int) -> Callable[..., Any]:
+    async def search(
+        account_id: str, kind: Literal["order", "invoice", "ticket"], limit: int = 10, tags: list[str] | None = None
+    ) -> str:
+        """Search the records of an account.
+
+        Args:
+            account_id: Whose records.
+            kind: What to look for.
+            limit: How many to return.
+            tags: Only records that have all of these.
+        """
+        return ""
+
+    search.__name__ = search.__qualname__ = f"search_{number}"
+    return search
+
+
+def _groups() -> dict[str, Callable[[], Any]]:
+    fields: dict[str, Any] = {
+        "account_id": (str, pydantic.Field(description="Whose records.")),
+        "kind": (Literal["order", "invoice", "ticket"], pydantic.Field(description="What to look for.")),
+        "limit": (int, pydantic.Field(default=10, description="How many to return.")),
+        "tags": (list[str] | None, pydantic.Field(default=None, description="Only records that have all of these.")),
+    }
+
+    def classes(base: Any) -> list[Any]:
+        about = "Search the records of an account."
+        return [
+            pydantic.create_model(f"search_{number}", __base__=base, __doc__=about, **fields) for number in range(COUNT)
+        ]
+
+    return {
+        'Handrail facade: `group.tool_definitions("responses")`': partial(
+            core.LLMFunctionToolGroup.from_list(classes(core.LLMFunctionTool)).tool_definitions, "responses"
+        ),
+        'toolcall: `group.tool_definitions("responses")`': partial(
+            toolcall.LLMFunctionToolGroup.from_list(classes(toolcall.LLMFunctionTool)).tool_definitions, "responses"
+        ),
+    }
+
+
+def _spent_ms(work: Callable[[], Any]) -> float:
+    gc.collect()
+    gc.disable()
+    try:
+        start = time.process_time_ns()
+        work()
+        return (time.process_time_ns() - start) / 1e6
+    finally:
+        gc.enable()

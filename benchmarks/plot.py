@@ -1,0 +1,49 @@
+"""The results as a picture."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.report import DISPATCH_LIMIT, DISPATCH_ROW, IMPORT_LIMIT, IMPORT_ROW, Results
+
+OURS, THEIRS, FLOOR, LIMIT = "#1f6feb", "#6e7781", "#afb8c1", "#cf222e"
+
+
+def draw(results: Results, file: Path) -> None:
+    """Write docs/speed.svg."""
+    dispatch, imports = results["dispatch"], results["imports"]
+    # Text stays text, and equal results give equal bytes.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "handrail", "font.size": 9}):
+        picture = Figure(figsize=(8.5, 0.32 * (len(dispatch) + len(imports)) + 1.6), layout="constrained")
+        upper, lower = picture.subplots(2, 1, height_ratios=[len(dispatch), len(imports)])
+        title = "One tool call, × floor (median, quartiles)"
+        _points(upper, dispatch, title, DISPATCH_LIMIT, DISPATCH_ROW)
+        _points(lower, imports, "Import, × import asyncio, pydantic", IMPORT_LIMIT, IMPORT_ROW)
+        picture.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+
+
+def _points(axes: Axes, figures: list[dict[str, Any]], title: str, limit: float, limited: str) -> None:
+    for place, one in enumerate(figures):
+        ours = "handrail" in one["name"].lower()
+        colour = FLOOR if one["name"] == one["floor"] else OURS if ours else THEIRS
+        axes.hlines(place, 1, one["ratio"], color=colour, linewidth=3, alpha=0.35)
+        axes.hlines(place, one["low"], one["high"], color=colour, linewidth=1.2)
+        axes.plot(one["ratio"], place, "o", color=colour, markersize=6)
+        axes.text(max(one["ratio"], one["high"]) * 1.08, place, f"{one['ratio']:.3g}", va="center")
+    place = [one["name"] for one in figures].index(limited)
+    axes.vlines(limit, place - 0.4, place + 0.4, color=LIMIT, linewidth=1.5)
+    axes.text(limit, place - 0.45, f"target {limit}", color=LIMIT, ha="center", va="bottom", fontsize=7)
+    axes.set_yticks(range(len(figures)), [one["name"] for one in figures])
+    axes.set_xscale("log")
+    axes.set_xlim(0.9, max(one["high"] for one in figures) * 1.6)
+    axes.margins(y=0.08)
+    axes.invert_yaxis()
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.grid(axis="x", color="#eaeef2")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")

@@ -1,0 +1,154 @@
+"""The results as a page of the docs: a function of benchmarks/results.json, so that the two cannot drift apart."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Results = dict[str, Any]
+"""What benchmarks/results.json holds."""
+
+DISPATCH_ROW, DISPATCH_LIMIT = "Handrail facade, sync", 2.5
+IMPORT_ROW, IMPORT_LIMIT = "from handrail import tool", 1.3
+DEFINITIONS_LIMIT_MS = 1.0
+
+
+def targets(results: Results) -> list[tuple[str, str, bool]]:
+    """What was promised, what was measured, and whether the promise is kept."""
+    facade = _named(results["dispatch"], DISPATCH_ROW)["ratio"]
+    imported = _named(results["imports"], IMPORT_ROW)["ratio"]
+    sdks = results["sdks_loaded"]
+    cached = max(one["again_ms"] for one in results["definitions"]["served"] if one["name"].startswith("`registry."))
+    count = results["definitions"]["count"]
+    return [
+        (
+            f"a sync call through the facade: at most {DISPATCH_LIMIT} × the floor",
+            f"{_figure(facade)} ×",
+            facade <= DISPATCH_LIMIT,
+        ),
+        (
+            f"`{IMPORT_ROW}`: at most {IMPORT_LIMIT} × `import asyncio, pydantic`",
+            f"{_figure(imported)} ×",
+            imported <= IMPORT_LIMIT,
+        ),
+        ("… and no provider's SDK is imported", ", ".join(sdks) or "none", not sdks),
+        (
+            f"definitions of {count:,} tools from the cache, in the slowest of the formats: "
+            f"under {DEFINITIONS_LIMIT_MS:g} ms",
+            f"{_figure(cached)} ms",
+            cached < DEFINITIONS_LIMIT_MS,
+        ),
+    ]
+
+
+def page(results: Results) -> str:
+    """docs/speed.md."""
+    machine, rounds, definitions = results["machine"], results["rounds"], results["definitions"]
+    packages = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    low, high = (f"{load:.1f}" for load in sorted(machine["load"]))
+    blocks = [
+        "# Speed",
+        "<!-- Written by benchmarks/run from benchmarks/results.json: change those. -->",
+        "What Handrail itself costs, beside a floor and beside other libraries. A model answers in hundreds of "
+        "milliseconds and a tool call costs microseconds, so no figure on this page is a reason to choose a library; "
+        "the page is here so that Handrail does not get slower unnoticed.",
+        "## Targets",
+        _table(
+            ("target", "measured", ""),
+            [(what, value, "kept" if kept else "**missed**") for what, value, kept in targets(results)],
+        ),
+        "## One tool call",
+        "![One tool call and one import, as multiples of their floors](speed.svg)",
+        "Dispatch is compared with dispatch: each row is the call of a library that runs one tool call, without the "
+        "loop around it. Every row starts from the JSON text of the arguments, runs a handler that only formats a "
+        "string, and ends with the same message for the model; where a library leaves a step to its caller, the row "
+        "takes it in the cheapest way. The floor is what one would write by hand for one known tool. **The rows do not "
+        "do the same work**: read the last two columns before the figures.",
+        _table(
+            ("row", "µs", "× floor", "quartiles", "does", "leaves out"),
+            [
+                (
+                    one["name"],
+                    _figure(one["ns"] / 1e3),
+                    _figure(one["ratio"]),
+                    _quartiles(one),
+                    one["does"],
+                    one["leaves_out"],
+                )
+                for one in results["dispatch"]
+            ],
+            right=(1, 2, 3),
+        ),
+        "## Import",
+        "CPU time of one statement in a new interpreter, with its bytecode already written, and without the "
+        "interpreter's own start.",
+        _table(
+            ("statement", "ms", "× floor", "quartiles"),
+            [
+                (f"`{one['name']}`", _figure(one["ns"] / 1e6), _figure(one["ratio"]), _quartiles(one))
+                for one in results["imports"]
+            ],
+            right=(1, 2, 3),
+        ),
+        f"## Definitions of {definitions['count']:,} tools",
+        f"Each tool has four arguments with descriptions. Making {definitions['count']:,} tools of functions with "
+        f"`@tool` takes {_figure(definitions['made_ms'])} ms, once. Where fewer are sent, the API "
+        "takes no more of them in one request, and the rest is set aside.",
+        _table(
+            ("definitions", "sent", "first, ms", "again, ms"),
+            [
+                (one["name"], f"{one['sent']:,}", _figure(one["first_ms"]), _figure(one["again_ms"]))
+                for one in definitions["served"]
+            ],
+            right=(1, 2, 3),
+        ),
+        "## How it is measured",
+        _list(
+            f"CPU time of the process, not the clock on the wall. {rounds['dispatch']} rounds; a round takes one "
+            "sample of some milliseconds of every row, in an order of its own, all in one process and one environment.",
+            "A ratio is taken within a round, against the floor of that round; the table has the median of the ratios "
+            "and their quartiles. Async rows are divided by the async floor.",
+            "The garbage collector is off while a sample runs, and runs between samples. Every row is checked to come "
+            "to the right message before it is measured. Tracing and update checks of the peers are switched off.",
+            f"Imports: {rounds['imports']} rounds. Definitions: the median of {rounds['first']} for the first, "
+            f"{rounds['definitions']} rounds for the rest; those of the groups of classes are made the first time only "
+            "once.",
+        ),
+        "## What to make of it",
+        _list(
+            f"The machine is a small shared one, and other programs ran at the same time (load {low} to {high} on "
+            f"{machine['cores']} cores). Trust the ratios, and those only to about a tenth; do not compare the "
+            "microseconds with those of another machine or another day.",
+            "A handler that does nothing is the worst case for every library: the share of the dispatch falls as the "
+            "work of the tool grows.",
+            "Peers are measured below their own loops. What they leave out here, their loops do at a price that this "
+            "page does not show.",
+        ),
+        f"Measured on {results['date']}: Handrail {results['handrail']}, {packages}; pydantic {results['pydantic']}, "
+        f"Python {machine['python']}, {machine['system']}, {machine['cpu']}, {machine['cores']} cores.",
+        "## Again",
+        "```sh\nbenchmarks/run             # measures, and writes this page and its plot; needs Python 3.12\n"
+        "benchmarks/run --quick     # fewer rounds, printed, nothing written\n"
+        "benchmarks/run --render    # this page and its plot from the committed results\n```",
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _named(figures: Sequence[Results], name: str) -> Results:
+    return next(one for one in figures if one["name"] == name)
+
+
+def _figure(value: float) -> str:
+    """Three digits at most: there are no more in the measurement."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def _quartiles(one: Results) -> str:
+    return "" if one["name"] == one["floor"] else f"{_figure(one['low'])} – {_figure(one['high'])}"
+
+
+def _list(*points: str) -> str:
+    return "\n".join(f"- {point}" for point in points)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
+    rule = ["--:" if column in right else "---" for column in range(len(head))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))

@@ -1,0 +1,199 @@
+"""Approvals as data: who was asked about which call, what they said, and that it was used once."""
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct, structs
+
+from handrail.errors import HandrailError
+
+State = Literal["pending", "approved", "denied", "used"]
+
+
+class ApprovalError(HandrailError):
+    """An approval that cannot be given: unknown, expired, decided already, or not this person's to give."""
+
+    code = "approval_error"
+
+
+class Approval(Struct, frozen=True, kw_only=True):
+    """One question to one kind of person about one exact call."""
+
+    token: str
+    tool: str
+    digest: str
+    """Of the tool's name and its canonical arguments: what was shown is what may run."""
+    session_id: str
+    tenant_id: str | None = None
+    customer_id: str | None = None
+    by: Literal["customer", "operator"]
+    turn: int
+    """The turn in which it was asked; a customer's answer counts from a later one on."""
+    arguments: Mapping[str, Any]
+    """Redacted, for the eyes of whoever decides."""
+    question: str = ""
+    repeat: int = 0
+    """Which repetition of an effect this is about; 0 is the first time."""
+    created_at: float
+    expires_at: float
+    state: State = "pending"
+    who: str | None = None
+    reason: str = ""
+    changed_arguments: Mapping[str, Any] | None = None
+    """What the approver wants to run instead."""
+
+    def expired(self, now: float) -> bool:
+        """Whether it is too late."""
+        return now >= self.expires_at
+
+
+class Approvals(Protocol):
+    """Where approvals are kept."""
+
+    async def ask(self, approval: Approval) -> Approval:
+        """Keep a question; if an equal one is open or answered and not yet used, give that one back."""
+        ...
+
+    async def find(
+        self, *, session_id: str, tool: str, digest: str, by: str, repeat: int, now: float
+    ) -> Approval | None:
+        """The newest approval of this exact call that is not expired and not used."""
+        ...
+
+    async def consume(self, token: str, *, now: float) -> bool:
+        """Use an approval up: True for exactly one caller."""
+        ...
+
+    async def restore(self, token: str) -> None:
+        """Give an approval back that was used up for a call that then did not run."""
+        ...
+
+    async def approve(
+        self,
+        token: str,
+        *,
+        by: Literal["customer", "operator"],
+        who: str,
+        reason: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Approval:
+        """Say yes."""
+        ...
+
+    async def deny(self, token: str, *, by: Literal["customer", "operator"], who: str, reason: str = "") -> Approval:
+        """Say no."""
+        ...
+
+    async def pending(self, *, session_id: str | None = None, tenant_id: str | None = None) -> list[Approval]:
+        """The open questions, oldest first."""
+        ...
+
+
+def new_token() -> str:
+    """A token that cannot be guessed."""
+    return f"apr_{secrets.token_urlsafe(18)}"
+
+
+def decided(
+    approval: Approval | None,
+    *,
+    by: str,
+    who: str,
+    state: Literal["approved", "denied"],
+    reason: str,
+    arguments: Mapping[str, Any] | None,
+    now: float,
+) -> Approval:
+    """The approval after somebody's answer, or `ApprovalError`: the rules are the same wherever approvals are kept."""
+    if approval is None:
+        raise ApprovalError("There is no such approval.")
+    if approval.state != "pending":
+        raise ApprovalError(f"This approval is not open any more: it is {approval.state}.")
+    if approval.expired(now):
+        raise ApprovalError("This approval has expired; the call has to be made again.")
+    if by != approval.by:
+        raise ApprovalError(f"This is for the {approval.by} to decide, not for the {by}.")
+    if not who:
+        raise ApprovalError("Say who decides: who='…'.")
+    if by == "customer" and approval.customer_id is not None and who != approval.customer_id:
+        raise ApprovalError("This is for the customer of this conversation to decide, and for nobody else.")
+    return structs.replace(approval, state=state, who=who, reason=reason, changed_arguments=arguments)
+
+
+class MemoryApprovals:
+    """Approvals of this process."""
+
+    def __init__(self) -> None:
+        self._approvals: dict[str, Approval] = {}
+
+    async def ask(self, approval: Approval) -> Approval:
+        known = await self.find(
+            session_id=approval.session_id,
+            tool=approval.tool,
+            digest=approval.digest,
+            by=approval.by,
+            repeat=approval.repeat,
+            now=approval.created_at,
+        )
+        if known is not None:
+            return known
+        self._forget_expired(approval.created_at)
+        self._approvals[approval.token] = approval
+        return approval
+
+    async def find(
+        self, *, session_id: str, tool: str, digest: str, by: str, repeat: int, now: float
+    ) -> Approval | None:
+        wanted = (session_id, tool, digest, by, repeat)
+        for one in reversed(self._approvals.values()):
+            same = (one.session_id, one.tool, one.digest, one.by, one.repeat) == wanted
+            if same and one.state != "used" and not one.expired(now):
+                return one
+        return None
+
+    async def consume(self, token: str, *, now: float) -> bool:
+        known = self._approvals.get(token)
+        if known is None or known.state != "approved" or known.expired(now):
+            return False
+        self._approvals[token] = structs.replace(known, state="used")
+        return True
+
+    async def restore(self, token: str) -> None:
+        self._approvals[token] = structs.replace(self._approvals[token], state="approved")
+
+    async def approve(
+        self,
+        token: str,
+        *,
+        by: Literal["customer", "operator"],
+        who: str,
+        reason: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Approval:
+        return self._decide(token, by=by, who=who, state="approved", reason=reason, arguments=arguments)
+
+    async def deny(self, token: str, *, by: Literal["customer", "operator"], who: str, reason: str = "") -> Approval:
+        return self._decide(token, by=by, who=who, state="denied", reason=reason, arguments=None)
+
+    def _decide(self, token: str, **answer: Any) -> Approval:
+        after = decided(self._approvals.get(token), now=time.time(), **answer)
+        self._approvals[token] = after
+        return after
+
+    async def pending(self, *, session_id: str | None = None, tenant_id: str | None = None) -> list[Approval]:
+        now = time.time()
+        return [
+            one
+            for one in self._approvals.values()
+            if one.state == "pending"
+            and not one.expired(now)
+            and session_id in (None, one.session_id)
+            and tenant_id in (None, one.tenant_id)
+        ]
+
+    def _forget_expired(self, now: float) -> None:
+        for token, one in list(self._approvals.items()):
+            if one.expired(now):
+                del self._approvals[token]

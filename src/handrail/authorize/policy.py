@@ -1,0 +1,157 @@
+"""Ordered rules that decide about a call: deny before ask, ask before allow, allow before the default."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal, Self, cast
+
+from msgspec import Struct
+
+from handrail.authorize.where import Condition
+from handrail.core.context import ToolContext
+from handrail.core.select import Selector, any_of
+from handrail.core.tool import Tool
+from handrail.core.values import Decision
+from handrail.errors import ConfigError
+
+Effect = Literal["allow", "ask", "deny"]
+By = Literal["customer", "operator"]
+
+_ORDER: Final[tuple[Effect, ...]] = ("deny", "ask", "allow")
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """One line of a policy. Write it with `Rule.allow`, `Rule.ask` or `Rule.deny`."""
+
+    effect: Effect
+    tools: tuple[str, ...]
+    """Selectors: names, globs, sources, tags. None of them means every tool."""
+    by: By | None = None
+    """Who is asked."""
+    where: Mapping[str, Any] | None = None
+    read_only: bool | None = None
+    tenant: str | None = None
+    agent: str | None = None
+    reason: str = ""
+    name: str = ""
+    source: str = "code"
+    """Where the rule was written: `code`, or a file and a line."""
+
+    @classmethod
+    def allow(cls, *tools: str, **options: Any) -> Self:
+        """Let these tools run."""
+        return cls(effect="allow", tools=tools, **options)
+
+    @classmethod
+    def ask(cls, *tools: str, by: By, **options: Any) -> Self:
+        """Ask the customer in the conversation, or an operator, before these tools run."""
+        return cls(effect="ask", tools=tools, by=by, **options)
+
+    @classmethod
+    def deny(cls, *tools: str, **options: Any) -> Self:
+        """Never let these tools run."""
+        return cls(effect="deny", tools=tools, **options)
+
+    def __post_init__(self) -> None:
+        if self.effect not in _ORDER:
+            raise ConfigError(f"A rule allows, asks or denies; it cannot {self.effect!r}.")
+        if (self.effect == "ask") != (self.by is not None) or self.by not in (None, "customer", "operator"):
+            raise ConfigError(f"A rule that asks says whom: by='customer' or by='operator', not by={self.by!r}.")
+
+    def __str__(self) -> str:
+        """The rule in one line, as it would be written."""
+        parts = [repr(one) for one in self.tools]
+        for field in ("by", "where", "read_only", "tenant", "agent"):
+            value = getattr(self, field)
+            if value is not None:
+                parts.append(f"{field}={value!r}")
+        return self.name or f"{self.effect}({', '.join(parts)})"
+
+
+class _Compiled:
+    """A rule with its selectors and conditions ready."""
+
+    __slots__ = ("applies_to", "condition", "constant", "decision", "rule")
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.applies_to: Selector = any_of(rule.tools) if rule.tools else lambda tool: True
+        self.condition = Condition(rule.where) if rule.where is not None else None
+        self.constant = self.condition is None and rule.tenant is None and rule.agent is None
+        self.decision = Decision(effect=rule.effect, by=rule.by, rule=str(rule), source=rule.source, reason=rule.reason)
+
+    def selects(self, tool: Tool[..., Any]) -> bool:
+        wanted = self.rule.read_only
+        return (wanted is None or wanted == tool.read_only) and self.applies_to(tool)
+
+    def holds(self, context: ToolContext[Any], arguments: Callable[[], Mapping[str, Any]]) -> bool:
+        rule = self.rule
+        if rule.tenant is not None and rule.tenant != context.tenant_id:
+            return False
+        if rule.agent is not None and rule.agent != context.agent_id:
+            return False
+        # In doubt a restriction holds, and a permission does not.
+        return self.condition is None or self.condition.holds(arguments(), in_doubt=rule.effect != "allow")
+
+
+READ_ONLY: Final = Decision(effect="allow", rule="default", source="default", reason="the tool is read-only")
+UNDECLARED: Final = Decision(
+    effect="ask",
+    by="customer",
+    rule="default",
+    source="default",
+    reason="it may change something and no rule allows it; Rule.allow(…) would, or read_only=True if it is harmless",
+)
+
+
+class Policy:
+    """Rules in order. `deny > ask > allow > default`, and the first match within an effect.
+
+    The default allows read-only tools and asks the customer for every other.
+    """
+
+    __slots__ = ("_compiled", "default", "rules")
+
+    def __init__(self, rules: Iterable[Rule] = (), *, default: Decision | None = None) -> None:
+        self.rules = tuple(rules)
+        self.default = default
+        for rule in self.rules:
+            if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"A policy is a list of rules, not {cast(object, rule)!r}.")
+        compiled = [_Compiled(rule) for rule in self.rules]
+        self._compiled = sorted(compiled, key=lambda one: _ORDER.index(one.rule.effect))
+
+    def plan(self, tool: Tool[..., Any]) -> "Plan":
+        """What this policy says of one tool, worked out once."""
+        default = self.default or (READ_ONLY if tool.read_only else UNDECLARED)
+        return Plan(candidates=tuple(one for one in self._compiled if one.selects(tool)), default=default)
+
+    def decide(self, tool: Tool[..., Any], arguments: Mapping[str, Any], context: ToolContext[Any]) -> Decision:
+        """What this policy says of one call."""
+        return self.plan(tool).decide(context, lambda: arguments)
+
+
+class Plan:
+    """The rules that can concern one tool, in the order in which they count."""
+
+    __slots__ = ("_candidates", "_default", "constant")
+
+    constant: Decision | None
+    """The decision, where it is the same for every call."""
+
+    def __init__(self, *, candidates: tuple[_Compiled, ...], default: Decision) -> None:
+        self._candidates = candidates
+        self._default = default
+        first = candidates[0] if candidates else None
+        self.constant = default if first is None else first.decision if first.constant else None
+
+    def decide(self, context: ToolContext[Any], arguments: Callable[[], Mapping[str, Any]]) -> Decision:
+        """The decision about one call; the arguments are only made where a rule looks at them."""
+        if self.constant is not None:
+            return self.constant
+        for one in self._candidates:
+            if one.holds(context, arguments):
+                return one.decision
+        return self._default
+
+    def looked_at(self, context: ToolContext[Any], arguments: Mapping[str, Any]) -> list[tuple[Decision, bool]]:
+        """Every rule that can concern the tool, in order, with whether it holds for this call."""
+        return [(one.decision, one.holds(context, lambda: arguments)) for one in self._candidates]

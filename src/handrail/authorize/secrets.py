@@ -1,0 +1,56 @@
+"""Secrets are references, resolved when a call needs them: never literals in a configuration."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from handrail.errors import ConfigError
+
+Reference = str | Callable[[], str]
+
+
+class Secrets(Mapping[str, str]):
+    """Secrets by name. A value is fetched when it is looked at, and never shown in a repr."""
+
+    __slots__ = ("_references",)
+
+    def __init__(self, references: Mapping[str, Reference]) -> None:
+        for name, reference in references.items():
+            if not callable(reference) and not _is_reference(reference):
+                # The value itself is not in the message: it may be a secret.
+                raise ConfigError(
+                    f"The secret `{name}` must be a reference: 'env:NAME', 'file:/path' or a function. "
+                    f"A literal secret does not belong into a configuration."
+                )
+        self._references = dict(references)
+
+    def __getitem__(self, name: str) -> str:
+        reference = self._references[name]
+        if callable(reference):
+            return reference()
+        kind, _, place = reference.partition(":")
+        if kind == "env":
+            if place not in os.environ:
+                raise ConfigError(f"The secret `{name}` refers to the environment variable {place}, which is not set.")
+            return os.environ[place]
+        try:
+            return Path(place).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigError(f"The secret `{name}` refers to a file that cannot be read: {error.strerror}.") from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._references)
+
+    def __len__(self) -> int:
+        return len(self._references)
+
+    def __repr__(self) -> str:
+        return f"Secrets({', '.join(self._references)})"
+
+
+def _is_reference(reference: Any) -> bool:
+    if not isinstance(reference, str):
+        return False
+    kind, _, place = reference.partition(":")
+    return kind in ("env", "file") and bool(place)

@@ -1,0 +1,116 @@
+"""Conditions on arguments: a path into them, and what must hold there."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, cast
+
+from handrail.errors import ConfigError
+
+Test = Callable[[Any], bool | None]
+"""True, False, or None: it cannot be told, because the value is of another kind than the condition expects."""
+
+
+def _number(value: Any) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return Decimal(str(value))
+    except InvalidOperation:
+        return None
+
+
+def _compared(limit: Any, holds: Callable[[Any, Any], bool]) -> Test:
+    wanted = _number(limit)
+    if wanted is None and not isinstance(limit, str):
+        raise ConfigError(f"A limit is a number or a text, not {limit!r}.")
+
+    def test(value: Any) -> bool | None:
+        if wanted is not None:
+            found = _number(value)
+            return None if found is None or found.is_nan() else holds(found, wanted)
+        return holds(value, limit) if isinstance(value, str) else None
+
+    return test
+
+
+def _matching(pattern: Any) -> Test:
+    if not isinstance(pattern, str):
+        raise ConfigError(f"A pattern is a regular expression, not {pattern!r}.")
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"{pattern!r} is not a regular expression: {error}") from error
+    return lambda value: compiled.fullmatch(value) is not None if isinstance(value, str) else None
+
+
+def _one_of(values: Any) -> Test:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ConfigError(f"one_of takes a list, not {values!r}.")
+    return lambda value: value in values
+
+
+OPERATORS: Final[Mapping[str, Callable[[Any], Test]]] = {
+    "equals": lambda wanted: lambda value: value == wanted and isinstance(value, bool) == isinstance(wanted, bool),
+    "not_equals": lambda wanted: lambda value: value != wanted,
+    "one_of": _one_of,
+    "pattern": _matching,
+    "above": lambda limit: _compared(limit, lambda found, wanted: found > wanted),
+    "below": lambda limit: _compared(limit, lambda found, wanted: found < wanted),
+    "at_least": lambda limit: _compared(limit, lambda found, wanted: found >= wanted),
+    "at_most": lambda limit: _compared(limit, lambda found, wanted: found <= wanted),
+}
+
+
+class Condition:
+    """A condition on arguments, compiled once: `{"amount": {"above": 500}, "to.country": "CH"}`."""
+
+    __slots__ = ("_tests",)
+
+    def __init__(self, where: Mapping[str, Any]) -> None:
+        if not isinstance(where, Mapping) or not where:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"where is a mapping from a path in the arguments to a condition, not {where!r}.")
+        self._tests: list[tuple[list[str | int], Test]] = []
+        for path, wanted in where.items():
+            for name, operand in _operators(path, wanted):
+                self._tests.append((_steps(path), OPERATORS[name](operand)))
+
+    def holds(self, arguments: Mapping[str, Any], *, in_doubt: bool) -> bool:
+        """Whether every part holds. A part that cannot be told counts as `in_doubt` says."""
+        for steps, test in self._tests:
+            found = _found(arguments, steps)
+            if found is None:  # Absent: nothing is there that could be above, below or equal.
+                return False
+            verdict = test(found)
+            if not (in_doubt if verdict is None else verdict):
+                return False
+        return True
+
+    def names(self) -> set[str]:
+        """The arguments that are looked at."""
+        return {str(steps[0]) for steps, _ in self._tests}
+
+
+def _operators(path: str, wanted: Any) -> list[tuple[str, Any]]:
+    if not isinstance(wanted, Mapping):
+        return [("equals", wanted)]
+    given = cast(Mapping[str, Any], wanted)
+    unknown = [name for name in given if name not in OPERATORS]
+    if unknown or not given:
+        raise ConfigError(f"where[{path!r}] has {unknown or 'nothing'}; it takes: {', '.join(OPERATORS)}.")
+    return list(given.items())
+
+
+def _steps(path: object) -> list[str | int]:
+    if not isinstance(path, str) or not re.fullmatch(r"[^.\[\]]+(\[\d+\]|\.[^.\[\]]+)*", path):
+        raise ConfigError(f"{path!r} is not a path into the arguments; write it like `items[0].price`.")
+    return [int(index) if index else name for index, name in re.findall(r"\[(\d+)\]|([^.\[\]]+)", path)]
+
+
+def _found(value: Any, steps: list[str | int]) -> Any:
+    for step in steps:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value

@@ -1,0 +1,104 @@
+"""Glob patterns: `*`, `?` and `[a-z]` within a name, `**` for any number of directories, `{a,b}` for either."""
+
+import re
+from dataclasses import dataclass
+from fnmatch import translate
+from typing import Final
+
+from handrail.errors import ToolError, shorten
+
+_MAX_CHARS: Final = 1_000
+_MAX_BRANCHES: Final = 64
+_BRACES: Final = re.compile(r"\{([^{}]*,[^{}]*)\}")
+
+State = frozenset[tuple[int, int]]
+"""How far a path has come: in which branch, how many steps of it are done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one name of a path must look like."""
+
+    matches: re.Pattern[str] | None
+    """None is `**`: any number of names."""
+    hidden: bool
+    """Whether names that begin with a dot are meant, as a shell has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glob:
+    """A pattern that follows a path from directory to directory, so that a walk need not go where nothing can match."""
+
+    branches: tuple[tuple[Step, ...], ...]
+
+    def start(self) -> State:
+        return self._closed({(branch, 0) for branch in range(len(self.branches))})
+
+    def advance(self, state: State, name: str) -> State:
+        """The state after one more name; an empty one means that nothing below can match."""
+        after: set[tuple[int, int]] = set()
+        for branch, done in state:
+            steps = self.branches[branch]
+            if done == len(steps) or (name.startswith(".") and not steps[done].hidden):
+                continue
+            matches = steps[done].matches
+            if matches is None:
+                after.add((branch, done))
+            elif matches.match(name):
+                after.add((branch, done + 1))
+        return self._closed(after)
+
+    def accepts(self, state: State) -> bool:
+        """Whether a path that ends here matches."""
+        return any(done == len(self.branches[branch]) for branch, done in state)
+
+    def goes_on(self, state: State) -> bool:
+        """Whether something below can match."""
+        return any(done < len(self.branches[branch]) for branch, done in state)
+
+    def _closed(self, state: set[tuple[int, int]]) -> State:
+        for branch, done in list(state):
+            steps = self.branches[branch]
+            while done < len(steps) and steps[done].matches is None:
+                done += 1  # `**` may also stand for no directory at all
+                state.add((branch, done))
+        return frozenset(state)
+
+
+def parse_glob(pattern: str, *, argument: str) -> Glob:
+    """Read a pattern, or say what is wrong with it."""
+    if not pattern or len(pattern) > _MAX_CHARS:
+        raise ToolError(f"`{argument}` must be a pattern of 1 to {_MAX_CHARS} characters, such as `**/*.py`.")
+    return Glob(branches=tuple(_steps(branch, argument) for branch in _alternatives(pattern, argument)))
+
+
+def _steps(pattern: str, argument: str) -> tuple[Step, ...]:
+    names = [name for name in pattern.split("/") if name not in ("", ".")]
+    if pattern.startswith("/") or ".." in names:
+        raise ToolError(
+            f"`{argument}` must be relative to the directory that is searched, without `..`, not `{shorten(pattern)}`."
+        )
+    if not names or names[-1] == "**":
+        names.append("*")
+    return tuple(
+        Step(
+            matches=None if name == "**" else re.compile(translate(name), re.DOTALL),
+            hidden=name.startswith("."),
+        )
+        for name in names
+    )
+
+
+def _alternatives(pattern: str, argument: str) -> list[str]:
+    done: list[str] = []
+    left = [pattern]
+    while left:
+        one = left.pop()
+        braces = _BRACES.search(one)
+        if braces is None:
+            done.append(one)
+        else:
+            left += [one[: braces.start()] + choice + one[braces.end() :] for choice in braces[1].split(",")]
+        if len(done) + len(left) > _MAX_BRANCHES:
+            raise ToolError(f"`{argument}` has too many alternatives; {_MAX_BRANCHES} are the most.")
+    return done

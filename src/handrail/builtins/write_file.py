@@ -1,0 +1,35 @@
+"""`write_file`: a whole file, all or nothing."""
+
+from typing import Any
+
+from handrail.builtins import inside
+from handrail.builtins.answer import require_positive
+from handrail.builtins.text import to_bytes
+from handrail.core.context import ToolContext
+from handrail.core.tool import Tool
+from handrail.define.function import tool
+from handrail.errors import ToolError
+
+
+def WriteFileTool(*, max_bytes: int = 10_000_000) -> Tool[..., str]:
+    """The tool `write_file`; `max_bytes` is how large a file may become."""
+    require_positive("write_file", max_bytes=max_bytes)
+
+    @tool(name="write_file", idempotent=True, permission_check=inside.check("file_path"))
+    def write_file(file_path: str, content: str, context: ToolContext[Any]) -> str:
+        """Write a text file (UTF-8) inside the working directory; a file that is there already is replaced as a whole.
+
+        Directories that are missing on the way are made.
+
+        Args:
+            file_path: Absolute path of the file to write.
+            content: The whole text of the file, exactly as it shall be.
+        """
+        place = inside.locate(file_path, context)
+        data = to_bytes(content, argument="content")
+        if len(data) > max_bytes:
+            raise ToolError(f"`content` has {len(data)} bytes; {max_bytes} are the most.")
+        is_new = place.replace(data, make_folders=True)
+        return f"{'Created' if is_new else 'Replaced'} `{place.shown}`: {len(data)} bytes."
+
+    return write_file

@@ -1,0 +1,311 @@
+"""Taking out of values and texts what must not be written down: by field name, by type, by pattern."""
+
+import dataclasses
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, cast
+
+from msgspec import Struct, structs
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr
+from pydantic_core import from_json, to_jsonable_python
+
+from handrail.core.looks import is_card, without_looks
+from handrail.core.text import compact_json, encodable
+from handrail.errors import ConfigError
+
+HIDDEN: Final = "[redacted]"
+
+FIELDS: Final = (
+    "password", "passwd", "passphrase", "passcode", "pwd", "secret", "token", "jwt", "api_key", "access_key",
+    "private_key", "signing_key", "encryption_key", "authorization", "cookie", "credential", "pin", "pin_code", "otp",
+    "totp", "cvv", "cvc", "security_code", "card_number", "iban", "ssn", "social_security_number",
+)  # fmt: skip
+"""Field names whose values are never written. A name is secret if one of these is among its words: `userPassword`,
+`X-API-KEY`, `CARD_NUMBERS`."""
+
+ALONE: Final = frozenset(("pass", "auth"))
+"""Names that are secret by themselves, but not as a word among others: `boarding_pass` says nothing."""
+
+FLAT: Final = (
+    "password", "passwd", "passphrase", "passcode", "secret", "token", "apikey", "accesskey", "privatekey",
+    "credential", "cookie", "cardnumber",
+)  # fmt: skip
+"""Ends of names that are written without any sign between their words: `clientsecret`, `accesstoken`."""
+
+_SIGN = re.compile(r"(?<=[\w\s.\"'\])-])[:=]++\s{0,4}")
+_NO_NAME = re.compile(r"[^\w.\- ]")
+_VALUE = re.compile(
+    r"\\{0,16}\"(?:[^\"\\]|\\[\s\S])*+\"?"  # quoted, perhaps cut off
+    r"|\\{0,16}'(?:[^'\\]|\\[\s\S])*+'?"
+    r"|[{\[(][\s\S]*"  # the rest of the text: where it ends is not known
+    r"|[^\s\"',;&{}\[\]()]++"
+)
+_REST_OF_LINE = re.compile(r"[^\r\n]*")
+_NUMBER = re.compile(r"[0-9]+(?![A-Za-z0-9])")
+_LONGEST_NAME = 96
+
+_LEVELS = 8
+"""How many texts of JSON inside texts of JSON are read."""
+_DEPTH = 100
+"""How deep values are walked."""
+_REMEMBERED = 4_096
+"""How many names are judged only once."""
+
+
+class Redactor:
+    """Redacts by field name, by type (Pydantic's secrets, and types of your own) and by pattern.
+
+    Card numbers and IBANs are known by their check digits, so that ordinary numbers stay as they are. Truth values and
+    `None` stay too, whatever their field is called: they hold no secret.
+    """
+
+    __slots__ = ("_fields", "_known", "_patterns", "_types", "_window")
+
+    def __init__(
+        self, *, fields: Iterable[str] = (), patterns: Iterable[str] = (), types: Iterable[type[Any]] = ()
+    ) -> None:
+        """Fields, patterns and types are added to those that are always redacted."""
+        names = [words for name in (*FIELDS, *fields) if (words := _words(name))]
+        self._fields = frozenset("".join(words) for words in names)
+        self._window = max(3, *(len(words) for words in names))
+        self._known: dict[str, int] = {}
+        self._types = (SecretStr, SecretBytes, Secret, *types)
+        try:
+            self._patterns = tuple(re.compile(one) for one in patterns)
+        except re.error as error:
+            raise ConfigError(f"{error.pattern!r} is to be redacted, and is no regular expression: {error}.") from error
+
+    def text(self, text: str) -> str:
+        """A text without what must not be written: JSON by its fields, any other by what looks like one."""
+        return self._text(encodable(text), 0)
+
+    def value(self, value: Any) -> Any:
+        """A copy of any value, as JSON has it, without what must not be written."""
+        try:
+            return self._value(value, 0)
+        except Exception:  # noqa: BLE001  # a value with code of its own: what cannot be looked at is not written
+            return HIDDEN
+
+    def output(self, output: Any) -> str:
+        """The model's text of an output, without what must not be written."""
+        return self.text(output) if isinstance(output, str) else compact_json(self.value(output))
+
+    # Values.
+
+    def _value(self, value: Any, depth: int) -> Any:
+        if value is None or value is True or value is False:
+            return value
+        if depth > _DEPTH or isinstance(value, self._types):
+            return HIDDEN
+        if isinstance(value, str):
+            return self._text(encodable(str.__str__(value)), 0)  # Also of a subclass: what it is, not what it shows.
+        if isinstance(value, int):
+            return self._number(int.__int__(value))
+        if isinstance(value, float):
+            return float.__float__(value) if math.isfinite(value) else compact_json(value).strip('"')
+        if isinstance(value, Mapping):
+            return self._mapping(cast(Mapping[Any, Any], value), depth)
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self._value(one, depth + 1) for one in cast(Iterable[Any], value)]
+        if isinstance(value, Struct):
+            return self._mapping({name: getattr(value, name) for name in value.__struct_fields__}, depth)
+        if isinstance(value, BaseModel):
+            return self._model(value, depth)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self._mapping({one.name: getattr(value, one.name) for one in dataclasses.fields(value)}, depth)
+        return self._other(value, depth)
+
+    def _mapping(self, mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        clean: dict[str, Any] = {}
+        for name, one in mapping.items():
+            key = self._key(name)
+            clean[self._scanned(key)] = HIDDEN if self._hides(key, one) else self._value(one, depth + 1)
+        return clean
+
+    def _key(self, name: Any) -> str:
+        if isinstance(name, str):
+            return encodable(str.__str__(name))
+        if isinstance(name, self._types):
+            return HIDDEN
+        return next(iter(to_jsonable_python({name: None}, inf_nan_mode="strings", fallback=_name_of)))
+
+    def _model(self, model: BaseModel, depth: int) -> Any:
+        """A Pydantic model as it writes itself, without the fields that hold a hidden type."""
+        written = to_jsonable_python(model, inf_nan_mode="strings", fallback=_name_of)
+        hiding = [name for name, one in dict(model).items() if self._holds(one, depth + 1)]
+        if not isinstance(written, dict):
+            return HIDDEN if hiding else self._value(written, depth + 1)
+        shown = cast(dict[str, Any], written)
+        for name in hiding:
+            field = type(model).model_fields.get(name)
+            aliases = {name, field.alias, field.serialization_alias} if field else {name}
+            known = [one for one in aliases if one in shown]
+            if not known and not (field and field.exclude):
+                return HIDDEN  # It is in there somewhere, under a name of the model's own making.
+            for one in known:
+                shown[one] = HIDDEN
+        return self._mapping(shown, depth)
+
+    def _holds(self, value: Any, depth: int) -> bool:
+        """Whether a value of a hidden type is in there."""
+        if depth > _DEPTH or isinstance(value, self._types):
+            return True
+        match value:
+            case str() | bytes() | int() | float() | None:
+                return False
+            case Mapping():
+                items = cast(Mapping[Any, Any], value).items()
+                return any(self._holds(key, depth + 1) or self._holds(one, depth + 1) for key, one in items)
+            case list() | tuple() | set() | frozenset():
+                return any(self._holds(one, depth + 1) for one in cast(Iterable[Any], value))
+            case BaseModel():
+                return any(self._holds(one, depth + 1) for one in dict(value).values())
+            case Struct():
+                return any(self._holds(one, depth + 1) for one in structs.astuple(value))
+            case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+                return any(self._holds(getattr(value, one.name), depth + 1) for one in dataclasses.fields(value))
+            case _:
+                return False
+
+    def _other(self, value: Any, depth: int) -> Any:
+        """Dates, enums, paths, UUIDs …: as Pydantic writes them. What it does not know is written as its type."""
+        if isinstance(value, Iterator):  # It would be used up, and may never end.
+            return _name_of(cast(Any, value))
+        plain = to_jsonable_python(value, inf_nan_mode="strings", fallback=_name_of)
+        return HIDDEN if type(plain) is type(value) else self._value(plain, depth + 1)
+
+    def _number(self, number: int) -> int | str:
+        # No card has fewer digits, or more.
+        return HIDDEN if 10**12 <= number < 10**19 and is_card(str(number)) else number
+
+    # Texts.
+
+    def _text(self, text: str, level: int) -> str:
+        if level < _LEVELS and (parsed := _parsed(text)) is not None:
+            clean = self._read(parsed, level + 1)
+            # What has nothing to hide stays as it was written. It is looked through all the same: of two members of
+            # one name only the last was read.
+            return self._without_patterns(text) if clean is parsed else compact_json(clean)
+        return self._scanned(text)
+
+    def _read(self, value: Any, level: int) -> Any:
+        """JSON that was read from a text; the very same object if there was nothing to take out."""
+        if isinstance(value, str):
+            clean = self._text(value, level)
+            return value if clean == value else clean
+        if isinstance(value, dict):
+            return self._read_object(cast(dict[str, Any], value), level)
+        if isinstance(value, list):
+            every = cast(list[Any], value)
+            cleaned = [self._read(one, level) for one in every]
+            return every if all(map(_same, every, cleaned)) else cleaned
+        if type(value) is int:
+            return HIDDEN if self._number(value) is HIDDEN else value
+        return value
+
+    def _read_object(self, value: dict[str, Any], level: int) -> dict[str, Any]:
+        same = True
+        cleaned: dict[str, Any] = {}
+        for name, one in value.items():
+            shown = self._scanned(name)
+            clean = HIDDEN if self._hides(name, one) else self._read(one, level)
+            same = same and clean is one and shown == name
+            cleaned[shown] = clean
+        return value if same else cleaned
+
+    def _scanned(self, text: str) -> str:
+        if len(text) < 4:  # Nothing so short gives itself away.
+            return text
+        if ":" in text or "=" in text:
+            text = self._without_assignments(text)
+        return self._without_patterns(text)
+
+    def _without_patterns(self, text: str) -> str:
+        text = without_looks(text, HIDDEN)
+        for pattern in self._patterns:
+            text = pattern.sub(HIDDEN, text)
+        return text
+
+    def _without_assignments(self, text: str) -> str:
+        """A text without the values of `password=…`, `"apiKey": "…"`, `Authorization: …`: JSON that was cut off,
+        headers, addresses, what people write."""
+        parts: list[str] = []
+        done = 0
+        for sign in _SIGN.finditer(text):
+            place = sign.end()
+            if sign.start() < done or text.startswith(HIDDEN, place):
+                continue
+            name = _name_before(text, sign.start())
+            secrecy = self._secrecy(name)
+            if not secrecy or (secrecy == 1 and _NUMBER.match(text, place)):
+                continue
+            whole = _words(name)[-1].startswith(("authorization", "cookie"))
+            value = (_REST_OF_LINE if whole else _VALUE).match(text, place)
+            if value and value.end() > place:
+                parts += (text[done:place], HIDDEN)
+                done = value.end()
+        return "".join((*parts, text[done:])) if parts else text
+
+    # Names.
+
+    def _hides(self, name: str, value: Any) -> bool:
+        secrecy = self._secrecy(name)
+        if not secrecy or value is None or value is True or value is False:
+            return False
+        return secrecy == 2 or not isinstance(value, int | float)
+
+    def _secrecy(self, name: str) -> int:
+        """2: what has this name is secret; 1: unless it is a number; 0: it is not."""
+        known = self._known.get(name)
+        if known is None:
+            known = self._judged(_words(name))
+            if len(name) <= _LONGEST_NAME and len(self._known) < _REMEMBERED:
+                self._known[name] = known
+        return known
+
+    def _judged(self, words: list[str]) -> int:
+        if len(words) == 1 and words[0] in ALONE:
+            return 2
+        for start in range(len(words)):
+            joined = ""
+            for word in words[start : start + self._window]:
+                joined += word
+                one = joined.removesuffix("s")
+                if joined in self._fields or one in self._fields or one.endswith(FLAT):
+                    return 1 if words[-1].endswith("tokens") else 2  # How many a model used is no secret.
+        return 0
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in any style: `apiKey`, `API-Key`, `API_KEY`, `api.key`."""
+    if not name.isascii():
+        name = unicodedata.normalize("NFKC", name)
+    if not name.islower():
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+    return [word for word in re.split(r"[\W_]+", name) if word]
+
+
+def _name_before(text: str, place: int) -> str:
+    """The last words before a sign: `API key` of `the API key: …`."""
+    before = text[max(0, place - _LONGEST_NAME) : place].rstrip().rstrip("\"'\\])")
+    return " ".join(_NO_NAME.split(before)[-1].split()[-3:])
+
+
+def _parsed(text: str) -> Any:
+    """What a text is that is JSON with something in it, else None."""
+    if text[:1] not in ("{", "[", '"', " ", "\n", "\r", "\t") or text.lstrip()[:1] not in ("{", "[", '"'):
+        return None
+    try:
+        return from_json(text)
+    except ValueError:
+        return None
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def _name_of(value: Any) -> str:
+    return f"<{type(value).__name__}>"

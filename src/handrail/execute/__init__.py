@@ -1,0 +1,1 @@
+"""Running calls: authorised, scheduled, cancellable, at most once, accounted for."""

@@ -1,0 +1,34 @@
+"""What an executor has worked out about one tool, so that a call does not have to."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from handrail.authorize.policy import Plan
+from handrail.core.tool import Tool
+from handrail.execute.schedule import Way
+
+
+class Desk:
+    """One tool, its plan, its limits, and whether its calls can take the short way."""
+
+    __slots__ = ("decision", "metadata", "most", "plan", "seconds", "simple", "tool", "way")
+
+    def __init__(self, tool: Tool[..., Any], plan: Plan, *, seconds: float, most: int) -> None:
+        self.tool = tool
+        self.plan = plan
+        self.seconds = tool.timeout or seconds
+        self.most = int(tool.max_output_chars or most)
+        self.way: Way = "together" if tool.concurrency_safe or tool.lock_key is not None else "alone"
+        constant = plan.constant if tool.permission_check is None else None
+        self.decision = constant if constant is not None and constant.effect == "allow" else None
+        """The decision about every call, where it is always to let it run."""
+        self.simple = (
+            self.decision is not None
+            and tool.read_only
+            and tool.is_async
+            and tool.lock_key is None
+            and tool.cache_for is None
+        )
+        """Nothing to ask, nothing to claim: the handler can run in the caller's task at once."""
+        self.metadata: Mapping[str, Any] = MappingProxyType({"decision": self.decision})

@@ -1,0 +1,165 @@
+"""Running a handler, in this task or in a thread, under a timer, with retries where they are safe; and judging it."""
+
+import asyncio
+import inspect
+import random
+from typing import Any, Literal
+
+from msgspec import Struct, structs
+
+from handrail.authorize.secrets import Secrets
+from handrail.core.context import ToolContext
+from handrail.core.log import log
+from handrail.core.tool import Tool
+from handrail.core.values import ToolResult
+from handrail.errors import ConfigError, ToolError
+from handrail.execute import answers
+from handrail.execute.output import Outputs
+from handrail.execute.running import Deadlines, Running, Stopped
+from handrail.execute.threads import Threads
+
+Happened = Literal["yes", "no", "unknown"]
+
+
+class Retry(Struct, frozen=True, kw_only=True):
+    """How often a read-only or idempotent tool is tried, and how long it waits in between."""
+
+    attempts: int = 1
+    seconds: float = 0.2
+    """Before the second try; it doubles each time, and a random part keeps callers from coming back together."""
+    most_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.seconds < 0 or self.most_seconds < self.seconds:
+            raise ConfigError("A retry has at least 1 attempt, and waits 0 or more seconds.")
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What a handler came to."""
+
+    result: ToolResult
+    happened: Happened
+    """Whether an effect took place; for a tool without consequences it says nothing."""
+    healthy: bool | None = None
+    """What the outcome says of the tool's health: good, bad, or nothing."""
+
+
+class Handlers:
+    """Runs handlers."""
+
+    def __init__(self, *, threads: Threads, outputs: Outputs, secrets: Secrets, retry: Retry) -> None:
+        self.deadlines = Deadlines()
+        self.threads = threads
+        self.outputs = outputs
+        self._secrets = secrets
+        self._retry = retry
+
+    @property
+    def retries(self) -> bool:
+        """Whether a failed call may be tried again."""
+        return self._retry.attempts > 1
+
+    def context_for(self, running_call: Any, context: ToolContext[Any], tell: Any, key: str | None) -> ToolContext[Any]:
+        """The caller's context, with what belongs to this one call."""
+        secrets = self._secrets if len(self._secrets) else context.secrets
+        return structs.replace(context, call=running_call, listener=tell, secrets=secrets, idempotency_key=key)
+
+    async def run(
+        self, running: Running, arguments: Any, context: ToolContext[Any], *, seconds: float, most: int
+    ) -> Outcome:
+        """Run a handler until it has an outcome; only a real cancellation or an interrupt of the program is raised."""
+        tool = running.tool
+        attempts = self._retry.attempts if tool.read_only or tool.idempotent else 1
+        for attempt in range(1, attempts + 1):
+            outcome = await self._once(running, arguments, context, seconds=seconds, most=most)
+            error = outcome.result.error
+            again = error is not None and (error.retryable or outcome.happened == "unknown" or outcome.healthy is False)
+            if not again or attempt == attempts or running.stop_asked:
+                break
+            pause = min(self._retry.seconds * 2 ** (attempt - 1), self._retry.most_seconds)
+            await asyncio.sleep(pause * (0.5 + random.random() / 2))
+        return outcome  # pyright: ignore[reportPossiblyUnboundVariable]  # there is at least one attempt
+
+    async def _once(
+        self, running: Running, arguments: Any, context: ToolContext[Any], *, seconds: float, most: int
+    ) -> Outcome:
+        tool = running.tool
+        try:
+            if tool.is_async:
+                output = await running.drive(tool.handler(arguments, context), seconds, self.deadlines)
+            elif tool.inline:
+                running.began = True
+                output = tool.handler(arguments, context)
+            else:
+                output = await self._in_thread(running, arguments, context, seconds)
+        except BaseException as error:  # noqa: BLE001  # the catch-all: `failed_outcome` lets pass what must
+            return failed_outcome(tool, error, began=running.began, seconds=seconds)
+        return self.judged(tool, output, most=most, session_id=context.session_id)
+
+    async def _in_thread(self, running: Running, arguments: Any, context: ToolContext[Any], seconds: float) -> Any:
+        if running.stop_asked:
+            raise Stopped("cancelled")
+        tool = running.tool
+
+        def began() -> None:
+            running.began = True
+
+        work = self.threads.run(lambda: tool.handler(arguments, context), on_start=began)
+        return await running.wait(work, seconds, self.deadlines)
+
+    def judged(self, tool: Tool[..., Any], output: Any, *, most: int, session_id: str) -> Outcome:
+        """What a handler returned, as an outcome."""
+        given = output.output if isinstance(output, ToolResult) else output
+        problem = _unusable(given)
+        if problem is None:
+            try:
+                limited = self.outputs.limited(given, most=most, session_id=session_id)
+            except ValueError:
+                problem = f"it returned a {type(given).__name__}, which cannot be written as JSON"
+            else:
+                if not isinstance(output, ToolResult):
+                    return Outcome(result=ToolResult(output=limited), happened="yes", healthy=True)
+                result = output if limited is given else structs.replace(output, output=limited)
+                return Outcome(result=result, happened="yes" if result.ok else "no", healthy=True)
+        log.error("%s: %s", tool.name, problem)
+        return Outcome(result=answers.unwritable(tool.name, problem), happened="yes", healthy=False)
+
+
+def failed_outcome(tool: Tool[..., Any], error: BaseException, *, began: bool, seconds: float) -> Outcome:
+    """What it means that a handler raised. A real cancellation, and an interrupt of the program, pass on."""
+    if isinstance(error, ToolError):
+        return Outcome(result=answers.from_error(error), happened="no", healthy=True)
+    if isinstance(error, Stopped):
+        return _stopped(tool, error.why == "timeout", began=began, seconds=seconds)
+    if isinstance(error, KeyboardInterrupt) or (isinstance(error, asyncio.CancelledError) and _really_cancelled()):
+        raise error
+    log.error("%s failed", tool.name, exc_info=error)
+    if tool.read_only:
+        return Outcome(result=answers.broke(tool.name), happened="no", healthy=False)
+    return Outcome(result=answers.unknown(tool.name), happened="unknown", healthy=False)
+
+
+def _stopped(tool: Tool[..., Any], late: bool, *, began: bool, seconds: float) -> Outcome:
+    healthy = False if late and began else None
+    if began and not tool.read_only:
+        return Outcome(result=answers.unknown(tool.name), happened="unknown", healthy=healthy)
+    result = answers.timed_out(tool.name, seconds) if late else answers.cancelled(tool.name)
+    return Outcome(result=result, happened="no", healthy=healthy)
+
+
+def _really_cancelled() -> bool:
+    """Whether somebody asked for this task to be cancelled, rather than the handler making it up."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _unusable(output: Any) -> str | None:
+    if output is None or type(output) in (str, dict, list, int, float, bool):
+        return None
+    if inspect.isawaitable(output):
+        if inspect.iscoroutine(output):
+            output.close()
+        return "it returned something that was never awaited"
+    if inspect.isgenerator(output) or inspect.isasyncgen(output):
+        return "it returned a generator"
+    return None

@@ -1,0 +1,41 @@
+"""What every wire format needs to read an answer: fields of objects and dicts, arguments as text."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pydantic_core import from_json
+
+from handrail.core.text import faithful_json
+
+
+def read(source: Any, name: str, default: Any = None) -> Any:
+    """A field of an SDK's object or of a plain dict, which are the same thing to a format."""
+    if isinstance(source, Mapping):
+        return cast(Mapping[str, Any], source).get(name, default)
+    return getattr(source, name, default)
+
+
+def text_of(arguments: Any) -> str:
+    """Arguments that arrived as a value, as JSON text; nothing that a parser must refuse is mended on the way."""
+    if arguments is None:
+        return "{}"
+    try:
+        return faithful_json(arguments)
+    except ValueError:  # Nested deeper than the tool's parser goes, which will say so.
+        try:
+            return json.dumps(arguments)
+        except (TypeError, ValueError, RecursionError):
+            return unfinished("{}")
+
+
+def unfinished(arguments: str) -> str:
+    """Arguments of a call that the provider cut off, as text that no parser takes for complete.
+
+    The call still has to be answered; it must never run.
+    """
+    try:
+        from_json(arguments or "{}")
+    except (TypeError, ValueError):
+        return arguments
+    return arguments.rstrip()[:-1] or "{"

@@ -1,0 +1,8 @@
+"""Listeners, which an executor tells every event: `Executor(…, listeners=[Log(), metrics])`."""
+
+from handrail.monitor.log import JsonFormatter, Log
+from handrail.monitor.meters import Meters
+from handrail.monitor.metrics import Metrics
+from handrail.monitor.traces import Traces
+
+__all__ = ["JsonFormatter", "Log", "Meters", "Metrics", "Traces"]

@@ -1,0 +1,131 @@
+"""Settings, ledger, approvals and audit."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+REFUSAL = "the audit is append-only"
+
+
+def upgrade() -> None:
+    """Make the tables."""
+    op.create_table(
+        "handrail_settings",
+        sa.Column("name", sa.String, primary_key=True),
+        sa.Column("value", sa.LargeBinary, nullable=False),
+    )
+    op.create_table(
+        "handrail_ledger",
+        sa.Column("session_id", sa.String, primary_key=True),
+        sa.Column("call_id", sa.String, primary_key=True),
+        sa.Column("tool", sa.String, nullable=False),
+        sa.Column("tenant_id", sa.String),
+        sa.Column("identity", sa.String, nullable=False),
+        sa.Column("key", sa.String, nullable=False),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("repeat", sa.BigInteger, nullable=False),
+        sa.Column("turn", sa.BigInteger, nullable=False),
+        sa.Column("owner", sa.String, nullable=False),
+        sa.Column("claimed_at", sa.Double, nullable=False),
+        sa.Column("lease_until", sa.Double, nullable=False),
+        sa.Column("state", sa.String, nullable=False),
+        sa.Column("settled_at", sa.Double),
+        sa.Column("recorded", sa.Text),
+        sa.UniqueConstraint("key", "number", name="handrail_ledger_effect"),
+        sa.CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
+    )
+    op.create_table(
+        "handrail_approvals",
+        sa.Column("token", sa.String, primary_key=True),
+        sa.Column("tool", sa.String, nullable=False),
+        sa.Column("digest", sa.String, nullable=False),
+        sa.Column("session_id", sa.String, nullable=False),
+        sa.Column("tenant_id", sa.String),
+        sa.Column("customer_id", sa.String),
+        sa.Column("by", sa.String, nullable=False),
+        sa.Column("turn", sa.BigInteger, nullable=False),
+        sa.Column("arguments", sa.JSON, nullable=False),
+        sa.Column("question", sa.Text, nullable=False),
+        sa.Column("repeat", sa.BigInteger, nullable=False),
+        sa.Column("created_at", sa.Double, nullable=False),
+        sa.Column("expires_at", sa.Double, nullable=False),
+        sa.Column("state", sa.String, nullable=False),
+        sa.Column("who", sa.String),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("changed_arguments", sa.JSON),
+        sa.CheckConstraint("state IN ('pending', 'approved', 'denied', 'used')", name="handrail_approvals_state"),
+    )
+    still_open = sa.text("state <> 'used'")
+    op.create_index(
+        "handrail_approvals_question",
+        "handrail_approvals",
+        ["session_id", "tool", "digest", "by", "repeat"],
+        unique=True,
+        sqlite_where=still_open,
+        postgresql_where=still_open,
+    )
+    op.create_index("handrail_approvals_expiry", "handrail_approvals", ["state", "expires_at"])
+    op.create_table(
+        "handrail_audit",
+        sa.Column("writer", sa.String, primary_key=True),
+        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("at", sa.Double, nullable=False),
+        sa.Column("kind", sa.String, nullable=False),
+        sa.Column("session_id", sa.String, nullable=False),
+        sa.Column("tenant_id", sa.String),
+        sa.Column("call_id", sa.String),
+        sa.Column("tool", sa.String),
+        sa.Column("response_id", sa.String),
+        sa.Column("item_id", sa.String),
+        sa.Column("guideline_ids", sa.JSON),
+        sa.Column("argument_keys", sa.JSON),
+        sa.Column("effect", sa.String),
+        sa.Column("by", sa.String),
+        sa.Column("rule", sa.Text),
+        sa.Column("source", sa.Text),
+        sa.Column("reason", sa.Text),
+        sa.Column("ok", sa.Boolean),
+        sa.Column("error", sa.String),
+        sa.Column("duration_ms", sa.Double),
+        sa.Column("output_length", sa.BigInteger),
+        sa.Column("detail", sa.JSON),
+        sa.Column("arguments", sa.JSON),
+        sa.Column("output", sa.Text),
+    )
+    for column in ("session", "tenant", "tool"):
+        name = "tool" if column == "tool" else f"{column}_id"
+        op.create_index(f"handrail_audit_{column}", "handrail_audit", [name, "at"])
+    op.create_index("handrail_audit_at", "handrail_audit", ["at"])
+    _protect_the_audit()
+
+
+def _protect_the_audit() -> None:
+    if op.get_bind().dialect.name == "sqlite":
+        for change in ("update", "delete"):
+            op.execute(
+                f"CREATE TRIGGER handrail_audit_no_{change} BEFORE {change.upper()} ON handrail_audit "
+                f"BEGIN SELECT RAISE(ABORT, '{REFUSAL}'); END"
+            )
+        return
+    op.execute(
+        f"CREATE FUNCTION handrail_audit_refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION '{REFUSAL}'; END $$"
+    )
+    op.execute(
+        "CREATE TRIGGER handrail_audit_no_change BEFORE UPDATE OR DELETE ON handrail_audit "
+        "FOR EACH ROW EXECUTE FUNCTION handrail_audit_refuse()"
+    )
+    op.execute(
+        "CREATE TRIGGER handrail_audit_no_truncate BEFORE TRUNCATE ON handrail_audit "
+        "FOR EACH STATEMENT EXECUTE FUNCTION handrail_audit_refuse()"
+    )
+
+
+def downgrade() -> None:
+    """Drop everything, the audit too."""
+    for table in ("handrail_audit", "handrail_approvals", "handrail_ledger", "handrail_settings"):
+        op.drop_table(table)
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("DROP FUNCTION handrail_audit_refuse()")

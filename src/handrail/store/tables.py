@@ -1,0 +1,122 @@
+"""The tables: what the migrations add up to. Their names are prefixed, so that they can live in anybody's database."""
+
+from typing import Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Double,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+metadata: Final = MetaData()
+
+settings: Final = Table(
+    "handrail_settings",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+"""What all processes on this database share."""
+
+ledger: Final = Table(
+    "handrail_ledger",
+    metadata,
+    Column("session_id", String, primary_key=True),
+    Column("call_id", String, primary_key=True),
+    Column("tool", String, nullable=False),
+    Column("tenant_id", String),
+    Column("identity", String, nullable=False),
+    Column("key", String, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("repeat", BigInteger, nullable=False),
+    Column("turn", BigInteger, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("claimed_at", Double, nullable=False),
+    Column("lease_until", Double, nullable=False),
+    Column("state", String, nullable=False),
+    Column("settled_at", Double),
+    Column("recorded", Text),
+    UniqueConstraint("key", "number", name="handrail_ledger_effect"),
+    CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
+)
+"""One row for each claimed call. The two unique constraints are what "at most once" rests on."""
+
+approvals: Final = Table(
+    "handrail_approvals",
+    metadata,
+    Column("token", String, primary_key=True),
+    Column("tool", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("session_id", String, nullable=False),
+    Column("tenant_id", String),
+    Column("customer_id", String),
+    Column("by", String, nullable=False),
+    Column("turn", BigInteger, nullable=False),
+    Column("arguments", JSON, nullable=False),
+    Column("question", Text, nullable=False),
+    Column("repeat", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("state", String, nullable=False),
+    Column("who", String),
+    Column("reason", Text, nullable=False),
+    Column("changed_arguments", JSON(none_as_null=True)),
+    CheckConstraint("state IN ('pending', 'approved', 'denied', 'used')", name="handrail_approvals_state"),
+)
+OPEN: Final = text("state <> 'used'")
+QUESTION: Final = ("session_id", "tool", "digest", "by", "repeat")
+Index(
+    "handrail_approvals_question",
+    *(approvals.c[name] for name in QUESTION),
+    unique=True,
+    sqlite_where=OPEN,
+    postgresql_where=OPEN,
+)
+"""A question is open once, whoever asks it at the same time; a used one may be asked again."""
+Index("handrail_approvals_expiry", approvals.c.state, approvals.c.expires_at)
+
+audit: Final = Table(
+    "handrail_audit",
+    metadata,
+    Column("writer", String, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Double, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("session_id", String, nullable=False),
+    Column("tenant_id", String),
+    Column("call_id", String),
+    Column("tool", String),
+    Column("response_id", String),
+    Column("item_id", String),
+    Column("guideline_ids", JSON(none_as_null=True)),
+    Column("argument_keys", JSON(none_as_null=True)),
+    Column("effect", String),
+    Column("by", String),
+    Column("rule", Text),
+    Column("source", Text),
+    Column("reason", Text),
+    Column("ok", Boolean),
+    Column("error", String),
+    Column("duration_ms", Double),
+    Column("output_length", BigInteger),
+    Column("detail", JSON(none_as_null=True)),
+    Column("arguments", JSON(none_as_null=True)),
+    Column("output", Text),
+    Index("handrail_audit_session", "session_id", "at"),
+    Index("handrail_audit_tenant", "tenant_id", "at"),
+    Index("handrail_audit_tool", "tool", "at"),
+    Index("handrail_audit_at", "at"),
+)
+"""One row for each event; triggers refuse to change or delete one. A writer numbers its rows without gaps, so that one
+that is missing is noticed, and one that is sent again is not written twice."""

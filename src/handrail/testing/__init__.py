@@ -1,0 +1,1 @@
+"""What tests need: scripted models, strict local servers, and what is built on them."""

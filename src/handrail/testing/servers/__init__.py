@@ -1,0 +1,26 @@
+"""Strict local servers that stand for the providers' APIs, so that their official SDKs can be run offline."""
+
+from .anthropic_messages import AnthropicServer
+from .gemini import GeminiServer
+from .http import Request
+from .openai import OpenAIServer
+from .script import Call, Error, Raw, Reply, Usage, error, raw, refusal, text, text_and_calls, tool_calls, truncated
+
+__all__ = [
+    "AnthropicServer",
+    "Call",
+    "Error",
+    "GeminiServer",
+    "OpenAIServer",
+    "Raw",
+    "Reply",
+    "Request",
+    "Usage",
+    "error",
+    "raw",
+    "refusal",
+    "text",
+    "text_and_calls",
+    "tool_calls",
+    "truncated",
+]

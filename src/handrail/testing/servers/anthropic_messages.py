@@ -1,0 +1,173 @@
+"""POST /v1/messages, as Anthropic answers it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from .http import Incoming, StrictServer, sse
+from .rules.anthropic_messages import RULES, fields_are_known, key_is_sent, version_is_sent
+from .rules.reading import Field, Refusal, as_list, as_map
+from .rules.wording import AnthropicWording
+from .script import Call, Error, Reply, Scripted, parsed, pieces
+
+KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+class AnthropicServer(StrictServer):
+    """A local Anthropic: `Anthropic(base_url=server.url, api_key="test")`."""
+
+    def __init__(self, script: Iterable[Scripted] = (), *, piece: int = 4) -> None:
+        super().__init__(script, apis=(MessagesApi(),), piece=piece)
+
+
+class MessagesApi:
+    """Anthropic Messages, with the threads that this server holds (providers.md 5.4, Request: `thread`)."""
+
+    def __init__(self) -> None:
+        self._threads: dict[str, dict[str, object]] = {}
+        self._continued: set[str] = set()
+
+    def serves(self, path: str) -> bool:
+        return path == "/v1/messages"
+
+    def check(self, incoming: Incoming) -> None:
+        key_is_sent(incoming.headers)
+        version_is_sent(incoming.headers)
+        sent = Field(value=incoming.body, wording=AnthropicWording())
+        fields_are_known(sent, beta="anthropic-beta" in incoming.headers or incoming.query.get("beta") == "true")
+        body = Field(value=self._with_thread(sent), wording=AnthropicWording())
+        for rule in RULES:
+            rule(body)
+
+    def streams(self, incoming: Incoming) -> bool:
+        return incoming.body.get("stream") is True
+
+    def whole(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
+        message = _message(incoming, reply, number, content=list(_blocks(reply, number)))
+        self._hold(incoming, message)
+        return message
+
+    def events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
+        self.whole(incoming, reply, number)
+        for event in _events(incoming, reply, number, piece):
+            yield sse(event, event=str(event["type"]))
+
+    def error_body(self, error: Error) -> Mapping[str, object]:
+        kind = KINDS.get(error.status, "api_error")
+        said: dict[str, object] = {"type": kind, "message": error.message}
+        if error.code in (*KINDS.values(), "api_error"):
+            said["type"] = error.code
+        elif error.code:
+            said["details"] = {"error_code": error.code}
+        return {"type": "error", "error": said, "request_id": "req_local"}
+
+    def error_event(self, error: Error) -> bytes:
+        return sse(self.error_body(error), event="error")
+
+    def _with_thread(self, body: Field) -> dict[str, object]:
+        """The request with what the thread holds before it."""
+        thread = body.find("thread")
+        if thread is None or thread.need("type").one_of(("create", "continue")) == "create":
+            return body.members()
+        previous = thread.need("previous_message_id").text()
+        if previous in self._continued:
+            raise Refusal(f"thread: '{previous}' has already been continued", code="thread_already_continued")
+        if previous not in self._threads:
+            message = f"thread: no state was found for '{previous}'"
+            raise Refusal(message, status=404, code="thread_not_found")
+        held = self._threads[previous]
+        messages = [*as_list(held["messages"]), *as_list(body.need("messages").value)]
+        return {**held, **body.members(), "messages": messages}
+
+    def _hold(self, incoming: Incoming, message: Mapping[str, object]) -> None:
+        thread = as_map(incoming.body.get("thread"))
+        if not thread:
+            return
+        body = self._with_thread(Field(value=incoming.body, wording=AnthropicWording()))
+        said = {"role": "assistant", "content": message["content"]}
+        self._threads[str(message["id"])] = {**body, "messages": [*as_list(body["messages"]), said]}
+        self._continued.add(str(thread.get("previous_message_id")))
+
+
+def _message(incoming: Incoming, reply: Reply, number: int, *, content: list[object]) -> dict[str, object]:
+    return {
+        "id": reply.id or f"msg_{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": incoming.body["model"],
+        "content": content,
+        **_ending(incoming, reply),
+        "usage": {
+            "input_tokens": reply.usage.input - reply.usage.cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": reply.usage.cached,
+            "output_tokens": reply.usage.output,
+            "service_tier": "standard",
+        },
+    }
+
+
+def _ending(incoming: Incoming, reply: Reply) -> dict[str, object]:
+    sequences = as_list(incoming.body.get("stop_sequences")) or [None]
+    details = {"type": "refusal", "category": None, "explanation": reply.refusal}
+    reason = _stop_reason(reply)
+    return {
+        "stop_reason": reason,
+        "stop_sequence": sequences[0] if reason == "stop_sequence" else None,
+        "stop_details": details if reason == "refusal" else None,
+    }
+
+
+def _stop_reason(reply: Reply) -> str:
+    if reply.stop is not None:
+        return reply.stop
+    if reply.refusal is not None:
+        return "refusal"
+    return "max_tokens" if reply.truncated else "tool_use" if reply.calls else "end_turn"
+
+
+def _blocks(reply: Reply, number: int) -> Iterator[dict[str, object]]:
+    if reply.text:
+        yield {"type": "text", "text": reply.text, "citations": None}
+    for index, call in enumerate(reply.calls, 1):
+        # The API has no way to send arguments that are not an object, other than in the pieces of a stream.
+        yield {**_tool_use(call, number, index), "input": parsed(call) or {}}
+
+
+def _tool_use(call: Call, number: int, index: int) -> dict[str, object]:
+    name = call.id or f"toolu_{number}_{index}"
+    return {"type": "tool_use", "id": name, "name": call.name, "input": {}, "caller": {"type": "direct"}}
+
+
+def _events(incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[dict[str, object]]:
+    whole = _message(incoming, reply, number, content=[])
+    usage = {"input_tokens": reply.usage.input - reply.usage.cached, "cache_read_input_tokens": reply.usage.cached}
+    nothing_yet = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
+    started = {**whole, **nothing_yet, "usage": {**usage, "cache_creation_input_tokens": 0, "output_tokens": 1}}
+    yield {"type": "message_start", "message": started}
+    deltas: list[tuple[dict[str, object], list[dict[str, object]]]] = []
+    if reply.text:
+        block: dict[str, object] = {"type": "text", "text": ""}
+        deltas.append((block, [{"type": "text_delta", "text": part} for part in pieces(reply.text, piece)]))
+    for index, call in enumerate(reply.calls, 1):
+        parts = ["", *pieces(call.arguments, piece)]
+        changes: list[dict[str, object]] = [{"type": "input_json_delta", "partial_json": part} for part in parts]
+        deltas.append((_tool_use(call, number, index), changes))
+    for index, (block, changes) in enumerate(deltas):
+        yield {"type": "content_block_start", "index": index, "content_block": block}
+        if index == 0:
+            yield {"type": "ping"}
+        for change in changes:
+            yield {"type": "content_block_delta", "index": index, "delta": change}
+        yield {"type": "content_block_stop", "index": index}
+    ending = _ending(incoming, reply)
+    yield {"type": "message_delta", "delta": ending, "usage": {**usage, "output_tokens": reply.usage.output}}
+    yield {"type": "message_stop"}

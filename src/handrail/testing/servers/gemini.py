@@ -1,0 +1,119 @@
+"""POST /v1beta/models/{model}:generateContent and :streamGenerateContent, as Google answers them."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+from .http import Incoming, StrictServer, sse
+from .rules.gemini import RULES, key_is_sent
+from .rules.reading import Field, Refusal
+from .rules.wording import GeminiWording
+from .script import Error, Reply, Scripted, parsed, pieces
+
+PATH = re.compile(r"/v1(?:alpha|beta)?/models/(?P<model>[^/:]+):(?P<method>generateContent|streamGenerateContent)")
+STATUSES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+
+class GeminiServer(StrictServer):
+    """A local Gemini: `genai.Client(api_key="test", http_options={"base_url": server.url})`.
+
+    With `call_ids=False` calls come without an id, as older models send them.
+    """
+
+    def __init__(self, script: Iterable[Scripted] = (), *, piece: int = 4, call_ids: bool = True) -> None:
+        super().__init__(script, apis=(GeminiApi(call_ids=call_ids),), piece=piece)
+
+
+class GeminiApi:
+    """Gemini's generateContent."""
+
+    def __init__(self, *, call_ids: bool = True) -> None:
+        self._call_ids = call_ids
+
+    def serves(self, path: str) -> bool:
+        return PATH.fullmatch(path) is not None
+
+    def check(self, incoming: Incoming) -> None:
+        key_is_sent(incoming.headers, incoming.query)
+        body = Field(value=incoming.body, wording=GeminiWording())
+        for rule in RULES:
+            rule(body)
+        if self.streams(incoming) and incoming.query.get("alt") != "sse":
+            raise Refusal("This local server streams server-sent events only: add `?alt=sse`.", status=501)
+
+    def streams(self, incoming: Incoming) -> bool:
+        return incoming.path.endswith(":streamGenerateContent")
+
+    def whole(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
+        parts = [{"text": reply.text}] if reply.text else []
+        return _chunk(incoming, reply, number, [*parts, *self._calls(reply, number)], last=True)
+
+    def events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
+        parts: list[Mapping[str, object]] = [{"text": one} for one in pieces(reply.text, piece)]
+        parts += self._calls(reply, number)
+        for index, part in enumerate(parts, 1):
+            chunk = _chunk(incoming, reply, number, [part], last=index == len(parts))
+            yield sse(chunk, newline="\r\n")
+        if not parts:
+            yield sse(_chunk(incoming, reply, number, [], last=True), newline="\r\n")
+
+    def error_body(self, error: Error) -> Mapping[str, object]:
+        status = error.code or STATUSES.get(error.status, "UNKNOWN")
+        return {"error": {"code": error.status, "message": error.message, "status": status}}
+
+    def error_event(self, error: Error) -> bytes:
+        return sse(self.error_body(error), newline="\r\n")
+
+    def _calls(self, reply: Reply, number: int) -> list[Mapping[str, object]]:
+        """The calls as parts. Arguments are objects here: a call that has none does not get through."""
+        parts: list[Mapping[str, object]] = []
+        for index, call in enumerate(reply.calls, 1):
+            if (args := parsed(call)) is None:
+                continue
+            name = call.id or (f"call_{number}_{index}" if self._call_ids else None)
+            parts.append({"functionCall": {**({"id": name} if name else {}), "name": call.name, "args": args}})
+        return parts
+
+
+def _chunk(
+    incoming: Incoming, reply: Reply, number: int, parts: list[Mapping[str, object]], *, last: bool
+) -> dict[str, object]:
+    candidate: dict[str, object] = {"content": {"parts": parts, "role": "model"} if parts else {"role": "model"}}
+    if last:
+        candidate["finishReason"] = _finish_reason(reply)
+        if reply.refusal is not None:
+            candidate["finishMessage"] = reply.refusal
+    used = reply.usage
+    usage = {
+        "promptTokenCount": used.input,
+        "candidatesTokenCount": used.output,
+        "totalTokenCount": used.input + used.output,
+    }
+    if used.cached:
+        usage["cachedContentTokenCount"] = used.cached
+    match = PATH.fullmatch(incoming.path)
+    return {
+        "candidates": [{**candidate, "index": 0}],
+        "usageMetadata": usage,
+        "modelVersion": match["model"] if match else "local",
+        "responseId": reply.id or f"resp_{number}",
+    }
+
+
+def _finish_reason(reply: Reply) -> str:
+    if reply.stop is not None:
+        return reply.stop
+    if reply.refusal is not None:
+        return "SAFETY"
+    if reply.truncated:
+        return "MAX_TOKENS"
+    return "MALFORMED_FUNCTION_CALL" if any(parsed(call) is None for call in reply.calls) else "STOP"

@@ -1,0 +1,345 @@
+"""The plumbing of the local servers: read a request, have it checked, take the next reply of the script, send it."""
+
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Protocol, Self, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from .rules.reading import Refusal
+from .script import Answer, Error, Raw, Reply, Scripted
+
+SECRET_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "proxy-authorization", "cookie"})
+REDACTED = "[redacted]"
+NO_RETRY = {"x-should-retry": "false"}  # the official clients of OpenAI and Anthropic do as it says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """A request as the rules see it."""
+
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    """By their names in lower case."""
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request that the server has answered, without the key."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: dict[str, Any]
+    status: int
+    refused: str | None = None
+    """Why the server did not accept it."""
+
+
+class Api(Protocol):
+    """What one API makes of a request and of a reply."""
+
+    def serves(self, path: str) -> bool:
+        """Whether this is its path."""
+        ...
+
+    def check(self, incoming: Incoming) -> None:
+        """Raise `Refusal` for what the real API would refuse."""
+        ...
+
+    def streams(self, incoming: Incoming) -> bool:
+        """Whether the answer is to come as events."""
+        ...
+
+    def whole(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
+        """The answer as one body; `number` is the position of the reply in the script, from 1."""
+        ...
+
+    def events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
+        """The answer as server-sent events, text and arguments in pieces of `piece` characters."""
+        ...
+
+    def error_body(self, error: Error) -> Mapping[str, object]:
+        """The body of an answer with an error status."""
+        ...
+
+    def error_event(self, error: Error) -> bytes:
+        """The event that ends a stream that has failed."""
+        ...
+
+
+def sse(data: object, *, event: str | None = None, newline: str = "\n") -> bytes:
+    """One server-sent event."""
+    name = f"event: {event}{newline}" if event else ""
+    body = data if isinstance(data, str) else dumps(data)
+    return f"{name}data: {body}{newline}{newline}".encode()
+
+
+def dumps(data: object) -> str:
+    """Compact JSON."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+class StrictServer:
+    """A local HTTP server that answers by a script, and refuses what the API that it stands for would refuse."""
+
+    def __init__(self, script: Iterable[Scripted], *, apis: Sequence[Api], prefix: str = "", piece: int = 4) -> None:
+        if piece < 1:
+            raise ValueError(f"A piece has at least one character, not {piece}.")
+        self._play = _Play(list(script), apis, piece)
+        self._prefix = prefix
+        self._listener: _Listener | None = None
+
+    @property
+    def url(self) -> str:
+        """What the official client takes as its `base_url`."""
+        if self._listener is None:
+            raise RuntimeError("The server is not running: use it as `with Server(script) as server:`.")
+        return f"http://127.0.0.1:{self._listener.server_port}{self._prefix}"
+
+    @property
+    def requests(self) -> list[Request]:
+        """The requests so far, those that were refused among them."""
+        return self._play.requests
+
+    def __enter__(self) -> Self:
+        self._listener = _Listener(self._play)
+        threading.Thread(target=self._listener.serve_forever, args=(0.01,), name="strict-server", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._listener is not None:
+            self._listener.stop()
+            self._listener = None
+        if error is None:
+            self._play.finish()
+        else:
+            for failure in self._play.failures:
+                error.add_note(f"The local server failed too: {failure!r}")
+
+
+class _Play:
+    """How far the script has come."""
+
+    def __init__(self, script: Sequence[Scripted], apis: Sequence[Api], piece: int) -> None:
+        self.apis = apis
+        self.piece = piece
+        self.requests: list[Request] = []
+        self.failures: list[BaseException] = []
+        self._script = script
+        self._used = 0
+        self._lock = threading.Lock()
+
+    def api(self, path: str) -> Api | None:
+        return next((api for api in self.apis if api.serves(path)), None)
+
+    def next_reply(self, body: dict[str, Any]) -> tuple[int, Answer]:
+        with self._lock:
+            self._used += 1
+            number = self._used
+        if number > len(self._script):
+            message = f"The script has {len(self._script)} replies; there is none for this request."
+            return number, Error(status=500, message=message, headers=NO_RETRY)
+        scripted = self._script[number - 1]
+        return number, scripted(body) if callable(scripted) else scripted
+
+    def note_failure(self, failure: BaseException | None) -> bool:
+        """Whether something went wrong on this side; a client that hangs up is no failure."""
+        if failure is None or isinstance(failure, ConnectionError):
+            return False
+        if failure not in self.failures:
+            self.failures.append(failure)
+        return True
+
+    def finish(self) -> None:
+        """Raise what went wrong on this side, or what was scripted and did not happen."""
+        if self.failures:
+            raise self.failures[0]
+        if left := self._script[self._used :]:
+            raise AssertionError(f"{len(left)} of {len(self._script)} scripted replies were not asked for: {left!r}")
+
+
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, play: _Play) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.play = play
+        self._open: set[socket.socket] = set()
+
+    def stop(self) -> None:
+        self.shutdown()
+        self.server_close()
+        for connection in list(self._open):
+            hang_up(connection)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        self._open.add(connection)
+        return connection, address
+
+    def shutdown_request(self, request: socket.socket | tuple[bytes, socket.socket]) -> None:
+        if isinstance(request, socket.socket):
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
+        self.play.note_failure(sys.exc_info()[1])
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 0
+
+    def setup(self) -> None:
+        super().setup()
+        self.play = cast(_Listener, self.server).play
+        self.answered = False
+
+    def do_POST(self) -> None:
+        self.answered = False
+        length = self.headers.get("Content-Length", "")
+        try:
+            self.answer(self.rfile.read(int(length) if length.isdecimal() else 0))
+        finally:
+            # Noted before it is answered: the client may leave the context as soon as it has the answer.
+            if self.play.note_failure(sys.exc_info()[1]) and not self.answered:
+                message = "The local server failed, or a function of its script; leaving its context raises the error."
+                self.send(500, dumps({"error": {"message": message}}).encode(), NO_RETRY)
+
+    def do_GET(self) -> None:
+        self.send(404, dumps({"error": {"message": f"This server has no GET {self.path}."}}).encode())
+
+    def answer(self, raw: bytes) -> None:
+        split = urlsplit(self.path)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        incoming = Incoming(path=split.path, query=dict(parse_qsl(split.query)), headers=headers, body={})
+        api = self.play.api(split.path)
+        if api is None:
+            message = f"This server has no POST {split.path}."
+            self.record(incoming, 404, message)
+            self.send(404, dumps({"error": {"message": message}}).encode())
+            return
+        try:
+            incoming = Incoming(path=split.path, query=incoming.query, headers=headers, body=decode(raw))
+            api.check(incoming)
+        except Refusal as refusal:
+            self.send_error_body(api, incoming, as_error(refusal), refused=refusal.message)
+        except RecursionError:
+            message = "The body is nested too deeply."
+            self.send_error_body(api, incoming, Error(status=400, message=message), refused=message)
+        else:
+            self.reply(api, incoming)
+
+    def reply(self, api: Api, incoming: Incoming) -> None:
+        number, reply = self.play.next_reply(incoming.body)
+        if isinstance(reply, Error):
+            self.send_error_body(api, incoming, reply)
+            return
+        if isinstance(reply, Raw):
+            if api.streams(incoming):
+                raise TypeError("A raw reply is one body, and the request asks for a stream.")
+            self.record(incoming, 200)
+            self.send(200, dumps(reply.body).encode())
+            return
+        if api.streams(incoming):
+            events = list(api.events(incoming, reply, number, self.play.piece))
+            self.record(incoming, 200)
+            self.send_events(api, reply, events)
+            return
+        body = dumps(api.whole(incoming, reply, number)).encode()
+        self.record(incoming, 200)
+        if reply.cut_after is None:
+            self.send(200, body)
+        else:
+            self.drop()
+
+    def send_events(self, api: Api, reply: Reply, events: list[bytes]) -> None:
+        self.answered = True
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for event in events[: reply.cut_after]:
+            self.chunk(event)
+        if reply.cut_after is not None and reply.cut_by == "drop":
+            self.drop()
+            return
+        if reply.cut_after is not None and isinstance(reply.cut_by, Error):
+            self.chunk(api.error_event(reply.cut_by))
+        self.chunk(b"")
+
+    def send_error_body(self, api: Api, incoming: Incoming, error: Error, *, refused: str | None = None) -> None:
+        self.record(incoming, error.status, refused)
+        self.send(error.status, dumps(api.error_body(error)).encode(), error.headers)
+
+    def send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+        self.answered = True
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        for name in ("x-request-id", "request-id"):  # OpenAI's and Anthropic's
+            self.send_header(name, f"req_{len(self.play.requests)}")
+        super().end_headers()
+
+    def chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def drop(self) -> None:
+        self.answered = True
+        self.close_connection = True
+        hang_up(self.connection)
+
+    def record(self, incoming: Incoming, status: int, refused: str | None = None) -> None:
+        query = {name: REDACTED if name == "key" else value for name, value in incoming.query.items()}
+        headers = {name: REDACTED if name in SECRET_HEADERS else value for name, value in incoming.headers.items()}
+        path = f"{incoming.path}?{urlencode(query)}" if query else incoming.path
+        self.play.requests.append(
+            Request(path=path, headers=headers, body=incoming.body, status=status, refused=refused)
+        )
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: `server.requests` is the log."""
+
+
+def as_error(refusal: Refusal) -> Error:
+    """The error that a refusal is answered with."""
+    return Error(status=refusal.status, code=refusal.code, message=refusal.message, param=refusal.param)
+
+
+def decode(raw: bytes) -> dict[str, Any]:
+    """The body as an object: JSON of RFC 8259 in UTF-8, without the additions that Python's reader allows."""
+    try:
+        body: object = json.loads(raw.decode(), parse_constant=_refuse_constant)
+        json.dumps(body, ensure_ascii=False).encode()
+    except ValueError as error:
+        raise Refusal(f"We could not parse the JSON body of your request: {error}") from error
+    if not isinstance(body, dict):
+        raise Refusal("We could not parse the JSON body of your request: it is not an object.")
+    return cast(dict[str, Any], body)
+
+
+def hang_up(connection: socket.socket) -> None:
+    """Close both ways at once, so that the other side sees that the answer is not complete."""
+    with suppress(OSError):  # the client may have been faster
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,15 @@
+"""A local OpenAI with both of its APIs."""
+
+from collections.abc import Iterable
+
+from .http import StrictServer
+from .openai_chat import ChatApi
+from .openai_responses import ResponsesApi
+from .script import Scripted
+
+
+class OpenAIServer(StrictServer):
+    """A local OpenAI, Chat Completions and Responses: `OpenAI(base_url=server.url, api_key="test")`."""
+
+    def __init__(self, script: Iterable[Scripted] = (), *, piece: int = 4) -> None:
+        super().__init__(script, apis=(ChatApi(), ResponsesApi()), prefix="/v1", piece=piece)

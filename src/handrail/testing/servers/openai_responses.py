@@ -1,0 +1,192 @@
+"""POST /v1/responses, as OpenAI answers it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .http import Incoming, sse
+from .openai_chat import CREATED, call_id, error_body
+from .rules.openai import key_is_sent
+from .rules.openai_responses import RULES, every_call_is_answered, items
+from .rules.reading import Field, Refusal
+from .rules.wording import OpenAIWording
+from .script import Error, Reply, pieces
+
+ECHOED: dict[str, object] = {
+    "instructions": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "temperature": 1.0,
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": 1.0,
+    "background": False,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "previous_response_id": None,
+    "reasoning": {"effort": None, "summary": None},
+    "service_tier": "default",
+    "store": True,
+    "text": {"format": {"type": "text"}},
+    "truncation": "disabled",
+    "user": None,
+}
+"""What a response repeats of its request, and what it says where the request does not."""
+
+
+class ResponsesApi:
+    """OpenAI Responses, with the responses that this server has stored."""
+
+    def __init__(self) -> None:
+        self._conversations: dict[str, list[object]] = {}
+        self._items: dict[str, object] = {}
+
+    def serves(self, path: str) -> bool:
+        return path == "/v1/responses"
+
+    def check(self, incoming: Incoming) -> None:
+        key_is_sent(incoming.headers)
+        body = Field(value=incoming.body, wording=OpenAIWording())
+        for rule in RULES:
+            rule(body)
+        for option in ("conversation", "background"):
+            if incoming.body.get(option):
+                raise Refusal(f"This local server has no `{option}`: leave it out.", status=501)
+        conversation = Field(value=self._conversation(body), path=("input",), wording=body.wording)
+        every_call_is_answered(conversation.items())
+
+    def streams(self, incoming: Incoming) -> bool:
+        return incoming.body.get("stream") is True
+
+    def whole(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
+        output = list(_output(reply, number))
+        response = _response(incoming, reply, number, output)
+        self._remember(incoming, response, output)
+        return response
+
+    def events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
+        whole = self.whole(incoming, reply, number)
+        started: dict[str, object] = {**whole, "status": "in_progress", "output": [], "usage": None}
+        started |= {"completed_at": None, "incomplete_details": None, "error": None}
+        for position, event in enumerate(_events(started, whole, piece)):
+            yield sse({**event, "sequence_number": position}, event=str(event["type"]))
+
+    def error_body(self, error: Error) -> Mapping[str, object]:
+        return error_body(error)
+
+    def error_event(self, error: Error) -> bytes:
+        event = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+        return sse({**event, "sequence_number": 0}, event="error")
+
+    def _conversation(self, body: Field) -> list[object]:
+        """What the model would see: the stored part, and the items of this request with references resolved."""
+        found: list[object] = []
+        if previous := body.find("previous_response_id"):
+            if previous.text() not in self._conversations:
+                message = f"Previous response with id '{previous.text()}' not found."
+                raise Refusal(message, code="previous_response_not_found", param="previous_response_id")
+            found += self._conversations[previous.text()]
+        return found + [self._resolve(item) for item in items(body)]
+
+    def _resolve(self, item: Field) -> object:
+        members = item.members()
+        if (members.get("type") or "item_reference") != "item_reference" or "role" in members:
+            return members
+        wanted = item.need("id").text()
+        if wanted not in self._items:
+            raise Refusal(f"Item with id '{wanted}' not found.", status=404, param="input")
+        return self._items[wanted]
+
+    def _remember(self, incoming: Incoming, response: dict[str, Any], output: list[dict[str, Any]]) -> None:
+        if incoming.body.get("store") is False:
+            return
+        before = self._conversation(Field(value=incoming.body, wording=OpenAIWording()))
+        # Nobody can answer a call that was broken off.
+        complete = [item for item in output if item["type"] == "message" or item["status"] == "completed"]
+        self._conversations[response["id"]] = [*before, *complete]
+        self._items.update((str(item["id"]), item) for item in output)
+
+
+def _response(incoming: Incoming, reply: Reply, number: int, output: list[dict[str, Any]]) -> dict[str, Any]:
+    status, reason = _status(reply)
+    used = reply.usage
+    failure = {"code": "server_error", "message": "The script asked for this failure."}
+    return {
+        "id": reply.id or f"resp_{number}",
+        "object": "response",
+        "created_at": CREATED,
+        "completed_at": CREATED if status == "completed" else None,
+        "status": status,
+        "error": failure if status == "failed" else None,
+        "incomplete_details": {"reason": reason} if reason else None,
+        **{key: incoming.body.get(key, default) for key, default in ECHOED.items()},
+        "model": incoming.body.get("model", "local"),
+        "output": output,
+        "usage": {
+            "input_tokens": used.input,
+            "input_tokens_details": {"cached_tokens": used.cached, "cache_write_tokens": 0},
+            "output_tokens": used.output,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": used.input + used.output,
+        },
+    }
+
+
+def _status(reply: Reply) -> tuple[str, str | None]:
+    """The status, and the reason why a response is incomplete."""
+    if reply.stop in ("completed", "failed", "cancelled"):
+        return reply.stop, None
+    if reply.stop is not None or reply.truncated:
+        return "incomplete", reply.stop or "max_output_tokens"
+    return "completed", None
+
+
+def _output(reply: Reply, number: int) -> Iterator[dict[str, Any]]:
+    last = "incomplete" if _status(reply)[0] == "incomplete" else "completed"
+    part: dict[str, object] = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
+    if reply.refusal is not None:
+        part = {"type": "refusal", "refusal": reply.refusal}
+    if reply.text or reply.refusal is not None or not reply.calls:
+        status = "completed" if reply.calls else last
+        yield {"id": f"msg_{number}", "type": "message", "status": status, "role": "assistant", "content": [part]}
+    for index, call in enumerate(reply.calls, 1):
+        yield {
+            "id": f"fc_{number}_{index}",
+            "type": "function_call",
+            "status": last if index == len(reply.calls) else "completed",
+            "call_id": call_id(call, number, index),
+            "name": call.name,
+            "arguments": call.arguments,
+        }
+
+
+def _events(started: Mapping[str, Any], whole: Mapping[str, Any], piece: int) -> Iterator[dict[str, object]]:
+    yield {"type": "response.created", "response": started}
+    yield {"type": "response.in_progress", "response": started}
+    for index, item in enumerate(whole["output"]):
+        is_message = item["type"] == "message"
+        empty: dict[str, object] = {"content": []} if is_message else {"arguments": ""}
+        added: dict[str, object] = {**item, **empty, "status": "in_progress"}
+        yield {"type": "response.output_item.added", "output_index": index, "item": added}
+        at = {"item_id": item["id"], "output_index": index}
+        yield from _message_events(item, at, piece) if is_message else _call_events(item, at, piece)
+        yield {"type": "response.output_item.done", "output_index": index, "item": item}
+    yield {"type": f"response.{whole['status']}", "response": whole}
+
+
+def _message_events(item: Mapping[str, Any], at: Mapping[str, Any], piece: int) -> Iterator[dict[str, object]]:
+    part = item["content"][0]
+    at = {**at, "content_index": 0}
+    name, key = ("response.output_text", "text") if part["type"] == "output_text" else ("response.refusal", "refusal")
+    extra: dict[str, object] = {"logprobs": []} if key == "text" else {}
+    yield {"type": "response.content_part.added", **at, "part": {**part, key: ""}}
+    for one in pieces(part[key], piece):
+        yield {"type": f"{name}.delta", **at, "delta": one, **extra}
+    yield {"type": f"{name}.done", **at, key: part[key], **extra}
+    yield {"type": "response.content_part.done", **at, "part": part}
+
+
+def _call_events(item: Mapping[str, Any], at: Mapping[str, Any], piece: int) -> Iterator[dict[str, object]]:
+    name = "response.function_call_arguments"
+    for one in pieces(item["arguments"], piece):
+        yield {"type": f"{name}.delta", **at, "delta": one}
+    yield {"type": f"{name}.done", **at, "arguments": item["arguments"]}

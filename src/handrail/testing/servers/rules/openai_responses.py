@@ -1,0 +1,225 @@
+"""What OpenAI Responses refuses."""
+
+from collections.abc import Iterable
+
+from .openai import name_is_valid, names_are_unique, output_format_is_valid, parts_are
+from .openai import stream_options_need_a_stream as stream_options_need_a_stream
+from .openai_schema import check_function
+from .reading import Field, Refusal, bracketed, words
+
+FIELDS = words(
+    """
+    access_programs background context_management conversation image include input instructions max_output_tokens
+    max_tool_calls metadata model moderation parallel_tool_calls previous_response_id prompt prompt_cache_key
+    prompt_cache_options prompt_cache_retention reasoning safety_identifier service_tier store stream
+    stream_options temperature text tool_choice tools top_logprobs top_p truncation user
+    """
+)
+HOSTED = words(
+    """
+    tool_search programmatic_tool_calling mcp shell apply_patch local_shell computer computer_use_preview
+    code_interpreter web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11 file_search
+    image_generation
+    """
+)
+ITEMS = words(
+    """
+    message function_call function_call_output custom_tool_call custom_tool_call_output tool_search_call
+    tool_search_output additional_tools configuration_update reasoning compaction compaction_trigger
+    item_reference program program_output file_search_call web_search_call computer_call computer_call_output
+    image_generation_call code_interpreter_call local_shell_call local_shell_call_output shell_call
+    shell_call_output apply_patch_call apply_patch_call_output mcp_list_tools mcp_approval_request
+    mcp_approval_response mcp_call
+    """
+)
+FUNCTION_FIELDS = words("type name parameters strict description defer_loading allowed_callers output_schema async")
+CUSTOM_FIELDS = words("type name description format defer_loading allowed_callers async")
+OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+CALLS = frozenset(OUTPUTS.values())
+CHOICES = HOSTED | {"function", "custom", "allowed_tools", "computer_use"}
+
+
+def fields_are_known(body: Field) -> None:
+    """providers.md 5.1, request, and SDK versions read: "types show what can be sent"; the fields of openai 3.49."""
+    body.only(FIELDS)
+    if not body.find("prompt"):
+        body.need("model").text()
+    for option in ("stream", "store", "background"):
+        if flag := body.find(option):
+            flag.flag()
+
+
+def items_are_valid(body: Field) -> None:
+    """providers.md 5.2, items: their types, and the fields that a call and an output need."""
+    for item in items(body):
+        kind = _kind(item)
+        if kind == "message":
+            _check_message(item)
+        elif kind == "function_call":
+            _check_call(item, "arguments")
+        elif kind == "custom_tool_call":
+            _check_call(item, "input")
+        elif kind in OUTPUTS:
+            _check_output(item)
+
+
+def every_call_is_answered(conversation: Iterable[Field]) -> None:
+    """Issue 4, Providers: "ids, every call answered"; providers.md 5.2, `function_call` and `function_call_output`.
+
+    A call that is marked `async` may stay open (providers.md, One neutral tool model: "non-blocking call").
+    """
+    asked: dict[str, str] = {}
+    answered: set[str] = set()
+    open_: set[str] = set()
+    for item in conversation:
+        kind = _kind(item)
+        if kind in OUTPUTS:
+            _answer(item, asked, answered)
+        elif kind in CALLS:
+            if (name := item.need("call_id").text()) in asked:
+                raise Refusal(f"Duplicate call_id '{name}' in '{bracketed(item.path)}'.", param="input")
+            asked[name] = kind
+            if item.members().get("async") is True:
+                open_.add(name)
+    if missing := [name for name in asked if name not in answered | open_]:
+        raise Refusal(f"No tool output found for function call {missing[0]}.", param="input")
+
+
+def tools_are_valid(body: Field) -> None:
+    """providers.md 5.1, tool types; Rules: OpenAI names."""
+    names = [name for tool in _tools(body) for name in _check_tool(tool, HOSTED | {"function", "custom", "namespace"})]
+    names_are_unique(names)
+
+
+def choice_names_a_tool(body: Field) -> None:
+    """providers.md 5.1, `tool_choice`."""
+    choice = body.find("tool_choice")
+    if choice is None:
+        return
+    if isinstance(choice.value, str):
+        if choice.one_of(("none", "auto", "required")) == "required" and not _tools(body):
+            message = "Tool choice 'required' must be specified with 'tools' parameter."
+            raise Refusal(message, param="tool_choice")
+    elif choice.need("type").one_of(CHOICES) == "allowed_tools":
+        choice.need("mode").one_of(("auto", "required"))
+        for tool in choice.need("tools").items():
+            _refuse_unknown(tool, body)
+    else:
+        _refuse_unknown(choice, body)
+
+
+def answer_format_is_valid(body: Field) -> None:
+    """providers.md, Rules: OpenAI strict, here for `text.format`."""
+    text = body.find("text")
+    chosen = text.find("format") if text else None
+    if chosen and chosen.need("type").one_of(("text", "json_object", "json_schema")) == "json_schema":
+        output_format_is_valid(chosen)
+
+
+RULES = (
+    fields_are_known,
+    items_are_valid,
+    tools_are_valid,
+    choice_names_a_tool,
+    answer_format_is_valid,
+    stream_options_need_a_stream,
+)
+
+
+def items(body: Field) -> list[Field]:
+    """The items of the input, which may also be one text or nothing."""
+    given = body.find("input")
+    return [] if given is None or isinstance(given.value, str) else given.items()
+
+
+def _kind(item: Field) -> str:
+    if kind := item.find("type"):
+        return kind.one_of(ITEMS)
+    return "message" if item.has("role") else "item_reference"
+
+
+def _check_message(item: Field) -> None:
+    role = item.need("role").one_of(("user", "assistant", "system", "developer"))
+    spoken, heard = ("output_text", "refusal"), ("input_text", "input_image", "input_file")
+    parts_are(item.need("content"), spoken if role == "assistant" else heard)
+
+
+def _check_call(item: Field, payload: str) -> None:
+    """Not in the note: the API tells a call's own `id` (fc_…, ctc_…) from its `call_id`, and refuses the wrong one."""
+    item.need("call_id").text()
+    name_is_valid(item.need("name"), longest=128)
+    item.need(payload).text()
+    prefix = "fc" if payload == "arguments" else "ctc"
+    if (own := item.find("id")) and not own.text().startswith(prefix):
+        place = bracketed(own.path)
+        message = f"Invalid '{place}': '{own.text()}'. Expected an ID that begins with '{prefix}'."
+        raise Refusal(message, code="invalid_value", param=place)
+
+
+def _check_output(item: Field) -> None:
+    """providers.md 5.2: "`output` = string or list of `input_text` / `input_image` / `input_file`"."""
+    item.need("call_id").text()
+    if not item.has("output"):
+        raise item.wording.missing((*item.path, "output"))
+    parts_are(item.need("output"), ("input_text", "input_image", "input_file"))
+
+
+def _answer(item: Field, asked: dict[str, str], answered: set[str]) -> None:
+    name = item.need("call_id").text()
+    if asked.get(name) != OUTPUTS[_kind(item)]:
+        raise Refusal(f"No tool call found for function call output with call_id {name}.", param="input")
+    if name in answered:
+        raise Refusal(f"Duplicate output for call_id '{name}' in '{bracketed(item.path)}'.", param="input")
+    answered.add(name)
+
+
+def _tools(body: Field) -> list[Field]:
+    """The tools of the request and those that `additional_tools` items add (providers.md 5.2)."""
+    given = body.find("tools")
+    added = [tool for item in items(body) if _kind(item) == "additional_tools" for tool in item.need("tools").items()]
+    return [*(given.items() if given else []), *added]
+
+
+def _check_tool(tool: Field, kinds: Iterable[str], *, within: str = "") -> list[str]:
+    kind = tool.need("type").one_of(tuple(kinds))
+    if kind in HOSTED:
+        return []
+    name = name_is_valid(tool.need("name"), longest=128)
+    if kind == "function":
+        _check_function(tool, name, optional=bool(within))
+    elif kind == "custom":
+        tool.only(CUSTOM_FIELDS)
+    else:
+        tool.only(("type", "name", "description", "tools"))
+        inner = tool.need("tools").items()
+        return [found for one in inner for found in _check_tool(one, ("function", "custom"), within=f"{name}.")]
+    return [within + name]
+
+
+def _check_function(tool: Field, name: str, *, optional: bool) -> None:
+    """providers.md 5.1: "`name`, `parameters`, `strict` (all three required keys)"; in a namespace two are optional."""
+    tool.only(FUNCTION_FIELDS)
+    for key in () if optional else ("parameters", "strict"):
+        if not tool.has(key):
+            raise tool.wording.missing((*tool.path, key))
+    strict = tool.find("strict")
+    if parameters := tool.find("parameters"):
+        check_function(parameters, name=name, strict=strict is not None and strict.flag())
+
+
+def _refuse_unknown(choice: Field, body: Field) -> None:
+    kind = choice.need("type").text()
+    if kind in ("function", "custom"):
+        wanted = (kind, choice.need("name").text())
+    elif kind == "mcp":
+        wanted = (kind, choice.need("server_label").text())
+    else:
+        wanted = (kind, "")
+    if wanted not in {_identity(tool) for tool in _tools(body)}:
+        raise Refusal(f"Tool choice '{wanted[1] or kind}' not found in 'tools' parameter.", param="tool_choice")
+
+
+def _identity(tool: Field) -> tuple[str, str]:
+    kind = tool.need("type").text()
+    key = {"function": "name", "custom": "name", "mcp": "server_label"}.get(kind)
+    return (kind, tool.need(key).text() if key else "")

@@ -1,0 +1,154 @@
+"""Read a request field by field, and refuse in the words of the API what is not there or is of the wrong kind."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, TypeGuard
+
+Path: TypeAlias = tuple[str | int, ...]
+
+
+class Refusal(Exception):
+    """The API does not accept the request."""
+
+    def __init__(self, message: str, *, status: int = 400, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.code = code
+        self.param = param
+
+
+class Wording(Protocol):
+    """How one API says that a field is wrong."""
+
+    def spellings(self, key: str) -> tuple[str, ...]:
+        """The names under which a field may be sent."""
+        ...
+
+    def missing(self, path: Path) -> Refusal: ...
+
+    def unknown(self, path: Path) -> Refusal: ...
+
+    def wrong_type(self, path: Path, expected: str, value: object) -> Refusal: ...
+
+    def wrong_value(self, path: Path, value: str, allowed: Collection[str]) -> Refusal: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A JSON value, where it stands in the request, and how to say what is wrong with it."""
+
+    value: object
+    path: Path = ()
+    wording: Wording
+
+    def members(self) -> dict[str, object]:
+        """The value, which has to be an object."""
+        if is_map(self.value):
+            return self.value
+        raise self.wording.wrong_type(self.path, "an object", self.value)
+
+    def items(self) -> list["Field"]:
+        """The fields of the value, which has to be an array."""
+        if is_list(self.value):
+            return [self._at(index, item) for index, item in enumerate(self.value)]
+        raise self.wording.wrong_type(self.path, "an array", self.value)
+
+    def text(self) -> str:
+        """The value, which has to be a string."""
+        if not isinstance(self.value, str):
+            raise self.wording.wrong_type(self.path, "a string", self.value)
+        return self.value
+
+    def flag(self) -> bool:
+        """The value, which has to be true or false."""
+        if not isinstance(self.value, bool):
+            raise self.wording.wrong_type(self.path, "a boolean", self.value)
+        return self.value
+
+    def number(self) -> int:
+        """The value, which has to be an integer."""
+        if not isinstance(self.value, int) or isinstance(self.value, bool):
+            raise self.wording.wrong_type(self.path, "an integer", self.value)
+        return self.value
+
+    def one_of(self, allowed: Collection[str]) -> str:
+        """The value, which has to be one of these strings."""
+        found = self.text()
+        if found not in allowed:
+            raise self.wording.wrong_value(self.path, found, allowed)
+        return found
+
+    def find(self, key: str) -> "Field | None":
+        """The field of this object, or None: an API takes null for absent."""
+        members = self.members()
+        for spelling in self.wording.spellings(key):
+            if members.get(spelling) is not None:
+                return self._at(key, members[spelling])
+        return None
+
+    def need(self, key: str) -> "Field":
+        """The field of this object, which has to be there."""
+        if found := self.find(key):
+            return found
+        raise self.wording.missing((*self.path, key))
+
+    def has(self, key: str) -> bool:
+        """Whether the field was sent, as null or otherwise."""
+        return any(spelling in self.members() for spelling in self.wording.spellings(key))
+
+    def only(self, allowed: Collection[str]) -> None:
+        """Refuse fields of this object that the API does not know."""
+        known = {spelling for key in allowed for spelling in self.wording.spellings(key)}
+        for key in self.members():
+            if key not in known:
+                raise self.wording.unknown((*self.path, key))
+
+    def _at(self, step: str | int, value: object) -> "Field":
+        return Field(value=value, path=(*self.path, step), wording=self.wording)
+
+
+def bracketed(path: Path) -> str:
+    """`messages[0].role`: how OpenAI and Google write a place."""
+    steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
+    return "".join(steps).removeprefix(".")
+
+
+def dotted(path: Path) -> str:
+    """`messages.0.role`: how Anthropic writes a place."""
+    return ".".join(str(step) for step in path)
+
+
+def is_map(value: object) -> TypeGuard[dict[str, object]]:
+    """Whether the value is a JSON object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[object]]:
+    """Whether the value is a JSON array."""
+    return isinstance(value, list)
+
+
+def as_map(value: object) -> dict[str, object]:
+    """The value as an object; anything else is an empty one."""
+    return value if is_map(value) else {}
+
+
+def as_list(value: object) -> list[object]:
+    """The value as an array; anything else is an empty one."""
+    return value if is_list(value) else []
+
+
+def words(text: str) -> frozenset[str]:
+    """The words of a text, for long lists of names."""
+    return frozenset(text.split())
+
+
+def first_repeated(names: Collection[str]) -> str | None:
+    """The first name that is there twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None

@@ -1,0 +1,153 @@
+"""What a local server answers: replies in a vocabulary that is the same for every API."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """The tokens that a reply claims to have used."""
+
+    input: int = 10
+    output: int = 5
+    cached: int = 0
+    """How many of the input tokens came from the prompt cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A tool call that the model asks for."""
+
+    name: str
+    arguments: str
+    """JSON text, or what the model wrote instead of it."""
+    id: str | None = None
+    """None: the server makes one from the number of the reply and the position of the call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Error:
+    """An answer with an error status, in the error body of the API that sends it."""
+
+    status: int
+    code: str | None = None
+    """OpenAI's `code`, Anthropic's `type` (or `details.error_code`), Gemini's `status`. None: what fits the status."""
+    message: str = "The script asked for this error."
+    kind: str | None = None
+    """OpenAI's `type`; the others have no such field."""
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One turn of the model."""
+
+    text: str = ""
+    calls: tuple[Call, ...] = ()
+    refusal: str | None = None
+    truncated: bool = False
+    """The answer ends because the token limit was reached."""
+    stop: str | None = None
+    """The API's own stop reason, where it is not the one that follows from the rest."""
+    id: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    cut_after: int | None = None
+    """The answer breaks off after so many events. One that is not streamed breaks off before its first byte."""
+    cut_by: Literal["drop", "end"] | Error = "drop"
+    """How it breaks off: the connection is lost, the stream ends as if it were complete, or an error event ends it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw:
+    """An answer in the API's own words, where the vocabulary here has none for it."""
+
+    body: Mapping[str, object]
+
+
+class Options(TypedDict, total=False):
+    """What can be said about any reply."""
+
+    stop: str
+    id: str
+    usage: Usage
+    cut_after: int
+    cut_by: Literal["drop", "end"] | Error
+
+
+Arguments: TypeAlias = Mapping[str, object] | str
+CallLike: TypeAlias = Call | tuple[str, Arguments] | tuple[str, Arguments, str]
+Answer: TypeAlias = Reply | Raw | Error
+Scripted: TypeAlias = Answer | Callable[[dict[str, Any]], Answer]
+
+
+def text(content: str, **options: Unpack[Options]) -> Reply:
+    """An answer in words."""
+    return Reply(text=content, **options)
+
+
+def tool_calls(*calls: CallLike, **options: Unpack[Options]) -> Reply:
+    """An answer that asks for tools, as `(name, arguments)` or `(name, arguments, id)`; arguments may be JSON text."""
+    return Reply(calls=_calls(calls), **options)
+
+
+def text_and_calls(content: str, *calls: CallLike, **options: Unpack[Options]) -> Reply:
+    """An answer in words that also asks for tools."""
+    return Reply(text=content, calls=_calls(calls), **options)
+
+
+def refusal(content: str, **options: Unpack[Options]) -> Reply:
+    """The model declines to answer."""
+    return Reply(refusal=content, **options)
+
+
+def truncated(content: str = "", *calls: CallLike, **options: Unpack[Options]) -> Reply:
+    """An answer that the token limit broke off, maybe in the middle of a call's arguments."""
+    return Reply(text=content, calls=_calls(calls), truncated=True, **options)
+
+
+def raw(body: Mapping[str, object]) -> Raw:
+    """An answer whose body is this. It cannot be streamed, and the server does not remember what is in it."""
+    return Raw(body=body)
+
+
+def error(
+    status: int,
+    code: str | None = None,
+    message: str = "The script asked for this error.",
+    *,
+    kind: str | None = None,
+    param: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Error:
+    """An answer with an error status; `code` is the API's own, and follows from the status where it is left out."""
+    return Error(status=status, code=code, message=message, kind=kind, param=param, headers=headers or {})
+
+
+def pieces(content: str, size: int) -> list[str]:
+    """The text in pieces of at most `size` characters."""
+    return [content[start : start + size] for start in range(0, len(content), size)]
+
+
+def parsed(call: Call) -> dict[str, object] | None:
+    """The arguments of a call as an object, or None where they are not one."""
+    try:
+        value: object = json.loads(call.arguments or "{}")
+    except ValueError:
+        return None
+    return cast(dict[str, object], value) if isinstance(value, dict) else None
+
+
+def _calls(calls: tuple[CallLike, ...]) -> tuple[Call, ...]:
+    return tuple(_call(call) for call in calls)
+
+
+def _call(call: CallLike) -> Call:
+    if isinstance(call, Call):
+        return call
+    name, arguments = call[0], call[1]
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+    return Call(name=name, arguments=arguments, id=call[2] if len(call) == 3 else None)

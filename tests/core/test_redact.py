@@ -1,0 +1,463 @@
+"""What must not be written down is not there any more, and everything else is as it was."""
+
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec import Struct
+from pydantic import BaseModel, Field, Secret, SecretBytes, SecretStr, field_serializer, model_serializer
+
+from handrail.core.redact import FIELDS, FLAT, HIDDEN, Redactor
+from handrail.core.values import ToolResult
+from handrail.errors import ConfigError
+
+CANARY = "kestrel"
+REDACTOR = Redactor()
+
+# By field
+
+
+def camel(words: list[str]) -> str:
+    return words[0] + "".join(map(str.capitalize, words[1:]))
+
+
+STYLES: dict[str, Callable[[list[str]], str]] = {
+    "snake_case": "_".join,
+    "kebab-case": "-".join,
+    "camelCase": camel,
+    "PascalCase": lambda words: "".join(map(str.capitalize, words)),
+    "SCREAMING_SNAKE": lambda words: "_".join(words).upper(),
+    "SCREAMING-KEBAB": lambda words: "-".join(words).upper(),
+    "Train-Case": lambda words: "-".join(map(str.capitalize, words)),
+    "dotted.case": ".".join,
+    "with spaces": " ".join,
+    "plural": lambda words: "_".join(words) + "s",
+    "wide": lambda words: "_".join(words).translate({ord("a"): "ａ", ord("o"): "ｏ"}),
+}
+
+secret_names = st.builds(
+    lambda style, before, words, after: style([*before, *words, *after]),
+    st.sampled_from(sorted(STYLES.items())).map(lambda item: item[1]),
+    st.lists(st.sampled_from(["user", "my", "x", "db", "old"]), max_size=3),
+    st.sampled_from(FIELDS).map(lambda name: name.split("_")),
+    st.lists(st.sampled_from(["value", "v2", "field"]), max_size=2),
+)
+
+
+class Frozen(Struct, frozen=True):
+    inside: Any
+
+
+class Model(BaseModel):
+    inside: Any
+
+
+@dataclass
+class Plain:
+    inside: Any
+
+
+WRAPPINGS: list[Callable[[Any], Any]] = [
+    lambda value: {"order": value, "n": 1},
+    lambda value: OrderedDict(a=value),
+    lambda value: [1, value],
+    lambda value: (value, None),
+    lambda value: Plain(value),
+    lambda value: Frozen(value),
+    lambda value: Model(inside=value),
+]
+wrappings = st.lists(st.sampled_from(WRAPPINGS), max_size=6)
+secrets_of_any_kind = st.sampled_from(
+    [CANARY, [CANARY], {"deep": [CANARY]}, f'{{"a":"{CANARY}"}}', Plain(CANARY), Model(inside=CANARY), (CANARY,)]
+)
+
+
+@given(secret_names, secrets_of_any_kind, wrappings)
+def test_what_has_a_secret_name_never_survives_at_any_depth(name: str, secret: Any, wraps: list[Any]) -> None:
+    value: Any = {name: secret}
+    for wrap in wraps:
+        value = wrap(value)
+
+    assert CANARY not in repr(REDACTOR.value(value))
+
+
+@given(secret_names, st.lists(st.sampled_from([dict, list, str]), max_size=5))
+def test_what_has_a_secret_name_never_survives_in_text_that_is_json(name: str, around: list[type]) -> None:
+    value: Any = {name: CANARY}
+    for kind in around:
+        value = {"order": value} if kind is dict else [value] if kind is list else json.dumps(value)
+    text = value if isinstance(value, str) else json.dumps(value, indent=1)
+
+    assert CANARY not in REDACTOR.text(text)
+
+
+@given(secret_names, st.sampled_from(["{n}={c}", "{n}: {c}", '"{n}": "{c}"', "'{n}':'{c}'", '\\"{n}\\":\\"{c}\\"']))
+def test_what_has_a_secret_name_never_survives_in_other_text(name: str, form: str) -> None:
+    assume(name.count(" ") < 3)  # Of a sentence only the last words are taken for a name.
+    text = f"It failed at noon, with {form.format(n=name, c=CANARY)}, and nothing was done."
+
+    assert CANARY not in REDACTOR.text(text)
+    assert REDACTOR.text(text).startswith("It failed at noon, with ")
+
+
+@given(st.sampled_from(FLAT), st.sampled_from(["", "client", "my"]), st.sampled_from([str.lower, str.upper]))
+def test_a_name_without_signs_between_its_words_is_known_by_its_end(
+    end: str, beginning: str, case: Callable[[str], str]
+) -> None:
+    assert REDACTOR.value({case(beginning + end): CANARY}) == {case(beginning + end): HIDDEN}
+
+
+@pytest.mark.parametrize("name", ["secretary", "tokenizer", "pinned", "spinner", "boarding_pass", "author", "keyboard"])
+def test_a_name_that_only_looks_like_a_secret_one_is_none(name: str) -> None:
+    assert REDACTOR.value({name: "open"}) == {name: "open"}
+    assert REDACTOR.text(f"{name}=open") == f"{name}=open"
+
+
+@pytest.mark.parametrize("name", ["pass", "auth", "PASS", "Auth"])
+def test_some_names_are_secret_only_by_themselves(name: str) -> None:
+    assert REDACTOR.value({name: "x"}) == {name: HIDDEN}
+
+
+@pytest.mark.parametrize("value", [True, False, None])
+def test_truth_values_hold_no_secret(value: object) -> None:
+    assert REDACTOR.value({"require_password": value}) == {"require_password": value}
+
+
+def test_a_number_of_tokens_is_no_secret_but_tokens_are() -> None:
+    assert REDACTOR.value({"max_tokens": 5, "tokens": ["t"]}) == {"max_tokens": 5, "tokens": HIDDEN}
+    assert REDACTOR.text("max_tokens=5 tokens=abc") == f"max_tokens=5 tokens={HIDDEN}"
+
+
+def test_fields_of_ones_own_are_added_in_any_style() -> None:
+    redactor = Redactor(fields=["customer_mothers_maiden_name"])
+
+    assert redactor.value({"customerMothersMaidenName": "x", "password": "y", "name": "z"}) == {
+        "customerMothersMaidenName": HIDDEN,
+        "password": HIDDEN,
+        "name": "z",
+    }
+
+
+def test_a_key_that_gives_itself_away_is_hidden_too() -> None:
+    assert REDACTOR.value({"sk-proj-abcdefghijklmnop1234": 1}) == {HIDDEN: 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("Authorization: Basic dXNlcjpwYXNz\nAccept: */*", f"Authorization: {HIDDEN}\nAccept: */*"),
+        ("Cookie: a=b; c=d", f"Cookie: {HIDDEN}"),
+        ('oops {"credentials": {"user": "u", "pass": "p"}}', f'oops {{"credentials": {HIDDEN}'),
+        ('{"a": 1, "password": "hunt', f'{{"a": 1, "password": {HIDDEN}'),
+        ("https://api.test/x?token=abc&page=2", f"https://api.test/x?token={HIDDEN}&page=2"),
+        ("the API key: abc", f"the API key: {HIDDEN}"),
+        ('config["password"] = hunter2', f'config["password"] = {HIDDEN}'),
+        ("retry with password=", "retry with password="),
+    ],
+)
+def test_text_loses_the_secret_and_keeps_the_rest(text: str, left: str) -> None:
+    assert REDACTOR.text(text) == left
+
+
+# By type
+
+
+class Card(str):
+    """A type of one's own that is also something plain."""
+
+
+@dataclass
+class Account:
+    number: str
+
+
+OWN = Redactor(types=[Card, Account])
+
+
+class Revealing(BaseModel):
+    word: SecretStr
+    city: str = "Oslo"
+
+    @field_serializer("word")
+    def reveal(self, word: SecretStr) -> str:
+        return word.get_secret_value()
+
+
+class Renamed(BaseModel):
+    word: Account = Field(serialization_alias="shown")
+
+
+class Remade(BaseModel):
+    word: Account
+
+    @model_serializer
+    def remade(self) -> dict[str, str]:
+        return {"other": self.word.number}
+
+
+class Left(BaseModel):
+    word: Account = Field(exclude=True)
+    city: str = "Oslo"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        SecretStr(CANARY),
+        SecretBytes(CANARY.encode()),
+        Secret[str](CANARY),
+        Card(CANARY),
+        Account(CANARY),
+        {"a": [Card(CANARY)]},
+        {Card(CANARY): 1},
+        (Account(CANARY),),
+        Plain(SecretStr(CANARY)),
+        Plain({"a": Card(CANARY)}),
+        Frozen(Account(CANARY)),
+        Model(inside=[Account(CANARY)]),
+        Model(inside=Plain(Card(CANARY))),
+        Model(inside=Frozen({"a": Model(inside=Card(CANARY))})),
+        Revealing(word=SecretStr(CANARY)),
+        Renamed(word=Account(CANARY)),
+        Remade(word=Account(CANARY)),
+        Left(word=Account(CANARY)),
+    ],
+    ids=repr,
+)
+def test_a_value_of_a_hidden_type_never_survives(value: Any) -> None:
+    assert CANARY not in repr(OWN.value(value))
+    assert CANARY not in OWN.output(value if not isinstance(value, str) else [value])
+
+
+def test_a_model_without_secrets_is_shown_as_it_writes_itself() -> None:
+    class Masked(BaseModel):
+        number: str = CANARY
+        city: str = "Oslo"
+
+        @field_serializer("number")
+        def mask(self, number: str) -> str:
+            return f"…{number[-2:]}"
+
+    assert OWN.value(Masked()) == {"number": "…el", "city": "Oslo"}
+    assert OWN.value(Left(word=Account("x"))) == {"city": "Oslo"}
+    assert OWN.value(Revealing(word=SecretStr("x"))) == {"word": HIDDEN, "city": "Oslo"}
+
+
+# By pattern
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-proj-aB3dE5gH7jK9mN1pQ3sT5",
+        "sk_live_aB3dE5gH7jK9mN1pQ3sT5",
+        "sk-ant-api03-aB3dE5gH7jK9mN1pQ3sT5-xyz_AA",
+        "ghp_aB3dE5gH7jK9mN1pQ3sT5uV7",
+        "github_pat_aB3dE5gH7jK9mN1pQ3sT5uV7",
+        "xoxb-123456789012-abcdefghijkl",
+        "AKIAIOSFODNN7EXAMPLE",
+        "AIzaSyA-1234567890abcdefghijklmnopqrstu",
+        "hf_aB3dE5gH7jK9mN1pQ3sT5uV7",
+        "Bearer abc123def456",
+        "bearer AbCdEfGhIjKlMnOpQrStUv==",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIB\nabc\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\nMIIB, cut off",
+    ],
+)
+@pytest.mark.parametrize("around", ["{}", "use {} now", "({})", '"{}"', "x\n{}\n"])
+def test_a_secret_gives_itself_away_by_its_looks(secret: str, around: str) -> None:
+    text = around.format(secret)
+
+    for shown in (REDACTOR.text(text), REDACTOR.value({"note": text})["note"], REDACTOR.value([text])[0]):
+        assert HIDDEN in shown
+        assert secret.split("\n")[-1] not in shown
+
+
+def test_the_password_of_an_address_is_hidden_and_its_host_is_not() -> None:
+    assert REDACTOR.text("postgresql://rail:hunter2@db.test/rail") == f"postgresql://{HIDDEN}@db.test/rail"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["bearer certificates", "pk_customer_orders", "sk-SK", "a sip:ann@host.test call", "http://localhost:80/a@b"],
+)
+def test_ordinary_words_do_not_look_like_secrets(text: str) -> None:
+    assert REDACTOR.text(text) == text
+
+
+def test_patterns_of_ones_own_are_added() -> None:
+    redactor = Redactor(patterns=[r"\bKV-\d+\b"])
+
+    assert redactor.text("see KV-17, sk-proj-abcdefghijklmnop1234") == f"see {HIDDEN}, {HIDDEN}"
+
+
+def test_a_pattern_that_is_none_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConfigError, match=r"'\('"):
+        Redactor(patterns=["("])
+
+
+# What stays
+
+words = st.text("abcdefghij äé漢.,!?-", max_size=20)
+harmless = st.recursive(
+    st.none() | st.booleans() | words | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["name", "order_id", "at", "n", "unité"]), inner),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(harmless)
+def test_what_is_harmless_stays_as_it_was(value: Any) -> None:
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+
+    assert REDACTOR.value(value) == value
+    assert REDACTOR.text(text) == text
+    assert REDACTOR.output(value) == ToolResult(output=value).for_model()
+
+
+@given(st.text())
+def test_any_text_can_be_redacted_and_once_is_enough(text: str) -> None:
+    once = REDACTOR.text(text)
+
+    assert REDACTOR.text(once) == once
+    once.encode("utf-8")
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Decimal("1.50"), "1.50"),
+        (Path("a/b"), "a/b"),
+        (Colour.RED, "red"),
+        (b"abc", "abc"),
+        (math.nan, "NaN"),
+        (-math.inf, "-Infinity"),
+        ({1: "a", True: "b"}, {"1": "b"}),
+        ({3: "a", None: "b"}, {"3": "a", "None": "b"}),
+        ({1, 1}, [1]),
+        (Frozen((1, 2)), {"inside": [1, 2]}),
+    ],
+    ids=str,
+)
+def test_values_are_written_as_json_has_them(value: Any, written: Any) -> None:
+    assert REDACTOR.value(value) == written
+
+
+def test_the_value_that_is_given_is_not_changed() -> None:
+    given_value = {"password": "x", "list": [{"pin": 1234}]}
+
+    REDACTOR.value(given_value)
+
+    assert given_value == {"password": "x", "list": [{"pin": 1234}]}
+
+
+# What cannot be looked at
+
+
+class Hostile:
+    def __repr__(self) -> str:
+        raise RuntimeError(CANARY)
+
+    __str__ = __repr__
+
+
+class Exploding(BaseModel):
+    a: int = 1
+
+    @model_serializer
+    def explode(self) -> dict[str, int]:
+        raise RuntimeError(CANARY)
+
+
+@dataclass
+class Circle:
+    around: list[Any] = field(default_factory=list[Any])
+
+
+def endless() -> Iterator[str]:
+    while True:
+        yield CANARY
+
+
+def circle() -> Circle:
+    made = Circle()
+    made.around.append(made)
+    return made
+
+
+def deep() -> Any:
+    value: Any = CANARY
+    for _ in range(5_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), Hostile(), Exploding(), circle(), deep(), endless(), lambda: CANARY, ValueError(CANARY), b"\xff\xfe",
+     {Hostile(): CANARY}, {"a": Hostile()}, Model(inside=circle()), type, "\ud800", {"\ud800": "\udfff"}],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_what_cannot_be_written_is_not_and_nothing_is_raised(value: Any) -> None:
+    shown = REDACTOR.value(value)
+
+    assert CANARY not in repr(shown) or isinstance(value, dict)
+    json.dumps(shown, ensure_ascii=False).encode("utf-8")
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers()
+    | st.builds(object) | st.builds(SecretStr, st.text()) | st.sampled_from([*Colour, Path, ValueError("x"), Hostile()]),
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.builds(Plain, inner)
+    | st.builds(Frozen, inner) | st.builds(Model, inside=inner)
+    | st.dictionaries(st.text() | st.integers() | st.binary() | st.none() | st.booleans(), inner, max_size=3),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(anything)
+def test_any_value_at_all_becomes_json(value: Any) -> None:
+    json.dumps(REDACTOR.value(value), allow_nan=False, ensure_ascii=False).encode("utf-8")
+    REDACTOR.output(value).encode("utf-8")
+
+
+@pytest.mark.timeout(40)
+@pytest.mark.parametrize(
+    "unit",
+    ["sk-", "sk-a-", "sk_a1", "ghp_", "xox", "eyJ", "eyJ-", "eyJaaaaaaaa.", "bearer ", "bearer a", "://", "://a:", "://:", "@",
+     "password", "password=", 'password:"', "password='\\", '\\"', "'", '"a":', "{", "[", "}", '{"a":', "4", "4 ", "4111 ",
+     "4111-1111 1111", "DE89", "DE89 ", "de89 3704", "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "a_", "aB", "A", "=", ":",
+     " : ", "[redacted]", "pin=", "tokens=1", "token=\\", "authorization: ", " ", "\n", "é"],
+)  # fmt: skip
+def test_a_long_hostile_text_takes_linear_time(unit: str) -> None:
+    """Anything worse than linear would take hours here, not seconds."""
+    text = unit * (200_000 // len(unit))
+
+    for hostile in (text, f"password={text}x", json.dumps({text: 1})):
+        REDACTOR.text(hostile)
+
+
+def test_json_inside_json_is_read_only_so_far() -> None:
+    text: Any = {"pin": CANARY}
+    for _ in range(14):
+        text = json.dumps({"a": text}) if isinstance(text, str) else json.dumps(text)
+
+    assert CANARY not in REDACTOR.text(text)

@@ -1,0 +1,94 @@
+"""Values become text in one way: compact, canonical, or exactly as they came."""
+
+import json
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from handrail.core.text import canonical_json, compact_json, encodable, faithful_json
+
+halves = st.sampled_from(["\ud800", "\udfff", "a\udc00"])
+plain = st.text(st.characters(codec="utf-8"))
+
+
+def values(text: st.SearchStrategy[str], *, finite: bool = True) -> st.SearchStrategy[Any]:
+    numbers = st.integers() | st.floats(allow_nan=not finite, allow_infinity=not finite)
+    return st.recursive(
+        text | st.none() | st.booleans() | numbers,
+        lambda inner: st.lists(inner) | st.dictionaries(text, inner),
+        max_leaves=10,
+    )
+
+
+class Invoice(BaseModel):
+    number: str
+    due: date
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a": [1, 2.5, None, True], "b": "ü"}, '{"a":[1,2.5,null,true],"b":"ü"}'),
+        (Invoice(number="7", due=date(2030, 1, 2)), '{"number":"7","due":"2030-01-02"}'),
+        (datetime(2030, 1, 2, tzinfo=UTC), '"2030-01-02T00:00:00Z"'),
+        (UUID(int=1), '"00000000-0000-0000-0000-000000000001"'),
+        (Decimal("1.10"), '"1.10"'),
+        ({3}, "[3]"),
+        ([math.nan, math.inf, -math.inf], '["NaN","Infinity","-Infinity"]'),
+        (["\ud800", {"\ud800": 1}], '["?",{"?":1}]'),
+        ({"\ud800": Invoice.model_construct(number="\udfff", due=None)}, '{"?":{"number":"?","due":null}}'),
+    ],
+)
+def test_compact_json_is_short_and_always_valid(value: Any, text: str) -> None:
+    assert compact_json(value) == text
+
+
+@given(value=values(plain))
+def test_compact_json_keeps_json_values(value: Any) -> None:
+    assert json.loads(compact_json(value)) == value
+
+
+@given(value=values(plain | halves, finite=False))
+def test_compact_json_can_always_be_sent_and_read(value: Any) -> None:
+    json.loads(compact_json(value).encode("utf-8"), parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("value", [object(), [object()], {"a": {1: object()}}, b"\xff", ["\ud800", object()]])
+def test_what_is_no_json_is_a_value_error(value: Any) -> None:
+    for write in (compact_json, faithful_json):
+        with pytest.raises(ValueError, match=r"serialize|utf-?8"):
+            write(value)
+
+
+@given(value=values(plain | halves, finite=False))
+def test_faithful_json_is_what_the_value_came_from(value: Any) -> None:
+    text = faithful_json(value)
+
+    text.encode("utf-8")
+    assert repr(json.loads(text)) == repr(value)
+
+
+@given(value=values(plain))
+def test_canonical_json_is_equal_for_equal_values(value: Any) -> None:
+    def turned(one: Any) -> Any:
+        if isinstance(one, dict):
+            return {key: turned(one[key]) for key in reversed(list(one))}
+        return [turned(item) for item in one] if isinstance(one, list) else one
+
+    assert canonical_json(turned(value)) == canonical_json(value)
+    assert json.loads(canonical_json(value)) == value
+
+
+@given(text=st.text(st.characters()) | halves)
+def test_encodable_text_is_the_text_itself_where_it_can_be(text: str) -> None:
+    sent = encodable(text).encode("utf-8").decode("utf-8")
+
+    assert len(sent) == len(text)
+    assert all(one == other or "\ud800" <= one <= "\udfff" for one, other in zip(text, sent, strict=True))

@@ -1,0 +1,192 @@
+"""The six wire formats, seen alike: what a definition shows to a model, what a model answers, what is sent back."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from handrail import Failure, Tool, ToolCall, ToolContext, ToolNotFoundError, ToolRegistry, ToolResult
+from handrail.formats import anthropic, gemini, mcp, openai_chat, openai_realtime, openai_responses
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a model sees of a tool."""
+
+    name: str
+    description: str
+    schema: Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model reads about a call."""
+
+    id: str | None
+    text: str
+    failed: bool | None
+    """None where the API has no mark for it."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A call as a model says it."""
+
+    id: str
+    name: str
+    arguments: Any
+    """JSON text for the APIs that have text, a value for the others; `arguments_of` makes either of a value."""
+
+
+@dataclass(frozen=True)
+class Api:
+    """One wire format."""
+
+    name: str
+    wire: ModuleType
+    name_pattern: str
+    """What the API accepts as a tool's name, the length included."""
+    sends_text: bool
+    """Whether arguments come back as JSON text; elsewhere the SDK has parsed them already."""
+    shown: Callable[[Sequence[Any]], list[Shown]]
+    response: Callable[[Iterable[Said]], Any]
+    answers: Callable[[Sequence[Any]], list[Answer]]
+
+    def says(self, id: str, name: str, value: Any) -> Said:
+        return Said(id, name, json.dumps(value) if self.sends_text else value)
+
+    def accepts(self, name: str) -> bool:
+        return re.fullmatch(self.name_pattern, name) is not None
+
+
+def _chat_response(calls: Iterable[Said]) -> Any:
+    tool_calls = [
+        {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}} for one in calls
+    ]
+    message = {"role": "assistant", "content": None, "tool_calls": tool_calls}
+    return {"id": "chatcmpl_1", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}]}
+
+
+def function_call(one: Said, status: str = "completed") -> dict[str, Any]:
+    item = {"type": "function_call", "id": f"fc_{one.id}", "call_id": one.id, "name": one.name}
+    return item | {"arguments": one.arguments, "status": status}
+
+
+def _responses_response(calls: Iterable[Said]) -> Any:
+    return {"id": "resp_1", "status": "completed", "output": [function_call(one) for one in calls]}
+
+
+def _realtime_response(calls: Iterable[Said]) -> Any:
+    return [
+        {
+            "type": "response.output_item.done",
+            "response_id": "resp_1",
+            "output_index": index,
+            "item": function_call(one),
+        }
+        for index, one in enumerate(calls)
+    ]
+
+
+def _anthropic_response(calls: Iterable[Said]) -> Any:
+    blocks = [{"type": "tool_use", "id": one.id, "name": one.name, "input": one.arguments} for one in calls]
+    return {"id": "msg_1", "role": "assistant", "stop_reason": "tool_use", "content": blocks}
+
+
+def _gemini_response(calls: Iterable[Said]) -> Any:
+    parts = [{"functionCall": {"id": one.id, "name": one.name, "args": one.arguments}} for one in calls]
+    candidate = {"finishReason": "STOP", "content": {"role": "model", "parts": parts}}
+    return {"responseId": "resp_1", "candidates": [candidate]}
+
+
+def _mcp_response(calls: Iterable[Said]) -> Any:
+    return [
+        {"id": one.id, "method": "tools/call", "params": {"name": one.name, "arguments": one.arguments}}
+        for one in calls
+    ]
+
+
+CHAT = Api(
+    "openai_chat",
+    openai_chat,
+    "[a-zA-Z0-9_-]{1,64}",
+    True,
+    lambda definitions: [
+        Shown(one["name"], one["description"], one["parameters"]) for one in (d["function"] for d in definitions)
+    ],
+    _chat_response,
+    lambda results: [Answer(one["tool_call_id"], one["content"], None) for one in results],
+)
+RESPONSES = Api(
+    "openai_responses",
+    openai_responses,
+    "[a-zA-Z0-9_-]{1,128}",
+    True,
+    lambda definitions: [Shown(one["name"], one["description"], one["parameters"]) for one in definitions],
+    _responses_response,
+    lambda results: [Answer(one["call_id"], one["output"], None) for one in results],
+)
+REALTIME = Api(
+    "openai_realtime",
+    openai_realtime,
+    "[a-zA-Z0-9_-]{1,128}",
+    True,
+    lambda definitions: [Shown(one["name"], one["description"], one["parameters"]) for one in definitions],
+    _realtime_response,
+    lambda results: [Answer(one["item"]["call_id"], one["item"]["output"], None) for one in results],
+)
+ANTHROPIC = Api(
+    "anthropic",
+    anthropic,
+    "[a-zA-Z0-9_-]{1,128}",
+    False,
+    lambda definitions: [Shown(one["name"], one["description"], one["input_schema"]) for one in definitions],
+    _anthropic_response,
+    lambda results: [
+        Answer(block["tool_use_id"], block["content"], block.get("is_error", False))
+        for message in results
+        for block in message["content"]
+    ],
+)
+GEMINI = Api(
+    "gemini",
+    gemini,
+    "[A-Za-z_][A-Za-z0-9_.:-]{0,127}",
+    False,
+    lambda definitions: [
+        Shown(one["name"], one["description"], one.get("parameters_json_schema"))
+        for entry in definitions
+        for one in entry["function_declarations"]
+    ],
+    _gemini_response,
+    lambda results: [
+        Answer(one.get("id"), *next((text, key == "error") for key, text in one["response"].items()))
+        for content in results
+        for one in (part["function_response"] for part in content["parts"])
+    ],
+)
+MCP = Api(
+    "mcp",
+    mcp,
+    "[A-Za-z0-9_.-]{1,128}",
+    False,
+    lambda definitions: [Shown(one["name"], one["description"], one["inputSchema"]) for one in definitions],
+    _mcp_response,
+    lambda results: [Answer(None, one["content"][0]["text"], one["isError"]) for one in results],
+)
+ALL = (CHAT, RESPONSES, REALTIME, ANTHROPIC, GEMINI, MCP)
+every_api = pytest.mark.parametrize("api", ALL, ids=lambda api: api.name)
+
+
+async def answer(registry: ToolRegistry, call: ToolCall) -> ToolResult:
+    """What a loop written by hand does with a call."""
+    try:
+        found: Tool[..., Any] = registry.get(call.name)
+    except ToolNotFoundError as error:
+        failure = Failure(code=error.code, message=error.message)
+        return ToolResult(error=failure, call_id=call.id, tool_name=call.name)
+    return await found.execute(call.arguments_json, ToolContext(session_id="s-1", call=call))

@@ -1,0 +1,180 @@
+"""A tool with consequences acts on no JSON that two readers understand differently."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from handrail import (
+    InvalidArgumentsError,
+    LLMFunctionTool,
+    Tool,
+    ToolArgsParseError,
+    ToolError,
+    as_tool,
+    build_tool,
+    tool,
+)
+from handrail.schema.ambiguity import not_finite, refuse_ambiguous
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"amount": {"type": "number"}, "note": {"type": "string"}, "parts": {"type": "array"}},
+}
+
+
+def a_function(read_only: bool) -> Tool[..., Any]:
+    @tool(read_only=read_only)
+    def pay(amount: float = 0.0, note: str = "", parts: list[Any] | None = None) -> None: ...
+
+    return pay
+
+
+def a_class(read_only: bool) -> Tool[..., Any]:
+    class Pay(LLMFunctionTool):
+        model_tool_read_only = read_only
+        amount: float = 0.0
+        note: str = ""
+        parts: list[Any] | None = None
+
+        def model_tool_handler(self, context: None) -> tuple[str, None]:
+            return "", None
+
+    return as_tool(Pay)
+
+
+def a_mapping(read_only: bool) -> Tool[..., Any]:
+    return build_tool({"name": "pay", "input_schema": SCHEMA, "execute": lambda payload: 1, "read_only": read_only})
+
+
+KINDS = pytest.mark.parametrize("kind", [a_function, a_class, a_mapping])
+
+
+def value_of(arguments: Any, name: str) -> Any:
+    return arguments[name] if isinstance(arguments, dict) else getattr(arguments, name)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"amount": 1, "amount": 2}',
+        '{"amount": 1, "\\u0061mount": 2}',
+        '{"parts": [{"a": 1, "b": 2, "a": 3}]}',
+        '{"parts": [[[{"": 1, "": 2}]]]}',
+    ],
+)
+@pytest.mark.proves("GC-41")
+def test_a_key_that_appears_twice_is_refused_where_it_matters(kind: Any, text: str) -> None:
+    with pytest.raises(ToolArgsParseError, match=r"the key '(a|amount|)' appears twice"):
+        kind(read_only=False).parse(text)
+
+    last = json.loads(text)
+    arguments = kind(read_only=True).parse(text)
+    for name, value in last.items():
+        assert value_of(arguments, name) == value
+
+
+@KINDS
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+999"])
+@pytest.mark.parametrize("text", ['{{"amount": {}}}', '{{"parts": [1, [{}]]}}', '{{"parts": [{{"a": {}}}]}}'])
+@pytest.mark.proves("GC-41")
+def test_a_number_that_is_not_finite_is_refused_where_it_matters(kind: Any, number: str, text: str) -> None:
+    with pytest.raises(ToolArgsParseError, match=r"is not a JSON number|is out of range"):
+        kind(read_only=False).parse(text.format(number))
+
+
+@pytest.mark.parametrize("kind", [a_function, a_class])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_a_number_that_is_not_finite_is_let_through_to_a_read_only_function(kind: Any, number: str) -> None:
+    arguments = kind(read_only=True).parse(f'{{"amount": {number}}}')
+
+    assert not math.isfinite(value_of(arguments, "amount"))
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "sent", ['"NaN"', '"nan"', '"Infinity"', '" -inf "', '"1e999"', '"i_nf"', '"\\u006ean"', "9" * 400]
+)
+@pytest.mark.proves("GC-41")
+def test_a_text_that_would_become_such_a_number_is_refused_too(kind: Any, sent: str) -> None:
+    if kind is a_mapping and sent.isdigit():
+        assert kind(read_only=False).parse(f'{{"amount": {sent}}}') == {"amount": int(sent)}
+        return
+
+    with pytest.raises(InvalidArgumentsError, match="amount: must be (a finite|of type) number"):
+        kind(read_only=False).parse(f'{{"amount": {sent}}}')
+
+
+@KINDS
+def test_a_text_that_is_only_a_text_may_say_nan(kind: Any) -> None:
+    arguments = kind(read_only=False).parse('{"note": "NaN", "parts": ["inf", "1e999"]}')
+
+    assert value_of(arguments, "note") == "NaN"
+    assert value_of(arguments, "parts") == ["inf", "1e999"]
+
+
+def test_a_default_of_infinity_is_the_functions_own_business() -> None:
+    @tool
+    def search(text: str, most: float = math.inf, others: tuple[float, ...] = (math.nan,)) -> None: ...
+
+    assert search.parse('{"text": "nan"}')["most"] == math.inf
+    with pytest.raises(InvalidArgumentsError, match=r"others\[1\]: must be a finite number"):
+        search.parse('{"text": "", "others": [1, "nan"]}')
+
+
+@pytest.mark.timeout(20)
+def test_a_hundred_thousand_keys_are_no_burden() -> None:
+    keys = [f'"k{number}": 1' for number in range(100_000)]
+
+    with pytest.raises(ToolArgsParseError, match="the key 'k99999' appears twice"):
+        refuse_ambiguous("{" + ", ".join([*keys, keys[-1]]) + "}")
+    refuse_ambiguous("{" + ", ".join(keys) + "}")
+
+
+@pytest.mark.parametrize("text", ["[" * 1_000_000, '{"a":' * 200_000, "[" * 500_000 + "]" * 500_000])
+def test_deep_nesting_is_an_answer_and_not_a_crash(text: str) -> None:
+    with pytest.raises(ToolArgsParseError, match="nested too deeply"):
+        refuse_ambiguous(text)
+
+
+def test_a_number_of_too_many_digits_is_told_without_the_words_of_python() -> None:
+    with pytest.raises(ToolArgsParseError, match="a number has more than 4,300 digits"):
+        refuse_ambiguous('{"a": -' + "9" * 4_301 + "}")
+    refuse_ambiguous('{"a": -' + "9" * 4_300 + "}")
+
+
+plain_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(value=st.dictionaries(st.text(), plain_json))
+def test_plain_json_is_not_ambiguous(value: Any) -> None:
+    refuse_ambiguous(json.dumps(value))
+
+    assert list(not_finite(value)) == []
+
+
+@given(value=st.dictionaries(st.text(min_size=1), plain_json, min_size=1), again=plain_json)
+def test_any_key_given_twice_is_found(value: dict[str, Any], again: Any) -> None:
+    key = next(iter(value))
+    text = f"{json.dumps(value)[:-1]}, {json.dumps(key)}: {json.dumps(again)}}}"
+
+    with pytest.raises(ToolArgsParseError, match="appears twice"):
+        refuse_ambiguous(text)
+
+
+@given(text=st.text())
+def test_any_text_is_refused_or_not_and_nothing_else_happens(text: str) -> None:
+    try:
+        refuse_ambiguous(text)
+    except ToolError as error:
+        assume(True)
+        str(error).encode()
+    else:
+        json.loads(text)

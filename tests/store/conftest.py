@@ -1,0 +1,38 @@
+"""Databases for the tests of the store: a file of SQLite, and a real Postgres."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from handrail.authorize.approvals import MemoryApprovals
+from handrail.execute.ledger import MemoryLedger
+from handrail.store import open_store
+from handrail.store.store import Store
+from tests.postgres import DATABASES, new_database
+from tests.postgres import postgres as postgres
+
+
+@pytest.fixture(params=DATABASES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database, of each kind."""
+    return new_database(request.param, tmp_path, request)
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncGenerator[Store]:
+    """An open store, in a database of each kind."""
+    async with open_store(url, audit_seconds=0.01) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["memory", *DATABASES])
+async def kept(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Any]:
+    """A ledger and approvals of every form: what is promised of one holds for all."""
+    if request.param == "memory":
+        yield SimpleNamespace(ledger=MemoryLedger(), approvals=MemoryApprovals())
+        return
+    async with open_store(new_database(request.param, tmp_path, request)) as opened:
+        yield opened

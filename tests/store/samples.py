@@ -1,0 +1,59 @@
+"""Entries and approvals for the tests of the store."""
+
+import itertools
+import time
+from typing import Any
+
+from handrail.authorize.approvals import Approval, new_token
+from handrail.core.values import ToolResult
+from handrail.execute.ledger import Entry, Recorded, State, settled
+
+_numbers = itertools.count()
+
+
+def an_entry(**values: Any) -> Entry:
+    """A claim of a new call for a new effect."""
+    number = next(_numbers)
+    now = time.time()
+    given = {
+        "session_id": "s-1",
+        "call_id": f"call-{number}",
+        "tool": "pay",
+        "identity": f"identity-{number}",
+        "key": f"key-{number}",
+        "number": 0,
+        "repeat": 0,
+        "turn": 1,
+        "owner": "me",
+        "claimed_at": now,
+        "lease_until": now + 60,
+    }
+    return Entry(**{**given, **values})
+
+
+def done(entry: Entry, state: State = "committed", **values: Any) -> Entry:
+    """The entry with an outcome."""
+    return settled(entry, state, ToolResult(**values), text="done", now=time.time())
+
+
+def a_recorded(**values: Any) -> Recorded:
+    """What is kept of a result."""
+    return Recorded(**{"text": "done", **values})
+
+
+def an_approval(**values: Any) -> Approval:
+    """A new question about a new call."""
+    number = next(_numbers)
+    now = time.time()
+    given = {
+        "token": new_token(),
+        "tool": "pay",
+        "digest": f"digest-{number}",
+        "session_id": "s-1",
+        "by": "operator",
+        "turn": 1,
+        "arguments": {"invoice": "i-1", "amount": 3},
+        "created_at": now,
+        "expires_at": now + 900,
+    }
+    return Approval(**{**given, **values})

@@ -1,0 +1,273 @@
+"""Approvals are asked once, answered by the right person, and used once, wherever they are kept."""
+
+import asyncio
+import time
+from typing import Any, Literal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from handrail.authorize.approvals import Approval, ApprovalError, new_token
+from handrail.store import open_store
+from handrail.store.store import Store
+from tests.store.samples import an_approval
+
+
+async def found(approvals: Any, asked: Approval, *, now: float | None = None) -> Approval | None:
+    return await approvals.find(
+        session_id=asked.session_id,
+        tool=asked.tool,
+        digest=asked.digest,
+        by=asked.by,
+        repeat=asked.repeat,
+        now=time.time() if now is None else now,
+    )
+
+
+def anew(approval: Approval, **values: Any) -> Approval:
+    """The same question, asked a second time."""
+    return structs.replace(approval, token=new_token(), **values)
+
+
+# Asking.
+
+
+async def test_a_question_is_kept_as_it_was_asked(kept: Any) -> None:
+    asked = an_approval(tenant_id="t", customer_id="c", question="really?", repeat=2, arguments={"a": [1, {"b": None}]})
+
+    assert await kept.approvals.ask(asked) == asked
+
+    assert await found(kept.approvals, asked) == asked
+    assert await kept.approvals.pending() == [asked]
+
+
+async def test_the_same_question_is_asked_once(kept: Any) -> None:
+    first = await kept.approvals.ask(an_approval())
+
+    assert await kept.approvals.ask(anew(first)) == first
+    assert await kept.approvals.pending() == [first]
+
+
+async def test_the_same_question_asked_by_many_at_once_is_one_question(kept: Any) -> None:
+    question = an_approval()
+
+    answers = await asyncio.gather(*(kept.approvals.ask(anew(question)) for _ in range(15)))
+
+    assert len({one.token for one in answers}) == 1
+    assert len(await kept.approvals.pending()) == 1
+
+
+@pytest.mark.parametrize(
+    "other", [{"session_id": "s-2"}, {"tool": "sell"}, {"digest": "x"}, {"by": "customer"}, {"repeat": 1}]
+)
+async def test_another_question_is_another_approval(kept: Any, other: dict[str, Any]) -> None:
+    first = await kept.approvals.ask(an_approval())
+
+    second = await kept.approvals.ask(anew(first, **other))
+
+    assert second.token != first.token
+    assert len(await kept.approvals.pending()) == 2
+
+
+async def test_an_expired_question_is_asked_anew(kept: Any) -> None:
+    now = time.time()
+    old = await kept.approvals.ask(an_approval(created_at=now - 20, expires_at=now - 10))
+
+    assert await found(kept.approvals, old) is None
+    new = await kept.approvals.ask(anew(old, created_at=now, expires_at=now + 10))
+
+    assert new.token != old.token
+    assert await found(kept.approvals, old) == new
+    with pytest.raises(ApprovalError):
+        await kept.approvals.approve(old.token, by="operator", who="ann")
+
+
+async def test_a_used_approval_does_not_answer_the_next_question(kept: Any) -> None:
+    first = await kept.approvals.ask(an_approval())
+    await kept.approvals.approve(first.token, by="operator", who="ann")
+    await kept.approvals.consume(first.token, now=time.time())
+
+    second = await kept.approvals.ask(anew(first))
+
+    assert (second.token, second.state) != (first.token, "used")
+    assert second.state == "pending"
+
+
+# Answering.
+
+
+@pytest.mark.parametrize("state", ["approved", "denied"])
+async def test_an_answer_is_found_with_who_gave_it_and_why(kept: Any, state: Literal["approved", "denied"]) -> None:
+    asked = await kept.approvals.ask(an_approval())
+    answer = kept.approvals.approve if state == "approved" else kept.approvals.deny
+
+    given_back = await answer(asked.token, by="operator", who="ann", reason="checked")
+
+    assert given_back == structs.replace(asked, state=state, who="ann", reason="checked")
+    assert await found(kept.approvals, asked) == given_back
+    assert await kept.approvals.ask(anew(asked)) == given_back
+    assert await kept.approvals.pending() == []
+
+
+async def test_changed_arguments_are_kept_beside_those_that_were_asked_about(kept: Any) -> None:
+    asked = await kept.approvals.ask(an_approval(arguments={"amount": 300}))
+
+    await kept.approvals.approve(asked.token, by="operator", who="ann", arguments={"amount": 200})
+
+    known = await found(kept.approvals, asked)
+    assert known is not None
+    assert (known.arguments, known.changed_arguments) == ({"amount": 300}, {"amount": 200})
+
+
+async def test_an_approval_without_changed_arguments_has_none(kept: Any) -> None:
+    asked = await kept.approvals.ask(an_approval())
+
+    await kept.approvals.approve(asked.token, by="operator", who="ann")
+
+    known = await found(kept.approvals, asked)
+    assert known is not None
+    assert known.changed_arguments is None
+
+
+WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "unknown": ({}, {"token": "apr_made-up"}, "no such approval"),
+    "expired": ({"expires_at": 1.0}, {}, "expired"),
+    "wrong kind of person": ({"by": "customer"}, {}, "for the customer to decide"),
+    "nobody": ({}, {"who": ""}, "Say who decides"),
+    "another customer": ({"by": "customer", "customer_id": "c-1"}, {"by": "customer"}, "nobody else"),
+}
+
+
+@pytest.mark.parametrize("answer", ["approve", "deny"])
+@pytest.mark.parametrize("case", WRONG)
+async def test_an_answer_that_cannot_be_given_is_refused(kept: Any, case: str, answer: str) -> None:
+    question, how, message = WRONG[case]
+    asked = await kept.approvals.ask(an_approval(**question))
+    how = {"token": asked.token, "by": "operator", "who": "ann", **how}
+
+    with pytest.raises(ApprovalError, match=message):
+        await getattr(kept.approvals, answer)(how.pop("token"), **how)
+
+    known = await found(kept.approvals, asked, now=0.0)
+    assert known is None or known.state == "pending"
+
+
+async def test_of_many_answers_at_once_exactly_one_counts(kept: Any) -> None:
+    asked = await kept.approvals.ask(an_approval())
+
+    async def decide(number: int) -> Approval | str:
+        answer = kept.approvals.approve if number % 2 else kept.approvals.deny
+        try:
+            return await answer(asked.token, by="operator", who=f"person {number}")
+        except ApprovalError as error:
+            return error.message
+
+    said = await asyncio.gather(*(decide(number) for number in range(15)))
+
+    (counts,) = [one for one in said if isinstance(one, Approval)]
+    assert await found(kept.approvals, asked) == counts
+    assert {one for one in said if isinstance(one, str)} == {
+        f"This approval is not open any more: it is {counts.state}."
+    }
+
+
+# Using up.
+
+
+async def test_an_approval_is_used_up_by_exactly_one(kept: Any) -> None:
+    asked = await kept.approvals.ask(an_approval())
+    await kept.approvals.approve(asked.token, by="operator", who="ann")
+
+    used = await asyncio.gather(*(kept.approvals.consume(asked.token, now=time.time()) for _ in range(15)))
+
+    assert sum(used) == 1
+    assert await found(kept.approvals, asked) is None
+
+
+async def test_an_approval_is_usable_until_the_moment_it_expires(kept: Any) -> None:
+    asked = await kept.approvals.ask(an_approval())
+    await kept.approvals.approve(asked.token, by="operator", who="ann")
+
+    assert not await kept.approvals.consume(asked.token, now=asked.expires_at)
+    assert await kept.approvals.consume(asked.token, now=asked.expires_at - 0.001)
+
+
+async def test_an_approval_that_was_given_back_can_be_used_once_more(kept: Any) -> None:
+    asked = await kept.approvals.ask(an_approval())
+    await kept.approvals.approve(asked.token, by="operator", who="ann")
+    await kept.approvals.consume(asked.token, now=time.time())
+
+    await kept.approvals.restore(asked.token)
+
+    used = [await kept.approvals.consume(asked.token, now=time.time()) for _ in range(2)]
+    assert used == [True, False]
+
+
+async def test_giving_back_makes_no_approval_of_what_was_not_used(store: Store) -> None:
+    asked = await store.approvals.ask(an_approval())
+
+    await store.approvals.restore(asked.token)
+
+    assert not await store.approvals.consume(asked.token, now=time.time())
+    assert await store.approvals.pending() == [asked]
+
+
+async def test_an_approval_is_not_given_back_over_the_same_question_that_is_open_again(store: Store) -> None:
+    first = await store.approvals.ask(an_approval())
+    await store.approvals.approve(first.token, by="operator", who="ann")
+    await store.approvals.consume(first.token, now=time.time())
+    second = await store.approvals.ask(anew(first))
+
+    await store.approvals.restore(first.token)
+
+    assert await found(store.approvals, first) == second
+    assert not await store.approvals.consume(first.token, now=time.time())
+
+
+# What is open.
+
+
+async def test_the_open_questions_are_listed_oldest_first_and_by_session_or_tenant(kept: Any) -> None:
+    now = time.time()
+    asked = [
+        await kept.approvals.ask(an_approval(session_id=session, tenant_id=tenant, created_at=now + number))
+        for number, (session, tenant) in enumerate([("s-1", "t-1"), ("s-2", "t-1"), ("s-1", "t-2"), ("s-3", None)])
+    ]
+    gone = await kept.approvals.ask(an_approval(created_at=now - 20, expires_at=now - 10))
+    denied = await kept.approvals.ask(an_approval())
+    await kept.approvals.deny(denied.token, by="operator", who="ann")
+
+    assert gone not in await kept.approvals.pending()
+    assert await kept.approvals.pending() == asked
+    assert await kept.approvals.pending(session_id="s-1") == [asked[0], asked[2]]
+    assert await kept.approvals.pending(tenant_id="t-1") == [asked[0], asked[1]]
+    assert await kept.approvals.pending(session_id="s-1", tenant_id="t-1") == [asked[0]]
+
+
+async def test_a_question_is_answered_through_another_store_in_the_same_database(url: str) -> None:
+    async with open_store(url) as ours, open_store(url) as theirs:
+        asked = await ours.approvals.ask(an_approval())
+
+        (open_question,) = await theirs.approvals.pending()
+        await theirs.approvals.approve(open_question.token, by="operator", who="ann")
+
+        known = await found(ours.approvals, asked)
+        assert known is not None
+        assert (known.state, known.who) == ("approved", "ann")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(text=st.text(max_size=20), reason=st.text(max_size=20))
+async def test_a_question_can_hold_whatever_a_model_sends(store: Store, text: str, reason: str) -> None:
+    asked = await store.approvals.ask(an_approval(arguments={"text": text}, question=reason))
+    await store.approvals.approve(asked.token, by="operator", who="ann", reason=reason, arguments={"text": text})
+
+    known = await found(store.approvals, asked)
+
+    assert known is not None
+    assert known.state == "approved"
+    if text.isprintable() and reason.isprintable():
+        assert (known.arguments, known.changed_arguments) == ({"text": text}, {"text": text})
+        assert (known.question, known.reason) == (reason, reason)

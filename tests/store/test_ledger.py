@@ -1,0 +1,370 @@
+"""A ledger keeps entries: a claim is won by one caller, takes its approval with it, and is settled once for all."""
+
+import asyncio
+import string
+import time
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from handrail.authorize.approvals import MemoryApprovals
+from handrail.core.values import Control, Failure
+from handrail.execute.ledger import Entry, Recorded
+from handrail.store import open_store
+from handrail.store.ledger import EntryGone
+from handrail.store.store import Store
+from tests.store.samples import a_recorded, an_approval, an_entry, done
+
+
+async def recalled(ledger: Any, entry: Entry) -> tuple[Entry | None, Entry | None]:
+    return await ledger.recall(session_id=entry.session_id, call_id=entry.call_id, key=entry.key)
+
+
+async def claimed(kept: Any, entry: Entry) -> bool:
+    return await kept.ledger.claim(entry, approval=None, approvals=kept.approvals)
+
+
+async def approved(approvals: Any, **values: Any) -> str:
+    """The token of an approval that can be used."""
+    asked = await approvals.ask(an_approval(**values))
+    await approvals.approve(asked.token, by=asked.by, who="ann")
+    return asked.token
+
+
+# Claiming.
+
+
+async def test_what_was_claimed_is_found_by_its_id_and_by_its_key(kept: Any) -> None:
+    entry = an_entry(tenant_id="t-1")
+
+    assert await recalled(kept.ledger, entry) == (None, None)
+    assert await claimed(kept, entry)
+
+    assert await recalled(kept.ledger, entry) == (entry, entry)
+    assert await recalled(kept.ledger, an_entry(key=entry.key)) == (None, entry)
+    assert await recalled(kept.ledger, structs.replace(entry, key="another")) == (entry, None)
+
+
+async def test_the_id_of_a_call_is_its_own_in_its_session_only(kept: Any) -> None:
+    first = an_entry(session_id="s-1", call_id="c")
+    second = an_entry(session_id="s-2", call_id="c")
+
+    assert await claimed(kept, first)
+    assert await claimed(kept, second)
+    assert (await recalled(kept.ledger, first))[0] == first
+    assert (await recalled(kept.ledger, second))[0] == second
+
+
+async def test_the_newest_entry_of_a_key_is_found(kept: Any) -> None:
+    tries = [an_entry(key="k", number=number) for number in range(12)]
+    for entry in tries:
+        assert await claimed(kept, entry)
+
+    assert (await recalled(kept.ledger, tries[3])) == (tries[3], tries[11])
+
+
+async def test_a_taken_id_is_not_claimed_again(kept: Any) -> None:
+    first = an_entry()
+    await claimed(kept, first)
+
+    assert not await claimed(kept, an_entry(session_id=first.session_id, call_id=first.call_id))
+    assert await recalled(kept.ledger, first) == (first, first)
+
+
+async def test_a_taken_number_of_a_key_is_not_claimed_again(kept: Any) -> None:
+    first = an_entry()
+    await claimed(kept, first)
+    second = an_entry(key=first.key, number=first.number)
+
+    assert not await claimed(kept, second)
+    assert await recalled(kept.ledger, second) == (None, first)
+
+
+@pytest.mark.parametrize("same", ["id", "key"])
+@pytest.mark.parametrize("asked", [False, True])
+async def test_of_many_that_claim_at_once_exactly_one_wins(kept: Any, same: str, asked: bool) -> None:
+    token = await approved(kept.approvals) if asked else None
+    one = an_entry()
+    of_one_id = {"session_id": one.session_id, "call_id": one.call_id}
+    rivals = [an_entry(owner=f"o-{n}", **(of_one_id if same == "id" else {"key": one.key})) for n in range(20)]
+
+    won = await asyncio.gather(
+        *(kept.ledger.claim(rival, approval=token, approvals=kept.approvals) for rival in rivals)
+    )
+
+    assert sum(won) == 1
+    winner = rivals[won.index(True)]
+    assert await recalled(kept.ledger, winner) == (winner, winner)
+
+
+# With an approval.
+
+
+async def test_a_claim_uses_up_its_approval(kept: Any) -> None:
+    token = await approved(kept.approvals)
+
+    assert await kept.ledger.claim(an_entry(), approval=token, approvals=kept.approvals)
+
+    assert not await kept.approvals.consume(token, now=time.time())
+
+
+async def test_one_approval_is_good_for_one_claim(kept: Any) -> None:
+    token = await approved(kept.approvals)
+    rivals = [an_entry() for _ in range(20)]
+
+    won = await asyncio.gather(
+        *(kept.ledger.claim(rival, approval=token, approvals=kept.approvals) for rival in rivals)
+    )
+
+    assert sum(won) == 1
+    stands = [(await recalled(kept.ledger, rival))[0] is not None for rival in rivals]
+    assert stands == list(won)
+
+
+@pytest.mark.parametrize("state", ["forged", "pending", "denied", "used", "expired"])
+async def test_an_approval_that_cannot_be_used_claims_nothing(kept: Any, state: str) -> None:
+    soon = time.time() + 900
+    asked = await kept.approvals.ask(an_approval(expires_at=soon))
+    token = "apr_made-up" if state == "forged" else asked.token
+    if state in ("used", "expired"):
+        await kept.approvals.approve(asked.token, by="operator", who="ann")
+    if state == "used":
+        await kept.approvals.consume(asked.token, now=time.time())
+    if state == "denied":
+        await kept.approvals.deny(asked.token, by="operator", who="ann")
+    entry = an_entry(claimed_at=soon if state == "expired" else time.time())
+
+    assert not await kept.ledger.claim(entry, approval=token, approvals=kept.approvals)
+
+    assert await recalled(kept.ledger, entry) == (None, None)
+
+
+async def test_a_claim_that_is_lost_leaves_its_approval_as_it_was(kept: Any) -> None:
+    token = await approved(kept.approvals)
+    first = an_entry()
+    await claimed(kept, first)
+
+    assert not await kept.ledger.claim(an_entry(key=first.key), approval=token, approvals=kept.approvals)
+
+    assert await kept.approvals.consume(token, now=time.time())
+
+
+async def test_approvals_that_are_kept_elsewhere_are_used_up_and_given_back(kept: Any) -> None:
+    elsewhere = MemoryApprovals()
+    first, second = await approved(elsewhere), await approved(elsewhere)
+    entry = an_entry()
+
+    assert await kept.ledger.claim(entry, approval=first, approvals=elsewhere)
+    assert not await kept.ledger.claim(an_entry(key=entry.key), approval=second, approvals=elsewhere)
+    assert not await kept.ledger.claim(an_entry(), approval=first, approvals=elsewhere)
+
+    assert not await elsewhere.consume(first, now=time.time())
+    assert await elsewhere.consume(second, now=time.time())
+
+
+async def test_of_many_with_an_approval_from_elsewhere_exactly_one_claims(kept: Any) -> None:
+    elsewhere = MemoryApprovals()
+    token = await approved(elsewhere)
+    one = an_entry()
+    rivals = [an_entry(key=one.key) for _ in range(10)]
+
+    won = await asyncio.gather(*(kept.ledger.claim(rival, approval=token, approvals=elsewhere) for rival in rivals))
+
+    assert sum(won) == 1
+
+
+class ApprovalsAway(MemoryApprovals):
+    """Approvals whose database is away."""
+
+    async def consume(self, token: str, *, now: float) -> bool:
+        raise ConnectionError("away")
+
+
+async def test_approvals_that_cannot_be_reached_leave_no_entry_behind(kept: Any) -> None:
+    entry = an_entry()
+
+    with pytest.raises(ConnectionError):
+        await kept.ledger.claim(entry, approval="apr_x", approvals=ApprovalsAway())
+
+    assert await recalled(kept.ledger, entry) == (None, None)
+    assert await claimed(kept, entry)
+
+
+async def test_two_stores_in_one_database_share_their_approvals(url: str) -> None:
+    async with open_store(url) as ours, open_store(url) as theirs:
+        token = await approved(theirs.approvals)
+        entry = an_entry()
+
+        assert await ours.ledger.claim(entry, approval=token, approvals=theirs.approvals)
+        assert not await theirs.approvals.consume(token, now=time.time())
+        assert (await recalled(theirs.ledger, entry))[0] == entry
+
+
+# Settling.
+
+
+@pytest.mark.parametrize("state", ["committed", "failed", "unknown"])
+async def test_an_outcome_is_found_as_it_was_written(kept: Any, state: Any) -> None:
+    entry = an_entry()
+    await claimed(kept, entry)
+    after = done(
+        entry,
+        state,
+        error=Failure(code="x", message="no", retryable=True),
+        control=Control(mode="manual", lifespan="response"),
+        metadata={"receipt": [1, {"a": None}]},
+    )
+
+    await kept.ledger.settle(after)
+
+    assert await recalled(kept.ledger, entry) == (after, after)
+
+
+async def test_an_outcome_that_became_known_later_is_written_over_an_unknown_one(kept: Any) -> None:
+    entry = an_entry()
+    await claimed(kept, entry)
+    await kept.ledger.settle(done(entry, "unknown"))
+    after = done(entry, "committed")
+
+    await kept.ledger.settle(after)
+
+    assert (await recalled(kept.ledger, entry))[0] == after
+
+
+@pytest.mark.parametrize("late", ["running", "failed", "unknown"])
+async def test_what_is_committed_stays_committed(kept: Any, late: Any) -> None:
+    """Somebody asked `verify` too early, and its "no" arrives after the handler's "done"."""
+    entry = an_entry()
+    await claimed(kept, entry)
+    after = done(entry, "committed")
+    await kept.ledger.settle(after)
+
+    await kept.ledger.settle(done(entry, late))
+
+    assert (await recalled(kept.ledger, entry))[0] == after
+
+
+async def test_nobody_settles_the_entry_of_another_owner(kept: Any) -> None:
+    entry = an_entry(owner="me")
+    await claimed(kept, entry)
+
+    await kept.ledger.settle(done(structs.replace(entry, owner="somebody else"), "failed"))
+
+    assert (await recalled(kept.ledger, entry))[0] == entry
+
+
+async def test_settling_twice_is_settling_once(kept: Any) -> None:
+    """The first answer of the database was lost, and the executor tries again."""
+    entry = an_entry()
+    await claimed(kept, entry)
+    after = done(entry)
+
+    await kept.ledger.settle(after)
+    await kept.ledger.settle(after)
+
+    assert (await recalled(kept.ledger, entry))[0] == after
+
+
+async def test_an_outcome_without_an_entry_is_an_error_unless_nothing_happened(store: Store) -> None:
+    entry = an_entry()
+
+    await store.ledger.settle(done(entry, "failed"))
+    with pytest.raises(EntryGone):
+        await store.ledger.settle(done(entry, "committed"))
+
+    assert await recalled(store.ledger, entry) == (None, None)
+
+
+async def test_an_older_entry_that_is_settled_late_does_not_become_the_newest(kept: Any) -> None:
+    old, new = an_entry(key="k", number=0), an_entry(key="k", number=1)
+    await claimed(kept, old)
+    await claimed(kept, new)
+
+    await kept.ledger.settle(done(old))
+
+    assert (await recalled(kept.ledger, new)) == (new, new)
+
+
+# What can be written.
+
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+any_text = st.text(max_size=20)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+records = st.builds(
+    Recorded,
+    text=st.none() | texts,
+    failure=st.none() | st.builds(Failure, code=texts, message=texts, retryable=st.booleans()),
+    control=st.none() | st.builds(Control, mode=st.sampled_from(["auto", "manual", None])),
+    metadata=st.dictionaries(texts, json_values, max_size=3),
+)
+moments = st.floats(0, 4e9)
+whole = st.integers(0, 2**53)
+PATIENT = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+
+
+@PATIENT
+@given(data=st.data())
+async def test_every_entry_comes_back_as_it_was(store: Store, data: st.DataObject) -> None:
+    entry = an_entry(
+        session_id=data.draw(texts),
+        call_id=data.draw(texts) + an_entry().call_id,
+        tool=data.draw(texts),
+        tenant_id=data.draw(st.none() | texts),
+        identity=data.draw(st.text(string.hexdigits)),
+        number=data.draw(whole),
+        repeat=data.draw(whole),
+        turn=data.draw(whole),
+        claimed_at=data.draw(moments),
+        lease_until=data.draw(moments),
+    )
+    await claimed(store, entry)
+    after = structs.replace(
+        entry,
+        state=data.draw(st.sampled_from(["committed", "failed", "unknown"])),
+        settled_at=data.draw(moments),
+        recorded=data.draw(records),
+    )
+
+    await store.ledger.settle(after)
+
+    assert await recalled(store.ledger, entry) == (after, after)
+
+
+@PATIENT
+@given(text=any_text, message=any_text, name=any_text)
+async def test_an_outcome_is_written_whatever_is_in_it(store: Store, text: str, message: str, name: str) -> None:
+    entry = an_entry()
+    await claimed(store, entry)
+    recorded = a_recorded(text=text, failure=Failure(message=message), metadata={name: object(), "kept": {"a": 1}})
+    after = structs.replace(done(entry), recorded=recorded)
+
+    await store.ledger.settle(after)
+
+    found, _ = await recalled(store.ledger, entry)
+    assert found is not None
+    assert found.state == "committed"
+    assert found.recorded is not None
+    assert found.recorded.metadata["kept"] == {"a": 1}
+
+
+# One key for all digests.
+
+
+async def test_the_key_of_the_digests_is_made_once_for_a_database(url: str) -> None:
+    async with open_store(url) as first, open_store(url) as second:
+        assert first.ledger.digest_key == second.ledger.digest_key
+    async with open_store(url) as third:
+        assert third.ledger.digest_key == first.ledger.digest_key
+    assert len(first.ledger.digest_key) == 32
+
+
+async def test_two_databases_have_two_keys(url: str, tmp_path: Any) -> None:
+    async with open_store(url) as first, open_store(f"sqlite+aiosqlite:///{tmp_path}/other.db") as second:
+        assert first.ledger.digest_key != second.ledger.digest_key

@@ -1,0 +1,70 @@
+"""Every export is a promise."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+import handrail
+
+ROOT = Path(__file__).parents[1]
+
+NAMES = {
+    *("tool", "build_tool", "as_tool", "LLMFunctionTool", "Tool", "ToolLike"),
+    *("ToolContext", "ToolCall", "ToolResult", "Failure", "Control", "Decision"),
+    *("ToolRegistry", "assemble_tool_pool"),
+    *("HandrailError", "ToolError", "ToolNotFoundError", "ToolArgsParseError", "InvalidArgumentsError"),
+    *("PermissionDeniedError", "ToolExecutionError", "ConfigError", "ToolDefinitionError", "ToolBuildError"),
+}
+
+
+def loaded_by(code: str) -> set[str]:
+    """The names of the modules that a fresh interpreter has after running some code."""
+    program = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r})\n{code}\nimport json\n"
+    program += "print(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    return {name.partition(".")[0] for name in json.loads(run.stdout)}
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(handrail.__all__) == NAMES
+    assert sorted(handrail.__all__) == handrail.__all__
+    assert dir(handrail) == handrail.__all__
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_public_name_is_there(name: str) -> None:
+    found: Any = getattr(handrail, name)
+
+    assert found.__name__ == name
+    assert found.__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'handrail' has no attribute 'Tol'"):
+        _ = handrail.Tol
+
+
+def test_importing_everything_works() -> None:
+    assert "handrail" in loaded_by("from handrail import *\nassert LLMFunctionTool and ToolRegistry and as_tool")
+
+
+@pytest.mark.parametrize("code", ["import handrail", "from handrail import tool"])
+def test_importing_handrail_loads_none_of_the_optional_packages(code: str) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    optional = {Requirement(line).name.replace("-", "_") for lines in extras.values() for line in lines} - {"handrail"}
+    optional |= {"google", "yaml", "opentelemetry"}  # Packages that are not called like their distribution.
+    assert {"openai", "anthropic", "mcp", "sqlalchemy", "fastapi"} <= optional
+
+    assert loaded_by(code) & optional == set()
+
+
+def test_importing_handrail_leaves_the_dear_parts_for_later() -> None:
+    """`jsonschema_rs` and `docstring_parser` come with the first tool that needs them."""
+    assert loaded_by("from handrail import tool") & {"jsonschema_rs", "docstring_parser", "difflib"} == set()
