@@ -69,13 +69,9 @@ class Plain:
 
 
 WRAPPINGS: list[Callable[[Any], Any]] = [
-    lambda value: {"order": value, "n": 1},
-    lambda value: OrderedDict(a=value),
-    lambda value: [1, value],
-    lambda value: (value, None),
-    lambda value: Plain(value),
-    lambda value: Frozen(value),
-    lambda value: Model(inside=value),
+    *(lambda value: {"order": value, "n": 1}, lambda value: OrderedDict(a=value)),
+    *(lambda value: [1, value], lambda value: (value, None)),
+    *(Plain, Frozen, lambda value: Model(inside=value)),
 ]
 wrappings = st.lists(st.sampled_from(WRAPPINGS), max_size=6)
 secrets_of_any_kind = st.sampled_from(
@@ -129,9 +125,8 @@ def test_some_names_are_secret_only_by_themselves(name: str) -> None:
     assert REDACTOR.value({name: "x"}) == {name: HIDDEN}
 
 
-@pytest.mark.parametrize("value", [True, False, None])
-def test_truth_values_hold_no_secret(value: object) -> None:
-    assert REDACTOR.value({"require_password": value}) == {"require_password": value}
+def test_truth_values_hold_no_secret() -> None:
+    assert REDACTOR.value({"pin": True, "password": None}) == {"pin": True, "password": None}
 
 
 def test_a_number_of_tokens_is_no_secret_but_tokens_are() -> None:
@@ -214,11 +209,7 @@ class Left(BaseModel):
 @pytest.mark.parametrize(
     "value",
     [
-        SecretStr(CANARY),
-        SecretBytes(CANARY.encode()),
-        Secret[str](CANARY),
-        Card(CANARY),
-        Account(CANARY),
+        *(SecretStr(CANARY), SecretBytes(CANARY.encode()), Secret[str](CANARY), Card(CANARY), Account(CANARY)),
         {"a": [Card(CANARY)]},
         {Card(CANARY): 1},
         (Account(CANARY),),
@@ -229,9 +220,7 @@ class Left(BaseModel):
         Model(inside=Plain(Card(CANARY))),
         Model(inside=Frozen({"a": Model(inside=Card(CANARY))})),
         Revealing(word=SecretStr(CANARY)),
-        Renamed(word=Account(CANARY)),
-        Remade(word=Account(CANARY)),
-        Left(word=Account(CANARY)),
+        *(kind(word=Account(CANARY)) for kind in (Renamed, Remade, Left)),
     ],
     ids=repr,
 )
@@ -254,47 +243,7 @@ def test_a_model_without_secrets_is_shown_as_it_writes_itself() -> None:
     assert OWN.value(Revealing(word=SecretStr("x"))) == {"word": HIDDEN, "city": "Oslo"}
 
 
-# By pattern
-
-
-@pytest.mark.parametrize(
-    "secret",
-    [
-        "sk-proj-aB3dE5gH7jK9mN1pQ3sT5",
-        "sk_live_aB3dE5gH7jK9mN1pQ3sT5",
-        "sk-ant-api03-aB3dE5gH7jK9mN1pQ3sT5-xyz_AA",
-        "ghp_aB3dE5gH7jK9mN1pQ3sT5uV7",
-        "github_pat_aB3dE5gH7jK9mN1pQ3sT5uV7",
-        "xoxb-123456789012-abcdefghijkl",
-        "AKIAIOSFODNN7EXAMPLE",
-        "AIzaSyA-1234567890abcdefghijklmnopqrstu",
-        "hf_aB3dE5gH7jK9mN1pQ3sT5uV7",
-        "Bearer abc123def456",
-        "bearer AbCdEfGhIjKlMnOpQrStUv==",
-        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w",
-        "-----BEGIN RSA PRIVATE KEY-----\nMIIB\nabc\n-----END RSA PRIVATE KEY-----",
-        "-----BEGIN PRIVATE KEY-----\nMIIB, cut off",
-    ],
-)
-@pytest.mark.parametrize("around", ["{}", "use {} now", "({})", '"{}"', "x\n{}\n"])
-def test_a_secret_gives_itself_away_by_its_looks(secret: str, around: str) -> None:
-    text = around.format(secret)
-
-    for shown in (REDACTOR.text(text), REDACTOR.value({"note": text})["note"], REDACTOR.value([text])[0]):
-        assert HIDDEN in shown
-        assert secret.split("\n")[-1] not in shown
-
-
-def test_the_password_of_an_address_is_hidden_and_its_host_is_not() -> None:
-    assert REDACTOR.text("postgresql://rail:hunter2@db.test/rail") == f"postgresql://{HIDDEN}@db.test/rail"
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["bearer certificates", "pk_customer_orders", "sk-SK", "a sip:ann@host.test call", "http://localhost:80/a@b"],
-)
-def test_ordinary_words_do_not_look_like_secrets(text: str) -> None:
-    assert REDACTOR.text(text) == text
+# By pattern: test_looks.py has those that are always redacted
 
 
 def test_patterns_of_ones_own_are_added() -> None:
@@ -312,8 +261,10 @@ def test_a_pattern_that_is_none_is_an_error_that_names_it() -> None:
 
 words = st.text("abcdefghij äé漢.,!?-", max_size=20)
 harmless = st.recursive(
-    st.none() | st.booleans() | words | st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["name", "order_id", "at", "n", "unité"]), inner),
+    st.none() | st.booleans() | words | st.integers(-(10**12), 10**12)
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.sampled_from(["name", "order_id", "at", "n", "unité"]), inner),
     max_leaves=20,
 )  # fmt: skip
 
@@ -350,9 +301,9 @@ class Colour(Enum):
         (b"abc", "abc"),
         (math.nan, "NaN"),
         (-math.inf, "-Infinity"),
-        ({1: "a", True: "b"}, {"1": "b"}),
+        ({True: "b"}, {"true": "b"}),
         ({3: "a", None: "b"}, {"3": "a", "None": "b"}),
-        ({1, 1}, [1]),
+        ({1}, [1]),
         (Frozen((1, 2)), {"inside": [1, 2]}),
     ],
     ids=str,
@@ -425,7 +376,8 @@ def test_what_cannot_be_written_is_not_and_nothing_is_raised(value: Any) -> None
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.complex_numbers()
-    | st.builds(object) | st.builds(SecretStr, st.text()) | st.sampled_from([*Colour, Path, ValueError("x"), Hostile()]),
+    | st.builds(object) | st.builds(SecretStr, st.text()) | st.builds(Hostile)
+    | st.sampled_from([*Colour, Path, ValueError("x")]),
     lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.builds(Plain, inner)
     | st.builds(Frozen, inner) | st.builds(Model, inside=inner)
     | st.dictionaries(st.text() | st.integers() | st.binary() | st.none() | st.booleans(), inner, max_size=3),
@@ -439,23 +391,7 @@ def test_any_value_at_all_becomes_json(value: Any) -> None:
     REDACTOR.output(value).encode("utf-8")
 
 
-@pytest.mark.timeout(40)
-@pytest.mark.parametrize(
-    "unit",
-    ["sk-", "sk-a-", "sk_a1", "ghp_", "xox", "eyJ", "eyJ-", "eyJaaaaaaaa.", "bearer ", "bearer a", "://", "://a:", "://:", "@",
-     "password", "password=", 'password:"', "password='\\", '\\"', "'", '"a":', "{", "[", "}", '{"a":', "4", "4 ", "4111 ",
-     "4111-1111 1111", "DE89", "DE89 ", "de89 3704", "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "a_", "aB", "A", "=", ":",
-     " : ", "[redacted]", "pin=", "tokens=1", "token=\\", "authorization: ", " ", "\n", "é"],
-)  # fmt: skip
-def test_a_long_hostile_text_takes_linear_time(unit: str) -> None:
-    """Anything worse than linear would take hours here, not seconds."""
-    text = unit * (200_000 // len(unit))
-
-    for hostile in (text, f"password={text}x", json.dumps({text: 1})):
-        REDACTOR.text(hostile)
-
-
-def test_json_inside_json_is_read_only_so_far() -> None:
+def test_json_inside_json_is_read_only_so_far_and_hidden_below() -> None:
     text: Any = {"pin": CANARY}
     for _ in range(14):
         text = json.dumps({"a": text}) if isinstance(text, str) else json.dumps(text)

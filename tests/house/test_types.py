@@ -44,6 +44,7 @@ def reported() -> dict[tuple[str, int, str], str]:
     }
 
 
+@pytest.mark.proves("TC-29", "TC-48", "TC-54")
 @pytest.mark.node
 @pytest.mark.timeout(300)
 def test_the_public_types_are_what_they_are_promised_to_be() -> None:

@@ -61,7 +61,7 @@ class Program:
 
     @property
     def output(self) -> str:
-        """What the program really prints: the document leaves out the system message, a line, and the last blank one."""
+        """What is really printed: the document leaves out the system message, a line, and the last blank one."""
         prompt = re.search(r'^SYSTEM_PROMPT = """\n(.*?)\n""".strip\(\)$', self.original, re.DOTALL | re.MULTILINE)
         assert prompt
         system = json.dumps({"role": "system", "content": prompt[1]}, indent=2).strip("{}")

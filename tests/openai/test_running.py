@@ -116,7 +116,7 @@ def test_a_handler_returns_a_tuple_or_a_result(facade: Facade, returned: Any) ->
 def test_a_handler_that_returns_anything_else_is_a_type_error_that_names_the_class(
     facade: Facade, returned: Any
 ) -> None:
-    with pytest.raises(TypeError, match="^forecast handler must return ToolHandlerResult or a tuple"):
+    with pytest.raises(TypeError, match=r"^forecast handler must return ToolHandlerResult or a tuple"):
         run(facade, forecast_of(facade, returning(returned)))
 
 

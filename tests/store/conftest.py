@@ -13,6 +13,7 @@ from handrail.store import open_store
 from handrail.store.store import Store
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres
+from tests.store.fragile import Fragile, fragile_database
 
 
 @pytest.fixture(params=DATABASES)
@@ -36,3 +37,10 @@ async def kept(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator
         return
     async with open_store(new_database(request.param, tmp_path, request)) as opened:
         yield opened
+
+
+@pytest.fixture(params=DATABASES)
+async def fragile(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Fragile]:
+    """A database that can be taken away and comes back, of each kind."""
+    async with fragile_database(request.param, tmp_path, request) as database:
+        yield database

@@ -124,7 +124,7 @@ def _last_group(run: str, groups: Sequence[tuple[int, int]], first: int) -> int 
         digits += run[start:end]
         if len(digits) > 19:
             break
-        if is_card(digits):
+        if len(digits) >= 13 and is_card(digits):
             found = last
     return found
 

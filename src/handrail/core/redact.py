@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"[0-9]+(?![A-Za-z0-9])")
 _LONGEST_NAME = 96
 
 _LEVELS = 8
-"""How many texts of JSON inside texts of JSON are read."""
+"""How many texts of JSON inside texts of JSON are read; what is deeper is hidden as a whole."""
 _DEPTH = 100
 """How deep values are walked."""
 _REMEMBERED = 4_096
@@ -125,10 +125,10 @@ class Redactor:
         return clean
 
     def _key(self, name: Any) -> str:
-        if isinstance(name, str):
-            return encodable(str.__str__(name))
         if isinstance(name, self._types):
             return HIDDEN
+        if isinstance(name, str):
+            return encodable(str.__str__(name))
         return next(iter(to_jsonable_python({name: None}, inf_nan_mode="strings", fallback=_name_of)))
 
     def _model(self, model: BaseModel, depth: int) -> Any:
@@ -183,8 +183,9 @@ class Redactor:
     # Texts.
 
     def _text(self, text: str, level: int) -> str:
-        if level < _LEVELS and (parsed := _parsed(text)) is not None:
-            clean = self._read(parsed, level + 1)
+        parsed = _parsed(text)
+        if parsed is not None:
+            clean = self._read(parsed, level + 1) if level < _LEVELS else HIDDEN
             # What has nothing to hide stays as it was written. It is looked through all the same: of two members of
             # one name only the last was read.
             return self._without_patterns(text) if clean is parsed else compact_json(clean)

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-import warnings
 from collections.abc import Callable
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, cast, overload
@@ -13,6 +12,12 @@ from typing_extensions import TypeVar
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
+from handrail.define.definition import (
+    lowered_or_none,
+    rooted,
+    tool_def_for_chat_completions_api,
+    tool_def_for_responses_api,
+)
 from handrail.define.toolcall import (
     AnyToolCall,
     StandardToolCall,
@@ -25,7 +30,6 @@ from handrail.define.toolcall import (
     succeeded,
 )
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, ToolError
-from handrail.schema import strict
 from handrail.schema.arguments import Arguments, parser
 from handrail.schema.tidy import tidy
 
@@ -278,58 +282,3 @@ def from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
         timeout=model.model_tool_timeout,
         strict=model.model_tool_strict,
     )
-
-
-def tool_def_for_chat_completions_api(
-    name: str, description: str | None, strict: bool, schema: dict[str, Any]
-) -> "ChatCompletionToolParam":
-    """A definition for Chat Completions."""
-    parameters, strict = _parameters(name, strict, schema)
-    function: dict[str, Any] = {"name": name}
-    if strict:
-        function["strict"] = True
-    if description:
-        function["description"] = description
-    if parameters["properties"]:
-        function["parameters"] = parameters
-    return cast(Any, {"type": "function", "function": function})
-
-
-def tool_def_for_responses_api(
-    name: str, description: str | None, strict: bool, schema: dict[str, Any]
-) -> "FunctionToolParam":
-    """A definition for Responses."""
-    parameters, strict = _parameters(name, strict, schema)
-    definition: dict[str, Any] = {"type": "function", "name": name, "parameters": parameters, "strict": strict}
-    if description:
-        definition["description"] = description
-    return cast(Any, definition)
-
-
-def _parameters(name: str, wants_strict: bool, schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    if wants_strict and (lowered := lowered_or_none(schema, name=name)):
-        return lowered.schema, True
-    return _object(schema), False
-
-
-def _object(schema: dict[str, Any]) -> dict[str, Any]:
-    """The arguments alone: the tool's own name and description are said elsewhere."""
-    rest = {key: value for key, value in rooted(schema).items() if key not in ("title", "description", "type")}
-    return {"type": "object", "properties": {}, "required": [], **rest}
-
-
-def rooted(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a recursive model, which Pydantic writes as a reference only, with its definition at the root."""
-    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
-    target = schema.get("$defs", {}).get(name)
-    return {**target, "$defs": schema["$defs"]} if target else schema
-
-
-def lowered_or_none(schema: dict[str, Any], *, name: str | None = None) -> strict.Lowered | None:
-    """The schema for strict mode; None, with a warning, where strict mode cannot say it."""
-    try:
-        return strict.lower({"additionalProperties": False, **_object(schema)}, strict.OPENAI)
-    except strict.NotRepresentable as reason:
-        if name is not None:
-            warnings.warn(f"`{name}` goes out non-strict: {reason}.", stacklevel=4)
-        return None

@@ -11,7 +11,7 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError, InvalidArgumentsError, ToolDefinitionError, shorten
 from handrail.formats.definitions import Definitions, Diagnostic, Mode, Wired, assemble, decoded, fitted_name, wanted
 from handrail.formats.incoming import read, text_of, unfinished
-from handrail.formats.outgoing import Renamed, described, fitted_parameters, plain_object, rendered, with_properties
+from handrail.formats.outgoing import Renamed, fitted_parameters, plain_object, rendered, with_properties
 from handrail.schema import strict
 from handrail.schema.raw import RawSchema
 from handrail.schema.tidy import subschemas
@@ -73,7 +73,7 @@ def _wire(tool: Tool[..., Any]) -> Wired:
 
 def _definition(tool: Tool[..., Any], name: str, renamed: Renamed) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The definition around a schema, and what was left out of it: the API refuses an example that does not fit."""
-    definition: dict[str, Any] = {"name": name, "description": described(tool), "input_schema": renamed.schema}
+    definition: dict[str, Any] = {"name": name, "description": tool.description, "input_schema": renamed.schema}
     examples: list[Any] = []
     left_out: tuple[str, ...] = ()
     for text in map(compact_json, tool.examples):

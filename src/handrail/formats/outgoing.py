@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import jsonschema_rs
 from msgspec import Struct, structs
 
-from handrail.core.text import compact_json, encodable
+from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.errors import shorten
@@ -23,17 +23,12 @@ _BY_NAME: Final = frozenset({"dependencies", "dependentRequired", "dependentSche
 """What else in a schema speaks of properties by their names."""
 
 
-def described(tool: Tool[..., Any]) -> str:
-    """The description, as every wire can carry it."""
-    return encodable(tool.description)
-
-
 def with_examples(tool: Tool[..., Any]) -> str:
     """The description, with the examples in it, for an API that has no field for them."""
     if not tool.examples:
-        return described(tool)
+        return tool.description
     lines = "\n".join(compact_json(example) for example in tool.examples)
-    return f"{described(tool)}\n\nExamples of arguments:\n{lines}".strip()
+    return f"{tool.description}\n\nExamples of arguments:\n{lines}".strip()
 
 
 def rendered(result: ToolResult) -> tuple[str, bool]:

@@ -51,7 +51,7 @@ class Audit:
         self._arrived = asyncio.Event()
         self._hurry = asyncio.Event()
         self._moved = asyncio.Condition()
-        self._accepted = self._done = self._untold = 0
+        self._accepted = self._done = self._wanted = self._untold = 0
         self._closed = False
         self._task = asyncio.create_task(self._write_on(), name="handrail:audit")
         self.written = 0
@@ -92,7 +92,7 @@ class Audit:
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Wait until everything that was noted so far is in the database; `TimeoutError` if that takes too long."""
-        noted = self._accepted
+        noted = self._wanted = self._accepted
         self._hurry.set()
         async with asyncio.timeout(timeout), self._moved:
             await self._moved.wait_for(lambda: self._done >= noted)
@@ -158,7 +158,7 @@ class Audit:
     def _take(self) -> list[dict[str, Any]]:
         with self._adding:
             rows = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
-            if len(self._queue) < self._batch:
+            if len(self._queue) < self._batch and self._done + len(rows) >= self._wanted:
                 self._hurry.clear()
             if not self._queue:
                 self._arrived.clear()

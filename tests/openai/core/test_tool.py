@@ -50,7 +50,7 @@ def test_calls_run_one_after_the_other() -> None:
 @pytest.mark.proves("TC-D1")
 def test_an_error_ends_the_row_and_reaches_the_caller() -> None:
     log: list[str] = []
-    with pytest.raises(LookupError, match="^bad$"):
+    with pytest.raises(LookupError, match=r"^bad$"):
         GROUP.run_tool_calls(calls("one", "bad", "two"), log)
     assert log == ["one begins", "one ends", "bad begins"]
 
@@ -62,6 +62,6 @@ def test_a_coroutine_is_no_result_here() -> None:
 
     with (
         pytest.warns(RuntimeWarning, match="never awaited"),
-        pytest.raises(TypeError, match="^late handler must return"),
+        pytest.raises(TypeError, match=r"^late handler must return"),
     ):
         late.model_tool_run_tool_call({"call_id": "c", "name": "late", "arguments": "{}"}, None)

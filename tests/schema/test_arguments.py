@@ -1,0 +1,157 @@
+"""Between JSON text and validated arguments: what goes in, what a handler sees, what keys and policies see."""
+
+import json
+from collections.abc import Callable
+from datetime import date
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import jsonschema_rs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, TypeAdapter
+
+from handrail import InvalidArgumentsError, ToolArgsParseError, ToolContext, tool
+from handrail.schema.arguments import from_annotations, output_schema
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Line(BaseModel):
+    sku: str = Field(alias="SKU")
+    count: int = 1
+    children: list["Line"] = []
+
+
+FIELDS: dict[str, Any] = {
+    "colour": Colour,
+    "day": date,
+    "lines": list[Line],
+    "size": Annotated[Literal["S", "M"] | None, Field(default=None)],
+    "share": Annotated[float, Field(default=0.5, ge=0, le=1)],
+}
+
+
+def test_arguments_are_parsed_into_types_and_dumped_into_what_was_sent() -> None:
+    arguments = from_annotations(FIELDS)
+    sent = {"colour": "red", "day": "2030-01-02", "lines": [{"SKU": "a", "children": [{"SKU": "b"}]}]}
+
+    parsed = arguments.parse(json.dumps(sent))
+
+    assert (parsed["colour"], parsed["day"], parsed["size"], parsed["share"]) == (
+        Colour.RED,
+        date(2030, 1, 2),
+        None,
+        0.5,
+    )
+    assert parsed["lines"][0].children[0].sku == "b"
+    assert arguments.dump(parsed) == {
+        "colour": "red",
+        "day": "2030-01-02",
+        "lines": [{"SKU": "a", "count": 1, "children": [{"SKU": "b", "count": 1, "children": []}]}],
+        "size": None,
+        "share": 0.5,
+    }
+    assert arguments.parse(json.dumps(arguments.dump(parsed))) == parsed
+
+
+def test_the_schema_is_without_the_titles_that_say_nothing() -> None:
+    schema = from_annotations(FIELDS).input_schema
+
+    jsonschema_rs.meta.validate(schema)
+    assert '"title"' not in json.dumps(schema)
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["colour", "day", "lines"]
+
+
+@pytest.mark.proves("PH-44")
+@pytest.mark.parametrize("text", ["", "{}", " {} "])
+def test_empty_text_means_no_arguments(text: str) -> None:
+    open_to_all = from_annotations({"size": Annotated[int, Field(default=3)]})
+
+    assert open_to_all.parse(text) == {"size": 3}
+    assert open_to_all.careful()(text) == {"size": 3}
+
+
+def test_arguments_that_are_not_closed_pass_over_what_they_do_not_know() -> None:
+    assert from_annotations({"a": int}, closed=False).parse('{"a": 1, "b": 2}') == {"a": 1}
+    with pytest.raises(InvalidArgumentsError):
+        from_annotations({"a": int}).parse('{"a": 1, "b": 2}')
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema"),
+    [
+        (None, None),
+        (str, None),
+        (Any, None),
+        (object, None),
+        (type(None), None),
+        (Callable[[], int], None),
+        (ToolContext, None),
+        (int, {"type": "integer"}),
+        (list[date], {"type": "array", "items": {"type": "string", "format": "date"}}),
+        ("NotDefined", None),
+    ],
+)
+def test_the_schema_of_an_answer_is_told_where_it_says_something(annotation: Any, schema: Any) -> None:
+    assert output_schema(annotation) == schema
+
+
+# What a handler sees
+
+HINTS: dict[str, tuple[Any, type | tuple[type, ...]]] = {
+    "number": (int, int),
+    "share": (float, float),
+    "flag": (bool, bool),
+    "text": (str, str),
+    "maybe": (int | None, (int, type(None))),
+    "words": (list[str], list),
+    "scores": (dict[str, int], dict),
+    "colour": (Colour, Colour),
+    "day": (date, date),
+    "line": (Line, Line),
+    "pair": (tuple[int, str], tuple),
+    "many": (frozenset[int], frozenset),
+}
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+keys = st.text() | st.sampled_from(["SKU", "count", "children"])
+json_values = st.recursive(
+    leaves | st.sampled_from(["red", "2030-01-02", "1", "no", "nan"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
+    max_leaves=5,
+)
+fitting = {
+    "number": st.integers(),
+    "share": st.floats(),
+    "flag": st.booleans() | st.sampled_from(["false", "yes", 0]),
+    "colour": st.just("red"),
+    "day": st.dates().map(str),
+    "line": st.builds(lambda sku: {"SKU": sku}, st.text()),
+    "words": st.lists(st.text()),
+    "pair": st.tuples(st.integers(), st.text()),
+}
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@given(data=st.data())
+@pytest.mark.proves("GC-42", "GC-18")
+def test_a_handler_only_ever_sees_values_of_its_types(read_only: bool, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(HINTS)))
+    value = data.draw(fitting.get(name, json_values) | json_values)
+    annotation, expected = HINTS[name]
+
+    def handler(value: Any) -> None: ...
+
+    handler.__annotations__["value"] = annotation
+    made = tool(read_only=read_only)(handler)
+    try:
+        seen = made.parse(json.dumps({"value": value}))["value"]
+    except (InvalidArgumentsError, ToolArgsParseError):
+        return
+    assert isinstance(seen, expected)
+    TypeAdapter(annotation).validate_python(seen, strict=True)

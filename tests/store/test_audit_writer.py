@@ -1,0 +1,226 @@
+"""Events are written behind the caller's back: in batches, in order, and without loss while the database is away."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from handrail.core.events import BreakerTurned, Event
+from handrail.store import open_store
+from handrail.store.store import Store
+from tests.postgres import PostgresServer
+from tests.store.fragile import Fragile
+from tests.store.proxy import proxied
+
+
+def an_event(number: int = 0, session_id: str = "s") -> Event:
+    return BreakerTurned(at=1000.0 + number, session_id=session_id, tool_name=f"tool-{number}", state="open")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that happens in the background."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def tools(store: Store) -> list[str | None]:
+    return [row.tool for row in await store.audit.query(kind=BreakerTurned, limit=10_000)]
+
+
+def expected(*numbers: int) -> list[str]:
+    return [f"tool-{number}" for number in numbers]
+
+
+# Batches.
+
+
+async def test_telling_the_audit_writes_nothing_yet(url: str) -> None:
+    async with open_store(url, audit_seconds=60.0) as store:
+        for number in range(5):
+            store.audit(an_event(number))
+
+        assert (store.audit.waiting, store.audit.written) == (5, 0)
+        assert await tools(store) == []
+
+
+async def test_a_full_batch_is_written_at_once(url: str) -> None:
+    async with open_store(url, audit_seconds=60.0, audit_batch=4) as store:
+        for number in range(10):
+            store.audit(an_event(number))
+        await until(lambda: store.audit.written >= 8)
+
+        assert store.audit.waiting == 2
+        assert await tools(store) == expected(*range(8))
+
+
+async def test_what_is_less_than_a_batch_is_written_after_a_while(url: str) -> None:
+    async with open_store(url, audit_seconds=0.05) as store:
+        store.audit(an_event())
+        await until(lambda: store.audit.written == 1)
+
+        assert await tools(store) == expected(0)
+
+
+async def test_flush_waits_for_everything_that_was_told(url: str) -> None:
+    async with open_store(url, audit_seconds=60.0, audit_batch=7) as store:
+        for number in range(50):
+            store.audit(an_event(number))
+
+        await store.audit.flush()
+
+        assert store.audit.waiting == 0
+        assert await tools(store) == expected(*range(50))
+
+
+async def test_flush_with_nothing_to_write_returns(store: Store) -> None:
+    await store.audit.flush(timeout=5.0)
+
+    assert store.audit.written == 0
+
+
+async def test_closing_writes_what_is_left(url: str) -> None:
+    async with open_store(url, audit_seconds=60.0) as store:
+        store.audit(an_event(1))
+
+    async with open_store(url) as after:
+        assert await tools(after) == expected(1)
+    store.audit(an_event(2))  # Nobody writes it any more.
+    assert store.audit.dropped == 1
+
+
+async def test_threads_may_tell_the_audit_too(store: Store) -> None:
+    def tell(start: int) -> None:
+        for number in range(start, start + 50):
+            store.audit(an_event(number))
+
+    await asyncio.gather(*(asyncio.to_thread(tell, start) for start in (0, 50, 100)))
+    await store.audit.flush()
+
+    assert await tools(store) == expected(*range(150))
+    assert sorted(row.number for row in await store.audit.query(limit=1000)) == list(range(150))
+
+
+async def test_two_writers_do_not_get_in_each_others_way(url: str) -> None:
+    async with open_store(url) as first, open_store(url) as second:
+        for number in range(20):
+            (first if number % 2 else second).audit(an_event(number))
+        await asyncio.gather(first.audit.flush(), second.audit.flush())
+
+        assert await tools(first) == expected(*range(20))
+        assert len({row.writer for row in await first.audit.query()}) == 2
+
+
+# A database that is away.
+
+
+async def test_what_happens_while_the_database_is_away_is_written_when_it_is_back(fragile: Fragile) -> None:
+    async with open_store(fragile.url, timeout=0.3, audit_seconds=0.0, audit_batch=5) as store:
+        store.audit(an_event(0))
+        await store.audit.flush()
+        await fragile.go_away()
+        started = time.perf_counter()
+        for number in range(1, 20):
+            store.audit(an_event(number))
+        assert time.perf_counter() - started < 0.3  # Nobody waits for the database.
+        with pytest.raises(TimeoutError):
+            await store.audit.flush(timeout=0.5)
+        assert store.audit.written == 1
+
+        await fragile.come_back()
+        await store.audit.flush(timeout=30.0)
+
+        assert await tools(store) == expected(*range(20))
+        assert (store.audit.dropped, store.audit.waiting) == (0, 0)
+
+
+async def test_what_has_to_be_dropped_is_counted_logged_and_noted_in_the_audit(
+    fragile: Fragile, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"audit_seconds": 0.0, "audit_batch": 5, "audit_waiting": 10}
+    async with open_store(fragile.url, timeout=0.3, **options) as store:
+        await fragile.go_away()
+        for number in range(25):
+            store.audit(an_event(number))
+        assert (store.audit.dropped, store.audit.waiting) == (15, 10)
+
+        await fragile.come_back()
+        await store.audit.flush(timeout=30.0)
+        store.audit(an_event(30))
+        await store.audit.flush(timeout=30.0)
+
+        assert await tools(store) == expected(*range(10), 30)
+        gaps = await store.audit.query(kind="events_dropped")
+        assert sum(gap.detail["count"] for gap in gaps) == 15
+    assert [record.levelno for record in caplog.records if "drops events" in record.message] == [logging.ERROR]
+
+
+async def test_closing_does_not_wait_for_ever_and_says_what_was_lost(
+    fragile: Fragile, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_store(fragile.url, timeout=0.3, audit_seconds=0.0) as store:
+        await fragile.go_away()
+        store.audit(an_event())
+
+    assert store.audit.dropped == 1
+    assert "1 rows could not be written" in caplog.text
+
+
+@pytest.mark.postgres
+async def test_a_batch_whose_answer_got_lost_is_not_written_twice(postgres: PostgresServer) -> None:
+    name = postgres.new_database().rpartition("/")[2]
+    async with (
+        proxied(postgres.port) as proxy,
+        open_store(postgres.url(name, port=proxy.port), audit_seconds=60.0) as store,
+    ):
+        for number in range(5):
+            store.audit(an_event(number))
+        proxy.lose = b"COMMIT\0"
+
+        await store.audit.flush(timeout=30.0)
+
+        assert proxy.lost == 1
+        assert await tools(store) == expected(*range(5))
+
+
+REFUSING = {
+    "sqlite": (
+        "CREATE TRIGGER picky BEFORE INSERT ON handrail_audit WHEN NEW.session_id = 'odd' "
+        "BEGIN SELECT RAISE(ABORT, 'odd'); END"
+    ),
+    "postgresql": "ALTER TABLE handrail_audit ADD CONSTRAINT picky CHECK (session_id <> 'odd')",
+}
+
+
+async def test_a_row_that_the_database_refuses_does_not_hold_up_the_others(
+    store: Store, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = create_async_engine(url)
+    async with engine.begin() as connection:
+        await connection.execute(text(REFUSING[engine.dialect.name]))
+    await engine.dispose()
+
+    for number in range(5):
+        store.audit(an_event(number, session_id="odd" if number == 2 else "s"))
+    await store.audit.flush(timeout=30.0)
+    store.audit(an_event(5))
+    await store.audit.flush(timeout=30.0)
+
+    assert await tools(store) == expected(0, 1, 3, 4, 5)
+    assert store.audit.dropped == 1
+    assert [gap.detail["count"] for gap in await store.audit.query(kind="events_dropped")] == [1]
+    assert "cannot hold an event" in caplog.text
+
+
+async def test_an_event_that_makes_no_sense_stops_nothing(store: Store) -> None:
+    with pytest.raises(TypeError):
+        store.audit(BreakerTurned(at="now", session_id="s", tool_name="t", state="open"))  # type: ignore[arg-type]
+    store.audit(an_event(1))
+    await store.audit.flush()
+
+    assert await tools(store) == expected(1)

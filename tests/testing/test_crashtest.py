@@ -1,0 +1,47 @@
+"""The crash test itself, on a real database, with real kills."""
+
+from pathlib import Path
+
+import pytest
+
+from handrail.testing.crashtest import STEPS, Report, Try, crashtest
+
+
+async def test_no_effect_is_doubled_lost_or_falsely_reported_when_a_process_is_killed(tmp_path: Path) -> None:
+    steps = ("after claim", "after effect", "after settle")
+
+    report = await crashtest(f"sqlite+aiosqlite:///{tmp_path / 'crash.db'}", steps=steps)
+
+    assert (report.double, report.lost, report.false) == (0, 0, 0), str(report)
+    assert {(one.step, one.verified) for one in report.tries} == {
+        (step, told) for step in steps for told in (False, True)
+    }
+    assert any(said == "outcome_unknown" for one in report.tries for said, _ in one.answers)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_every_step_of_the_line_survives_a_kill(tmp_path: Path) -> None:
+    report = await crashtest(f"sqlite+aiosqlite:///{tmp_path / 'crash.db'}")
+
+    assert (report.double, report.lost, report.false) == (0, 0, 0), str(report)
+    assert len(report.tries) == 2 * len(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("effects", "answers", "counts"),
+    [
+        (2, [("ok", 1), ("ok", 2)], (1, 0, 0)),
+        (0, [("ok", 0), ("ok", 0)], (0, 0, 1)),
+        (1, [("tool_execution_failed", 1), ("ok", 1)], (0, 0, 1)),
+        (0, [("cancelled", 0), ("cancelled", 0)], (0, 1, 0)),
+        (0, [("outcome_unknown", 0), ("outcome_unknown", 0)], (0, 0, 0)),
+        (1, [("tool_execution_failed", 0), ("ok", 1)], (0, 0, 0)),
+    ],
+)
+def test_a_report_counts_what_is_wrong(
+    effects: int, answers: list[tuple[str, int]], counts: tuple[int, int, int]
+) -> None:
+    report = Report(tries=(Try(step="after claim", verified=False, effects=effects, answers=tuple(answers)),))
+
+    assert (report.double, report.lost, report.false) == counts
