@@ -49,6 +49,13 @@ async def test_occurrences_that_overlap_are_more_than_one(desk: Desk) -> None:
     assert await edited(desk, b"banana", "ana", "x", replace_all=True) == b"bxna"
 
 
+async def test_each_occurrence_is_named_by_the_line_on_which_it_begins(desk: Desk) -> None:
+    path = desk.work / "a.txt"
+    path.write_text("x\na\nb\na\nb\n")
+    answer = await desk.answer(EditFileTool(), file_path=str(path), old_text="a\nb", new_text="c", replace_all=True)
+    assert answer == f"Replaced 2 occurrences in `{path}`, on line 2, 4."
+
+
 async def test_many_occurrences_are_counted(desk: Desk) -> None:
     path = desk.work / "a.txt"
     path.write_text("a\n" * 12)
@@ -59,11 +66,11 @@ async def test_many_occurrences_are_counted(desk: Desk) -> None:
 
 async def test_a_text_that_does_not_occur_is_refused(desk: Desk) -> None:
     path = desk.work / "a.txt"
-    path.write_text("one\n")
-    for old in ("two", "1\tone", "One", "one\n\n", "\ufeffone"):
+    path.write_text("\ufeffone\n")
+    for old in ("two", "1\tone", "One", "one\n\n", "\ufeffone"):  # the mark is not part of the text
         failure = await desk.failure(EditFileTool(), file_path=str(path), old_text=old, new_text="x")
         assert failure.message.startswith(f"`old_text` does not occur in `{path}`.")
-    assert path.read_text() == "one\n"
+    assert path.read_text() == "\ufeffone\n"
 
 
 @pytest.mark.parametrize(("old", "new"), [("one", "one"), ("one\n", "one\r\n")])

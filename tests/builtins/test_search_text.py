@@ -79,16 +79,6 @@ async def test_what_is_not_searched_is_said(desk: Desk) -> None:
     assert text == f"{desk.work}/latin:1: needle �\n[Not searched: 1 binary files, 1 files that are too large.]"
 
 
-async def test_a_file_that_grows_while_it_is_read_is_not_read_for_ever(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (desk.work / "a.txt").write_bytes(b"needle" * 1_000)
-    small = os.stat_result((0o100644, 1, 1, 1, 0, 0, 10, 0, 0, 0))
-    monkeypatch.setattr(os, "fstat", lambda fd: small)
-    text = await desk.answer(SearchTextTool(max_file_bytes=100), pattern="needle")
-    assert text == "[No line matches.]\n[Not searched: 1 files that are too large.]"
-
-
 async def test_files_that_cannot_be_read_are_counted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     (desk.work / "a.txt").write_text("needle")
     real = os.open

@@ -39,3 +39,51 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+PAY = """
+import asyncio, json, os, sys
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.store import open_store
+
+url, effects, how, turn = sys.argv[1:5]
+
+@tool(key=("invoice",), timeout=0.5)
+async def pay(invoice: str, context: ToolContext) -> str:
+    "Pay an invoice."
+    if how == "hang before":
+        print("running", flush=True)
+        await asyncio.get_running_loop().create_future()
+    with open(effects, "a") as file:
+        file.write(context.idempotency_key + chr(10))
+    if how == "hang after":
+        print("running", flush=True)
+        while True:  # Not even the timer can stop it.
+            pass
+    return "paid " + invoice
+
+async def main():
+    async with open_store(url) as store:
+        rail = Executor([pay], policy=Policy([Rule.allow("pay")]), ledger=store.ledger, approvals=store.approvals,
+            lease_grace=0.5 if how.startswith("hang") else 60.0)
+        context = ToolContext(session_id="s-1", customer_id="c-1", turn=int(turn))
+        print("ready", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        call = ToolCall(id=f"call-{os.getpid()}", name="pay", arguments_json='{"invoice":"i-1"}')
+        result = await rail.run(call, context)
+        print(json.dumps([result.error.code if result.error else None, result.metadata.get("replayed", False)]))
+
+asyncio.run(main())
+"""
+
+APPROVE = """
+import asyncio, sys
+from handrail.store import open_store
+
+async def main():
+    async with open_store(sys.argv[1]) as store:
+        (asked,) = await store.approvals.pending()
+        await store.approvals.approve(asked.token, by="operator", who="ann", reason="checked")
+
+asyncio.run(main())
+"""

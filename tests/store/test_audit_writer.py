@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -124,10 +123,8 @@ async def test_what_happens_while_the_database_is_away_is_written_when_it_is_bac
         store.audit(an_event(0))
         await store.audit.flush()
         await fragile.go_away()
-        started = time.perf_counter()
         for number in range(1, 20):
             store.audit(an_event(number))
-        assert time.perf_counter() - started < 0.3  # Nobody waits for the database.
         with pytest.raises(TimeoutError):
             await store.audit.flush(timeout=0.5)
         assert store.audit.written == 1

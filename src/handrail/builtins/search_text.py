@@ -1,6 +1,5 @@
 """`search_text`: the lines of files that hold a text or match a regular expression."""
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final
@@ -126,12 +125,11 @@ class _Search:
     def _text(self, place: Place) -> str | None:
         try:
             with place.explained(), place.open() as file:
-                size = os.fstat(file.fileno()).st_size
-                data = file.read(self._max_file_bytes + 1) if size <= self._max_file_bytes else None
+                data = file.read(self._max_file_bytes + 1)
         except ToolError:  # no right to read it, gone, or swapped for a link since it was seen
             self._left_out["files that cannot be read"] += 1
             return None
-        if data is None or len(data) > self._max_file_bytes:
+        if len(data) > self._max_file_bytes:
             self._left_out["files that are too large"] += 1
             return None
         if b"\0" in data:

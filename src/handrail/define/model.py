@@ -97,6 +97,7 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
             if name != cls.model_tool_name():
                 raise AssertionError(f"A call of `{name}` was given to `{cls.model_tool_name()}`.")
             cls._answers_to = name
+        # What `model_validate_json` does, without its checks of options, which take as long as the validation.
         return cls.__pydantic_validator__.validate_json(arguments)
 
     @classmethod

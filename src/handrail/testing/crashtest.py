@@ -186,8 +186,7 @@ async def _run_child(url: str, world: str, name: str, call_id: str, step: str, v
         async def pay(invoice_id: str) -> str:
             """Pay an invoice."""
             fragile.at("before effect")
-            with Path(world).open("a", encoding="utf-8") as file:  # noqa: ASYNC230  # it must be on disk before the
-            kill
+            with Path(world).open("a", encoding="utf-8") as file:  # noqa: ASYNC230  # on disk before the kill
                 file.write(f"{invoice_id}\n")
                 file.flush()
                 os.fsync(file.fileno())

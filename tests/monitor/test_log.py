@@ -1,0 +1,364 @@
+"""One line for every fact: its name, its level, its fields, and no value."""
+
+import asyncio
+import json
+import logging
+import logging.handlers
+import queue
+from typing import Any
+
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolContext, ToolError, tool
+from handrail.authorize.limits import Breaker
+from handrail.core import events
+from handrail.core.redact import HIDDEN
+from handrail.core.values import Decision, Failure, ToolResult
+from handrail.errors import ToolNotFoundError
+from handrail.monitor import JsonFormatter, Log
+from tests.monitor.conftest import CONTEXT, IDS, Door, Lines, call, crash, ids_of, look, pay, refuse
+
+ALLOWED = Policy([Rule.allow("*")])
+
+
+# A call
+
+
+@pytest.mark.proves("PH-34", "PH-40", "PH-45", "PH-47", "GC-22")
+async def test_a_call_that_starts_is_told_with_its_ids_and_names(lines: Lines) -> None:
+    rail = Executor([look], listeners=[lines.log])
+
+    await rail.run(call("look", '{"days": 3, "city": "Rome"}'), CONTEXT)
+
+    line = lines.one("call_started")
+    assert ids_of(line) == IDS
+    assert (line.tool, line.agent_id, line.levelno) == ("look", "ann", logging.DEBUG)
+    assert line.argument_keys == ["city", "days"]
+    assert line.dependencies == ["bank", "clock"]
+    assert (line.pending, line.active) == (1, 1)
+    assert "Rome" not in str(line.__dict__)
+
+
+@pytest.mark.proves("PH-34")
+async def test_a_call_that_is_taken_on_and_has_to_wait_is_told_with_the_counts(lines: Lines) -> None:
+    door = Door()
+    rail = Executor([door.tool(), look], policy=ALLOWED, listeners=[lines.log])
+
+    first = asyncio.create_task(rail.run(call("wait"), CONTEXT))
+    await door.entered.wait()
+    second = asyncio.create_task(rail.run(call("look", id="c-2"), CONTEXT))
+    await asyncio.sleep(0)
+    waiting, started = lines.of("call_accepted"), lines.of("call_started")
+    door.opened.set()
+    await asyncio.gather(first, second)
+
+    assert [(line.call_id, line.pending, line.active) for line in waiting] == [("c-1", 1, 0), ("c-2", 2, 1)]
+    assert [(line.call_id, line.pending, line.active) for line in started] == [("c-1", 1, 1)]
+    assert ids_of(waiting[0]) == IDS
+    assert waiting[0].levelno == logging.DEBUG
+    assert [(line.pending, line.active) for line in lines.of("call_started")][-1] == (1, 1)
+
+
+async def test_the_dependencies_of_a_typed_context_are_told_by_their_type(lines: Lines) -> None:
+    class Bank:
+        pass
+
+    rail = Executor([look], listeners=[lines.log])
+
+    await rail.run(call("look"), ToolContext(session_id="s-1", deps=Bank()))
+
+    assert lines.one("call_started").dependencies == ["Bank"]
+
+
+@pytest.mark.proves("PH-50", "GC-23")
+async def test_a_call_that_is_over_is_told_with_what_came_of_it(lines: Lines) -> None:
+    rail = Executor([look], listeners=[lines.log])
+
+    await rail.run(call("look"), CONTEXT)
+
+    line = lines.one("call_finished")
+    assert ids_of(line) == IDS
+    assert (line.tool, line.ok, line.output_length, line.levelno) == ("look", True, len("sunny"), logging.INFO)
+    assert not hasattr(line, "error")
+    assert (line.decision, line.rule, line.source) == ("allow", "default", "default")
+    assert line.duration_ms >= 0
+    assert "sunny" not in str(line.__dict__)
+
+
+@pytest.mark.proves("PH-41")
+async def test_a_tool_that_does_not_exist_is_told_with_the_log_dict_of_its_error(lines: Lines) -> None:
+    rail = Executor([look], listeners=[lines.log])
+
+    result = await rail.run(call("lok"), CONTEXT)
+
+    line = lines.one("call_finished")
+    assert result.error is not None
+    assert result.error.code == "tool_not_found"
+    assert ids_of(line) == IDS
+    assert line.error == ToolNotFoundError("lok").to_log_dict()
+    assert (line.tool, line.ok, line.levelno) == ("lok", False, logging.WARNING)
+
+
+@pytest.mark.proves("PH-87")
+@pytest.mark.parametrize(("name", "code"), [("crash", "tool_execution_failed"), ("fall", "outcome_unknown")])
+async def test_the_failure_of_a_handler_is_an_error_in_the_log(
+    name: str, code: str, lines: Lines, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool(name="fall")
+    async def fall() -> str:
+        """Break, having perhaps done something."""
+        raise RuntimeError("boom")
+
+    rail = Executor([crash, fall], policy=ALLOWED, listeners=[lines.log])
+
+    await rail.run(call(name), CONTEXT)
+
+    line = lines.one("call_finished")
+    assert (line.levelno, line.error) == (logging.ERROR, {"code": code, "retryable": False})
+    [own] = caplog.records
+    assert (own.name, own.levelno, own.getMessage()) == ("handrail", logging.ERROR, f"{name} failed")
+    assert "RuntimeError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("code", "level"),
+    [
+        *[(code, logging.INFO) for code in ("approval_required", "cancelled", "in_progress")],
+        *[(code, logging.WARNING) for code in ("tool_not_found", "invalid_arguments", "permission_denied")],
+        *[(code, logging.WARNING) for code in ("tool_args_parse_error", "refused_by_hook", "rate_limited")],
+        *[(code, logging.WARNING) for code in ("duplicate_call", "account_closed")],
+        *[(code, logging.ERROR) for code in ("tool_execution_failed", "outcome_unknown", "tool_timeout")],
+        ("unavailable", logging.ERROR),
+    ],
+)
+def test_how_bad_a_failure_is_shows_in_its_level(code: str, level: int, lines: Lines) -> None:
+    lines.log(finished(ToolResult(error=Failure(code=code, message="it is closed"))))
+
+    line = lines.one("call_finished")
+    assert line.levelno == level
+    assert "it is closed" not in str(line.__dict__)
+
+
+def test_a_slow_call_is_a_warning_and_one_that_was_not_recorded_an_error(lines: Lines) -> None:
+    lines.log(finished(ToolResult(output="x"), slow=True))
+    lines.log(finished(ToolResult(output="x", metadata={"recorded": False, "cached": "words"})))
+
+    slow, unrecorded = lines.of("call_finished")
+    assert (slow.slow, slow.levelno) == (True, logging.WARNING)
+    assert (unrecorded.recorded, unrecorded.levelno) == (False, logging.ERROR)
+    assert not hasattr(unrecorded, "cached")
+
+
+def finished(result: ToolResult, **fields: Any) -> events.CallFinished:
+    return events.CallFinished(at=0.0, session_id="s-1", call=call("look"), result=result, **fields)
+
+
+# Calls that arrive again
+
+
+@pytest.mark.proves("PH-32")
+@pytest.mark.parametrize("options", [{}, {"read_only": True}], ids=["an effect", "a read"])
+async def test_a_second_arrival_of_a_running_call_is_told_as_ignored(options: dict[str, Any], lines: Lines) -> None:
+    door = Door()
+    rail = Executor([door.tool(**options)], policy=ALLOWED, listeners=[lines.log])
+
+    first = asyncio.create_task(rail.run(call("wait"), CONTEXT))
+    await door.entered.wait()
+    second = asyncio.create_task(rail.run(call("wait"), CONTEXT))
+    await asyncio.sleep(0)
+    door.opened.set()
+    results = await asyncio.gather(first, second)
+
+    line = lines.one("call_ignored")
+    assert (line.reason, line.tool, line.levelno) == ("already_pending", "wait", logging.INFO)
+    assert ids_of(line) == IDS
+    assert [result.output for result in results] == ["open", "open"]
+    assert len(lines.of("call_started")) == len(lines.of("call_finished")) == 1
+
+
+@pytest.mark.proves("PH-33")
+@pytest.mark.parametrize("name", ["pay", "look"])
+async def test_a_second_arrival_of_a_call_that_has_run_is_told_as_ignored(name: str, lines: Lines) -> None:
+    rail = Executor([pay, look], policy=ALLOWED, listeners=[lines.log])
+
+    await rail.run(call(name), CONTEXT)
+    await rail.run(call(name), CONTEXT)
+
+    line = lines.one("call_ignored")
+    assert (line.reason, line.tool, line.levelno) == ("already_executed", name, logging.INFO)
+    assert ids_of(line) == IDS
+    assert len(lines.of("call_started")) == len(lines.of("call_finished")) == 1
+
+
+@pytest.mark.parametrize("name", ["pay", "look"])
+async def test_counts_come_back_to_nothing(name: str, lines: Lines) -> None:
+    rail = Executor([pay, look, crash, refuse], policy=ALLOWED, listeners=[lines.log])
+
+    for arrival in (call(name), call(name), call("crash", id="c-2"), call("refuse", id="c-3"), call("no", id="c-4")):
+        await rail.run(arrival, CONTEXT)
+    await rail.run(call(name, '{"wrong": []}', id="c-5"), CONTEXT)
+    await rail.run(call("look", id="c-9"), CONTEXT)
+
+    last = lines.of("call_started")[-1]
+    assert (last.pending, last.active) == (1, 1)
+
+
+# Decisions and breakers
+
+
+async def test_a_decision_is_told_with_its_rule_its_source_and_its_reason(lines: Lines) -> None:
+    policy = Policy([Rule.deny("look", reason="closed on Sundays"), Rule.ask("pay", by="operator")])
+    rail = Executor([look, pay], policy=policy, listeners=[lines.log])
+
+    await rail.run(call("look"), CONTEXT)
+    await rail.run(call("pay"), CONTEXT)
+
+    denied, asked = lines.of("decision_made")
+    assert (denied.decision, denied.decision_reason, denied.source) == ("deny", "closed on Sundays", "code")
+    assert "look" in denied.rule
+    assert ids_of(denied) == IDS
+    assert (asked.decision, asked.by, asked.observed, asked.levelno) == ("ask", "operator", False, logging.INFO)
+    assert [line.error["code"] for line in lines.of("call_finished")] == ["permission_denied", "approval_required"]
+
+
+async def test_what_a_tools_own_check_says_is_for_the_model_only(lines: Lines) -> None:
+    def check(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
+        raise ToolError(f"{arguments['city']} is not yours")
+
+    @tool(read_only=True, permission_check=check)
+    async def visit(city: str) -> str:
+        """Go there."""
+        return "there"
+
+    rail = Executor([visit], listeners=[lines.log])
+
+    result = await rail.run(call("visit", '{"city": "Rome"}'), CONTEXT)
+
+    assert "Rome" in result.for_model()
+    assert lines.one("decision_made").rule == "permission_check"
+    assert not any("Rome" in str(record.__dict__) for record in lines.records)
+
+
+async def test_a_breaker_that_opens_is_a_warning(lines: Lines) -> None:
+    rail = Executor([crash], breaker=Breaker(failures=1), listeners=[lines.log])
+
+    await rail.run(call("crash"), CONTEXT)
+
+    line = lines.one("breaker_turned")
+    assert (line.tool, line.state, line.levelno) == ("crash", "open", logging.WARNING)
+
+
+# Other events
+
+
+async def test_progress_is_told_without_the_words_of_the_handler(lines: Lines) -> None:
+    @tool(read_only=True)
+    async def count(context: ToolContext[Any]) -> int:
+        """Count."""
+        context.progress("halfway to Rome", fraction=0.5)
+        return 2
+
+    await Executor([count], listeners=[lines.log]).run(call("count"), CONTEXT)
+
+    line = lines.one("progress")
+    assert (line.call_id, line.tool, line.fraction, line.levelno) == ("c-1", "count", 0.5, logging.DEBUG)
+    assert "Rome" not in str(line.__dict__)
+
+
+def test_plans_and_builds_are_told_by_names_and_counts(lines: Lines) -> None:
+    lines.log(events.ToolsBuilt(at=0.0, session_id="", tenant_id="acme", tool_names=("a", "b")))
+    lines.log(events.ToolsBuilt(at=0.0, session_id="", tenant_id="acme", tool_names=(), failed=("c",)))
+    lines.log(events.TurnPlanned(at=0.0, session_id="s-1", turn=2, guideline_ids=("g",), call_ids=("c-1",)))
+
+    built, failed = lines.of("tools_built")
+    assert (built.tenant_id, built.tool_count, built.tool_names, built.levelno) == ("acme", 2, ["a", "b"], logging.INFO)
+    assert (failed.tool_count, failed.failed, failed.levelno) == (0, ["c"], logging.WARNING)
+    planned = lines.one("turn_planned")
+    assert (planned.turn, planned.guideline_ids, planned.call_ids) == (2, ["g"], ["c-1"])
+
+
+def test_an_event_that_is_not_known_is_told_by_its_name_and_its_numbers(lines: Lines) -> None:
+    class LineDropped(events.Event, frozen=True, kw_only=True):
+        seconds: float
+        words: str
+
+    lines.log(LineDropped(at=0.0, session_id="s-1", seconds=2.5, words="kestrel"))
+
+    line = lines.one("line_dropped")
+    assert (line.session_id, line.seconds) == ("s-1", 2.5)
+    assert "kestrel" not in str(line.__dict__)
+
+
+def test_what_a_model_or_a_person_named_is_redacted_and_bounded(lines: Lines) -> None:
+    key = "sk-proj-abcdefghijklmnop1234"
+    decision = Decision(effect="deny", rule="r", reason=f"not with {key}")
+    arguments = json.dumps({key: 1, "x" * 1_000: 2})
+    lines.log(events.CallStarted(at=0.0, session_id="s", call=call(f"no {key}\n", arguments)))
+    lines.log(events.DecisionMade(at=0.0, session_id="s" * 1_000, call=call("look"), decision=decision))
+
+    started, decided = lines.one("call_started"), lines.one("decision_made")
+    assert started.tool == f"no {HIDDEN}�"
+    assert started.argument_keys == [HIDDEN, "x" * 200 + "…"]
+    assert decided.decision_reason == f"not with {HIDDEN}"
+    assert len(decided.session_id) == 201
+
+
+# Lines
+
+
+@pytest.mark.proves("PH-86")
+async def test_a_record_is_one_line_of_json_with_the_name_and_the_fields(lines: Lines) -> None:
+    await Executor([look], listeners=[lines.log]).run(call("look"), CONTEXT)
+
+    written = [JsonFormatter().format(record) for record in lines.records]
+
+    started, over = map(json.loads, written)
+    assert not any("\n" in line for line in written)
+    assert (started["event"], started["level"], started["logger"]) == ("call_started", "debug", "lines")
+    assert over["time"].endswith("Z")
+    assert {**over, **IDS, "event": "call_finished", "tool": "look", "ok": True} == over
+    assert "message" not in over
+
+
+async def test_without_a_formatter_a_record_is_readable_too(lines: Lines) -> None:
+    await Executor([look], listeners=[lines.log]).run(call("look"), CONTEXT)
+
+    name, _, fields = lines.one("call_started").getMessage().partition(" ")
+    assert name == "call_started"
+    assert json.loads(fields)["tool"] == "look"
+
+
+def test_the_fields_survive_a_queue(lines: Lines) -> None:
+    waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    logger = logging.Logger("handrail.events")  # noqa: LOG001  # nobody else's
+    logger.addHandler(logging.handlers.QueueHandler(waiting))
+
+    Log(logger)(finished(ToolResult(output="x")))
+
+    assert json.loads(JsonFormatter().format(waiting.get()))["tool"] == "look"
+
+
+def test_other_peoples_records_are_written_redacted() -> None:
+    def record(**options: Any) -> logging.LogRecord:
+        return logging.makeLogRecord({"name": "shop", "levelname": "ERROR", **options})
+
+    try:
+        raise ValueError("with password=hunter2")
+    except ValueError as error:
+        failed = record(msg="it broke", exc_info=(ValueError, error, error.__traceback__))
+    plain = record(msg="token=%s", args=("abc",), password="hunter2", order=7, stack_info="Stack:\n  here")
+
+    assert "ValueError: with password=[redacted]" in json.loads(JsonFormatter().format(failed))["exception"]
+    line = json.loads(JsonFormatter().format(plain))
+    assert (line["message"], line["password"], line["order"]) == (f"token={HIDDEN}", HIDDEN, 7)
+    assert line["stack"].endswith("here")
+
+
+def test_nothing_is_made_for_a_logger_that_does_not_listen(lines: Lines) -> None:
+    lines.logger.setLevel(logging.ERROR)
+
+    lines.log(events.CallStarted(at=0.0, session_id="s", call=call("look")))
+    lines.log(finished(ToolResult(output="x")))
+    lines.log(finished(ToolResult(error="broken")))
+
+    assert lines.names == ["call_finished"]

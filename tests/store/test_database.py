@@ -1,0 +1,149 @@
+"""How a database is named, opened and reached, and what is done when it is not the one that it was."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail.errors import ConfigError
+from handrail.store import open_store
+from handrail.store.database import Database, DatabaseGone, address
+from tests.postgres import PostgresServer
+from tests.store.samples import an_approval, an_entry, done
+
+# Addresses.
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("postgresql+asyncpg://u:p@h:1/d", "postgresql+asyncpg://u:p@h:1/d"),
+        ("postgresql://u:p@h/d", "postgresql+asyncpg://u:p@h/d"),
+        ("postgres://u:p@h/d?application_name=x", "postgresql+asyncpg://u:p@h/d?application_name=x"),
+        ("sqlite+aiosqlite:////tmp/x.db", "sqlite+aiosqlite:////tmp/x.db"),
+        ("sqlite:////tmp/x.db", "sqlite+aiosqlite:////tmp/x.db"),
+    ],
+)
+def test_an_address_is_given_the_driver_that_works_here(given: str, used: str) -> None:
+    assert address(given).render_as_string(hide_password=False) == used
+
+
+def test_a_file_is_the_same_however_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path)
+
+    names = ["rail.db", f"{tmp_path}/rail.db", "./rail.db", "link/rail.db"]
+
+    assert len({address(f"sqlite+aiosqlite:///{name}") for name in names}) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("rail.db", "named by an address"),
+        ("", "named by an address"),
+        ("mysql://u:hunter2@h/d", "not by mysql"),
+        ("postgresql+psycopg://u:hunter2@h/d", "not by postgresql[+]psycopg"),
+        ("sqlite+aiosqlite://", "is a file"),
+        ("sqlite+aiosqlite:///:memory:", "is a file"),
+        ("sqlite+aiosqlite:///file:x?mode=memory&uri=true", "is a file"),
+        ("sqlite+aiosqlite:////nowhere/at/all/rail.db", "directory of the database does not exist"),
+    ],
+)
+async def test_an_address_that_cannot_be_used_is_refused_and_says_what_would_be_right(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        async with open_store(url):
+            pass
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [{"pool_size": 0}, {"timeout": 0}])
+async def test_a_store_has_a_connection_and_some_patience(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        async with open_store(f"sqlite+aiosqlite:///{tmp_path}/rail.db", **wrong):
+            pass
+
+
+# Settings.
+
+
+async def test_sqlite_is_in_wal_mode_and_a_claim_is_on_the_disk_before_it_counts(tmp_path: Path) -> None:
+    database = Database(f"sqlite+aiosqlite:///{tmp_path}/rail.db", pool_size=1, timeout=10.0)
+    async with database.transaction() as connection:
+        found = [
+            (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        ]
+    await database.close()
+
+    full = 2
+    assert found == ["wal", full, 1, 10_000]
+
+
+async def test_many_calls_at_once_wait_for_a_connection(url: str) -> None:
+    async with open_store(url, pool_size=2) as store:
+        entries = [an_entry() for _ in range(40)]
+
+        async def life(entry: Any) -> None:
+            assert await store.ledger.claim(entry, approval=None, approvals=store.approvals)
+            await store.ledger.settle(done(entry))
+
+        await asyncio.gather(*(life(entry) for entry in entries))
+
+        for entry in entries:
+            found, _ = await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id, key="")
+            assert found is not None
+            assert found.state == "committed"
+
+
+async def test_an_exception_of_the_database_shows_no_value(store: Any) -> None:
+    entry = an_entry(tool="secret-tool")
+    await store.ledger.claim(entry, approval=None, approvals=store.approvals)
+
+    with pytest.raises(Exception, match=r"constraint|CHECK") as caught:
+        await store.ledger.settle(done(entry, "made-up"))  # type: ignore[arg-type]
+
+    assert "secret-tool" not in str(caught.value)
+
+
+# A file that is not the one that was opened.
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_file_that_was_deleted_is_not_written_any_more(tmp_path: Path, replaced: bool) -> None:
+    """SQLite would go on with the deleted file, while the next process starts with an empty one."""
+    path = tmp_path / "rail.db"
+    async with open_store(f"sqlite+aiosqlite:///{path}") as store:
+        await store.ledger.claim(an_entry(), approval=None, approvals=store.approvals)
+        for file in tmp_path.glob("rail.db*"):
+            file.unlink()
+        if replaced:
+            sqlite3.connect(path).close()
+            path.touch()
+
+        with pytest.raises(DatabaseGone):
+            await store.ledger.claim(an_entry(), approval=None, approvals=store.approvals)
+        with pytest.raises(DatabaseGone):
+            await store.ledger.recall(session_id="s", call_id="c", key="k")
+        with pytest.raises(DatabaseGone):
+            await store.forget(before=0)
+        with pytest.raises(DatabaseGone):
+            await store.approvals.ask(an_approval())
+
+        assert path.exists() == replaced
+
+
+# A server that was restarted.
+
+
+@pytest.mark.postgres
+async def test_connections_that_died_while_they_were_idle_are_replaced(postgres: PostgresServer) -> None:
+    async with open_store(postgres.new_database(), pool_size=5) as store:
+        await asyncio.gather(*(store.approvals.pending() for _ in range(5)))
+        postgres.stop()
+        postgres.start()
+
+        assert await store.approvals.pending() == []
+        assert await store.ledger.claim(an_entry(), approval=None, approvals=store.approvals)

@@ -1,0 +1,154 @@
+"""Several real processes share one database: one of them runs an effect, and one that is killed leaves the truth."""
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail.authorize.policy import Policy, Rule
+from handrail.core.context import ToolContext
+from handrail.core.tool import Tool
+from handrail.core.values import ToolCall, ToolResult
+from handrail.define.function import tool
+from handrail.execute.executor import Executor
+from handrail.store import open_store
+from handrail.store.store import Store
+from tests.store.programs import APPROVE, PAY, run_program, start_program
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def paying(effects: Path, *, happened: bool | None = None) -> Tool[..., Any]:
+    """The tool of the programs, in this process; `happened` is what `verify` says."""
+
+    @tool(key=("invoice",), timeout=0.5, verify=lambda arguments, context: happened)
+    async def pay(invoice: str, context: ToolContext[Any]) -> str:
+        """Pay an invoice."""
+        with effects.open("a") as file:
+            file.write(f"{context.idempotency_key}\n")
+        return f"paid {invoice}"
+
+    return pay
+
+
+def a_rail(store: Store, effects: Path, *, policy: Policy | None = None, **options: Any) -> Executor:
+    return Executor(
+        [paying(effects, **options)],
+        policy=policy or Policy([Rule.allow("pay")]),
+        ledger=store.ledger,
+        approvals=store.approvals,
+    )
+
+
+def a_call(id_: str) -> ToolCall:
+    return ToolCall(id=id_, name="pay", arguments_json='{"invoice":"i-1"}')
+
+
+def a_context(turn: int = 1) -> ToolContext[Any]:
+    return ToolContext(session_id="s-1", customer_id="c-1", turn=turn)
+
+
+def code(result: ToolResult) -> str | None:
+    return result.error.code if result.error else None
+
+
+def lines(effects: Path) -> list[str]:
+    return effects.read_text().split() if effects.exists() else []
+
+
+async def started(url: str, effects: Path, how: str = "pay", turn: int = 1) -> asyncio.subprocess.Process:
+    """A process that will pay when it is told to."""
+    program = await start_program(PAY, url, str(effects), how, str(turn))
+    assert program.stdout is not None
+    assert await program.stdout.readline() == b"ready\n"
+    return program
+
+
+async def told(program: asyncio.subprocess.Process) -> list[Any]:
+    output, _ = await program.communicate(b"go\n")
+    assert program.returncode == 0
+    return json.loads(output)
+
+
+async def test_of_processes_that_race_for_one_effect_exactly_one_runs_it(url: str, tmp_path: Path) -> None:
+    effects = tmp_path / "effects"
+    racers = [await started(url, effects) for _ in range(3)]
+
+    answers = await asyncio.gather(*(told(racer) for racer in racers))
+
+    assert len(lines(effects)) == 1
+    assert answers.count([None, False]) == 1
+    assert all(answer in ([None, False], [None, True], ["in_progress", False]) for answer in answers)
+
+
+@pytest.mark.parametrize(("how", "happened"), [("hang before", False), ("hang after", True)])
+async def test_a_process_killed_between_claim_and_outcome_leaves_an_entry_that_says_so(
+    url: str, tmp_path: Path, how: str, happened: bool
+) -> None:
+    effects = tmp_path / "effects"
+    program = await started(url, effects, how)
+    assert program.stdin is not None
+    assert program.stdout is not None
+    program.stdin.write(b"go\n")
+    assert await program.stdout.readline() == b"running\n"
+
+    async with open_store(url) as store:
+        rail = a_rail(store, effects)
+        assert code(await rail.run(a_call("while it runs"), a_context())) == "in_progress"
+        program.send_signal(signal.SIGKILL)
+        await program.wait()
+
+        said = [code(await rail.run(a_call("0"), a_context()))]
+        while said[-1] == "in_progress":  # Until its lease is over.
+            await asyncio.sleep(0.05)
+            said.append(code(await rail.run(a_call(str(len(said))), a_context())))
+
+        assert said[-1] == "outcome_unknown"
+        for number in range(3):  # And so it stays, in every turn, for everybody.
+            later = await a_rail(store, effects).run(a_call(f"later-{number}"), a_context(turn=number))
+            assert code(later) == "outcome_unknown"
+        assert len(lines(effects)) == happened
+
+        # Only who can find out what happened may go on.
+        known = await a_rail(store, effects, happened=happened).run(a_call("found out"), a_context())
+        assert known.ok
+        assert ("verified" in known.metadata) == happened
+        assert len(lines(effects)) == 1
+
+
+async def test_an_intended_second_payment_in_a_later_turn_runs_with_an_approval(url: str, tmp_path: Path) -> None:
+    effects = tmp_path / "effects"
+    assert await told(await started(url, effects, turn=1)) == [None, False]
+
+    async with open_store(url) as store:
+        rail = a_rail(store, effects)
+        assert (await rail.run(a_call("same turn"), a_context(1))).metadata["replayed"] is True
+        asked = await rail.run(a_call("again"), a_context(2))
+        assert code(asked) == "approval_required"
+        assert len(lines(effects)) == 1
+
+        await store.approvals.approve(asked.metadata["approval"], by="customer", who="c-1")
+        again = await rail.run(a_call("again"), a_context(3))
+
+        assert again.output == "paid i-1"
+        first, second = lines(effects)
+        assert first != second  # Nor is it swallowed downstream: the repetition has a key of its own.
+        assert (await rail.run(a_call("once more"), a_context(3))).metadata["replayed"] is True
+        assert code(await rail.run(a_call("and again"), a_context(4))) == "approval_required"
+        assert len(lines(effects)) == 2
+
+
+async def test_a_call_is_approved_from_another_process(url: str, tmp_path: Path) -> None:
+    effects = tmp_path / "effects"
+    async with open_store(url) as store:
+        rail = a_rail(store, effects, policy=Policy([Rule.ask("pay", by="operator")]))
+        assert code(await rail.run(a_call("c-1"), a_context())) == "approval_required"
+
+        await run_program(APPROVE, url)
+
+        assert (await rail.run(a_call("c-1"), a_context())).output == "paid i-1"
+        assert len(lines(effects)) == 1
+        assert await store.approvals.pending() == []
