@@ -145,7 +145,10 @@ def without_empty_lists(value: dict[str, Any]) -> dict[str, Any]:
     return {key: one for key, one in value.items() if one != []}
 
 
-@given(st.lists(arguments.map(without_empty_lists), min_size=1, max_size=3), st.integers(1, 4), st.booleans(), st.booleans())  # fmt: skip
+several = st.lists(arguments.map(without_empty_lists), min_size=1, max_size=3)
+
+
+@given(several, st.integers(1, 4), st.booleans(), st.booleans())
 def test_a_call_in_pieces_is_put_together_and_never_runs_before_its_last_piece(
     many: list[dict[str, Any]], size: int, objects: bool, ids: bool
 ) -> None:

@@ -42,30 +42,31 @@ asyncio.run(main())
 
 
 PAY = """
-import asyncio, json, os, sys
+import asyncio, json, os, sys, time
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.store import open_store
 
 url, effects, how, turn = sys.argv[1:5]
 
+def hang():
+    print("running", flush=True)
+    time.sleep(1000)  # Not even a timer can stop it.
+
 @tool(key=("invoice",), timeout=0.5)
 async def pay(invoice: str, context: ToolContext) -> str:
     "Pay an invoice."
     if how == "hang before":
-        print("running", flush=True)
-        await asyncio.get_running_loop().create_future()
+        hang()
     with open(effects, "a") as file:
         file.write(context.idempotency_key + chr(10))
     if how == "hang after":
-        print("running", flush=True)
-        while True:  # Not even the timer can stop it.
-            pass
+        hang()
     return "paid " + invoice
 
 async def main():
     async with open_store(url) as store:
         rail = Executor([pay], policy=Policy([Rule.allow("pay")]), ledger=store.ledger, approvals=store.approvals,
-            lease_grace=0.5 if how.startswith("hang") else 60.0)
+            lease_grace=2.0 if how.startswith("hang") else 60.0)
         context = ToolContext(session_id="s-1", customer_id="c-1", turn=int(turn))
         print("ready", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)

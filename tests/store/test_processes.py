@@ -92,11 +92,10 @@ async def test_a_process_killed_between_claim_and_outcome_leaves_an_entry_that_s
     program = await started(url, effects, how)
     assert program.stdin is not None
     assert program.stdout is not None
-    program.stdin.write(b"go\n")
-    assert await program.stdout.readline() == b"running\n"
-
     async with open_store(url) as store:
         rail = a_rail(store, effects)
+        program.stdin.write(b"go\n")
+        assert await program.stdout.readline() == b"running\n"
         assert code(await rail.run(a_call("while it runs"), a_context())) == "in_progress"
         program.send_signal(signal.SIGKILL)
         await program.wait()

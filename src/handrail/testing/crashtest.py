@@ -136,6 +136,7 @@ async def _child(url: str, world: Path, name: str, *, call_id: str, step: str, v
         *(sys.executable, "-m", "handrail.testing.crashtest", "--child", url, str(world), name, call_id, step),
         str(int(verified)),
         stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # The same packages as here.
     )
     output, _ = await process.communicate()
     if process.returncode == -signal.SIGKILL:
