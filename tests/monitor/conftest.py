@@ -19,9 +19,17 @@ class Lines(logging.Handler):
         self.logger = logging.Logger("lines", logging.DEBUG)  # noqa: LOG001  # one for each test
         self.logger.addHandler(self)
         self.log = Log(self.logger)
+        self._told = asyncio.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record)
+        self._told.set()
+
+    async def until(self, event: str, *, times: int = 1) -> None:
+        """Wait until an event was told so often."""
+        while len(self.of(event)) < times:
+            self._told.clear()
+            await self._told.wait()
 
     def of(self, event: str) -> list[logging.LogRecord]:
         return [record for record in self.records if getattr(record, "event", None) == event]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolResult, tool
-from handrail.execute import executor as executing
 from tests.monitor.conftest import CONTEXT, Door, Lines, call, ids_of
 
 ALLOWED = Policy([Rule.allow("*")])
@@ -121,9 +120,7 @@ async def test_a_session_without_calls_ends_at_once_and_is_told(lines: Lines) ->
     assert (lines.one("cancelling").tracked, lines.one("cancellation").cancelled) == (0, 0)
 
 
-async def test_a_handler_that_does_not_stop_is_told_as_remaining_and_counted_once(
-    lines: Lines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_handler_that_does_not_stop_is_told_as_remaining_and_counted_once(lines: Lines) -> None:
     door = Door()
 
     @tool(on_interrupt="cancel", read_only=True, name="wait")
@@ -137,12 +134,10 @@ async def test_a_handler_that_does_not_stop_is_told_as_remaining_and_counted_onc
                 continue
         return "done"
 
-    real = executing._late
-    monkeypatch.setattr(executing, "_late", lambda ends, seconds: real(ends, 0.01))
     rail = Executor([stubborn], listeners=[lines.log])
     waiting = await running(rail, door)
 
-    ended = await rail.cancel_all("s-1")
+    ended = await rail.cancel_all("s-1", grace=0.01)
     end = lines.one("cancellation")
     door.opened.set()
     await waiting

@@ -47,7 +47,7 @@ async def test_a_call_that_is_taken_on_and_has_to_wait_is_told_with_the_counts(l
     first = asyncio.create_task(rail.run(call("wait"), CONTEXT))
     await door.entered.wait()
     second = asyncio.create_task(rail.run(call("look", id="c-2"), CONTEXT))
-    await asyncio.sleep(0)
+    await lines.until("call_accepted", times=2)
     waiting, started = lines.of("call_accepted"), lines.of("call_started")
     door.opened.set()
     await asyncio.gather(first, second)
@@ -165,7 +165,7 @@ async def test_a_second_arrival_of_a_running_call_is_told_as_ignored(options: di
     first = asyncio.create_task(rail.run(call("wait"), CONTEXT))
     await door.entered.wait()
     second = asyncio.create_task(rail.run(call("wait"), CONTEXT))
-    await asyncio.sleep(0)
+    await lines.until("call_ignored")
     door.opened.set()
     results = await asyncio.gather(first, second)
 

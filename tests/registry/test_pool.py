@@ -24,7 +24,8 @@ def names(pool: list[Tool[..., Any]]) -> list[str]:
 
 
 BUILT_IN = [named("write"), named("read", tags=["files"]), named("list_files", tags=["files"])]
-MCP = [named("star", "mcp:github"), named("list_repos", "mcp:github"), named("read", "mcp:disk"), named("call", "openapi:crm")]  # fmt: skip
+MCP = [named("star", "mcp:github"), named("list_repos", "mcp:github"), named("read", "mcp:disk")]
+MCP.append(named("call", "openapi:crm"))
 
 
 @pytest.mark.proves("HC-34", "HC-35")

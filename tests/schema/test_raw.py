@@ -298,6 +298,14 @@ def test_a_number_that_is_not_finite_is_no_json(number: str, read_only: bool) ->
     assert tool.parse('{"a": 1e200, "b": "1e999"}') == {"a": 1e200, "b": "1e999"}
 
 
+def test_a_whole_number_is_one_to_count_with_however_it_was_written() -> None:
+    arguments = from_json_schema({"properties": {"n": {"type": "integer"}}}, name="t").parse(
+        '{"n": 2.0, "l": [1e2, 0.5]}'
+    )
+
+    assert repr(arguments) == "{'n': 2, 'l': [100, 0.5]}"
+
+
 def test_a_copy_of_the_schema_is_plain_json() -> None:
     given = {"properties": {"a": {"enum": ("x", "y")}}, "required": ("a",)}
 

@@ -23,10 +23,15 @@ def selector(text: object) -> Selector:
         raise ConfigError(f"A selector has no spaces around it: {text.strip()!r}, not {text!r}.")
     if text.startswith("tag:"):
         pattern = text.removeprefix("tag:")
-        return lambda tool: any(fnmatchcase(tag, pattern) for tag in tool.tags)
+        return lambda tool: any(_matches(tag, pattern) for tag in tool.tags)
     if ":" in text:
-        return lambda tool: fnmatchcase(tool.source, text)
-    return lambda tool: tool.name == text or fnmatchcase(tool.name, text)
+        return lambda tool: _matches(tool.source, text)
+    return lambda tool: _matches(tool.name, text)
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """Equal, or as the glob says; what is equal may have brackets in it."""
+    return text == pattern or fnmatchcase(text, pattern)
 
 
 def any_of(texts: Iterable[str]) -> Selector:

@@ -1,8 +1,10 @@
 """JSON text and model-safe text: the one way in which values become text here."""
 
 import json
-from typing import Any, cast
+import math
+from typing import Any, Final, cast
 
+import msgspec
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 
@@ -41,9 +43,30 @@ def faithful_json(value: Any) -> str:
         raise ValueError(str(error)) from error
 
 
+_CANONICAL: Final = msgspec.json.Encoder(order="deterministic")
+
+
 def canonical_json(value: Any) -> str:
-    """JSON text that is equal for equal values: sorted keys, no spaces. The value is JSON-like already."""
+    """JSON text that is equal for equal values, and different for different ones: sorted keys, no spaces.
+
+    The value is JSON-like already. `1` and `1.0` are different values; so are `None` and a number that is not finite.
+    """
+    try:
+        text = _CANONICAL.encode(value).decode()
+        if "null" not in text or not _has_not_finite(value):
+            return text
+    except (TypeError, UnicodeEncodeError):  # Keys that are no text, and lone surrogates.
+        pass
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _has_not_finite(value: Any) -> bool:
+    """The encoder writes numbers that JSON does not have as `null`."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_has_not_finite, cast(dict[Any, Any], value).values()))
+    return isinstance(value, list | tuple) and any(map(_has_not_finite, cast(list[Any], value)))
 
 
 def encodable(text: str) -> str:

@@ -82,6 +82,7 @@ def from_function(function: Callable[..., Any], options: Mapping[str, Any] | Non
         parse=arguments.parse if options.get("read_only") is True else arguments.careful(),
         dump=arguments.dump,
         is_async=inspect.iscoroutinefunction(function),
+        takes_context=signature.context_parameter is not None,
         unbound=signature.self_parameter is not None,
         **options,
     )

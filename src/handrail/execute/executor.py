@@ -291,6 +291,8 @@ class Executor:
         effect: Effect | None = None,
     ) -> ToolResult:
         decision = effect.decision if effect else None
+        if decision is None:  # A refusal carries it.
+            decision = result.metadata.get("decision")
         if effect is not None and effect.running.silent:
             result = structs.replace(result, metadata={**result.metadata, "silent": True})
         result = finished(result, desk, call, decision, started)

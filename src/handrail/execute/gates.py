@@ -1,8 +1,8 @@
-"""What a call passes on its way in: rate limits, a breaker, and a bound on how many run at once."""
+"""What a call passes on its way in: a bound on how many run at once, rate limits, and a breaker."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from handrail.authorize.authoriser import Refusal
@@ -12,79 +12,82 @@ from handrail.core.select import Selector, selector
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError
 from handrail.execute import answers
+from handrail.execute.schedule import Held
 from handrail.execute.tell import Teller
 
 
-class Gates:
-    """Everything that can hold a call up although it is allowed. It counts in this process only."""
+class Room:
+    """Has place for so many at once; whoever waits longest is next."""
 
-    def __init__(
-        self,
-        *,
-        rate_limits: Iterable[RateLimit],
-        breaker: Breaker | None,
-        total: int | None,
-        per_session: int | None,
-        per_tool: Mapping[str, int],
-        tell: Teller,
-    ) -> None:
-        self._rates = RateLimits(rate_limits)
-        self._breakers = Breakers(breaker, changed=tell.breaker_turned) if breaker else None
-        for limit in (total, per_session, *per_tool.values()):
-            if limit is not None and limit < 1:
-                raise ConfigError(f"At least 1 call must be able to run at once, not {limit}.")
-        self._total = asyncio.Semaphore(total) if total else None
-        self._per_session = per_session
-        self._sessions: dict[str, _Shared] = {}
-        self._per_tool: list[tuple[Selector, asyncio.Semaphore]] = [
-            (selector(text), asyncio.Semaphore(limit)) for text, limit in per_tool.items()
-        ]
-        self.open = not self._rates and not breaker and not total and not per_session and not per_tool
-        """Whether nothing can be held up here."""
+    __slots__ = ("_free", "_waiting", "users")
 
-    def check(self, tool: Tool[..., Any], context: ToolContext[Any]) -> None:
-        """Raise `Refusal` if the tool rests, or was called too often."""
-        if self._breakers is not None and (resting := self._breakers.refuses(tool.name)) is not None:
-            raise Refusal(answers.resting(tool.name, resting))
-        if self._rates and (wait := self._rates.wait_for(tool, context)):
-            raise Refusal(answers.rate_limited(tool.name, wait))
-
-    def report(self, tool: Tool[..., Any], healthy: bool | None) -> None:
-        """Tell the breaker how a call went."""
-        if self._breakers is not None:
-            self._breakers.report(tool.name, healthy)
-
-    @asynccontextmanager
-    async def slot(self, tool: Tool[..., Any], context: ToolContext[Any]) -> AsyncGenerator[None]:
-        """Wait until one more may run: of this tool, in this session, in all. Always in this order."""
-        async with AsyncExitStack() as held:
-            for selects, semaphore in self._per_tool:
-                if selects(tool):
-                    await held.enter_async_context(semaphore)
-            if self._per_session:
-                await held.enter_async_context(self._session(context.session_id, self._per_session))
-            if self._total is not None:
-                await held.enter_async_context(self._total)
-            yield
-
-    @asynccontextmanager
-    async def _session(self, session_id: str, limit: int) -> AsyncGenerator[None]:
-        shared = self._sessions.setdefault(session_id, _Shared(limit))
-        shared.users += 1
-        try:
-            async with shared.semaphore:
-                yield
-        finally:
-            shared.users -= 1
-            if not shared.users:
-                self._sessions.pop(session_id, None)
-
-
-class _Shared:
-    """A semaphore that is forgotten with its last user."""
-
-    __slots__ = ("semaphore", "users")
-
-    def __init__(self, limit: int) -> None:
-        self.semaphore = asyncio.Semaphore(limit)
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self.users = 0
+        """How many are in it, or wait for it."""
+
+    async def enter(self) -> None:
+        """Wait for a place."""
+        self.users += 1
+        if self._free and not self._waiting:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.cancelled():
+                self.users -= 1
+                self._waiting.remove(turn)
+            else:  # The place was given in the same moment.
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Give the place to the next one."""
+        self.users -= 1
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
+class Pass:
+    """One call on its way through the gates."""
+
+    __slots__ = ("_gates", "_held", "_in", "_told", "_tool")
+
+    def __init__(self, gates: "Gates", tool: Tool[..., Any], held: Held) -> None:
+        self._gates = gates
+        self._tool = tool
+        self._held = held
+        self._in: list[tuple[Room, Callable[[], None]]] = []
+        self._told = True
+
+    async def enter(self, context: ToolContext[Any]) -> None:
+        """Wait until one more may run: of this tool, in this session, in all. Then ask limits and breaker, once."""
+        if not self._in:
+            for room, leave in self._gates.rooms(self._tool, context):
+                if room in self._held.rooms:  # It is inside a call that has a place: theirs is enough.
+                    leave()
+                    continue
+                self._in.append((room, leave))
+                await room.enter()
+            self._held.rooms += tuple(room for room, _ in self._in)
+        if self._told:
+            self._gates.check(self._tool, context)
+            self._told = False
+
+    def report(self, healthy: bool | None) -> None:
+        """Tell the breaker how the call went; None says nothing about the tool's health."""
+        if not self._told:
+            self._told = True
+            self._gates.report(self._tool, healthy)
+
+    def leave(self) -> None:
+        """The call is over, however far it came."""
+        self.report(None)

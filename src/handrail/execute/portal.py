@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from handrail.errors import ConfigError
+from handrail.execute.threads import OWNER
 
 T = TypeVar("T")
 
@@ -19,12 +20,17 @@ class Portal:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end, and return what it returns."""
+        if _in_a_loop():
+            coroutine.close()
+            raise ConfigError("This would block a running event loop: await the async form instead.")
+        loop = OWNER.get()  # A handler in a worker thread goes back to the loop that it came from.
+        if loop is None or not loop.is_running():
+            loop = self._started()
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._started()).result()
-        coroutine.close()
-        raise ConfigError("This would block a running event loop: await the async form instead.")
+            return future.result()
+        finally:
+            future.cancel()  # If the caller was interrupted; what is done is done.
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -32,3 +38,11 @@ class Portal:
                 self._loop = asyncio.new_event_loop()
                 threading.Thread(target=self._loop.run_forever, name="handrail-portal", daemon=True).start()
             return self._loop
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -55,6 +55,9 @@ def verdict(
                 return Verdict(do="run", entry=by_key, number=after, repeat=by_key.repeat)
             return Verdict(do="unknown", entry=by_key)
         case "failed":  # Nothing happened: the same effect, tried again.
+            if by_key.repeat and now - (by_key.settled_at or by_key.claimed_at) < window:
+                # It was wanted once more, and that was used up: a repetition that failed is not a first time.
+                return Verdict(do="ask_again", entry=by_key, number=after, repeat=by_key.repeat)
             return Verdict(do="run", entry=by_key, number=after, repeat=by_key.repeat)
         case "committed":
             if by_key.session_id == session_id and by_key.turn == turn:

@@ -6,13 +6,16 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Literal
 
 from handrail.core.context import ToolContext
+from handrail.core.log import log
 from handrail.core.tool import OnInterrupt, Tool
 from handrail.core.values import ToolCall, ToolResult
+from handrail.errors import ConfigError, ToolError
+from handrail.execute.schedule import Place
 
 Stop = Literal["timeout", "cancelled"]
 
 GRACE = 5.0
-"""Seconds that a stopped handler has to come to an end."""
+"""Seconds that a stopped handler has to come to an end, before it is stopped again."""
 TICK = 0.02
 """Seconds by which a timeout may be late: one timer serves every call."""
 
@@ -23,6 +26,10 @@ class Stopped(Exception):
     def __init__(self, why: Stop) -> None:
         super().__init__(why)
         self.why: Stop = why
+
+
+class MadeUp(Exception):
+    """A handler raised a cancellation that nobody had asked for."""
 
 
 class Deadlines:
@@ -36,9 +43,8 @@ class Deadlines:
     def add(self, running: "Running", seconds: float) -> None:
         """Stop a call after so many seconds."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # A new loop: what the old one waited for is over.
-            self._loop, self._timer = loop, None
-            self._ends.clear()
+        if loop is not self._loop:
+            self._move_to(loop)
         end = self._ends[running] = loop.time() + seconds
         if self._timer is None or end < self._timer.when():
             self._arm(loop, end)
@@ -46,6 +52,12 @@ class Deadlines:
     def remove(self, running: "Running") -> None:
         """The call is over."""
         self._ends.pop(running, None)
+
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._ends and self._loop is not None and self._loop.is_running():
+            raise ConfigError("An executor serves one event loop at a time, and another one is still using this one.")
+        self._loop, self._timer = loop, None  # What the old loop waited for is over.
+        self._ends.clear()
 
     def _arm(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
         if self._timer is not None:
@@ -73,16 +85,27 @@ class Running:
     answer: ToolResult | None = None
     on_stuck: Callable[[], None] | None = None
     """Told when a handler was stopped and does not stop."""
+    still_works: Callable[[], bool] | None = None
+    """Set when a worker thread was left behind: whether it still goes on."""
     _waiters: "list[asyncio.Future[ToolResult]] | None" = None
     _task: "asyncio.Task[Any] | None" = None
     _stop: Stop | None = None
+    _cancels = 0
+    _timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, call: ToolCall, tool: Tool[..., Any], context: ToolContext[Any], identity: str) -> None:
+    def __init__(
+        self, call: ToolCall, tool: Tool[..., Any], context: ToolContext[Any], identity: str, place: Place
+    ) -> None:
         self.call = call
         self.tool = tool
-        self.session_id = context.session_id
         self.tenant_id = context.tenant_id
         self.identity = identity
+        self.place = place
+
+    @property
+    def session_id(self) -> str:
+        """The session that it belongs to."""
+        return self.place[0]
 
     @property
     def interruption(self) -> OnInterrupt:
@@ -94,23 +117,44 @@ class Running:
         """Whether it was told to stop."""
         return self._stop is not None
 
-    @property
-    def awaited(self) -> bool:
-        """Whether somebody else waits for the answer."""
-        return bool(self._waiters)
+    # Stopping.
 
     def stop(self, why: Stop) -> None:
         """Stop the handler, or keep it from beginning."""
         if self._stop is None:
             self._stop = why
-            if self._task is not None:
-                self._task.cancel()
-                if self.on_stuck is not None:
-                    asyncio.get_running_loop().call_later(GRACE, self._look_whether_stuck)
+            self._cancel()
 
-    def _look_whether_stuck(self) -> None:
-        if self._task is not None and self.on_stuck is not None:
+    def go_on(self) -> None:
+        """Raise `Stopped` if the call was told to stop."""
+        if self._stop is not None:
+            raise Stopped(self._stop)
+
+    def _cancel(self) -> None:
+        task = self._task
+        if task is None:
+            return
+        loop = task.get_loop()
+        if task is asyncio.current_task(loop):
+            # From inside: if the handler is done before its next wait, nothing is left to be cancelled.
+            loop.call_soon(self._cancel)
+            return
+        self._cancels += 1
+        task.cancel()
+        self._timer = loop.call_later(GRACE, self._insist)
+
+    def _insist(self) -> None:
+        log.error("%s was stopped, and goes on all the same", self.tool.name)
+        if self.on_stuck is not None:
             self.on_stuck()
+        self._cancel()
+
+    # The answer.
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody else waits for the answer."""
+        return bool(self._waiters)
 
     async def answered(self) -> ToolResult:
         """Wait for the answer."""
@@ -121,10 +165,10 @@ class Running:
         waiter: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
         if self.answer is not None:
             waiter.set_result(self.answer)
-            return waiter
-        if self._waiters is None:
-            self._waiters = []
-        self._waiters.append(waiter)
+        elif self._waiters is None:
+            self._waiters = [waiter]
+        else:
+            self._waiters.append(waiter)
         return waiter
 
     def resolve(self, result: ToolResult) -> None:
@@ -134,6 +178,8 @@ class Running:
             for waiter in self._waiters or ():
                 if not waiter.done():
                     waiter.set_result(result)
+
+    # Waiting.
 
     async def drive(self, coroutine: Coroutine[Any, Any, Any], seconds: float, deadlines: Deadlines) -> Any:
         """Run a coroutine in the present task, with a deadline from its first real wait on."""
@@ -149,43 +195,58 @@ class Running:
 
     async def wait(self, rest: Any, seconds: float | None = None, deadlines: Deadlines | None = None) -> Any:
         """Wait for something in the present task; raise `Stopped` when this call is stopped meanwhile."""
+        if self._stop is not None and not self.began:
+            rest.close()
+            raise Stopped(self._stop)
         task = asyncio.current_task()
         assert task is not None
         before = task.cancelling()
         self._task = task
-        if seconds is not None and deadlines is not None:
-            deadlines.add(self, seconds)
-        if self._stop is not None:
-            task.cancel()
         try:
+            if seconds is not None and deadlines is not None:
+                deadlines.add(self, seconds)
+            if self._stop is not None:  # The handler's own first step asked for it.
+                self._cancel()
             result = await rest
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             # As asyncio.timeout() does: only if nobody else wants this task cancelled is the cancellation ours to end.
-            if self._stop is not None and task.uncancel() <= before:
+            self._withdraw(task)
+            if task.cancelling() > before:
+                raise
+            if self._stop is not None:
                 raise Stopped(self._stop) from None
-            raise
+            raise MadeUp("The handler raised CancelledError, and nobody had cancelled it.") from error
+        except Exception as error:
+            if not self._cancels or isinstance(error, ToolError):
+                raise
+            assert self._stop is not None
+            raise Stopped(self._stop) from error  # What a handler makes of being stopped is that it was stopped.
         finally:
+            self._withdraw(task)
             self._task = None
             if deadlines is not None:
                 deadlines.remove(self)
-        if self._stop is not None:  # It finished all the same: the request to cancel is over.
-            task.uncancel()
         return result
+
+    def _withdraw(self, task: "asyncio.Task[Any]") -> None:
+        """The wait is over: our requests to cancel the task are too."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for _ in range(self._cancels):
+            task.uncancel()
+        self._cancels = 0
 
 
 @types.coroutine
 def resumed(coroutine: Coroutine[Any, Any, Any], waiting_for: Any) -> Generator[Any, Any, Any]:
     """The rest of a coroutine whose first step was already taken."""
-    while True:
+    try:
+        yield waiting_for
+    except BaseException as error:  # noqa: BLE001  # the coroutine's to handle
         try:
-            sent = yield waiting_for
-        except BaseException as error:  # noqa: BLE001  # the coroutine's to handle
-            try:
-                waiting_for = coroutine.throw(error)
-            except StopIteration as returned:
-                return returned.value
-        else:
-            try:
-                waiting_for = coroutine.send(sent)
-            except StopIteration as returned:
-                return returned.value
+            waiting_for = coroutine.throw(error)
+        except StopIteration as returned:
+            return returned.value
+        return (yield from resumed(coroutine, waiting_for))
+    return (yield from coroutine.__await__())

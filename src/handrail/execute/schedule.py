@@ -2,99 +2,147 @@
 
 A session has a lane. A call takes a ticket when it arrives, and waits until nothing before it is in its way. `lock_key`
 narrows "alone" to calls with the same key, over all sessions. A call that is made from inside a handler belongs to the
-call that it was made from, and does not wait for it.
+call that it was made from: it does not wait for it, and takes turns with its own siblings only.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final, Literal
 
-Way = Literal["together", "alone"]
-Name = tuple[str, str]
+from msgspec import Struct
 
-HELD: Final[ContextVar[frozenset[Name]]] = ContextVar("handrail_lanes_held", default=frozenset())
-"""The lanes that the call around the present code already holds."""
+Way = Literal["together", "alone"]
+Place = tuple[str, str]
+"""The session and the id of a call."""
+
+
+class Held(Struct):
+    """A call that is on its way, as what its handler starts sees it."""
+
+    lanes: "Lanes"
+    place: Place
+    lock_key: str | None
+    parent: "Held | None"
+    rooms: tuple[object, ...] = ()
+    """The bounds on how many run at once that the call has passed."""
+    over: bool = False
+    inside: "Lanes | None" = None
+
+    def inner(self) -> "Lanes":
+        """The lanes of the calls that it makes."""
+        if self.inside is None:
+            self.inside = Lanes()
+        return self.inside
+
+
+HELD: Final[ContextVar[Held | None]] = ContextVar("handrail_held", default=None)
+"""The call around the present code."""
+
+
+def around() -> Held | None:
+    """The call around the present code that is not over. What a handler left behind belongs to nobody."""
+    held = HELD.get()
+    while held is not None and held.over:
+        held = held.parent
+    return held
 
 
 class Lane:
     """A first-come line in which neighbours that go together go together."""
 
-    __slots__ = ("active", "alone", "name", "waiting")
+    __slots__ = ("_home", "_key", "_waiting", "active", "alone")
 
-    def __init__(self, name: Name) -> None:
-        self.name = name
+    def __init__(self, home: "dict[str, Lane]", key: str) -> None:
+        self._home = home
+        self._key = key
+        self._waiting: deque[tuple[Ticket, Way]] | None = None
         self.active = 0
         self.alone = False
-        self.waiting: deque[tuple[Ticket, Way, Callable[[], None]]] | None = None
 
-    def enter(self, ticket: "Ticket", way: Way, granted: Callable[[], None]) -> None:
-        """Stand at the end of the line."""
-        if self.waiting is None:
-            self.waiting = deque()
-        self.waiting.append((ticket, way, granted))
-        self.admit()
+    def stand(self, ticket: "Ticket", way: Way) -> None:
+        """Go in, or stand at the end of the line."""
+        if not self._waiting and self._lets_in(way):
+            self.enter(way)
+            ticket.let_in(self)
+        else:
+            if self._waiting is None:
+                self._waiting = deque()
+            self._waiting.append((ticket, way))
+
+    def enter(self, way: Way) -> None:
+        """Go in, whoever is there."""
+        self.active += 1
+        if way == "alone":
+            self.alone = True
 
     def leave(self) -> None:
         """One that was let in is done."""
         self.active -= 1
         if not self.active:
             self.alone = False
-        if self.waiting:
-            self.admit()
+        self.look()
 
-    def admit(self) -> None:
-        """Let in whoever is first and not in anybody's way."""
-        while self.waiting:
-            ticket, way, granted = self.waiting[0]
-            if ticket.over:
-                self.waiting.popleft()
-                continue
-            if self.alone or (way == "alone" and self.active):
-                return
-            self.waiting.popleft()
-            self.active += 1
-            self.alone = way == "alone"
-            granted()
+    def look(self) -> None:
+        """Let in whoever is first and in nobody's way. A lane in which nobody is left is forgotten."""
+        while self._waiting:
+            ticket, way = self._waiting[0]
+            if not ticket.over:
+                if not self._lets_in(way):
+                    return
+                self.enter(way)
+                self._waiting.popleft()
+                ticket.let_in(self)
+            else:
+                self._waiting.popleft()
+        if not self.active and self._home.get(self._key) is self:
+            del self._home[self._key]
+
+    def _lets_in(self, way: Way) -> bool:
+        return not self.alone and (way == "together" or not self.active)
 
 
 class Ticket:
     """A place in the line of a session, and then in the line of a lock."""
 
-    __slots__ = ("_future", "_inside", "_lanes", "_lock", "granted", "names", "over")
+    __slots__ = ("_future", "_in", "_locks", "_waits_in", "granted", "lock_key", "over")
 
-    def __init__(self, lanes: "Lanes", session: Name, way: Way, lock: Name | None) -> None:
-        self._lanes = lanes
-        self._lock = lock
-        self._inside: list[Lane] = []
+    def __init__(self, sessions: dict[str, Lane], session_id: str, way: Way) -> None:
+        self._in: list[Lane] = []
         self._future: asyncio.Future[None] | None = None
-        self.names = frozenset((session,) if lock is None else (session, lock))
+        self._locks: dict[str, Lane] | None = None
+        self.lock_key: str | None = None
         self.granted = False
         self.over = False
-        held = HELD.get()
-        if session in held:
-            self._lane_granted()
-        else:
-            self._stand(session, way, self._lane_granted)
+        self._waits_in: Lane | None = None
+        self._stand(sessions, session_id, way)
 
-    def _stand(self, name: Name, way: Way, then: Callable[[], None]) -> None:
-        lane = self._lanes.lane(name)
+    def _stand(self, home: dict[str, Lane], key: str, way: Way) -> None:
+        lane = home.get(key)
+        if lane is None:
+            lane = home[key] = Lane(home, key)
+        self._waits_in = lane
+        lane.stand(self, way)
 
-        def let_in() -> None:
-            self._inside.append(lane)
-            then()
+    def lock(self, locks: dict[str, Lane], lock_key: str) -> None:
+        """Stand in the line of a lock too, as soon as the session lets the call through."""
+        self.lock_key = lock_key
+        self._locks = locks
+        if self.granted:
+            self.granted = False
+            self._go_on()
 
-        lane.enter(self, way, let_in)
+    def let_in(self, lane: Lane) -> None:
+        """It is this ticket's turn in a lane."""
+        self._in.append(lane)
+        self._waits_in = None
+        self._go_on()
 
-    def _lane_granted(self) -> None:
-        """A locked call goes on to the line of its lock, in the order of its session."""
-        if self._lock is None or self._lock in HELD.get():
-            self._grant()
-        else:
-            self._stand(self._lock, "alone", self._grant)
-
-    def _grant(self) -> None:
+    def _go_on(self) -> None:
+        if self._locks is not None and self.lock_key is not None:
+            locks, self._locks = self._locks, None
+            self._stand(locks, self.lock_key, "alone")
+            return
         self.granted = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
@@ -115,55 +163,64 @@ class Ticket:
         if self.over:
             return
         self.over = True
-        for lane in reversed(self._inside):
-            self._lanes.end(lane)
-        self._lanes.forget_idle(self.names)
+        for lane in reversed(self._in):
+            lane.leave()
+        if self._waits_in is not None:
+            self._waits_in.look()
 
 
 class Lanes:
     """The lanes of all sessions, and of all locks."""
 
-    __slots__ = ("_lanes",)
+    __slots__ = ("locks", "sessions")
 
     def __init__(self) -> None:
-        self._lanes: dict[Name, Lane] = {}
+        self.sessions: dict[str, Lane] = {}
+        self.locks: dict[str, Lane] = {}
 
     def free(self, session_id: str) -> bool:
-        """Whether a call of this session can go at once: nothing runs or waits, or it is a part of what runs."""
-        name = ("session", session_id)
-        return name not in self._lanes or name in HELD.get()
+        """Whether nothing runs or waits in the lane that a call of this session would take."""
+        held = HELD.get()
+        lanes = self if held is None else self._of_session(session_id, held)
+        return session_id not in lanes.sessions
 
     def ticket(self, session_id: str, way: Way, *, lock_key: str | None = None) -> Ticket:
         """A place at the end of a session's line."""
-        lock = None if lock_key is None else ("lock", lock_key)
-        return Ticket(self, ("session", session_id), way, lock)
+        held = HELD.get()
+        ticket = Ticket(self._of_session(session_id, held).sessions, session_id, way)
+        if lock_key is not None:
+            ticket.lock(self._of_lock(lock_key, held).locks, lock_key)
+        return ticket
 
-    def begin(self, session_id: str, way: Way) -> Lane:
+    def begin(self, session_id: str, way: Way, parent: Held | None) -> Lane:
         """Enter a session's lane without waiting, for a call that already runs."""
-        lane = self.lane(("session", session_id))
-        lane.active += 1
-        if way == "alone":
-            lane.alone = True
-        return lane
-
-    def end(self, lane: Lane) -> None:
-        """Leave a lane."""
-        lane.leave()
-        if not lane.active and not lane.waiting:
-            self._lanes.pop(lane.name, None)
-
-    def lane(self, name: Name) -> Lane:
-        """The lane of this name."""
-        lane = self._lanes.get(name)
+        home = self._of_session(session_id, parent).sessions
+        lane = home.get(session_id)
         if lane is None:
-            lane = self._lanes[name] = Lane(name)
+            lane = home[session_id] = Lane(home, session_id)
+        lane.enter(way)
         return lane
 
-    def forget_idle(self, names: frozenset[Name]) -> None:
-        """Forget lanes that nobody is in, after somebody gave a place up."""
-        for name in names:
-            lane = self._lanes.get(name)
-            if lane is not None:
-                lane.admit()
-                if not lane.active and not lane.waiting:
-                    del self._lanes[name]
+    def hold(self, place: Place, lock_key: str | None = None) -> Held:
+        """Make a call the one around the present code, and around what that starts."""
+        held = Held(self, place, lock_key, around())
+        HELD.set(held)
+        return held
+
+    def is_inside(self, place: Place) -> bool:
+        """Whether the present code is a part of this call, so that it cannot wait for it."""
+        held = around()
+        while held is not None and not (held.lanes is self and held.place == place):
+            held = held.parent
+        return held is not None
+
+    def _of_session(self, session_id: str, held: Held | None) -> "Lanes":
+        """Where calls of a session stand: inside the call of this session that they were made from, if there is one."""
+        while held is not None and (held.over or held.lanes is not self or held.place[0] != session_id):
+            held = held.parent
+        return self if held is None else held.inner()
+
+    def _of_lock(self, lock_key: str, held: Held | None) -> "Lanes":
+        while held is not None and (held.over or held.lanes is not self or held.lock_key != lock_key):
+            held = held.parent
+        return self if held is None else held.inner()

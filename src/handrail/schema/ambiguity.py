@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from handrail.errors import ToolArgsParseError
 from handrail.schema.faults import no_json
@@ -18,17 +18,17 @@ def refuse_ambiguous(text: str) -> None:
     Parsers differ in what they make of both: what was authorised might not be what runs. Read-only tools take the last
     one of two keys.
     """
-    _read(text, object_pairs_hook=_unique)
+    _read(text, _UNAMBIGUOUS)
 
 
 def refuse_infinite(text: str) -> None:
     """Refuse numbers that are not finite, anywhere in the text."""
-    _read(text)
+    _read(text, _FINITE)
 
 
-def _read(text: str, **hooks: Any) -> None:
+def _read(text: str, decoder: json.JSONDecoder) -> None:
     try:
-        json.loads(text, parse_constant=_not_finite, parse_float=_finite, parse_int=_bounded, **hooks)
+        decoder.decode(text)
     except ToolArgsParseError:
         raise
     except (ValueError, RecursionError) as error:
@@ -68,3 +68,10 @@ def _finite(text: str) -> None:
 def _bounded(text: str) -> None:
     if len(text.lstrip("-")) > _MOST_DIGITS:
         raise no_json(f"a number has more than {_MOST_DIGITS:,} digits")
+
+
+# Made once: a decoder costs more than most arguments take to read.
+_FINITE: Final = json.JSONDecoder(parse_constant=_not_finite, parse_float=_finite, parse_int=_bounded)
+_UNAMBIGUOUS: Final = json.JSONDecoder(
+    parse_constant=_not_finite, parse_float=_finite, parse_int=_bounded, object_pairs_hook=_unique
+)

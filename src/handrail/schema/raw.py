@@ -171,6 +171,15 @@ def _wanted_below(error: jsonschema_rs.ValidationError, inner: jsonschema_rs.Val
 _MAY_BE_INFINITE = re.compile(r"[eE]\+?\d{3}|(?<!\d)\d{200}")
 
 
+def _whole(value: Any) -> Any:
+    """The value with 2.0 as 2: in JSON Schema it is an integer, and Python wants one to count with."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, dict):
+        return {key: _whole(one) for key, one in cast(dict[str, Any], value).items()}
+    return [_whole(one) for one in cast(list[Any], value)] if isinstance(value, list) else value
+
+
 def from_json_schema(schema: Mapping[str, Any], *, name: str) -> Arguments:
     """Arguments from a JSON Schema that somebody wrote; the validated arguments are the JSON values themselves."""
     raw = RawSchema(schema, name=name)
@@ -188,6 +197,6 @@ def from_json_schema(schema: Mapping[str, Any], *, name: str) -> Arguments:
             refuse_infinite(text)
         arguments = cast(dict[str, Any], value)
         raw.check(arguments)
-        return arguments
+        return _whole(arguments)
 
     return Arguments(input_schema=raw.schema, parse=parse, dump=dict)

@@ -1,0 +1,298 @@
+"""The state table of the design holds over memory, SQLite and Postgres, whatever arrives in whatever order."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+
+from handrail.authorize.approvals import MemoryApprovals
+from handrail.authorize.policy import Policy, Rule
+from handrail.core.context import ToolContext
+from handrail.core.tool import Tool
+from handrail.core.values import ToolCall, ToolResult
+from handrail.define.function import tool
+from handrail.errors import ToolError
+from handrail.execute.executor import Executor
+from handrail.execute.ledger import MemoryLedger
+from handrail.store import open_store
+from tests.execute.ledger_model import AFTER, Answer, Ending, Model, Question, Wanted
+from tests.postgres import DATABASES, new_database
+from tests.postgres import postgres as postgres  # a fixture
+
+ENDINGS: list[Ending] = [
+    "ok", "ok", "ok", "refuses", "crashes before", "crashes after", "hangs before", "hangs after", "is cancelled",
+]  # fmt: skip
+FOR_EVER = 1e6
+
+
+class World:
+    """Where effects take place, and what handlers do next."""
+
+    def __init__(self) -> None:
+        self.effects: Counter[str] = Counter()
+        self.ending: Ending = "ok"
+        self.tells = False
+        self.began: asyncio.Event = asyncio.Event()
+        self.go_on: asyncio.Event | None = None
+
+    async def act(self, invoice: str, context: ToolContext[Any]) -> str:
+        """What every handler does."""
+        ending, go_on, key = self.ending, self.go_on, context.idempotency_key
+        self.began.set()
+        if go_on is not None:
+            await go_on.wait()
+        if ending == "refuses":
+            raise ToolError("There is no money.", code="no_money")
+        if ending in AFTER:
+            assert key is not None
+            self.effects[key] += 1
+        if ending.startswith("crashes"):
+            raise RuntimeError("boom")
+        if ending.startswith("hangs") or ending == "is cancelled":
+            await asyncio.get_running_loop().create_future()
+        return f"paid {invoice}"
+
+    def verify(self, arguments: Any, context: ToolContext[Any]) -> str | bool | None:
+        """The truth, if anybody wants it."""
+        if not self.tells:
+            return None
+        return f"found {arguments['invoice']}" if self.effects[context.idempotency_key or ""] else False
+
+    def tools(self) -> list[Tool[..., Any]]:
+        @tool(key=("invoice",), verify=self.verify)
+        async def pay(invoice: str, amount: int, context: ToolContext[Any]) -> str:
+            """Pay; everybody may."""
+            return await self.act(invoice, context)
+
+        @tool(key=("invoice",), verify=self.verify)
+        async def wire(invoice: str, amount: int, context: ToolContext[Any]) -> str:
+            """Wire; an operator is asked."""
+            return await self.act(invoice, context)
+
+        return [pay, wire]
+
+
+numbers = itertools.count()
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Two executors, as in two processes, and others that die, on one ledger."""
+
+    def __init__(self, runner: asyncio.Runner, store: Any) -> None:
+        super().__init__()
+        self.runner = runner
+        self.ledger = store.ledger if store else MemoryLedger()
+        self.approvals = store.approvals if store else MemoryApprovals()
+        self.customer = f"customer-{next(numbers)}"
+        self.turn = 1
+        self.model = Model()
+
+    @initialize()
+    def begin(self) -> None:
+        async def begun() -> None:
+            self.world = World()
+            self.executors = [self.executor() for _ in range(2)]
+
+        self.runner.run(begun())
+
+    def executor(self, *, lease_grace: float = FOR_EVER, timeout: float = 0.02) -> Executor:
+        return Executor(
+            self.world.tools(),
+            policy=Policy([Rule.allow("pay"), Rule.ask("wire", by="operator")]),
+            ledger=self.ledger,
+            approvals=self.approvals,
+            timeout=timeout,
+            lease_grace=lease_grace,
+        )
+
+    def context(self, wanted: Wanted) -> ToolContext[Any]:
+        return ToolContext(session_id=f"{self.customer}-{wanted.session}", customer_id=self.customer, turn=wanted.turn)
+
+    async def started(self, executor: Executor, wanted: Wanted) -> asyncio.Task[ToolResult]:
+        """A call on its way: its handler has begun, or it has its answer already."""
+        self.world.ending, self.world.tells = wanted.ending, wanted.tells
+        self.world.began = asyncio.Event()
+        arguments = f'{{"invoice":"{wanted.invoice}","amount":{wanted.amount}}}'
+        call = ToolCall(id=wanted.id, name=wanted.tool, arguments_json=arguments)
+        task = asyncio.create_task(executor.run(call, self.context(wanted)))
+        began = asyncio.create_task(self.world.began.wait())
+        await asyncio.wait([task, began], return_when=asyncio.FIRST_COMPLETED)
+        began.cancel()
+        return task
+
+    async def ended(self, executor: Executor, wanted: Wanted, task: asyncio.Task[ToolResult]) -> ToolResult:
+        if wanted.ending == "is cancelled":
+            executor.cancel(wanted.id, session_id=self.context(wanted).session_id)
+        return await task
+
+    def check(self, wanted: Wanted, expected: Answer, result: ToolResult, *, ran: bool) -> None:
+        says = result.error.code if result.error else result.output
+        assert (result.call_id, result.tool_name) == (wanted.id, wanted.tool)
+        assert (result.ok, bool(result.metadata.get("replayed"))) == (expected.ok, expected.replayed)
+        assert says == expected.says if not result.ok else says.startswith(expected.says)
+        assert ran == expected.ran
+        if "approval" in result.metadata:
+            self.note(wanted, result.metadata["approval"])
+
+    def note(self, wanted: Wanted, token: str) -> None:
+        """The model's question is this one of the store."""
+        repeat = self.model.repeat_of(self.model.newest(wanted))
+        asked = next(
+            one
+            for one in self.model.questions
+            if (one.asked.session, one.asked.identity, one.repeat) == (wanted.session, wanted.identity, repeat)
+        )
+        assert asked.token in ("", token)
+        asked.token = token
+
+    wanted = st.builds(
+        dict,
+        executor=st.integers(0, 1),
+        session=st.sampled_from(["s-1", "s-1", "s-2"]),
+        id=st.sampled_from([f"c-{number}" for number in range(9)]),
+        tool=st.sampled_from(["pay", "pay", "wire"]),
+        invoice=st.sampled_from(["i-1", "i-1", "i-2"]),
+        amount=st.sampled_from([1, 1, 1, 2]),
+        ending=st.sampled_from(ENDINGS),
+        tells=st.booleans(),
+    )
+
+    @rule(wanted=wanted)
+    def a_call_arrives(self, wanted: dict[str, Any]) -> None:
+        call = Wanted(**wanted, turn=self.turn)
+        expected = self.model.arrives(call)
+        executor = self.executors[call.executor]
+
+        async def made() -> ToolResult:
+            return await self.ended(executor, call, await self.started(executor, call))
+
+        result = self.runner.run(made())
+        self.check(call, expected, result, ran=self.world.began.is_set())
+
+    @rule(wanted=wanted, second=wanted, like=st.sampled_from(["same id", "same arguments", "same effect"]))
+    def a_call_arrives_while_another_runs(self, wanted: dict[str, Any], second: dict[str, Any], like: str) -> None:
+        first = Wanted(**{**wanted, "ending": "ok"}, turn=self.turn)
+        alike = {"same id": ("session", "id"), "same arguments": ("tool", "invoice", "amount"), "same effect": ()}
+        given = {**second, "tool": first.tool, "invoice": first.invoice, "ending": "ok"}
+        given |= {name: wanted[name] for name in alike[like]}
+        other = Wanted(**given, turn=self.turn)
+        expected = self.model.arrives(first)
+        executor, elsewhere = self.executors[first.executor], self.executors[other.executor]
+
+        async def both() -> tuple[ToolResult, ToolResult | None, bool]:
+            go_on = self.world.go_on = asyncio.Event()
+            running = await self.started(executor, first)
+            self.world.go_on = None
+            began = self.world.began.is_set()
+            rival = asyncio.create_task(self.rival(elsewhere, other)) if began else None
+            if rival is not None and elsewhere is not executor:
+                await rival
+            go_on.set()
+            return await running, await rival if rival else None, began
+
+        result, answer, began = self.runner.run(both())
+        self.check(first, expected, result, ran=began)
+        if answer is None:
+            return
+        if first.place == other.place and first.identity != other.identity:
+            assert answer.error is not None
+            assert answer.error.code == "duplicate_call"
+        elif self.model.by_id(other) not in (None, self.model.by_id(first)):
+            assert (
+                self.model.arrives(other).says in (answer.output or "") or answer.error
+            )  # An older call's own answer.
+        elif elsewhere is executor:
+            joined = answer.output or ""
+            assert joined.endswith(f"paid {first.invoice}")
+        else:
+            assert answer.error is not None
+            assert answer.error.code == "in_progress"
+
+    async def rival(self, executor: Executor, wanted: Wanted) -> ToolResult:
+        arguments = f'{{"invoice":"{wanted.invoice}","amount":{wanted.amount}}}'
+        call = ToolCall(id=wanted.id, name=wanted.tool, arguments_json=arguments)
+        return await executor.run(call, self.context(wanted))
+
+    @rule(wanted=wanted, lease_over=st.booleans())
+    def a_process_is_killed_while_its_handler_runs(self, wanted: dict[str, Any], lease_over: bool) -> None:
+        ending = "hangs after" if wanted["ending"] in AFTER else "hangs before"
+        call = Wanted(**{**wanted, "ending": ending}, turn=self.turn)
+        expected = self.model.arrives(call, dies=True)
+        if expected.ran and lease_over:
+            self.model.lines[-1].state = "unknown"
+
+        async def made() -> ToolResult | None:
+            doomed = self.executor(timeout=FOR_EVER, lease_grace=-2 * FOR_EVER if lease_over else 0.0)
+            task = await self.started(doomed, call)
+            if not self.world.began.is_set():
+                return await task
+            await asyncio.sleep(0)
+            killed = [one for one in asyncio.all_tasks() if one.get_name().startswith("handrail:")]
+            for one in (*killed, task):
+                one.cancel()
+            await asyncio.gather(*killed, task, return_exceptions=True)
+            return None
+
+        result = self.runner.run(made())
+        assert (result is None) == expected.ran
+        if result is not None:
+            self.check(call, expected, result, ran=False)
+
+    @rule()
+    def the_conversation_goes_on(self) -> None:
+        self.turn += 1
+
+    @precondition(lambda self: any(one.state == "pending" for one in self.model.questions))
+    @rule(data=st.data(), answer=st.sampled_from(["approved", "approved", "denied"]))
+    def somebody_decides(self, data: st.DataObject, answer: Any) -> None:
+        open_ones = [one for one in self.model.questions if one.state == "pending"]
+        question: Question = data.draw(st.sampled_from(open_ones))
+        decide = self.approvals.approve if answer == "approved" else self.approvals.deny
+        who = self.customer if question.by == "customer" else "ann"
+
+        self.runner.run(decide(question.token, by=question.by, who=who))
+
+        question.state = answer
+
+    @invariant()
+    def no_effect_took_place_twice(self) -> None:
+        effects = getattr(self, "world", World()).effects
+        assert all(count == 1 for count in effects.values()), effects
+
+    @invariant()
+    def every_effect_is_one_that_the_table_allowed(self) -> None:
+        happened = sum(line.happened for line in self.model.lines)
+        assert getattr(self, "world", World()).effects.total() == happened
+
+
+@contextmanager
+def a_store(runner: asyncio.Runner, url: str | None) -> Generator[Any]:
+    if url is None:
+        yield None
+        return
+    opening = open_store(url)
+    store = runner.run(opening.__aenter__())
+    try:
+        yield store
+    finally:
+        runner.run(opening.__aexit__(None, None, None))
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("kind", ["memory", *DATABASES])
+def test_the_table_holds_whatever_arrives(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = None if kind == "memory" else new_database(kind, tmp_path, request)
+    most = settings.default.max_examples if settings.default else 100
+    fewer = settings(max_examples=most if url is None else max(10, most // 5), stateful_step_count=30)
+
+    with asyncio.Runner() as runner, a_store(runner, url) as store:
+        run_machine(lambda: LedgerMachine(runner, store), settings=fewer)

@@ -1,0 +1,130 @@
+"""The table of the docs that maps the phone document's log events to ours: complete, and true."""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from handrail import Executor, Policy, Rule, tool
+from handrail.core import events
+from tests.monitor.conftest import CONTEXT, Door, Lines, call, crash, look
+
+ROOT = Path(__file__).parents[2]
+SEEDS = ROOT.parent / "shared" / "seeds"
+"""Where the phone document is, on the machines that have it."""
+
+PHONE = {
+    "request_transfer_destination_not_found", "request_transfer_destination_resolution_finished",
+    "request_transfer_destination_resolution_started", "request_transfer_destination_resolved",
+    "request_transfer_refer_call_started", "request_transfer_refer_call_succeeded",
+    "request_transfer_refer_feature_disabled", "request_transfer_started", "tool_build_error", "tool_build_finished",
+    "tool_build_started", "tool_builder_phase_built_tool", "tool_builder_phase_no_tool", "tool_builder_phase_started",
+    "tool_builder_refer_destinations_selected", "tool_builder_refer_disabled",
+    "tool_builder_refer_no_enabled_destinations", "tool_builder_refer_parameters_built",
+    "tool_builder_refer_tool_definition_built", "tool_cancel_all_finished", "tool_cancel_all_started",
+    "tool_cancel_for_response_finished", "tool_cancel_for_response_skipped_missing_response_id",
+    "tool_cancelled_for_response", "tool_execution_error", "tool_execution_failed", "tool_executor_arguments_parsed",
+    "tool_executor_dependencies_prepared", "tool_executor_execute_finished", "tool_executor_execute_started",
+    "tool_invocation_ignored_already_executed", "tool_invocation_ignored_already_pending", "tool_invocation_scheduled",
+    "tool_not_found", "tool_run_and_respond_fallback_output_failed", "tool_run_and_respond_fallback_output_sent",
+    "ws_tool_call_received", "ws_tool_dispatcher_missing_fallback_output", "ws_tool_invocation_built",
+    "ws_tool_invocation_submitting_to_dispatcher",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    phone: str
+    event: str | None
+    """None if it comes with a room that is not built."""
+    room: str | None
+    log: str
+    fields: tuple[str, ...]
+
+
+def table() -> list[Row]:
+    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    part = page.partition("| phone document | event | log event | fields |\n")[2]
+    rows: list[Row] = []
+    for line in part.splitlines()[1:]:
+        if not line.startswith("|"):
+            break
+        phone, event, log, fields = (cell.strip() for cell in line.strip("|").split("|"))
+        planned = re.fullmatch(r"comes with `(\w+)`", event)
+        rows.append(
+            Row(
+                phone=phone.strip("`"),
+                event=None if planned else event.strip("`"),
+                room=planned[1] if planned else None,
+                log=log.strip("`"),
+                fields=tuple(re.findall(r"`(\w+)`", fields)),
+            )
+        )
+    return rows
+
+
+ROWS = table()
+
+
+def test_the_names_are_those_of_the_document() -> None:
+    pages = [path for prefix in ("000_", "003_") for path in SEEDS.glob(f"{prefix}*.txt")]
+    found = [set(re.findall(r'log_event\(\s*logging\.\w+,\s*"(\w+)"', page.read_text("utf-8"))) for page in pages]
+
+    assert all(names == PHONE for names in found)
+    assert len(PHONE) == 40
+
+
+@pytest.mark.proves("PH-86")
+def test_every_log_event_of_the_document_has_one_row() -> None:
+    assert sorted(row.phone for row in ROWS) == sorted(PHONE)
+    assert all(row.fields for row in ROWS)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.event is None], ids=lambda row: row.phone)
+def test_what_is_said_to_come_is_not_there_yet(row: Row) -> None:
+    """When its room is built, its row names the event."""
+    assert row.room in ("phone", "tenants")
+    assert not (ROOT / "src" / "handrail" / str(row.room)).exists()
+
+
+async def everything(lines: Lines) -> None:
+    """Have every event told that an executor tells of."""
+    door = Door()
+
+    @tool(name="hold", concurrency_safe=True)
+    async def hold(city: str) -> str:
+        """Wait."""
+        door.entered.set()
+        await door.opened.wait()
+        return "held"
+
+    rail = Executor([look, crash, hold], policy=Policy([Rule.allow("*")]), listeners=[lines.log])
+    for name in ("look", "look", "crash", "nothing"):
+        await rail.run(call(name, id=name), CONTEXT)
+    arrivals = [asyncio.create_task(rail.run(call("hold", '{"city": "Rome"}'), CONTEXT)) for _ in range(2)]
+    await door.entered.wait()
+    rail.cancel("c-1", session_id="s-1")
+    rail.cancel_tools_for_response("r-1", session_id="s-1")
+    rail.cancel_tools_for_response("", session_id="s-1")
+    await rail.cancel_all("s-1")
+    await asyncio.gather(*arrivals)
+    lines.log(events.ToolsBuilt(at=0.0, session_id="", tenant_id="acme", tool_names=("a",), failed=("b",)))
+
+
+@pytest.mark.proves("PH-86")
+async def test_every_row_names_an_event_that_is_told_under_that_name_with_those_fields(lines: Lines) -> None:
+    kinds = [name for name, kind in vars(events).items() if isinstance(kind, type) and issubclass(kind, events.Event)]
+    names = {name: re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in kinds}
+    told: dict[str, set[str]] = {}
+    await everything(lines)
+    for name, record in zip(lines.names, lines.records, strict=True):
+        told.setdefault(name, set()).update(record.__dict__)
+
+    for row in ROWS:
+        if row.event is None:
+            assert row.log not in told, row.phone
+            continue
+        assert row.log in (names[row.event], f"{names[row.event]}_skipped"), row.phone
+        assert set(row.fields) <= told[row.log], row.phone
