@@ -8,10 +8,11 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from handrail.authorize.approvals import Approval, Approvals, new_token
-from handrail.authorize.policy import Plan, Policy
+from handrail.authorize.policy import DEFAULT, Plan, Policy
 from handrail.core.context import ToolContext
 from handrail.core.events import DecisionMade, Event
 from handrail.core.log import log
+from handrail.core.passing import must_pass
 from handrail.core.redact import Redactor
 from handrail.core.select import any_of
 from handrail.core.tool import Tool
@@ -20,13 +21,16 @@ from handrail.errors import ConfigError, ToolError
 
 Mode = Literal["enforce", "observe"]
 
+_MOST_NAMED = 1_000
+
 
 class Refusal(Exception):
     """The call does not run; the result says why."""
 
-    def __init__(self, result: ToolResult) -> None:
+    def __init__(self, result: ToolResult, decision: Decision | None = None) -> None:
         super().__init__(result.error.message if result.error else "")
         self.result = result
+        self.decision = decision
 
 
 class Granted(Struct, frozen=True, kw_only=True):
@@ -41,7 +45,13 @@ class Again(Struct, frozen=True, kw_only=True):
     """The effect was wanted before; somebody must want it once more."""
 
     repeat: int
-    done_at: str
+    done_at: str | None
+    """When it was done; None if that was before a repetition that came to nothing."""
+
+    @property
+    def question(self) -> str:
+        """What somebody has to agree to."""
+        return f"it was already done{f' at {self.done_at}' if self.done_at else ''}; it must be wanted once more"
 
 
 class Authoriser:
@@ -63,6 +73,8 @@ class Authoriser:
         self._tell = tell
         self._seconds = approval_seconds
         self._observes = _observed(mode)
+        self._named: set[str] = set()
+        """Tools that no rule speaks of, and whose developer has been told."""
 
     def plan(self, tool: Tool[..., Any]) -> Plan:
         """What the policy says of a tool."""
@@ -85,9 +97,8 @@ class Authoriser:
     ) -> Granted:
         """Let the call run, or raise `Refusal`."""
         decision = await self._decision(tool, plan, arguments, context)
-        if again is not None and decision.effect == "allow":
-            reason = f"it was already done at {again.done_at}; it must be wanted once more"
-            decision = Decision(effect="ask", by="customer", rule="at most once", source="ledger", reason=reason)
+        if again is not None and decision.effect != "deny":
+            decision = _asked_again(decision, again)
         if decision.effect == "allow":
             return Granted(decision=decision)
         observed = self.observes(tool)
@@ -95,7 +106,8 @@ class Authoriser:
             self._say(call, decision, context, observed=observed)
             if observed:
                 return Granted(decision=decision)
-            raise Refusal(_refused(tool, decision))
+            raise Refusal(_refused(tool, decision), decision)
+        self._name(tool, decision)
         approval = await self._agreed(tool, decision, call, arguments, context, digest(), again)
         return Granted(decision=decision, approval=approval)
 
@@ -106,6 +118,31 @@ class Authoriser:
         if objection is not None:
             return Decision(effect="deny", rule="permission_check", source=tool.name, reason=objection)
         return plan.decide(context, arguments)
+
+    async def still_allowed(
+        self,
+        tool: Tool[..., Any],
+        plan: Plan,
+        arguments: Callable[[], dict[str, Any]],
+        context: ToolContext[Any],
+        *,
+        by: str,
+    ) -> None:
+        """Raise `Refusal` if the arguments that an approver wants instead are not this person's to allow."""
+        decision = await self._decision(tool, plan, arguments, context)
+        if decision.effect == "ask" and decision.by not in (None, by):
+            reason = f"with the arguments that the {by} wants instead, the {decision.by} has to agree"
+            decision = Decision(
+                effect="deny", by=decision.by, rule=decision.rule, source=decision.source, reason=reason
+            )
+        if decision.effect == "deny":
+            raise Refusal(_refused(tool, decision), decision)
+
+    def _name(self, tool: Tool[..., Any], decision: Decision) -> None:
+        """Tell the developer, once, what would allow a tool that no rule speaks of."""
+        if decision.source == DEFAULT and tool.name not in self._named and len(self._named) < _MOST_NAMED:
+            self._named.add(tool.name)
+            log.warning("somebody has to agree to every call of %s: %s", tool.name, decision.reason)
 
     async def _agreed(
         self,
@@ -140,11 +177,11 @@ class Authoriser:
                 effect="deny", by=known.by, rule=decision.rule, source=decision.source, reason=_said_no(known)
             )
             self._say(call, denied, context)
-            raise Refusal(_refused(tool, denied))
+            raise Refusal(_refused(tool, denied), denied)
         if known.state == "approved" and (known.by != "customer" or context.turn > known.turn):
             return known
         self._say(call, decision, context)
-        raise Refusal(_must_be_asked(tool, decision, known))
+        raise Refusal(_must_be_asked(tool, decision, known), decision)
 
     def _say(self, call: ToolCall, decision: Decision, context: ToolContext[Any], *, observed: bool = False) -> None:
         self._tell(
@@ -186,10 +223,21 @@ async def _objection(
         return error.message
     except PermissionError as error:
         return str(error) or "its own check refused it"
-    except Exception:
-        log.exception("the permission check of %s failed", tool.name)
+    except BaseException as error:
+        if must_pass(error):
+            raise
+        log.error("the permission check of %s failed", tool.name, exc_info=error)
         return "its own check failed"
     return "its own check refused it" if verdict is False else None
+
+
+def _asked_again(decision: Decision, again: Again) -> Decision:
+    """A decision about an effect that was wanted before: whoever is asked is told so."""
+    if decision.effect == "allow" or decision.source == DEFAULT:
+        by = decision.by or "customer"
+        return Decision(effect="ask", by=by, rule="at most once", source="ledger", reason=again.question)
+    reason = f"{decision.reason}; {again.question}" if decision.reason else again.question
+    return Decision(effect="ask", by=decision.by, rule=decision.rule, source=decision.source, reason=reason)
 
 
 def _refused(tool: Tool[..., Any], decision: Decision) -> ToolResult:
@@ -199,7 +247,8 @@ def _refused(tool: Tool[..., Any], decision: Decision) -> ToolResult:
 
 
 def _must_be_asked(tool: Tool[..., Any], decision: Decision, approval: Approval) -> ToolResult:
-    why = f" ({decision.reason})" if decision.reason else ""
+    # What the default says is for the developer.
+    why = f" ({decision.reason})" if decision.reason and decision.source != DEFAULT else ""
     if approval.state == "approved":  # In this very turn: it counts from the next one on.
         text = f"`{tool.name}` was approved in this turn, which counts from the next one on. Call it again then."
     else:

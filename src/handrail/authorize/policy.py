@@ -92,12 +92,15 @@ class _Compiled:
         return self.condition is None or self.condition.holds(arguments(), in_doubt=rule.effect != "allow")
 
 
-READ_ONLY: Final = Decision(effect="allow", rule="default", source="default", reason="the tool is read-only")
+DEFAULT: Final = "default"
+"""The source of what is decided where no rule holds."""
+
+READ_ONLY: Final = Decision(effect="allow", rule=DEFAULT, source=DEFAULT, reason="the tool is read-only")
 UNDECLARED: Final = Decision(
     effect="ask",
     by="customer",
-    rule="default",
-    source="default",
+    rule=DEFAULT,
+    source=DEFAULT,
     reason="it may change something and no rule allows it; Rule.allow(…) would, or read_only=True if it is harmless",
 )
 

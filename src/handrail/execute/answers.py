@@ -54,6 +54,11 @@ def broke(tool: str) -> ToolResult:
     return failed("tool_execution_failed", f"`{tool}` failed.")
 
 
+def broke_before(tool: str) -> ToolResult:
+    """Something broke before the handler began."""
+    return failed("tool_execution_failed", f"`{tool}` failed. {NOTHING_HAPPENED}")
+
+
 def did_not_happen(tool: str) -> ToolResult:
     """It failed, and the tool itself says that nothing came of it."""
     return failed("tool_execution_failed", f"`{tool}` failed, and it was checked: {NOTHING_HAPPENED}", retryable=True)
@@ -76,8 +81,13 @@ def resting(tool: str, seconds: float) -> ToolResult:
     )
 
 
-def ledger_down(tool: str) -> ToolResult:
-    """What happened cannot be written down, so that nothing may happen."""
+def joined_and_cancelled(tool: str) -> ToolResult:
+    """The call was cancelled while it waited for another one of the same effect."""
+    return failed("cancelled", f"This call of `{tool}` was cancelled. Another one with the same effect still runs.")
+
+
+def unavailable(tool: str) -> ToolResult:
+    """What was decided or done cannot be written down, so that nothing may happen."""
     return failed("unavailable", f"`{tool}` cannot be run safely at the moment. {NOTHING_HAPPENED}", retryable=True)
 
 

@@ -1,7 +1,8 @@
 """What an executor has worked out about one tool, so that a call does not have to."""
 
+import dis
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 from handrail.authorize.policy import Plan
@@ -12,7 +13,7 @@ from handrail.execute.schedule import Way
 class Desk:
     """One tool, its plan, its limits, and whether its calls can take the short way."""
 
-    __slots__ = ("decision", "metadata", "most", "plan", "seconds", "simple", "tool", "way")
+    __slots__ = ("decision", "metadata", "most", "never_waits", "plan", "seconds", "simple", "tool", "way")
 
     def __init__(self, tool: Tool[..., Any], plan: Plan, *, seconds: float, most: int) -> None:
         self.tool = tool
@@ -23,6 +24,7 @@ class Desk:
         constant = plan.constant if tool.permission_check is None else None
         self.decision = constant if constant is not None and constant.effect == "allow" else None
         """The decision about every call, where it is always to let it run."""
+        self.metadata: Mapping[str, Any] = MappingProxyType({"decision": self.decision})
         self.simple = (
             self.decision is not None
             and tool.read_only
@@ -31,4 +33,12 @@ class Desk:
             and tool.cache_for is None
         )
         """Nothing to ask, nothing to claim: the handler can run in the caller's task at once."""
-        self.metadata: Mapping[str, Any] = MappingProxyType({"decision": self.decision})
+        self.never_waits = _without_await(tool) if self.simple else None
+        """The code of a handler that has no `await` in it: it is over when its first step is."""
+
+
+def _without_await(tool: Tool[..., Any]) -> CodeType | None:
+    code = getattr(tool.function, "__code__", None)
+    if not isinstance(code, CodeType) or any(one.opname == "SEND" for one in dis.get_instructions(code)):
+        return None
+    return code

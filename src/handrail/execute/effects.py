@@ -1,324 +1,138 @@
-"""Calls with consequences: recalled, authorised, claimed, run once, and settled, whatever becomes of the caller."""
+"""Calls with consequences: each has a task of the executor's own, which outlives its caller."""
 
 import asyncio
-import hmac
-import inspect
-import time
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from time import perf_counter
+from typing import Any
+from uuid import uuid4
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from handrail.authorize.approvals import Approval, Approvals
-from handrail.authorize.authoriser import Again, Refusal
 from handrail.core.context import ToolContext
 from handrail.core.log import log
-from handrail.core.redact import Redactor
-from handrail.core.text import canonical_json
-from handrail.core.tool import KeyOf, Tool
-from handrail.core.values import Decision, ToolCall, ToolResult
+from handrail.core.passing import must_pass
+from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ToolError
 from handrail.execute import answers
-from handrail.execute.gates import Gates
-from handrail.execute.handlers import Handlers, Outcome
-from handrail.execute.ledger import Entry, Ledger, State, settled
-from handrail.execute.recall import Verdict, verdict
-from handrail.execute.running import Running, Stopped
-from handrail.execute.schedule import HELD, Ticket
+from handrail.execute.desk import Desk
+from handrail.execute.identity import Identities, key_of
+from handrail.execute.line import Effect, Line
+from handrail.execute.reads import finished
+from handrail.execute.running import Running
+from handrail.execute.schedule import Lanes, Place, around
 from handrail.execute.tell import Teller
-
-VERSION = "1"
-"""Of the canonical form: digests of different versions never meet."""
-
-_STATES: dict[str, State] = {"yes": "committed", "no": "failed", "unknown": "unknown"}
-_MASK = "**********"
-"""How Pydantic shows a secret: two different secrets look the same."""
-
-
-class Effect(Struct, kw_only=True):
-    """One call with consequences on its way."""
-
-    running: Running
-    value: Any
-    arguments: dict[str, Any]
-    context: ToolContext[Any]
-    identity: str
-    key: str
-    ticket: Ticket
-    seconds: float
-    most: int
-    authorise: Callable[["Effect", Again | None], Awaitable[None]]
-    """Decides about the call, and puts the decision and the approval to use up here; or raises `Refusal`."""
-    decision: Decision | None = None
-    approval: Approval | None = None
-
-    @property
-    def tool(self) -> Tool[..., Any]:
-        return self.running.tool
-
-    @property
-    def call(self) -> ToolCall:
-        return self.running.call
-
-    def approved_value(self) -> Any:
-        """The validated arguments, or those that an approver put in their place, validated again."""
-        if self.approval is None or self.approval.changed_arguments is None:
-            return self.value
-        return self.tool.parse(canonical_json(self.approval.changed_arguments))
 
 
 class Effects:
-    """Walks calls with consequences down the line, with the ledger as the judge of what runs."""
+    """Answers calls of tools that may change something."""
 
     def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        handlers: Handlers,
-        gates: Gates,
-        redactor: Redactor,
-        tell: Teller,
-        approvals: Approvals,
-        owner: str,
-        window: float,
-        lease_grace: float,
+        self, *, line: Line, identities: Identities, lanes: Lanes, tell: Teller, running: dict[Place, Running]
     ) -> None:
-        self.ledger = ledger
-        self._handlers = handlers
-        self._gates = gates
-        self._redactor = redactor
+        self._line = line
+        self._identities = identities
+        self._lanes = lanes
         self._tell = tell
-        self._approvals = approvals
-        self._owner = owner
-        self._window = window
-        self._lease_grace = lease_grace
-        self._running: dict[tuple[str, str], Running] = {}
+        self._running = running
 
-    def digests(
-        self, tool: Tool[..., Any], call: ToolCall, arguments: dict[str, Any], context: ToolContext[Any]
-    ) -> tuple[str, str]:
-        """The identity of what the model sent, and the key of the effect that it asks for."""
-        text = canonical_json(arguments)
-        if _MASK in text:
-            text += call.arguments_json
-        identity = self.digest(tool.name, text)
-        told_apart_by = key_of(tool.key, arguments)
-        whose = context.customer_id or context.session_id
-        key = self.digest(tool.name, context.tenant_id or "", whose, text if told_apart_by is None else told_apart_by)
-        return identity, key
-
-    def digest(self, *parts: str) -> str:
-        """A keyed digest: without the ledger's key it tells nothing about likely arguments."""
-        message = "\0".join((VERSION, *parts)).encode("utf-8", "surrogatepass")
-        return hmac.digest(self.ledger.digest_key, message, "sha256").hex()
-
-    async def walk(self, effect: Effect) -> ToolResult:
-        """The line of one call. It answers, whatever happens; it runs the handler at most once."""
-        HELD.set(HELD.get() | effect.ticket.names)  # This task is the call's own: what it starts belongs to it.
+    async def run(self, desk: Desk, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
+        """Answer one call."""
+        started = perf_counter()
+        tool = desk.tool
         try:
-            return await self._walk(effect)
-        except Refusal as refusal:
-            return refusal.result
-        except ToolError as error:  # An approver's own arguments are not valid.
-            return answers.from_error(error)
-        except Stopped:  # While it waited for its turn.
-            return answers.cancelled(effect.tool.name)
-        finally:
+            value = tool.parse(call.arguments_json)
+            arguments = tool.dump(value)
+            identity, key = self._identities.of(tool, call, arguments, context)
+            lock_key = key_of(tool.lock_key, arguments)
+        except ToolError as error:
+            return self._told(desk, call, context, answers.from_error(error), started)
+        except BaseException as error:
+            if must_pass(error):
+                raise
+            log.error("the arguments of %s, or their key, cannot be made", tool.name, exc_info=error)
+            return self._told(desk, call, context, answers.broke_before(tool.name), started)
+        # A call without an id is never known from before.
+        place = (context.session_id, call.id or f"no id: {uuid4().hex}")
+        running = self._running.get(place)
+        if running is not None:
+            return await self._join(running, call, context, identity)
+        running = self._running[place] = Running(call, tool, context, identity, place)
+        effect = Effect(
+            running=running,
+            desk=desk,
+            value=value,
+            arguments=arguments,
+            context=context,
+            identity=identity,
+            key=key,
+            ticket=self._lanes.ticket(context.session_id, desk.way, lock_key=lock_key),
+        )
+        self._tell.accepted(call, context)
+        running.on_stuck = lambda: self._give_up(effect, started)
+        running.line = asyncio.create_task(self._walk(effect, started), name=f"handrail:{context.session_id}:{call.id}")
+        running.line.add_done_callback(lambda line: self._ended(line, effect, started))
+        try:
+            return await running.promise()
+        except asyncio.CancelledError:
+            self._caller_left(running)
+            raise
+
+    async def _walk(self, effect: Effect, started: float) -> None:
+        self._end(effect, await self._line.walk(effect), started)
+
+    def _ended(self, line: "asyncio.Task[None]", effect: Effect, started: float) -> None:
+        """The line is over: by its own end, or because it was cancelled or broke, which has to be answered too."""
+        if line.cancelled():
+            log.error("the line of %s was cancelled", effect.tool.name)
+        elif (error := line.exception()) is not None:
+            log.error("the line of %s broke", effect.tool.name, exc_info=error)
+        if effect.running.answer is None:
             effect.ticket.release()
+            name = effect.tool.name
+            self._end(effect, answers.unknown(name) if effect.running.began else answers.cancelled(name), started)
 
-    async def _walk(self, effect: Effect) -> ToolResult:
-        while True:
-            table = await self._table(effect)
-            answer = await self._known(effect, table)
-            if answer is not None:
-                return answer
-            if table.do == "unknown":  # It was found out that nothing happened: look again.
-                continue
-            again = None
-            if table.do == "ask_again" and table.entry is not None:
-                done_at = table.entry.settled_at or table.entry.claimed_at
-                again = Again(repeat=table.repeat, done_at=answers.at(done_at))
-            await effect.authorise(effect, again)
-            value = effect.approved_value()
-            self._gates.check(effect.tool, effect.context)
-            running = effect.running
-            await running.wait(effect.ticket.wait())
-            entry = self._entry(effect, table)
-            place = (entry.session_id, entry.call_id)
-            self._running[place] = running
-            try:
-                if self._gates.open:
-                    if await self._claim(effect, entry):
-                        return await self._claimed(effect, entry, value)
-                else:
-                    async with self._gates.slot(effect.tool, effect.context):
-                        if await self._claim(effect, entry):
-                            return await self._claimed(effect, entry, value)
-            finally:
-                del self._running[place]
-            # Somebody else was faster, or the approval is gone: look again at what is known now.
-            effect.approval = None
+    def _end(self, effect: Effect, result: ToolResult, started: float) -> None:
+        running = effect.running
+        if running.answer is None:  # Else it was given up, and its answer is told already.
+            self._running.pop(running.place, None)
+            if running.silent:
+                result = structs.replace(result, metadata={**result.metadata, "silent": True})
+            running.resolve(self._told(effect.desk, effect.call, effect.context, result, started, effect))
 
-    async def _table(self, effect: Effect) -> Verdict:
-        call, context = effect.call, effect.context
-        try:
-            by_id, by_key = await self.ledger.recall(session_id=context.session_id, call_id=call.id, key=effect.key)
-        except Exception as error:
-            log.exception("the ledger cannot be read")
-            raise Refusal(answers.ledger_down(effect.tool.name)) from error
-        return verdict(
-            by_id,
-            by_key,
-            identity=effect.identity,
-            session_id=context.session_id,
-            turn=context.turn,
-            now=time.time(),
-            window=self._window,
-            idempotent=effect.tool.idempotent,
-        )
+    def _give_up(self, effect: Effect, started: float) -> None:
+        """A handler was stopped and does not stop: its caller gets the truth, its session goes on, and the task is left
+        behind."""
+        effect.ticket.release()
+        self._end(effect, answers.unknown(effect.tool.name), started)
 
-    async def _claim(self, effect: Effect, entry: Entry) -> bool:
-        token = effect.approval.token if effect.approval else None
-        try:
-            return await self.ledger.claim(entry, approval=token, approvals=self._approvals)
-        except Exception as error:
-            log.exception("the ledger cannot be written")
-            # Perhaps it was written all the same, and only the answer was lost: then it is taken back. If that does not
-            # work either, the entry ends as "unknown" when its lease is over.
-            down = answers.ledger_down(effect.tool.name)
-            await self._settle(entry, Outcome(result=down, happened="no"), pauses=(0.05,))
-            raise Refusal(down) from error
+    def _told(
+        self,
+        desk: Desk,
+        call: ToolCall,
+        context: ToolContext[Any],
+        result: ToolResult,
+        started: float,
+        effect: Effect | None = None,
+    ) -> ToolResult:
+        decision = effect.decision if effect else None
+        result = finished(result, desk, call, decision, started)
+        if effect is not None and effect.replayed:
+            self._tell.ignored(call, context, "already_executed")
+        else:
+            self._tell.finished(call, context, result, decision)
+        return result
 
-    async def _known(self, effect: Effect, table: Verdict) -> ToolResult | None:
-        """The answer to a call that must not run, or None."""
-        tool, entry = effect.tool.name, table.entry
-        if table.do in ("run", "ask_again") or entry is None:
-            return None
-        match table.do:
-            case "clash":
-                return answers.clash(tool)
-            case "replay":
-                return replayed(entry, same_call=_is_of(entry, effect))
-            case "busy":
-                running = self._running.get((entry.session_id, entry.call_id))
-                if running is None or running is effect.running:
-                    return answers.busy(tool)
-                effect.ticket.release()
-                return await running.answered()
-            case _:
-                return await self._verified(effect, entry)
+    async def _join(self, running: Running, call: ToolCall, context: ToolContext[Any], identity: str) -> ToolResult:
+        """A call that arrived before: wait for its answer."""
+        inside = self._lanes.is_inside(running.place, around())  # It waits for this very call.
+        if inside or running.identity != identity:
+            answer = answers.busy(call.name) if inside else answers.clash(call.name)
+            result = structs.replace(answer, call_id=call.id, tool_name=call.name)
+            self._tell.finished(call, context, result, None)
+            return result
+        self._tell.ignored(call, context, "already_pending")
+        return await running.answered()
 
-    async def _verified(self, effect: Effect, entry: Entry) -> ToolResult | None:
-        """Ask the tool what became of an earlier call; None if it says that nothing did, and the call may run."""
-        outcome = await self.verify(effect, entry)
-        if outcome is None:
-            return answers.unknown(effect.tool.name)
-        written = await self._settle(entry, outcome)
-        if outcome.happened == "no":
-            if not written:  # Nobody else knows that: it stays as it was.
-                return answers.unknown(effect.tool.name)
-            return outcome.result if _is_of(entry, effect) else None
-        return structs.replace(outcome.result, metadata={**outcome.result.metadata, "verified": True})
-
-    def _entry(self, effect: Effect, table: Verdict) -> Entry:
-        now = time.time()
-        return Entry(
-            session_id=effect.context.session_id,
-            call_id=effect.call.id,
-            tool=effect.tool.name,
-            tenant_id=effect.context.tenant_id,
-            identity=effect.identity,
-            key=effect.key,
-            number=table.number,
-            repeat=table.repeat,
-            turn=effect.context.turn,
-            owner=self._owner,
-            claimed_at=now,
-            lease_until=now + effect.seconds + self._lease_grace,
-        )
-
-    async def _claimed(self, effect: Effect, entry: Entry, value: Any) -> ToolResult:
-        self._tell.started(effect.call, effect.context)
-        context = self._handlers.context_for(effect.call, effect.context, self._tell, entry.idempotency_key)
-        outcome = await self._handlers.run(effect.running, value, context, seconds=effect.seconds, most=effect.most)
-        self._gates.report(effect.tool, outcome.healthy)
-        if outcome.happened == "unknown":
-            truth = await self.verify(effect, entry)
-            outcome = truth or outcome
-        recorded = await self._settle(entry, outcome)
-        if recorded:
-            return outcome.result
-        return structs.replace(outcome.result, metadata={**outcome.result.metadata, "recorded": False})
-
-    async def verify(self, effect: Effect, entry: Entry) -> Outcome | None:
-        """What the tool's `verify` says: a value or True (it happened), False (it did not), None (it cannot tell)."""
-        tool = effect.tool
-        if tool.verify is None:
-            return None
-        context = self._handlers.context_for(effect.call, effect.context, self._tell, entry.idempotency_key)
-        try:
-            async with asyncio.timeout(effect.seconds):
-                truth = tool.verify(effect.arguments, context)
-                if inspect.isawaitable(truth):
-                    truth = await truth
-        except Exception:
-            log.exception("verify of %s failed", tool.name)
-            return None
-        if truth is None:
-            return None
-        if truth is False:
-            return Outcome(result=answers.did_not_happen(tool.name), happened="no")
-        output = f"`{tool.name}` took effect." if truth is True else truth
-        return self._handlers.judged(tool, output, most=effect.most, session_id=effect.context.session_id)
-
-    def _recordable(self, result: ToolResult) -> ToolResult:
-        """What may be written of a result: its output as the model's text, its failure and its metadata, redacted."""
-        redact = self._redactor
-        error = result.error
-        if error is not None:
-            error = structs.replace(error, message=redact.text(error.message))
-        return structs.replace(
-            result,
-            output=redact.output(result.output) if error is None else None,
-            error=error,
-            metadata=redact.value(result.metadata) if result.metadata else result.metadata,
-        )
-
-    async def _settle(self, entry: Entry, outcome: Outcome, pauses: tuple[float, ...] = (0.05, 0.2, 1.0)) -> bool:
-        """Write what became of a call, and try again if the ledger is away: the effect took place, its record must
-        too."""
-        result = self._recordable(outcome.result)
-        text = result.output if result.ok else None
-        after = settled(entry, _STATES[outcome.happened], result, text=text, now=time.time())
-        for pause in (*pauses, None):
-            try:
-                await self.ledger.settle(after)
-                return True
-            except Exception:
-                log.exception("the outcome of %s could not be recorded", entry.tool)
-                if pause is None:
-                    return False
-                await asyncio.sleep(pause)
-        return False
-
-
-def _is_of(entry: Entry, effect: Effect) -> bool:
-    return (entry.session_id, entry.call_id) == (effect.context.session_id, effect.call.id)
-
-
-def replayed(entry: Entry, *, same_call: bool) -> ToolResult:
-    """The recorded answer, marked as such; to another call of the same effect it says that it was done before."""
-    assert entry.recorded is not None
-    result = entry.recorded.result()
-    done_at = answers.at(entry.settled_at or entry.claimed_at)
-    output = result.output if same_call else f"[Already done at {done_at}, and not done again.]\n{result.output}"
-    return structs.replace(result, output=output, metadata={**result.metadata, "replayed": True, "done_at": done_at})
-
-
-def key_of(key: tuple[str, ...] | KeyOf | None, arguments: dict[str, Any]) -> str | None:
-    """What a tool's `key` or `lock_key` makes of arguments; None where the tool has none."""
-    if key is None:
-        return None
-    if isinstance(key, tuple):
-        return canonical_json([arguments.get(name) for name in cast("tuple[str, ...]", key)])
-    return canonical_json(key(arguments))
+    def _caller_left(self, running: Running) -> None:
+        """The caller was cancelled: what has not begun does not begin, what has goes on as its tool wants it."""
+        if not running.began or running.interruption == "cancel":
+            running.stop("cancelled")

@@ -11,11 +11,12 @@ from handrail.authorize.secrets import Secrets
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.tool import Tool
-from handrail.core.values import ToolResult
+from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError
 from handrail.execute import answers
 from handrail.execute.output import Outputs
 from handrail.execute.running import Deadlines, Running, Stopped
+from handrail.execute.tell import Teller
 from handrail.execute.threads import Threads
 
 Happened = Literal["yes", "no", "unknown"]
@@ -32,6 +33,10 @@ class Retry(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.seconds < 0 or self.most_seconds < self.seconds:
             raise ConfigError("A retry has at least 1 attempt, and waits 0 or more seconds.")
+
+    def pause(self, attempt: int) -> float:
+        """How long to wait at most after this try."""
+        return min(self.seconds * 2 ** (attempt - 1), self.most_seconds)
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -53,32 +58,42 @@ class Handlers:
         self.outputs = outputs
         self._secrets = secrets
         self._retry = retry
-
-    @property
-    def retries(self) -> bool:
+        self.retries = retry.attempts > 1
         """Whether a failed call may be tried again."""
-        return self._retry.attempts > 1
 
-    def context_for(self, running_call: Any, context: ToolContext[Any], tell: Any, key: str | None) -> ToolContext[Any]:
+    def context_for(
+        self, call: ToolCall, context: ToolContext[Any], tell: Teller, key: str | None
+    ) -> ToolContext[Any]:
         """The caller's context, with what belongs to this one call."""
         secrets = self._secrets if len(self._secrets) else context.secrets
-        return structs.replace(context, call=running_call, listener=tell, secrets=secrets, idempotency_key=key)
+        return structs.replace(context, call=call, listener=tell, secrets=secrets, idempotency_key=key)
+
+    def longest(self, tool: Tool[..., Any], seconds: float) -> float:
+        """How long a call can take at most, with every try and every pause."""
+        attempts = self._attempts(tool)
+        return seconds * attempts + sum(self._retry.pause(attempt) for attempt in range(1, attempts))
+
+    def _attempts(self, tool: Tool[..., Any]) -> int:
+        return self._retry.attempts if tool.read_only or tool.idempotent else 1
 
     async def run(
         self, running: Running, arguments: Any, context: ToolContext[Any], *, seconds: float, most: int
     ) -> Outcome:
         """Run a handler until it has an outcome; only a real cancellation or an interrupt of the program is raised."""
-        tool = running.tool
-        attempts = self._retry.attempts if tool.read_only or tool.idempotent else 1
-        for attempt in range(1, attempts + 1):
+        attempts = self._attempts(running.tool)
+        attempt = 1
+        while True:
             outcome = await self._once(running, arguments, context, seconds=seconds, most=most)
             error = outcome.result.error
             again = error is not None and (error.retryable or outcome.happened == "unknown" or outcome.healthy is False)
-            if not again or attempt == attempts or running.stop_asked:
-                break
-            pause = min(self._retry.seconds * 2 ** (attempt - 1), self._retry.most_seconds)
-            await asyncio.sleep(pause * (0.5 + random.random() / 2))
-        return outcome  # pyright: ignore[reportPossiblyUnboundVariable]  # there is at least one attempt
+            if not again or attempt >= attempts or running.stop_asked:
+                return outcome
+            pause = self._retry.pause(attempt) * (0.5 + random.random() / 2)
+            try:
+                await running.wait(asyncio.sleep(pause))
+            except Stopped as stopped:
+                return failed_outcome(running.tool, stopped, began=True, seconds=seconds)
+            attempt += 1
 
     async def _once(
         self, running: Running, arguments: Any, context: ToolContext[Any], *, seconds: float, most: int
@@ -88,6 +103,7 @@ class Handlers:
             if tool.is_async:
                 output = await running.drive(tool.handler(arguments, context), seconds, self.deadlines)
             elif tool.inline:
+                running.go_on()
                 running.began = True
                 output = tool.handler(arguments, context)
             else:
@@ -97,15 +113,18 @@ class Handlers:
         return self.judged(tool, output, most=most, session_id=context.session_id)
 
     async def _in_thread(self, running: Running, arguments: Any, context: ToolContext[Any], seconds: float) -> Any:
-        if running.stop_asked:
-            raise Stopped("cancelled")
+        running.go_on()
         tool = running.tool
 
         def began() -> None:
             running.began = True
 
-        work = self.threads.run(lambda: tool.handler(arguments, context), on_start=began)
-        return await running.wait(work, seconds, self.deadlines)
+        work = self.threads.submit(lambda: tool.handler(arguments, context), began)
+        try:
+            return await running.wait(self.threads.finish(work), seconds, self.deadlines)
+        finally:
+            if work.abandoned:
+                running.still_works = lambda: not work.finished
 
     def judged(self, tool: Tool[..., Any], output: Any, *, most: int, session_id: str) -> Outcome:
         """What a handler returned, as an outcome."""
@@ -114,7 +133,7 @@ class Handlers:
         if problem is None:
             try:
                 limited = self.outputs.limited(given, most=most, session_id=session_id)
-            except ValueError:
+            except Exception:  # noqa: BLE001  # what it returned may have code of its own
                 problem = f"it returned a {type(given).__name__}, which cannot be written as JSON"
             else:
                 if not isinstance(output, ToolResult):
@@ -130,11 +149,13 @@ def failed_outcome(tool: Tool[..., Any], error: BaseException, *, began: bool, s
     if isinstance(error, ToolError):
         return Outcome(result=answers.from_error(error), happened="no", healthy=True)
     if isinstance(error, Stopped):
+        if error.__cause__ is not None:
+            log.error("%s failed when it was stopped", tool.name, exc_info=error.__cause__)
         return _stopped(tool, error.why == "timeout", began=began, seconds=seconds)
-    if isinstance(error, KeyboardInterrupt) or (isinstance(error, asyncio.CancelledError) and _really_cancelled()):
+    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):  # One that was made up is a `MadeUp`.
         raise error
     log.error("%s failed", tool.name, exc_info=error)
-    if tool.read_only:
+    if tool.read_only or not began:
         return Outcome(result=answers.broke(tool.name), happened="no", healthy=False)
     return Outcome(result=answers.unknown(tool.name), happened="unknown", healthy=False)
 
@@ -145,12 +166,6 @@ def _stopped(tool: Tool[..., Any], late: bool, *, began: bool, seconds: float) -
         return Outcome(result=answers.unknown(tool.name), happened="unknown", healthy=healthy)
     result = answers.timed_out(tool.name, seconds) if late else answers.cancelled(tool.name)
     return Outcome(result=result, happened="no", healthy=healthy)
-
-
-def _really_cancelled() -> bool:
-    """Whether somebody asked for this task to be cancelled, rather than the handler making it up."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _unusable(output: Any) -> str | None:

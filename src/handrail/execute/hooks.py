@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from handrail.core.context import ToolContext
 from handrail.core.log import log
+from handrail.core.passing import must_pass
 from handrail.core.tool import Tool
 from handrail.core.values import Decision, ToolCall
 from handrail.errors import ToolError
@@ -27,6 +28,9 @@ class Refused(Exception):
     """A hook said no; the text is for the model."""
 
 
+FAILED = "A hook failed, and the call was refused. Nothing was done."
+
+
 async def change(hooks: Sequence[Any], call: ToolCall, tool: Tool[..., Any], context: ToolContext[Any]) -> ToolCall:
     """The call after every hook that wanted to change its arguments."""
     for hook in hooks:
@@ -38,7 +42,7 @@ async def change(hooks: Sequence[Any], call: ToolCall, tool: Tool[..., Any], con
             continue
         if not isinstance(changed, ToolCall) or (changed.id, changed.name) != (call.id, call.name):
             log.error("hook %s gave back something else than the call with other arguments", _name(hook))
-            raise Refused("A hook failed, and the call was refused.")
+            raise Refused(FAILED)
         call = changed
     return call
 
@@ -59,9 +63,11 @@ async def _asked(hook: Any, method: Any, *arguments: Any) -> Any:
         return await answer if inspect.isawaitable(answer) else answer
     except ToolError as error:
         raise Refused(error.message) from error
-    except Exception as error:
-        log.exception("hook %s failed", _name(hook))
-        raise Refused("A hook failed, and the call was refused.") from error
+    except BaseException as error:
+        if must_pass(error):
+            raise
+        log.error("hook %s failed", _name(hook), exc_info=error)
+        raise Refused(FAILED) from error
 
 
 def _name(hook: Any) -> str:

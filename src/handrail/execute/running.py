@@ -16,6 +16,7 @@ Stop = Literal["timeout", "cancelled"]
 
 GRACE = 5.0
 """Seconds that a stopped handler has to come to an end, before it is stopped again."""
+NOBODY_ASKED = "The handler raised CancelledError, and nobody had cancelled it."
 TICK = 0.02
 """Seconds by which a timeout may be late: one timer serves every call."""
 
@@ -191,6 +192,8 @@ class Running:
             waiting_for = coroutine.send(None)
         except StopIteration as returned:
             return returned.value
+        except asyncio.CancelledError as error:
+            raise MadeUp(NOBODY_ASKED) from error
         return await self.wait(resumed(coroutine, waiting_for), seconds, deadlines)
 
     async def wait(self, rest: Any, seconds: float | None = None, deadlines: Deadlines | None = None) -> Any:
@@ -215,7 +218,7 @@ class Running:
                 raise
             if self._stop is not None:
                 raise Stopped(self._stop) from None
-            raise MadeUp("The handler raised CancelledError, and nobody had cancelled it.") from error
+            raise MadeUp(NOBODY_ASKED) from error
         except Exception as error:
             if not self._cancels or isinstance(error, ToolError):
                 raise

@@ -25,7 +25,7 @@ class Held(Struct):
     lock_key: str | None
     parent: "Held | None"
     rooms: tuple[object, ...] = ()
-    """The bounds on how many run at once that the call has passed."""
+    """Where the call has a place, so that what it makes needs none there."""
     over: bool = False
     inside: "Lanes | None" = None
 
@@ -203,14 +203,14 @@ class Lanes:
 
     def hold(self, place: Place, lock_key: str | None = None) -> Held:
         """Make a call the one around the present code, and around what that starts."""
-        held = Held(self, place, lock_key, around())
+        parent = around()
+        held = Held(self, place, lock_key, parent, parent.rooms if parent else ())
         HELD.set(held)
         return held
 
-    def is_inside(self, place: Place) -> bool:
-        """Whether the present code is a part of this call, so that it cannot wait for it."""
-        held = around()
-        while held is not None and not (held.lanes is self and held.place == place):
+    def is_inside(self, place: Place, held: Held | None) -> bool:
+        """Whether a call is a part of this one, so that it cannot wait for it."""
+        while held is not None and (held.over or held.lanes is not self or held.place != place):
             held = held.parent
         return held is not None
 

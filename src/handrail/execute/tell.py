@@ -1,13 +1,15 @@
 """Telling listeners what happened: one that fails never breaks a call."""
 
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from handrail.core.context import ToolContext
-from handrail.core.events import BreakerTurned, CallAccepted, CallFinished, CallStarted, Event
+from handrail.core.events import BreakerTurned, CallAccepted, CallFinished, CallIgnored, CallStarted, Event
 from handrail.core.log import log
 from handrail.core.values import Decision, ToolCall, ToolResult
+from handrail.errors import ConfigError
 
 Listener = Callable[[Any], object]
 
@@ -20,13 +22,18 @@ class Teller:
     def __init__(self, listeners: Iterable[Listener], *, slow_after: float) -> None:
         self.listeners = tuple(listeners)
         self.slow_after = slow_after * 1000
+        for listener in self.listeners:
+            if not callable(listener) or inspect.iscoroutinefunction(listener):
+                raise ConfigError(f"A listener is a plain function that takes an event, not {listener!r}.")
 
     def __call__(self, event: Event) -> None:
         for listener in self.listeners:
             try:
                 listener(event)
-            except Exception:
-                log.exception("a listener failed on %s", type(event).__name__)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # whatever it raises, the call goes on
+                log.error("a listener failed on %s", type(event).__name__, exc_info=error)
 
     def accepted(self, call: ToolCall, context: ToolContext[Any]) -> None:
         """A call was taken on."""
@@ -65,6 +72,15 @@ class Teller:
                     result=result,
                     decision=decision,
                     slow=result.duration_ms > self.slow_after,
+                )
+            )
+
+    def ignored(self, call: ToolCall, context: ToolContext[Any], reason: str) -> None:
+        """A call arrived again, and is not run again."""
+        if self.listeners:
+            self(
+                CallIgnored(
+                    at=time.time(), session_id=context.session_id, tenant_id=context.tenant_id, call=call, reason=reason
                 )
             )
 

@@ -1,0 +1,357 @@
+"""The line of one call with consequences: recalled, authorised, claimed, run once, and settled."""
+
+import asyncio
+import inspect
+import time
+from typing import Any, Final
+
+from msgspec import Struct, structs
+
+from handrail.authorize.approvals import Approval, Approvals
+from handrail.authorize.authoriser import Again, Refusal
+from handrail.core.context import ToolContext
+from handrail.core.log import log
+from handrail.core.passing import must_pass
+from handrail.core.redact import Redactor
+from handrail.core.tool import Tool
+from handrail.core.values import Decision, ToolCall, ToolResult
+from handrail.errors import ToolError
+from handrail.execute import answers
+from handrail.execute.desk import Desk
+from handrail.execute.gates import Gates, Pass
+from handrail.execute.handlers import Handlers, Outcome
+from handrail.execute.ledger import Entry, Ledger, State, settled
+from handrail.execute.permission import Permission, Permitted
+from handrail.execute.recall import Verdict, verdict
+from handrail.execute.running import Running, Stopped
+from handrail.execute.schedule import Lanes, Place, Ticket
+from handrail.execute.tell import Teller
+
+_STATES: Final[dict[str, State]] = {"yes": "committed", "no": "failed", "unknown": "unknown"}
+_ROUNDS: Final = 20
+"""How often a call looks again because somebody else was faster."""
+
+
+class Effect(Struct, kw_only=True):
+    """One call with consequences on its way."""
+
+    running: Running
+    desk: Desk
+    value: Any
+    arguments: dict[str, Any]
+    context: ToolContext[Any]
+    identity: str
+    key: str
+    ticket: Ticket
+    decision: Decision | None = None
+    replayed: bool = False
+
+    @property
+    def tool(self) -> Tool[..., Any]:
+        return self.desk.tool
+
+    @property
+    def call(self) -> ToolCall:
+        return self.running.call
+
+
+class Line:
+    """Walks calls with consequences down the line, with the ledger as the judge of what runs."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        permission: Permission,
+        handlers: Handlers,
+        lanes: Lanes,
+        gates: Gates,
+        redactor: Redactor,
+        tell: Teller,
+        approvals: Approvals,
+        owner: str,
+        window: float,
+        lease_grace: float,
+    ) -> None:
+        self._ledger = ledger
+        self._permission = permission
+        self._handlers = handlers
+        self._lanes = lanes
+        self._gates = gates
+        self._redactor = redactor
+        self._tell = tell
+        self._approvals = approvals
+        self._owner = owner
+        self._window = window
+        self._lease_grace = lease_grace
+        self._claims: dict[Place, Running] = {}
+        """The calls of this process that are, or are about to be, in the ledger as running."""
+        self._left_behind: dict[Place, Running] = {}
+        """Calls whose worker thread goes on after their answer."""
+
+    async def walk(self, effect: Effect) -> ToolResult:
+        """The line of one call. It answers, whatever happens; it runs the handler at most once."""
+        # This task is the call's own: what it starts belongs to it.
+        held = self._lanes.hold(effect.running.place, effect.ticket.lock_key)
+        gate = Pass(self._gates, effect.tool, held)
+        try:
+            return await self._walk(effect, gate)
+        except Refusal as refusal:
+            effect.decision = refusal.decision or effect.decision
+            return refusal.result
+        except Stopped:  # Before it began.
+            return answers.cancelled(effect.tool.name)
+        finally:
+            gate.leave()
+            effect.ticket.release()
+            held.over = True
+
+    async def _walk(self, effect: Effect, gate: Pass) -> ToolResult:
+        running, ticket = effect.running, effect.ticket
+        for _ in range(_ROUNDS):
+            table = await self._table(effect)
+            running.go_on()
+            if table.do not in ("run", "ask_again"):
+                answer = await self._known(effect, table, gate)
+                if answer is not None:
+                    return answer
+                continue  # It was found out that nothing happened: look again.
+            permitted = await self._permission.of(
+                effect.desk, effect.call, effect.value, lambda: effect.arguments, effect.context, _again(table)
+            )
+            effect.decision = permitted.decision
+            if not ticket.granted:
+                await running.wait(ticket.wait())
+            if not self._gates.open:
+                await running.wait(gate.enter(effect.context))
+            running.go_on()
+            entry = self._entry(effect, table)
+            self._claims[running.place] = running
+            try:
+                if await self._claim(effect, entry, permitted):
+                    return await self._claimed(effect, entry, permitted, gate)
+            finally:
+                del self._claims[running.place]
+            # Somebody else was faster, or the approval is gone: look again at what is known now.
+        log.error("%s could not be claimed, and nothing in the ledger says why", effect.tool.name)
+        return answers.unavailable(effect.tool.name)
+
+    # What is known.
+
+    async def _table(self, effect: Effect) -> Verdict:
+        session_id, call_id = effect.running.place
+        try:
+            by_id, by_key = await self._ledger.recall(session_id=session_id, call_id=call_id, key=effect.key)
+        except Exception as error:
+            log.exception("the ledger cannot be read")
+            raise Refusal(answers.unavailable(effect.tool.name)) from error
+        return verdict(
+            by_id,
+            by_key,
+            identity=effect.identity,
+            session_id=session_id,
+            turn=effect.context.turn,
+            now=time.time(),
+            window=self._window,
+            idempotent=effect.tool.idempotent,
+        )
+
+    async def _known(self, effect: Effect, table: Verdict, gate: Pass) -> ToolResult | None:
+        """The answer to a call that must not run, or None: nothing happened, and it may."""
+        tool, entry = effect.tool.name, table.entry
+        assert entry is not None
+        if table.do == "clash":
+            return answers.clash(tool)
+        if table.do == "replay":
+            effect.replayed = True
+            return replayed(entry, same_call=_is_of(entry, effect))
+        claimed = self._claims.get((entry.session_id, entry.call_id))
+        if claimed is not None:  # Also if its lease is over: a clock that jumps makes nothing stop.
+            return await self._joined(effect, claimed, gate)
+        if table.do == "busy":
+            return answers.busy(tool)
+        return await self._verified(effect, entry)
+
+    async def _joined(self, effect: Effect, other: Running, gate: Pass) -> ToolResult:
+        """The answer of another call of the same effect, which runs in this process."""
+        if self._lanes.is_inside(other.place, gate.held.parent):  # It waits for this very call.
+            return answers.busy(effect.tool.name)
+        gate.leave()
+        effect.ticket.release()
+        try:
+            result = await effect.running.wait(other.answered())
+        except Stopped:
+            return answers.joined_and_cancelled(effect.tool.name)
+        return structs.replace(result, metadata={**result.metadata, "joined": other.call.id})
+
+    async def _verified(self, effect: Effect, entry: Entry) -> ToolResult | None:
+        """Ask the tool what became of an earlier call; None if it says that nothing did, and this call may run."""
+        outcome = await self._truth(effect, entry, effect.arguments, self._still_works(entry))
+        if outcome is None:
+            return answers.unknown(effect.tool.name)
+        written = await self._settle(entry, outcome)
+        if outcome.happened == "no":
+            if not written:  # Nobody else knows that: it stays as it was.
+                return answers.unknown(effect.tool.name)
+            return outcome.result if _is_of(entry, effect) else None
+        return structs.replace(outcome.result, metadata={**outcome.result.metadata, "verified": True})
+
+    # Running it, once.
+
+    def _entry(self, effect: Effect, table: Verdict) -> Entry:
+        now = time.time()
+        session_id, call_id = effect.running.place
+        seconds = self._handlers.longest(effect.tool, effect.desk.seconds) + self._lease_grace
+        return Entry(
+            session_id=session_id,
+            call_id=call_id,
+            tool=effect.tool.name,
+            tenant_id=effect.context.tenant_id,
+            identity=effect.identity,
+            key=effect.key,
+            number=table.number,
+            repeat=table.repeat,
+            turn=effect.context.turn,
+            owner=self._owner,
+            claimed_at=now,
+            lease_until=now + seconds,
+        )
+
+    async def _claim(self, effect: Effect, entry: Entry, permitted: Permitted) -> bool:
+        token = permitted.approval.token if permitted.approval else None
+        try:
+            return await self._ledger.claim(entry, approval=token, approvals=self._approvals)
+        except BaseException as error:
+            log.exception("the ledger cannot be written")
+            # Perhaps it was written all the same, and only the answer was lost: then it is taken back. If that does not
+            # work either, the entry ends as "unknown" when its lease is over.
+            down = answers.unavailable(effect.tool.name)
+            await self._settle(entry, Outcome(result=down, happened="no"), pauses=(0.05,))
+            if not isinstance(error, Exception):
+                raise
+            raise Refusal(down, effect.decision) from error
+
+    async def _claimed(self, effect: Effect, entry: Entry, permitted: Permitted, gate: Pass) -> ToolResult:
+        running, desk, value = effect.running, effect.desk, permitted.value
+        self._tell.started(effect.call, effect.context)
+        context = self._handlers.context_for(effect.call, effect.context, self._tell, entry.idempotency_key)
+        try:
+            outcome = await self._handlers.run(running, value, context, seconds=desk.seconds, most=desk.most)
+        except BaseException:  # The program ends, or somebody cancelled the line itself.
+            lost = Outcome(result=answers.unknown(effect.tool.name), happened="unknown")
+            await self._settle(entry, lost, pauses=())
+            raise
+        gate.report(outcome.healthy)
+        if outcome.happened == "unknown":
+            self._remember_left_behind(running)
+            arguments = effect.arguments if value is effect.value else effect.tool.dump(value)
+            outcome = await self._truth(effect, entry, arguments, self._still_works(entry)) or outcome
+        if not running.began and permitted.approval is not None:
+            await self._give_back(permitted.approval)
+        if await self._settle(entry, outcome):
+            return outcome.result
+        return structs.replace(outcome.result, metadata={**outcome.result.metadata, "recorded": False})
+
+    async def _give_back(self, approval: Approval) -> None:
+        """The call was cancelled in the moment in which it was claimed: its approval is still good."""
+        try:
+            await self._approvals.restore(approval.token)
+        except Exception:
+            log.exception("an approval could not be given back")
+
+    # What became of it.
+
+    def _remember_left_behind(self, running: Running) -> None:
+        if running.still_works is not None:
+            over = [place for place, one in self._left_behind.items() if one.still_works and not one.still_works()]
+            for place in over:
+                del self._left_behind[place]
+            self._left_behind[running.place] = running
+
+    def _still_works(self, entry: Entry) -> bool:
+        """Whether a thread that was left behind still works on this entry: then nothing is certain yet."""
+        left = self._left_behind.get((entry.session_id, entry.call_id))
+        return left is not None and left.still_works is not None and left.still_works()
+
+    async def _truth(
+        self, effect: Effect, entry: Entry, arguments: dict[str, Any], still_works: bool
+    ) -> Outcome | None:
+        """What the tool's `verify` says: a value or True (it happened), False (it did not), None (it cannot tell)."""
+        tool = effect.tool
+        if tool.verify is None:
+            return None
+        verify = tool.verify
+        context = self._handlers.context_for(effect.call, effect.context, self._tell, entry.idempotency_key)
+        try:
+            async with asyncio.timeout(effect.desk.seconds):
+                if inspect.iscoroutinefunction(verify):
+                    truth = await verify(arguments, context)
+                else:
+                    truth = await self._handlers.threads.run(lambda: verify(arguments, context))
+                    truth = await truth if inspect.isawaitable(truth) else truth
+        except BaseException as error:
+            if must_pass(error):
+                raise
+            log.error("verify of %s failed", tool.name, exc_info=error)
+            return None
+        if truth is None or (truth is False and still_works):
+            return None
+        if truth is False:
+            return Outcome(result=answers.did_not_happen(tool.name), happened="no")
+        output = f"`{tool.name}` took effect." if truth is True else truth
+        return self._handlers.judged(tool, output, most=effect.desk.most, session_id=entry.session_id)
+
+    async def _settle(self, entry: Entry, outcome: Outcome, pauses: tuple[float, ...] = (0.05, 0.2, 1.0)) -> bool:
+        """Write what became of a call, and try again if the ledger is away: the effect took place, its record must
+        too."""
+        result = recordable(outcome.result, self._redactor)
+        text = result.output if result.ok else None
+        after = settled(entry, _STATES[outcome.happened], result, text=text, now=time.time())
+        for pause in (*pauses, None):
+            try:
+                await self._ledger.settle(after)
+                return True
+            except Exception:
+                log.exception("the outcome of %s could not be recorded", entry.tool)
+                if pause is not None:
+                    await asyncio.sleep(pause)
+        return False
+
+
+def _again(table: Verdict) -> Again | None:
+    if table.do != "ask_again" or table.entry is None:
+        return None
+    done = table.entry.settled_at or table.entry.claimed_at
+    return Again(repeat=table.repeat, done_at=answers.at(done) if table.entry.state == "committed" else None)
+
+
+def _is_of(entry: Entry, effect: Effect) -> bool:
+    return (entry.session_id, entry.call_id) == effect.running.place
+
+
+def replayed(entry: Entry, *, same_call: bool) -> ToolResult:
+    """The recorded answer, marked as such; to another call of the same effect it says that it was done before."""
+    assert entry.recorded is not None
+    result = entry.recorded.result()
+    done_at = answers.at(entry.settled_at or entry.claimed_at)
+    output, error = result.output, result.error
+    if not same_call:
+        notice = f"[Already done at {done_at}, and not done again.]\n"
+        output = f"{notice}{output or ''}" if error is None else None
+        error = structs.replace(error, message=f"{notice}{error.message}") if error is not None else None
+    metadata = {**result.metadata, "replayed": True, "done_at": done_at}
+    return structs.replace(result, output=output, error=error, metadata=metadata)
+
+
+def recordable(result: ToolResult, redactor: Redactor) -> ToolResult:
+    """What may be written of a result: its output as the model's text, its failure and its metadata, redacted."""
+    error = result.error
+    if error is not None:
+        error = structs.replace(error, message=redactor.text(error.message))
+    metadata: Any = redactor.value(result.metadata) if result.metadata else {}
+    return structs.replace(
+        result,
+        output=redactor.output(result.output) if error is None else None,
+        error=error,
+        metadata=metadata if isinstance(metadata, dict) else {},  # It could not be looked at.
+    )
