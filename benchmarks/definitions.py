@@ -40,23 +40,26 @@ class Served:
 def measure(*, rounds: int, first_rounds: int) -> tuple[float, list[Served]]:
     """Milliseconds to make the tools of functions, and what their definitions cost."""
     made: list[float] = []
-    # Classes are dear to make, and stay: the groups are asked for the first time only once.
-    groups = _groups()
-    first = {name: [_spent_ms(serve)] for name, serve in groups.items()}
-    registries: dict[str, Callable[[], Any]] = {}
+    first: dict[str, list[float]] = {}
+    serve: dict[str, Callable[[], Any]] = {}
     for _ in range(first_rounds):
         functions = [_function(number) for number in range(COUNT)]
         tools: list[Tool[..., Any]] = []
         made.append(_spent_ms(lambda functions=functions, tools=tools: tools.extend(map(tool, functions))))
         registry = ToolRegistry(tools)
-        registries = {name: partial(serve, registry) for name, serve in FORMATS.items()}
-        for name, serve in registries.items():
-            first.setdefault(name, []).append(_spent_ms(serve))
-    rows = [
-        harness.Row(name=name, floor=name, run=serve, is_async=False)
-        for name, serve in {**registries, **groups}.items()
-    ]
-    served = [
+        serve = {name: partial(make, registry) for name, make in FORMATS.items()}
+        for name, work in serve.items():
+            first.setdefault(name, []).append(_spent_ms(work))
+    served = _served(serve, first, rounds)
+    # After the registries: 2,000 classes crowd the memory, and everything in the process gets slower. They are dear to
+    # make, and stay, so there is only one first time.
+    groups = _groups()
+    return statistics.median(made), served + _served(groups, {n: [_spent_ms(w)] for n, w in groups.items()}, rounds)
+
+
+def _served(serve: dict[str, Callable[[], Any]], first: dict[str, list[float]], rounds: int) -> list[Served]:
+    rows = [harness.Row(name=name, floor=name, run=work, is_async=False) for name, work in serve.items()]
+    return [
         Served(
             name=again.name,
             sent=COUNT - len(getattr(row.run(), "set_aside", ())),
@@ -65,7 +68,6 @@ def measure(*, rounds: int, first_rounds: int) -> tuple[float, list[Served]]:
         )
         for row, again in zip(rows, harness.measure(rows, rounds=rounds), strict=True)
     ]
-    return statistics.median(made), served
 
 
 def _function(number: int) -> Callable[..., Any]:

@@ -8,17 +8,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from handrail import Tool
+from handrail import Tool, ToolRegistry
 from handrail.builtins import ReadFileTool, inside
 from tests.builtins.conftest import Desk
 
 
-@pytest.mark.proves("HC-22", "HC-01")
+@pytest.mark.proves("HC-22")
 def test_it_is_a_tool_named_read_file() -> None:
     tool = ReadFileTool()
     assert isinstance(tool, Tool)
     assert tool.name == "read_file"
     assert tool.description.startswith("Read lines of a text file")
+    assert ToolRegistry().register(tool).get("read_file") is tool
 
 
 @pytest.mark.proves("HC-23")

@@ -28,9 +28,9 @@ async def test_a_new_file_is_created_with_the_directories_on_the_way(desk: Desk,
 async def test_a_file_that_is_there_is_replaced_and_keeps_its_mode_and_owner(desk: Desk, way: str) -> None:
     path = desk.work / "a.sh"
     path.write_text("old")
-    path.chmod(0o6751)
     if os.getuid() == 0:
         os.chown(path, 1234, 2345)
+    path.chmod(0o6751)
     owner = path.stat().st_uid, path.stat().st_gid
     assert await desk.answer(WriteFileTool(), file_path=str(path), content="new") == f"Replaced `{path}`: 3 bytes."
     assert path.read_text() == "new"

@@ -153,6 +153,20 @@ STRICT_TREE: Any = strict_of(tree)
 
 
 @pytest.mark.proves("TC-30")
+def test_a_child_in_strict_mode_has_arguments_of_its_own() -> None:
+    parent = strict_of(book_table)
+    assert sent(parent, {"guests": 2, "place": None}).place == "hall"
+    text = parent.model_tool_decode_arguments('{"guests": 2, "place": null}')
+    assert json.loads(text) == {"guests": 2}
+
+    class child(parent):
+        hour: int = 19
+
+    text = child.model_tool_decode_arguments('{"guests": 2, "place": null, "hour": null}')
+    assert json.loads(text) == {"guests": 2}
+
+
+@pytest.mark.proves("TC-30")
 def test_a_schema_that_strict_mode_cannot_say_goes_out_as_it_is_with_a_warning() -> None:
     class tagged(core.LLMFunctionTool):
         tags: dict[str, int]

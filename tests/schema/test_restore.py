@@ -71,8 +71,11 @@ def test_a_key_that_appears_twice_is_refused_on_the_way_back_too() -> None:
 
 
 def test_half_a_character_is_still_refused_on_the_way_back() -> None:
+    text = came_back(pay, '{"payment":{"amount":null,"note":"\\ud800"},"tip":null}')
+
+    assert text.encode()
     with pytest.raises(ToolArgsParseError):
-        pay.parse(came_back(pay, '{"payment":{"amount":null,"note":"\\ud800"},"tip":null}'))
+        pay.parse(text)
 
 
 names = st.sampled_from(["payment", "amount", "note", "tip"]) | st.text()
@@ -124,6 +127,14 @@ def test_a_deep_union_is_not_looked_into_twice() -> None:
     while not isinstance(found, Leaf):
         found, depth = found.left, depth + 1
     assert depth == 60
+
+
+def test_a_union_nested_beyond_reason_is_left_for_the_tools_own_parser() -> None:
+    text = '{"expression":' + '{"op":"neg","times":null,"left":' * 450 + '{"op":"leaf","value":1}' + "}" * 451
+
+    assert came_back(evaluate, text) == text
+    with pytest.raises(ToolArgsParseError):
+        evaluate.parse(text)
 
 
 class Given(BaseModel):

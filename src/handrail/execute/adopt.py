@@ -40,8 +40,7 @@ class Adopted:
         model = self._desks.get(name) or self._modelled(name, known)
         if model is None:
             return None
-        tool = replace(model.tool, handler=handler)
-        return Desk(tool, model.plan, seconds=model.seconds, most=model.most)
+        return model.for_handler(replace(model.tool, handler=handler))
 
     def _modelled(self, name: str, known: Desk | None) -> Desk | None:
         async def stands_for_it(arguments: Any, context: ToolContext[Any]) -> None: ...

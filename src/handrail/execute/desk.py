@@ -36,6 +36,14 @@ class Desk:
         self.never_waits = _without_await(tool) if self.simple else None
         """The code of a handler that has no `await` in it: it is over when its first step is."""
 
+    def for_handler(self, tool: Tool[..., Any]) -> "Desk":
+        """The same desk for a tool that differs in its handler only."""
+        desk = object.__new__(Desk)
+        for name in Desk.__slots__:
+            setattr(desk, name, getattr(self, name))
+        desk.tool, desk.never_waits = tool, None
+        return desk
+
 
 def _without_await(tool: Tool[..., Any]) -> CodeType | None:
     code = getattr(tool.function, "__code__", None)

@@ -61,9 +61,7 @@ class Handlers:
         self.retries = retry.attempts > 1
         """Whether a failed call may be tried again."""
 
-    def context_for(
-        self, call: ToolCall, context: ToolContext[Any], tell: Teller, key: str | None
-    ) -> ToolContext[Any]:
+    def context_for(self, call: ToolCall, context: ToolContext[Any], tell: Teller, key: str | None) -> ToolContext[Any]:
         """The caller's context, with what belongs to this one call."""
         secrets = self._secrets if len(self._secrets) else context.secrets
         return structs.replace(context, call=call, listener=tell, secrets=secrets, idempotency_key=key)

@@ -102,7 +102,12 @@ class Permission:
         await self._authoriser.still_allowed(tool, desk.plan, lambda: tool.dump(value), context, by=approval.by)
         return value
 
-    async def use_up(self, permitted: Permitted) -> bool:
+    async def use_up(self, desk: Desk, permitted: Permitted) -> bool:
         """Use up the approval of a call that has no ledger; False if somebody else was faster."""
-        approval = permitted.approval
-        return approval is None or await self._authoriser.approvals.consume(approval.token, now=time.time())
+        if permitted.approval is None:
+            return True
+        try:
+            return await self._authoriser.approvals.consume(permitted.approval.token, now=time.time())
+        except Exception as error:
+            log.exception("the approval of %s could not be used up", desk.tool.name)
+            raise Refusal(answers.unavailable(desk.tool.name), permitted.decision) from error

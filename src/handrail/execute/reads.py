@@ -23,7 +23,7 @@ from handrail.execute.handlers import Handlers, Outcome, failed_outcome
 from handrail.execute.identity import key_of, told_apart
 from handrail.execute.permission import Permission
 from handrail.execute.running import NOBODY_ASKED, MadeUp, Running, Stopped, resumed
-from handrail.execute.schedule import HELD, Lanes, Place, Ticket, around
+from handrail.execute.schedule import HELD, Held, Lanes, Place, Ticket, around
 from handrail.execute.tell import Teller
 
 REMEMBERED = 4_096
@@ -101,7 +101,7 @@ class Reads:
         held = None
         try:
             coroutine = tool.handler(value, context)
-            if getattr(coroutine, "cr_code", None) is not desk.never_waits:
+            if getattr(coroutine, "cr_code", False) is not desk.never_waits:
                 held = self._lanes.hold(place)  # What its first step starts already belongs to it.
             waiting_for = coroutine.send(None)
         except StopIteration as returned:
@@ -162,9 +162,12 @@ class Reads:
         cached = self._cached(desk, call, value, context) if permitted.approval is None else None
         if cached is not None:
             return Outcome(result=cached, happened="no"), permitted.decision
-        await running.wait(ticket.wait())
-        await running.wait(gate.enter(context))
-        while not await self._permission.use_up(permitted):  # Somebody else was faster: it has to be asked again.
+        if not ticket.granted:
+            await running.wait(ticket.wait())
+        if not self._gates.open:
+            await running.wait(gate.enter(context))
+        running.go_on()
+        while not await self._permission.use_up(desk, permitted):  # Somebody else was faster: it has to be asked again.
             permitted = await self._permission.of(desk, call, value, arguments, context)
         self._tell.started(call, context)
         inner = self._handlers.context_for(call, context, self._tell, None) if tool.takes_context else context
@@ -174,7 +177,7 @@ class Reads:
             self._keep(desk, call, value, context, outcome.result)
         return outcome, permitted.decision
 
-    def _let_go(self, held: Any) -> None:
+    def _let_go(self, held: Held) -> None:
         """The call is over: in the caller's task, nothing is inside it any more."""
         held.over = True
         HELD.set(held.parent)
@@ -230,9 +233,7 @@ class Reads:
             return None
         return structs.replace(found[1], metadata={**found[1].metadata, "cached": True})
 
-    def _keep(
-        self, desk: Desk, call: ToolCall, value: Any, context: ToolContext[Any], result: ToolResult
-    ) -> None:
+    def _keep(self, desk: Desk, call: ToolCall, value: Any, context: ToolContext[Any], result: ToolResult) -> None:
         if desk.tool.cache_for is None or not result.ok:
             return
         key = _cache_key(desk, call, value, context)
