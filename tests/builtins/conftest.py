@@ -1,7 +1,7 @@
 """A working directory, and beside it things that no tool may touch."""
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from handrail import Failure, Tool, ToolContext
-from handrail.builtins import inside
+from handrail.builtins import EditFileTool, ListFilesTool, ReadFileTool, SearchTextTool, WriteFileTool, inside
 
 SECRET = "the secret of somebody else"
 
@@ -81,3 +81,55 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def everything_in(folder: Path) -> dict[str, bytes | None]:
     """All that is in a directory, to compare before and after."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+Payload = Callable[[str], dict[str, Any]]
+
+TOOLS: list[tuple[Tool[..., Any], Payload]] = [
+    (ReadFileTool(), lambda path: {"file_path": path}),
+    (ListFilesTool(), lambda path: {"directory": path}),
+    (SearchTextTool(), lambda path: {"pattern": "e", "path": path}),
+    (WriteFileTool(), lambda path: {"file_path": path, "content": "written"}),
+    (EditFileTool(), lambda path: {"file_path": path, "old_text": "e", "new_text": "x", "replace_all": True}),
+]
+every_tool = pytest.mark.parametrize(("tool", "payload"), TOOLS, ids=[tool.name for tool, _ in TOOLS])
+
+
+class Swap:
+    """Does something at the moment when a certain file is opened, once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, when: Callable[[str], bool]) -> None:
+        self.happened = False
+        self._when = when
+        self._open = os.open
+        self._before: Callable[[], object] = lambda: None
+        self._after: Callable[[], object] = lambda: None
+        monkeypatch.setattr(os, "open", self)
+
+    def do(self, before: Callable[[], object], after: Callable[[], object] = lambda: None) -> None:
+        self._before, self._after = before, after
+
+    def __call__(self, path: Any, *args: Any, **options: Any) -> int:
+        if self.happened or not self._when(os.fspath(path)):
+            return self._open(path, *args, **options)
+        self.happened = True
+        self._before()
+        try:
+            return self._open(path, *args, **options)
+        finally:
+            self._after()
+
+
+@pytest.fixture
+def tree(desk: Desk) -> Path:
+    """A file, with a twin outside at the same steps from the top."""
+    (desk.work / "sub" / "deep").mkdir(parents=True)
+    (desk.work / "sub" / "deep" / "secret.txt").write_text("one")
+    (desk.outside / "deep").mkdir()
+    (desk.outside / "deep" / "secret.txt").write_text(SECRET)
+    return desk.work / "sub" / "deep" / "secret.txt"
+
+
+def target(tool: Tool[..., Any], file: Path) -> str:
+    """What to give to a tool so that it comes to this file: the file, or the directory that it is in."""
+    return str(file.parent if tool.name in ("list_files", "search_text") else file)

@@ -1,4 +1,4 @@
-"""Nothing outside the working directory: whatever the path, and whatever happens between the check and the use."""
+"""Nothing outside the working directory, whatever the path; and a sentence for whatever the system says."""
 
 import errno
 import os
@@ -12,19 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import PermissionDeniedError, Tool, ToolContext
-from handrail.builtins import EditFileTool, ListFilesTool, ReadFileTool, SearchTextTool, WriteFileTool, inside
-from tests.builtins.conftest import SECRET, Desk, everything_in
-
-Payload = Callable[[str], dict[str, Any]]
-
-TOOLS: list[tuple[Tool[..., Any], Payload]] = [
-    (ReadFileTool(), lambda path: {"file_path": path}),
-    (ListFilesTool(), lambda path: {"directory": path}),
-    (SearchTextTool(), lambda path: {"pattern": "e", "path": path}),
-    (WriteFileTool(), lambda path: {"file_path": path, "content": "written"}),
-    (EditFileTool(), lambda path: {"file_path": path, "old_text": "e", "new_text": "x", "replace_all": True}),
-]
-every_tool = pytest.mark.parametrize(("tool", "payload"), TOOLS, ids=[tool.name for tool, _ in TOOLS])
+from handrail.builtins import EditFileTool, ListFilesTool, ReadFileTool, SearchTextTool, WriteFileTool
+from tests.builtins.conftest import SECRET, TOOLS, Desk, Payload, Swap, every_tool, everything_in, target
 
 
 async def refused(tool: Tool[..., Any], payload: dict[str, Any], context: ToolContext) -> str:
@@ -151,10 +140,10 @@ async def test_links_in_a_circle_or_without_an_end_are_refused(
     (desk.work / "b").symlink_to("a")
     for number in range(1_200):
         (desk.work / f"chain-{number}").symlink_to(f"chain-{number + 1}")
-    for path in ("self", "a/x", "chain-0"):
-        result = await tool.execute(payload(str(desk.work / path)), desk.context)
-        assert result.error is not None, path
-    assert (await desk.failure(tool, **payload(str(desk.work / "self")))).code == "permission_denied"
+    for path in ("self", "a"):
+        assert (await desk.failure(tool, **payload(str(desk.work / path)))).code == "permission_denied"
+    # An answer and no exception; what it says depends on how far this version of Python follows links.
+    await tool.execute(payload(str(desk.work / "chain-0")), desk.context)
 
 
 NAMES = st.sampled_from(
@@ -171,14 +160,14 @@ async def test_any_path_stays_inside_or_is_refused(
     shared_desk: Desk, tool_and_payload: tuple[Tool[..., Any], Payload], beginning: str, names: list[str]
 ) -> None:
     desk, (tool, payload) = shared_desk, tool_and_payload
-    for name, target in (
+    for name, leads_to in (
         ("in", "folder"),
         ("out", "../outside"),
         ("out.txt", "../outside/secret.txt"),
         ("self", "self"),
     ):
         if not os.path.lexists(desk.work / name):
-            (desk.work / name).symlink_to(target)
+            (desk.work / name).symlink_to(leads_to)
     (desk.work / "folder" / "deep").mkdir(parents=True, exist_ok=True)
     (desk.work / "folder" / "a.txt").write_text("tree")
     before = everything_in(desk.outside), everything_in(desk.twin), sorted(os.listdir(desk.work.parent))
@@ -195,207 +184,6 @@ async def test_any_path_stays_inside_or_is_refused(
         await tool.check_permissions(payload(path), desk.context)
     except PermissionDeniedError:
         assert code == "permission_denied"
-
-
-# Between the check and the use.
-
-
-@pytest.mark.proves("HC-D3")
-@every_tool
-async def test_a_file_swapped_for_a_link_after_the_check_is_refused(
-    desk: Desk, tool: Tool[..., Any], payload: Payload, way: str
-) -> None:
-    file = desk.work / "a.txt"
-    folder = tool.name == "list_files"
-    file.mkdir() if folder else file.write_text("one")
-    await tool.check_permissions(payload(str(file)), desk.context)
-    file.rmdir() if folder else file.unlink()
-    file.symlink_to(desk.outside if folder else desk.outside / "secret.txt")
-    failure = await desk.failure(tool, **payload(str(file)))
-    assert failure.code == "permission_denied"
-    assert everything_in(desk.outside) == {"secret.txt": SECRET.encode()}
-
-
-class Swap:
-    """Does something at the moment when a file is opened for the n-th time."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, when: Callable[[str], bool]) -> None:
-        self.happened = False
-        self._when = when
-        self._open = os.open
-        self._before: Callable[[], object] = lambda: None
-        self._after: Callable[[], object] = lambda: None
-        monkeypatch.setattr(os, "open", self)
-
-    def do(self, before: Callable[[], object], after: Callable[[], object] = lambda: None) -> None:
-        self._before, self._after = before, after
-
-    def __call__(self, path: Any, *args: Any, **options: Any) -> int:
-        if self.happened or not self._when(os.fspath(path)):
-            return self._open(path, *args, **options)
-        self.happened = True
-        self._before()
-        try:
-            return self._open(path, *args, **options)
-        finally:
-            self._after()
-
-
-@pytest.fixture
-def tree(desk: Desk) -> Path:
-    (desk.work / "sub" / "deep").mkdir(parents=True)
-    (desk.work / "sub" / "deep" / "secret.txt").write_text("one")
-    (desk.outside / "deep").mkdir()
-    (desk.outside / "deep" / "secret.txt").write_text(SECRET)
-    return desk.work / "sub" / "deep" / "secret.txt"
-
-
-def target(tool: Tool[..., Any], file: Path) -> str:
-    return str(file.parent if tool.name in ("list_files", "search_text") else file)
-
-
-@pytest.mark.proves("HC-D3")
-@every_tool
-async def test_a_directory_swapped_for_a_link_on_the_way_is_refused(
-    desk: Desk, tool: Tool[..., Any], payload: Payload, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The walk begins with the working directory itself: at that moment everything was found to be in order.
-    swap = Swap(monkeypatch, when=lambda path: path == str(desk.work))
-    before = everything_in(desk.outside)
-
-    def put_a_link() -> None:
-        (desk.work / "sub").rename(desk.work / "away")
-        (desk.work / "sub").symlink_to(desk.outside)
-
-    swap.do(put_a_link)
-    failure = await desk.failure(tool, **payload(target(tool, tree)))
-    assert swap.happened
-    assert failure.code == "permission_denied"
-    assert everything_in(desk.outside) == before
-
-
-@pytest.mark.parametrize("swapped", ["sub", "sub/deep", "sub/deep/secret.txt"])
-async def test_a_link_that_comes_after_the_check_is_not_followed_even_to_a_place_inside(
-    desk: Desk, tree: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
-) -> None:
-    swap = Swap(monkeypatch, when=lambda path: path == Path(swapped).name)
-
-    def put_a_link() -> None:
-        (desk.work / swapped).rename(desk.work / "away")
-        (desk.work / swapped).symlink_to(desk.work / "away")
-
-    swap.do(put_a_link)
-    failure = await desk.failure(ReadFileTool(), file_path=str(tree))
-    assert swap.happened
-    assert failure.code == "permission_denied"
-
-
-@pytest.mark.proves("HC-D3")
-@pytest.mark.parametrize("swap_back", [False, True])
-async def test_a_link_that_is_there_only_while_a_file_is_opened_is_found_out(
-    desk: Desk, way: str, tree: Path, monkeypatch: pytest.MonkeyPatch, swap_back: bool
-) -> None:
-    """Where no directory descriptors keep a link from being followed, the second look sees where it led."""
-    swap = Swap(monkeypatch, when=lambda path: path.endswith("secret.txt"))
-
-    def put_a_link() -> None:
-        (desk.work / "sub").rename(desk.work / "away")
-        (desk.work / "sub").symlink_to(desk.outside)
-
-    def take_it_away() -> None:
-        (desk.work / "sub").unlink()
-        (desk.work / "away").rename(desk.work / "sub")
-
-    swap.do(put_a_link, take_it_away if swap_back else lambda: None)
-    result = await ReadFileTool().execute({"file_path": str(tree)}, desk.context)
-    assert swap.happened
-    assert SECRET not in result.for_model()
-    if way.startswith("paths"):
-        assert result.error is not None
-        assert result.error.code == "permission_denied"
-
-
-@pytest.mark.proves("HC-D3")
-@pytest.mark.parametrize("name", ["read_file", "edit_file", "search_text"])
-async def test_a_file_swapped_for_a_link_while_it_is_opened_is_refused(
-    desk: Desk, way: str, tree: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    tool, payload = next(pair for pair in TOOLS if pair[0].name == name)
-    swap = Swap(monkeypatch, when=lambda path: path.endswith("secret.txt"))
-
-    def put_a_link() -> None:
-        tree.unlink()
-        tree.symlink_to(desk.outside / "secret.txt")
-
-    swap.do(put_a_link)
-    result = await tool.execute(payload(str(tree)), desk.context)
-    assert swap.happened
-    assert SECRET not in result.for_model()
-    assert (desk.outside / "secret.txt").read_text() == SECRET
-    if name != "search_text":  # which passes over what it cannot read
-        assert result.error is not None
-        assert result.error.code == "permission_denied"
-
-
-@pytest.mark.proves("HC-D3")
-@pytest.mark.parametrize(
-    ("name", "opened_last"),
-    [("read_file", "secret.txt"), ("write_file", ".tmp"), ("edit_file", "secret.txt"), ("list_files", "deep")],
-)
-async def test_a_directory_moved_out_while_something_in_it_is_opened_is_outside(
-    desk: Desk, tree: Path, monkeypatch: pytest.MonkeyPatch, name: str, opened_last: str
-) -> None:
-    tool, payload = next(pair for pair in TOOLS if pair[0].name == name)
-    if name == "list_files":  # which first looks what is there, and goes the same way again to list it
-        monkeypatch.setattr(inside.Place, "kind", lambda self: "folder")
-    swap = Swap(monkeypatch, when=lambda path: path.endswith(opened_last))
-    swap.do(lambda: (desk.work / "sub").rename(desk.outside / "sub"))
-    failure = await desk.failure(tool, **payload(target(tool, tree)))
-    assert swap.happened
-    assert failure.code == "permission_denied"
-    assert everything_in(desk.outside / "sub") == {"deep": None, "deep/secret.txt": b"one"}
-
-
-async def test_a_file_written_through_a_link_that_came_too_late_leaves_nothing_outside(
-    desk: Desk, way: str, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    swap = Swap(monkeypatch, when=lambda path: path.endswith(".tmp"))
-    before = everything_in(desk.outside)
-
-    def put_a_link() -> None:
-        (desk.work / "sub").rename(desk.work / "away")
-        (desk.work / "sub").symlink_to(desk.outside)
-
-    swap.do(put_a_link)
-    await WriteFileTool().execute({"file_path": str(tree), "content": "written"}, desk.context)
-    assert swap.happened
-    assert everything_in(desk.outside) == before
-
-
-async def test_a_pipe_put_in_the_place_of_a_file_does_not_hang_the_reader(
-    desk: Desk, way: str, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    swap = Swap(monkeypatch, when=lambda path: path.endswith("secret.txt"))
-
-    def put_a_pipe() -> None:
-        tree.unlink()
-        os.mkfifo(tree)
-
-    swap.do(put_a_pipe)
-    await desk.failure(ReadFileTool(), file_path=str(desk.work))  # now the worker thread is there
-    before = len(os.listdir("/proc/self/fd"))
-    failure = await desk.failure(ReadFileTool(), file_path=str(tree))
-    assert swap.happened
-    assert "only regular files" in failure.message
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-async def test_a_pipe_is_not_even_opened(desk: Desk, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening can already do something: wake whoever waits at the other end, rewind a tape."""
-    os.mkfifo(desk.work / "pipe")
-    swap = Swap(monkeypatch, when=lambda path: path.endswith("pipe"))
-    await desk.failure(ReadFileTool(), file_path=str(desk.work / "pipe"))
-    assert not swap.happened
 
 
 # What the system says.

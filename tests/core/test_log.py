@@ -81,12 +81,18 @@ def test_the_text_of_an_exception_is_withheld(raising: Callable[[], None], caplo
     assert f"in {raising.__name__}" in text
 
 
-def test_its_type_its_frames_and_its_causes_are_there(caplog: pytest.LogCaptureFixture) -> None:
-    text = written(with_a_cause, caplog, level=logging.INFO)
+@pytest.mark.parametrize(
+    ("raising", "kind", "words"),
+    [(with_a_cause, "KeyError", "direct cause"), (while_handling, "TypeError", "During handling")],
+)
+def test_its_type_its_frames_and_its_causes_are_there(
+    raising: Callable[[], None], kind: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = written(raising, caplog, level=logging.INFO)
 
     assert f"ValueError: {WITHHELD}" in text
-    assert f"KeyError: {WITHHELD}" in text
-    assert "direct cause" in text
+    assert f"{kind}: {WITHHELD}" in text
+    assert words in text
     assert "raise ValueError(bird())" in text
 
 
@@ -118,8 +124,11 @@ def test_at_debug_nothing_that_is_raised_breaks_the_log(
 def test_an_exception_can_also_be_given(given: str, caplog: pytest.LogCaptureFixture) -> None:
     error = ValueError(CANARY)
 
-    log.error("broke", exc_info=error if given == "an exception" else (ValueError, error, None))
-    log.error("plain")
+    try:
+        raise RuntimeError(CANARY)
+    except RuntimeError:
+        log.error("broke", exc_info=error if given == "an exception" else (ValueError, error, None))
+        log.error("plain")  # without the one that is being handled
 
     assert CANARY not in caplog.text
     assert [bool(record.exc_info) for record in caplog.records] == [True, False]

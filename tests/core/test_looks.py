@@ -166,6 +166,11 @@ def test_known_ibans_are_known(number: str) -> None:
     assert REDACTOR.text(number) == HIDDEN
 
 
+@pytest.mark.parametrize("text", ["DE89370400440532013000X", "ZZ89370400440532013000", "DE8937040044"])
+def test_other_references_are_no_ibans(text: str) -> None:
+    assert REDACTOR.text(f"see {text}.") == f"see {text}."
+
+
 @given(ibans, st.integers(1, 96))
 def test_wrong_check_digits_make_it_an_ordinary_reference(number: str, off: int) -> None:
     other = f"{number[:2]}{(int(number[2:4]) + off) % 97 or 97:02}{number[4:]}"

@@ -157,6 +157,7 @@ def test_a_key_that_gives_itself_away_is_hidden_too() -> None:
         ('{"a": 1, "password": "hunt', f'{{"a": 1, "password": {HIDDEN}'),
         ("https://api.test/x?token=abc&page=2", f"https://api.test/x?token={HIDDEN}&page=2"),
         ("the API key: abc", f"the API key: {HIDDEN}"),
+        ("- password: two words, and more\n- city: Oslo", f"- password: {HIDDEN}\n- city: Oslo"),
         ('config["password"] = hunter2', f'config["password"] = {HIDDEN}'),
         ("retry with password=", "retry with password="),
         (f"password={HIDDEN} and more", f"password={HIDDEN} and more"),

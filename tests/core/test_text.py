@@ -75,15 +75,46 @@ def test_faithful_json_is_what_the_value_came_from(value: Any) -> None:
     assert repr(json.loads(text)) == repr(value)
 
 
-@given(value=values(plain))
-def test_canonical_json_is_equal_for_equal_values(value: Any) -> None:
-    def turned(one: Any) -> Any:
-        if isinstance(one, dict):
-            return {key: turned(one[key]) for key in reversed(list(one))}
-        return [turned(item) for item in one] if isinstance(one, list) else one
+def turned(value: Any) -> Any:
+    """An equal value whose keys stand in another order."""
+    if isinstance(value, dict):
+        return {key: turned(value[key]) for key in reversed(list(value))}
+    return [turned(one) for one in value] if isinstance(value, list) else value
 
+
+def shown(value: Any) -> str:
+    """A picture that is equal for equal values only."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(sorted(f'{key!r}: {shown(one)}' for key, one in value.items()))}}}"
+    return f"[{', '.join(map(shown, value))}]" if isinstance(value, list) else repr(value)
+
+
+@given(value=values(plain | halves, finite=False))
+def test_canonical_json_is_equal_for_equal_values(value: Any) -> None:
     assert canonical_json(turned(value)) == canonical_json(value)
-    assert json.loads(canonical_json(value)) == value
+    assert shown(json.loads(canonical_json(value))) == shown(value)
+
+
+@given(one=values(plain | halves, finite=False), other=values(plain | halves, finite=False))
+def test_canonical_json_is_different_for_different_values(one: Any, other: Any) -> None:
+    assert (canonical_json(one) == canonical_json(other)) == (shown(one) == shown(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1, 1.0),
+        (1, True),
+        (None, math.nan),
+        (math.inf, -math.inf),
+        ("1", 1),
+        ([None], [math.inf]),
+        ({}, []),
+        ("", None),
+    ],
+)
+def test_canonical_json_tells_these_apart(one: Any, other: Any) -> None:
+    assert canonical_json({"a": one}) != canonical_json({"a": other})
 
 
 @given(text=st.text(st.characters()) | halves)

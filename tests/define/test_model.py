@@ -242,8 +242,11 @@ async def test_the_class_is_a_tool_whose_contexts_are_the_deps_and_the_context_o
 
 async def test_a_coroutine_is_a_handler_of_the_tool() -> None:
     class read(LLMFunctionTool[int, int]):
+        """Read it."""
+
         model_tool_read_only = True
         model_tool_concurrency_safe = True
+        model_tool_strict = True
 
         async def model_tool_handler(self, context: int) -> tuple[str, int]:
             return "read", context
@@ -251,7 +254,26 @@ async def test_a_coroutine_is_a_handler_of_the_tool() -> None:
     tool = as_tool(read)
     result = await tool.execute("", ToolContext(session_id="s", deps=7))
     assert (result.output, result.context) == ("read", 7)
-    assert (tool.is_async, tool.read_only, tool.concurrency_safe) == (True, True, True)
+    assert (tool.is_async, tool.read_only, tool.concurrency_safe, tool.strict) == (True, True, True, True)
+    assert tool.description == "Read it."
+    assert "description" not in tool.input_schema
+
+
+@BASES
+@pytest.mark.parametrize("number", ["NaN", '"NaN"', "1e999", '1.0, "amount": 2.0'])
+async def test_a_class_with_consequences_refuses_what_can_be_read_in_two_ways(base: Any, number: str) -> None:
+    class pay(base):
+        amount: float
+
+        def model_tool_handler(self, context: None) -> tuple[str, None]:
+            return str(self.amount), None
+
+    class peek(pay):
+        model_tool_read_only = True
+
+    context = ToolContext(session_id="s")
+    assert not (await as_tool(pay).execute(f'{{"amount": {number}}}', context)).ok
+    assert (await as_tool(peek).execute(f'{{"amount": {number}}}', context)).ok
 
 
 @BASES

@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class World:
             await asyncio.get_running_loop().create_future()
         return f"paid {invoice}"
 
-    def verify(self, arguments: Any, context: ToolContext[Any]) -> str | bool | None:
+    async def verify(self, arguments: Any, context: ToolContext[Any]) -> str | bool | None:
         """The truth, if anybody wants it."""
         if not self.tells:
             return None
@@ -82,13 +83,20 @@ class World:
 
 
 class Doomed:
-    """The ledger of a process that is killed while its handler runs: it claims, and never writes again."""
+    """The ledger of a process that is killed while its handler runs: it claims, and never writes what became of it."""
 
     def __init__(self, ledger: Any) -> None:
-        self.digest_key, self.recall, self.claim = ledger.digest_key, ledger.recall, ledger.claim
+        self._ledger = ledger
+        self._claimed: Entry | None = None
+        self.digest_key, self.recall = ledger.digest_key, ledger.recall
+
+    async def claim(self, entry: Entry, **options: Any) -> bool:
+        self._claimed = entry
+        return await self._ledger.claim(entry, **options)
 
     async def settle(self, entry: Entry) -> None:
-        """The dead write nothing."""
+        if self._claimed is None or entry.call_id != self._claimed.call_id:
+            await self._ledger.settle(entry)
 
 
 numbers = itertools.count()
@@ -115,7 +123,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
         self.runner.run(begun())
 
-    def executor(self, *, lease_grace: float = FOR_EVER, timeout: float = 0.02, ledger: Any = None) -> Executor:
+    def executor(self, *, lease_grace: float = FOR_EVER, timeout: float = 0.005, ledger: Any = None) -> Executor:
         return Executor(
             self.world.tools(),
             policy=Policy([Rule.allow("pay"), Rule.ask("wire", by="operator")]),
@@ -169,9 +177,9 @@ class LedgerMachine(RuleBasedStateMachine):
         dict,
         executor=st.integers(0, 1),
         session=st.sampled_from(["s-1", "s-1", "s-2"]),
-        id=st.sampled_from([f"c-{number}" for number in range(9)]),
+        id=st.sampled_from([f"c-{number}" for number in range(12)]),
         tool=st.sampled_from(["pay", "pay", "wire"]),
-        invoice=st.sampled_from(["i-1", "i-1", "i-2"]),
+        invoice=st.sampled_from(["i-1", "i-1", "i-2", "i-3"]),
         amount=st.sampled_from([1, 1, 1, 2]),
         ending=st.sampled_from(ENDINGS),
         tells=st.booleans(),
@@ -179,7 +187,16 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(wanted=wanted)
     def a_call_arrives(self, wanted: dict[str, Any]) -> None:
-        call = Wanted(**wanted, turn=self.turn)
+        self.arrives(Wanted(**wanted, turn=self.turn))
+
+    @precondition(lambda self: self.model.lines)
+    @rule(data=st.data(), executor=st.integers(0, 1), tells=st.booleans(), new_id=st.booleans())
+    def a_call_arrives_again(self, data: st.DataObject, executor: int, tells: bool, new_id: bool) -> None:
+        before = data.draw(st.sampled_from([line.wanted for line in self.model.lines]))
+        id_ = f"again-{len(self.model.lines)}" if new_id else before.id
+        self.arrives(replace(before, id=id_, executor=executor, tells=tells, turn=self.turn))
+
+    def arrives(self, call: Wanted) -> None:
         expected = self.model.arrives(call)
         executor = self.executors[call.executor]
 
@@ -206,7 +223,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 return await running, None
             rival = asyncio.create_task(self.rival(elsewhere, other))
             if elsewhere is executor:  # It joins, and so does not come back before the first is done.
-                await asyncio.wait([rival], timeout=0.01)
+                await asyncio.wait([rival], timeout=0.005)
             else:
                 await rival
             go_on.set()
@@ -216,12 +233,13 @@ class LedgerMachine(RuleBasedStateMachine):
         self.check(first, expected, result, ran=answer is not None)
         if answer is None:
             return
-        joined = answer.ok and answer.output == result.output and "replayed" not in answer.metadata
         if first.place == other.place and first.identity != other.identity:
             self.check(other, Answer(says="duplicate_call"), answer, ran=False)
         elif elsewhere is not executor and self.model.by_id(other) in (None, self.model.by_id(first)):
             self.check(other, Answer(says="in_progress"), answer, ran=False)
-        elif not joined:  # It had an answer of its own, or came too late to join.
+        elif (
+            "joined" not in answer.metadata and other.place != first.place
+        ):  # It had an answer of its own, or came too late to join.
             self.check(other, self.model.arrives(other), answer, ran=False)
         else:
             self.check(other, Answer(says=f"paid {first.invoice}", ok=True), answer, ran=False)
@@ -297,3 +315,37 @@ def test_the_table_holds_whatever_arrives(kind: str, tmp_path: Path, request: py
 
     with asyncio.Runner() as runner, a_store(runner, url) as store:
         run_machine(lambda: LedgerMachine(runner, store), settings=fewer)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("kind", ["memory", *DATABASES])
+def test_of_many_that_race_for_one_effect_exactly_one_runs(
+    kind: str, asked: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Five executors, as in five processes, each with several calls; in the second case they share one approval."""
+    url = None if kind == "memory" else new_database(kind, tmp_path, request)
+    context: ToolContext[Any] = ToolContext(session_id="s-1", customer_id="c-1", turn=1)
+
+    async def race(store: Any) -> tuple[Counter[str], list[ToolResult]]:
+        world = World()
+        ledger = store.ledger if store else MemoryLedger()
+        approvals = store.approvals if store else MemoryApprovals()
+        policy = Policy([Rule.allow("pay"), Rule.ask("wire", by="operator")])
+        rails = [Executor(world.tools(), policy=policy, ledger=ledger, approvals=approvals) for _ in range(5)]
+        calls = [
+            ToolCall(id=f"c-{number}", name="wire" if asked else "pay", arguments_json='{"invoice":"i","amount":1}')
+            for number in range(40)
+        ]
+        if asked:
+            token = (await rails[0].run(calls[0], context)).metadata["approval"]
+            await approvals.approve(token, by="operator", who="ann")
+        runs = [rails[number % 5].run(call, context) for number, call in enumerate(calls)]
+        return world.effects, list(await asyncio.gather(*runs))
+
+    with asyncio.Runner() as runner, a_store(runner, url) as store:
+        effects, results = runner.run(race(store))
+
+    assert effects.total() == 1
+    ran = [one for one in results if one.ok and not {"joined", "replayed"} & set(one.metadata)]
+    assert len(ran) == 1
+    assert {one.error.code for one in results if one.error} <= {"in_progress"}

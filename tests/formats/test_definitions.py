@@ -123,7 +123,8 @@ def test_every_name_goes_out_as_one_that_is_accepted_and_comes_back(api: Api, na
     assert all(map(api.accepts, sent))
     assert len(set(sent)) == len(sent)
     back = [definitions.decode(ToolCall(id="1", name=name)).name for name in sent]
-    assert back + [one.tool for one in definitions.set_aside] == names
+    assert sorted([*back, *(one.tool for one in definitions.set_aside)]) == sorted(names)
+    assert back == [name for name in names if name in back]
     assert [definitions.wire_name(name) for name in back] == sent
 
 

@@ -1,5 +1,7 @@
 """The map of the rooms holds."""
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
@@ -9,6 +11,16 @@ from importlinter.cli import lint_imports
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture
+def _loggers_stay_on() -> Iterator[None]:
+    """import-linter configures logging as a program does, which turns every other logger of the process off."""
+    names = [name for name, logger in logging.root.manager.loggerDict.items() if not getattr(logger, "disabled", True)]
+    yield
+    for name in names:
+        logging.getLogger(name).disabled = False
+
+
+@pytest.mark.usefixtures("_loggers_stay_on")
 def test_imports_follow_the_layers_of_the_design(capsys: pytest.CaptureFixture[str]) -> None:
     status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True, no_logo=True)
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, SecretStr
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, tool
 from handrail.core.redact import Redactor
+from handrail.core.text import compact_json
 from handrail.core.values import ToolResult
 from handrail.monitor import JsonFormatter, Log, Meters, Metrics, Traces
 from handrail.registry.registry import ToolRegistry
@@ -117,10 +118,7 @@ async def fall(note: str = "") -> str:
 @tool(read_only=True, timeout=0.01)
 async def late() -> str:
     """Take too long."""
-    try:
-        await asyncio.Event().wait()
-    finally:
-        assert plain("late")
+    await asyncio.Event().wait()
     return ""
 
 
@@ -233,21 +231,17 @@ async def logged(written: Written, level: int) -> AsyncGenerator[None]:
         logger.setLevel(before)
 
 
-def arguments(place: str, **more: str) -> str:
-    """Arguments with a canary in every field."""
-    return ToolResult(output={"note": f"{plain(place)} {key(place)}", **more}).for_model()
-
-
 async def make_every_kind_of_call(rail: Executor, *, notes: bool) -> list[ToolResult]:
     """`notes` says whether arguments hold values that only look like nothing."""
 
     def note(place: str) -> str:
-        return arguments(place) if notes else ToolResult(output={"note": key(place)}).for_model()
+        return compact_json({"note": f"{plain(place)} {key(place)}" if notes else key(place)})
 
     context = ToolContext[Any](
         session_id="s-1", tenant_id="acme", turn=1, deps=Bank(), plugin_data={"x": plain("data")}
     )
-    login = f'{{"note": "{key("login")}", "login": {{"user": "{HARMLESS}", "word": "{secret("typed")}", "api_key": "{secret("field")}"}}}}'
+    typed = {"user": HARMLESS, "word": secret("typed"), "api_key": secret("field")}
+    login = compact_json({"note": key("login"), "login": typed})
     results: list[ToolResult] = []
 
     async def run(name: str, arguments_json: str, id: str = "") -> ToolResult:
@@ -280,17 +274,16 @@ async def make_every_kind_of_call(rail: Executor, *, notes: bool) -> list[ToolRe
     await run("fine", f'{{"password": ["{secret("wrong-type")}"], "{key("wrong-name")}": 1}}')
 
     for answer in ("approve", "deny"):
-        refused = await run(
-            "asked", login.replace("login", "login", 1).replace(HARMLESS, f"{HARMLESS}-{answer}"), answer
-        )
-        token = refused.metadata["approval"]
+        question = login.replace(HARMLESS, f"{HARMLESS}-{answer}")
+        token = (await run("asked", question, answer)).metadata["approval"]
         await getattr(rail.approvals, answer)(token, by="operator", who="ann", reason=f"checked {key('reason')}")
-        await run("asked", login.replace(HARMLESS, f"{HARMLESS}-{answer}"), answer)
+        await run("asked", question, answer)
 
-    door = asyncio.create_task(rail.run(ToolCall(id="left", name="late", arguments_json=""), context))
-    await asyncio.sleep(0)
-    door.cancel()
-    await asyncio.gather(door, return_exceptions=True)
+    leaving = asyncio.create_task(rail.run(ToolCall(id="left", name="late"), context))
+    while not rail.running("s-1"):
+        await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
     rail.cancel_tools_for_response("r", session_id="s-1")
     await rail.cancel_all("s-1")
     return results
@@ -334,12 +327,17 @@ async def test_no_value_of_any_kind_is_in_the_log_a_span_or_a_metric() -> None:
     assert any("execute_tool fine" in text for text in texts)
 
 
+# The audit sees calls, not tools: what only a type makes secret must be named where values are wanted.
+REDACTORS = {True: Redactor(fields=["word"]), False: Redactor()}
+
+
+@pytest.mark.parametrize("values", [True, False])
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
-async def test_no_secret_is_written_anywhere_even_where_values_are(level: int, tmp_path: Path) -> None:
+async def test_no_secret_is_written_anywhere_even_where_values_are(level: int, values: bool, tmp_path: Path) -> None:
     written = Written()
     url = f"sqlite+aiosqlite:///{tmp_path / 'rail.db'}"
 
-    async with logged(written, level), open_store(url, audit_values=True, redactor=Redactor()) as store:
+    async with logged(written, level), open_store(url, audit_values=values, redactor=REDACTORS[values]) as store:
         listeners = [Log(), written.full, written.metrics, written.meters, store.audit]
         rail = executor(listeners, ledger=store.ledger, approvals=store.approvals)
         results = await make_every_kind_of_call(rail, notes=False)
@@ -348,11 +346,8 @@ async def test_no_secret_is_written_anywhere_even_where_values_are(level: int, t
     check_that_everything_happened(results)
     texts = list(written.texts())
     files = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    found = [text for text in texts if "canary-secret" in text or "sk-canary" in text]
-    assert found == []
-    for name, content in files.items():
-        assert b"canary-secret" not in content, name
-        assert b"sk-canary" not in content, name
+    assert [text for text in texts if "canary-secret" in text or "sk-canary" in text] == []
+    assert [name for name, content in files.items() if b"canary-secret" in content or b"sk-canary" in content] == []
     # What may be seen is seen, in every place that was searched: the search works.
     assert any(HARMLESS in text and "gen_ai.tool.call.result" in text for text in texts)
     assert HARMLESS.encode() in files["rail.db"]

@@ -145,14 +145,28 @@ class Assumed(BaseModel):
     x: int = 1
 
 
-def test_a_union_in_which_null_could_mean_two_things_is_not_strict() -> None:
+class Named(BaseModel):
+    x: str | None
+
+
+@pytest.mark.parametrize("union", [Given | Assumed, Assumed | Given, Named | Assumed, Assumed | Named], ids=str)
+def test_a_union_in_which_null_could_mean_two_things_is_not_strict(union: Any) -> None:
     @tool(strict=True)
-    def take(value: Given | Assumed) -> str:
+    def take(value: union) -> str:
         return ""
 
     definitions = openai_responses.tools([take])
     assert definitions[0]["strict"] is False
     assert definitions.notes[0].text == "goes out non-strict: value is a union of things that look alike"
+
+
+def test_a_union_in_which_null_means_one_thing_is_strict() -> None:
+    @tool(strict=True)
+    def take(value: Named | Given | list[Assumed]) -> str:
+        return ""
+
+    assert take.parse(came_back(take, '{"value":[{"x":null}]}')) == {"value": [Assumed(x=1)]}
+    assert take.parse(came_back(take, '{"value":{"x":null}}')) == {"value": Named(x=None)}
 
 
 def test_a_raw_schema_of_a_read_only_tool_goes_the_same_way() -> None:

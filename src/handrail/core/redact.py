@@ -242,8 +242,7 @@ class Redactor:
             secrecy = self._secrecy(name)
             if not secrecy or (secrecy == 1 and _NUMBER.match(text, place)):
                 continue
-            whole = _words(name)[-1].startswith(("authorization", "cookie"))
-            value = (_REST_OF_LINE if whole else _VALUE).match(text, place)
+            value = (_REST_OF_LINE if _is_line(text, sign, name) else _VALUE).match(text, place)
             if value and value.end() > place:
                 parts += (text[done:place], HIDDEN)
                 done = value.end()
@@ -292,6 +291,14 @@ def _name_before(text: str, place: int) -> str:
     """The last words before a sign: `API key` of `the API key: …`."""
     before = text[max(0, place - _LONGEST_NAME) : place].rstrip().rstrip("\"'\\])")
     return " ".join(_NO_NAME.split(before)[-1].split()[-3:])
+
+
+def _is_line(text: str, sign: re.Match[str], name: str) -> bool:
+    """Whether a value goes on to the end of its line: in headers, and in what people write, `password: two words`."""
+    if _words(name)[-1].startswith(("authorization", "cookie")):
+        return True
+    written = sign[0][-1].isspace() and text[sign.start() - 1] not in "\"'"
+    return written and text[sign.end() : sign.end() + 1] not in ('"', "'", "{", "[")
 
 
 def _parsed(text: str) -> Any:

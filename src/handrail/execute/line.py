@@ -15,7 +15,6 @@ from handrail.core.passing import must_pass
 from handrail.core.redact import Redactor
 from handrail.core.tool import Tool
 from handrail.core.values import Decision, ToolCall, ToolResult
-from handrail.errors import ToolError
 from handrail.execute import answers
 from handrail.execute.desk import Desk
 from handrail.execute.gates import Gates, Pass

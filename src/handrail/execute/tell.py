@@ -32,7 +32,7 @@ class Teller:
                 listener(event)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # noqa: BLE001  # whatever it raises, the call goes on
+            except BaseException as error:  # whatever it raises, the call goes on
                 log.error("a listener failed on %s", type(event).__name__, exc_info=error)
 
     def accepted(self, call: ToolCall, context: ToolContext[Any]) -> None:

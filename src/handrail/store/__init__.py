@@ -29,9 +29,10 @@ def open_store(
     - `migrate` makes or updates the tables, also when several processes open the database at once.
     - `pool_size` is the most connections of this process; `timeout`, in seconds, how long a connection, a statement or
       a lock is waited for before a call is refused as `unavailable`.
-    - `audit_values` writes arguments and outputs to the audit too, redacted by `redactor`. The audit writes batches of
-      `audit_batch` rows, or what there is every `audit_seconds`, and holds `audit_waiting` rows for a database that is
-      away.
+    - `audit_values` writes arguments and outputs to the audit too, redacted by `redactor`: by field and by pattern.
+      What only a tool's types make secret, a `SecretStr` with a harmless name, has to be among the redactor's `fields`.
+    - The audit writes batches of `audit_batch` rows, or what there is every `audit_seconds`, and holds `audit_waiting`
+      rows for a database that is away.
     """
     try:
         from handrail.store.store import opened  # noqa: PLC0415  # SQLAlchemy is optional

@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from handrail.authorize.approvals import Approval, decided
 from handrail.core.log import log
+from handrail.core.redact import Redactor
 from handrail.store.database import Database, storable
 from handrail.store.tables import OPEN, QUESTION
 from handrail.store.tables import approvals as table
@@ -19,8 +20,9 @@ from handrail.store.tables import approvals as table
 class SqlApprovals:
     """Approvals of all processes that share a database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, redactor: Redactor) -> None:
         self._database = database
+        self._redactor = redactor
         # A question that nobody answered in time makes room for the same question, asked anew.
         new = (sqlite if database.is_sqlite else postgresql).insert(table)
         self._ask = new.on_conflict_do_update(
@@ -96,7 +98,7 @@ class SqlApprovals:
                 "now": now,
                 "to_state": after.state,
                 "to_who": after.who,
-                "to_reason": storable(after.reason),
+                "to_reason": storable(self._redactor.text(after.reason)),
                 "to_arguments": after.changed_arguments,
             }
             if await self._database.write(_DECIDE, values) == 1:

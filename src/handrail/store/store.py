@@ -21,10 +21,10 @@ class Store:
     """What an executor is given: `Executor(…, ledger=store.ledger, approvals=store.approvals,
     listeners=[store.audit])`."""
 
-    def __init__(self, database: Database, *, digest_key: bytes, audit: Audit) -> None:
+    def __init__(self, database: Database, *, digest_key: bytes, redactor: Redactor, audit: Audit) -> None:
         self._database = database
         self.ledger = SqlLedger(database, digest_key=digest_key)
-        self.approvals = SqlApprovals(database)
+        self.approvals = SqlApprovals(database, redactor=redactor)
         self.audit = audit
 
     async def forget(self, *, before: float) -> int:
@@ -70,7 +70,7 @@ async def opened(
             waiting=audit_waiting,
         )
         try:
-            yield Store(database, digest_key=digest_key, audit=audit)
+            yield Store(database, digest_key=digest_key, redactor=redactor, audit=audit)
         finally:
             await audit.close(timeout=timeout)
     finally:
