@@ -7,6 +7,7 @@
     │   ├── InvalidArgumentsError   invalid_arguments       (also a ValueError)
     │   ├── PermissionDeniedError   permission_denied       (also a PermissionError)
     │   └── ToolExecutionError      tool_execution_failed
+    ├── ApprovalError               for whoever decides: this approval cannot be given
     └── ConfigError                 for the developer: the program must be changed
         ├── ToolDefinitionError     this cannot be a tool   (also a TypeError)
         │   └── DuplicateToolError  two tools of one name
@@ -143,6 +144,12 @@ class ToolExecutionError(ToolError):
 
     def __init__(self, message: object = "Tool execution failed.", *, retryable: bool | None = None) -> None:
         super().__init__(message, retryable=retryable)
+
+
+class ApprovalError(HandrailError):
+    """An approval that cannot be given: unknown, expired, decided already, or not this person's to give."""
+
+    code = "approval_error"
 
 
 class ConfigError(HandrailError):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handrail import Tool
+from handrail import Tool, ToolContext
 from handrail.builtins import ListFilesTool, ReadFileTool, WriteFileTool, inside
 from tests.builtins.conftest import SECRET, TOOLS, Desk, Payload, Swap, every_tool, everything_in, target
 
@@ -180,6 +180,8 @@ async def test_a_directory_swapped_for_a_link_is_not_listed(
     moments: list[str] = []
 
     def put_a_link() -> None:
+        if moments:
+            return
         moments.append(moment)
         (desk.work / "sub").rename(desk.work / "away")
         (desk.work / "sub").symlink_to(desk.outside)
@@ -197,10 +199,31 @@ async def test_a_directory_swapped_for_a_link_is_not_listed(
     else:
         monkeypatch.setattr(inside.Place, "kind", swapped_kind)
     result = await ListFilesTool().execute({"directory": str(tree.parent)}, desk.context)
-    assert moments[:1] == [moment]
+    assert moments == [moment]
     assert "secret.txt" not in result.for_model()
     if way.startswith("paths") or moment == "before it is opened":
         assert result.error is not None
         assert result.error.code == "permission_denied"
     else:
         assert result.output == str(tree.parent / "mine.txt"), "an open directory stays what it is"
+
+
+@pytest.mark.proves("HC-D3")
+@every_tool
+async def test_a_directory_swapped_right_after_the_path_was_resolved_is_refused(
+    desk: Desk, tool: Tool[..., Any], payload: Payload, way: str, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locate = inside.locate
+    before = everything_in(desk.outside)
+
+    def locate_then_swap(path: str, context: ToolContext) -> inside.Place:
+        place = locate(path, context)
+        (desk.work / "sub").rename(desk.work / "away")
+        (desk.work / "sub").symlink_to(desk.outside)
+        return place
+
+    monkeypatch.setattr(inside, "locate", locate_then_swap)
+    path = str(tree.parent / "new" / "a.txt") if tool.name == "write_file" else target(tool, tree)
+    failure = await desk.failure(tool, **payload(path))
+    assert failure.code == "permission_denied"
+    assert everything_in(desk.outside) == before, "not even a directory was made"

@@ -59,6 +59,16 @@ async def test_a_static_method_needs_no_instance() -> None:
         assert (await as_tool(one).execute({"city": "Rome"}, CONTEXT)).output == "0800 Rome"
 
 
+def test_an_async_static_method_is_async() -> None:
+    class Shop:
+        @tool
+        @staticmethod
+        async def open_at(day: str) -> str:
+            return day
+
+    assert Shop.open_at.is_async
+
+
 async def test_a_method_that_has_no_self_says_where_to_take_it_from() -> None:
     message = r"`balance` is a method. Take it from an instance: Class\(…\).balance, not Class.balance"
 

@@ -348,4 +348,6 @@ def test_of_many_that_race_for_one_effect_exactly_one_runs(
     assert effects.total() == 1
     ran = [one for one in results if one.ok and not {"joined", "replayed"} & set(one.metadata)]
     assert len(ran) == 1
-    assert {one.error.code for one in results if one.error} <= {"in_progress"}
+    # Who looked just before the approval was used up asks for another one.
+    may_say = {"in_progress", "approval_required"} if asked else {"in_progress"}
+    assert {one.error.code for one in results if one.error} <= may_say

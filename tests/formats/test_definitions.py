@@ -129,6 +129,16 @@ def test_every_name_goes_out_as_one_that_is_accepted_and_comes_back(api: Api, na
 
 
 @every_api
+def test_names_that_look_alike_once_they_are_changed_all_go_out(api: Api) -> None:
+    names = ["a b", "a/b", "a?b", "x" * 200, "x" * 201]
+
+    definitions = api.wire.tools([replace(good, name=name) for name in names])
+
+    assert len({one.name for one in api.shown(definitions)}) == 5
+    assert definitions.set_aside == ()
+
+
+@every_api
 def test_a_name_that_is_accepted_is_left_alone(api: Api) -> None:
     assert api.shown(api.wire.tools([good]))[0].name == "good"
 

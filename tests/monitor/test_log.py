@@ -335,7 +335,9 @@ def test_the_fields_survive_a_queue(lines: Lines) -> None:
 
     Log(logger)(finished(ToolResult(output="x")))
 
-    assert json.loads(JsonFormatter().format(waiting.get()))["tool"] == "look"
+    line = json.loads(JsonFormatter().format(waiting.get()))
+    assert (line["tool"], line["event"]) == ("look", "call_finished")
+    assert "message" not in line
 
 
 def test_other_peoples_records_are_written_redacted() -> None:

@@ -96,8 +96,8 @@ def test_a_group_says_what_is_in_it(facade: Facade) -> None:
     double, shout = tools_of(facade)
     group = facade.LLMFunctionToolGroup.from_list([shout])
 
-    assert group.tool_names == ["shout"]
-    assert group.tool_classes == [shout]
+    both = facade.LLMFunctionToolGroup.from_list([shout, double])
+    assert (both.tool_names, both.tool_classes) == (["shout", "double"], [shout, double])
     assert "shout" in group
     assert shout in group
     assert "Shout" not in group

@@ -7,15 +7,9 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct, structs
 
-from handrail.errors import HandrailError
+from handrail.errors import ApprovalError
 
 State = Literal["pending", "approved", "denied", "used"]
-
-
-class ApprovalError(HandrailError):
-    """An approval that cannot be given: unknown, expired, decided already, or not this person's to give."""
-
-    code = "approval_error"
 
 
 class Approval(Struct, frozen=True, kw_only=True):

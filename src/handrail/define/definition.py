@@ -58,7 +58,7 @@ def rooted(schema: dict[str, Any]) -> dict[str, Any]:
 def lowered_or_none(schema: dict[str, Any], *, name: str | None = None) -> strict.Lowered | None:
     """The schema for strict mode; None, with a warning, where strict mode cannot say it."""
     try:
-        return strict.lower({"additionalProperties": False, **_object(schema)}, strict.OPENAI)
+        return strict.lower(_object(schema), strict.OPENAI)
     except strict.NotRepresentable as reason:
         if name is not None:
             warnings.warn(f"`{name}` goes out non-strict: {reason}.", stacklevel=4)

@@ -51,6 +51,10 @@ class Counts:
         self._active: Counter[str] = Counter()
         self._lock = threading.Lock()
 
+    def __len__(self) -> int:
+        """The sessions that have calls on their way."""
+        return len(self._pending.keys() | self._active.keys())
+
     def see(self, event: object) -> bool:
         """Count an event; whether it is about a call whose handler has begun."""
         match event:

@@ -97,7 +97,7 @@ class Log:
 
     def _finished(self, event: events.CallFinished) -> Line:
         result = event.result
-        flags = {flag: noted for flag in FLAGS if (noted := result.metadata.get(flag))}
+        flags = {flag: noted for flag in FLAGS if isinstance(noted := result.metadata.get(flag), bool)}
         level = level_of(result.error)
         if event.slow:
             level = max(level, logging.WARNING)

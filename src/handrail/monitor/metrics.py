@@ -1,7 +1,7 @@
 """How often, how well and how fast tools run: counted in this process, per tool and tenant."""
 
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate

@@ -122,7 +122,7 @@ def _visible_names(written: Callable[..., Any]) -> dict[str, Any]:
     while frame is not None and frame.f_locals is not frame.f_globals:
         scopes.append(frame.f_locals)
         # The body of a class is run by the scope that it is written in, whose names its methods can use.
-        frame = frame.f_back if {"__module__", "__qualname__"} <= frame.f_locals.keys() else None
+        frame = frame.f_back if {"__module__", "__qualname__"} <= set(frame.f_locals) else None
     for scope in reversed(scopes):
         names.update(scope)
     return names
