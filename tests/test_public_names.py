@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 NAMES = {
     *("tool", "build_tool", "as_tool", "LLMFunctionTool", "Tool", "ToolLike"),
     *("ToolContext", "ToolCall", "ToolResult", "Failure", "Control", "Decision"),
-    *("ToolRegistry", "assemble_tool_pool"),
+    *("ToolRegistry", "assemble_tool_pool", "Executor", "Policy", "Rule"),
     *("HandrailError", "ToolError", "ToolNotFoundError", "ToolArgsParseError", "InvalidArgumentsError"),
     *("PermissionDeniedError", "ToolExecutionError", "ConfigError", "ToolDefinitionError", "ToolBuildError"),
 }

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -90,6 +90,8 @@ def shown(value: Any) -> str:
 
 
 @given(value=values(plain | halves, finite=False))
+@example(value={"b": 1, "a": [{"d": 1, "c": 2}]})
+@example(value={"b": "\ud800", "a": math.inf})
 def test_canonical_json_is_equal_for_equal_values(value: Any) -> None:
     assert canonical_json(turned(value)) == canonical_json(value)
     assert shown(json.loads(canonical_json(value))) == shown(value)

@@ -208,9 +208,12 @@ async def test_an_approval_of_the_customer_counts_from_a_later_turn_on() -> None
 
 
 @pytest.mark.parametrize(
-    ("token", "by", "who"), [("apr_forged", "customer", "c"), (None, "operator", "c"), (None, "customer", "somebody else")]
+    ("token", "by", "who"),
+    [("apr_forged", "customer", "c"), (None, "operator", "c"), (None, "customer", "somebody else")],
 )
-async def test_an_approval_that_is_forged_or_of_the_wrong_person_is_refused(token: str | None, by: Any, who: str) -> None:
+async def test_an_approval_that_is_forged_or_of_the_wrong_person_is_refused(
+    token: str | None, by: Any, who: str
+) -> None:
     rail, _ = rail_with(Rule.ask("pay", by="customer"))
     asked, approval = await approval_of(rail, invoice="a", amount=1)
 

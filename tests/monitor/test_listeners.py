@@ -1,5 +1,7 @@
 """Whatever a listener does, a call gets its answer, and the other listeners are told."""
 
+import asyncio
+
 import pytest
 
 from handrail import Executor, Policy, Rule
@@ -10,7 +12,9 @@ from tests.monitor.conftest import CONTEXT, Lines, call, crash, look, pay, refus
 
 CANARY = "kestrel"
 ALLOWED = Policy([Rule.allow("*")])
-KINDS: list[type[BaseException]] = [RuntimeError, ValueError, AssertionError, StopIteration, ExceptionGroup]
+KINDS: list[type[BaseException]] = [
+    *(RuntimeError, AssertionError, StopIteration, ExceptionGroup, SystemExit, GeneratorExit, asyncio.CancelledError)
+]
 
 
 def broken(kind: type[BaseException]) -> Listener:

@@ -1,6 +1,7 @@
 """A span for every call: where it belongs, what it says, and that it ends."""
 
 import asyncio
+import contextvars
 import sys
 from typing import Any
 
@@ -13,7 +14,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from pydantic import SecretStr
 
 from handrail import Executor, Policy, Rule, ToolContext, tool
+from handrail.core.events import CallFinished, CallIgnored, CallStarted
 from handrail.core.redact import HIDDEN
+from handrail.core.values import ToolResult
 from handrail.errors import MissingExtraError
 from handrail.monitor import Traces
 from tests.monitor.conftest import CONTEXT, Door, Lines, call, crash, look, pay, refuse
@@ -291,6 +294,34 @@ async def test_two_calls_of_one_id_do_not_end_each_others_spans(tracing: Tracing
     assert tracing.listener.unfinished == 0
 
 
+def test_an_end_that_is_told_elsewhere_ends_the_span_and_disturbs_nobody(tracing: Tracing) -> None:
+    one = call("look")
+    contextvars.copy_context().run(tracing.listener, CallStarted(at=1.0, session_id="s", call=one))
+
+    with tracing.tracer.start_as_current_span("another") as another:
+        tracing.listener(CallFinished(at=2.0, session_id="s", call=one, result=ToolResult(output="x")))
+        assert trace.get_current_span() is another
+
+    assert tracing.of("execute_tool look").end_time == 2_000_000_000
+    assert tracing.of("execute_tool look").parent is None
+
+
+def test_a_call_that_began_and_was_then_ignored_leaves_no_span_open(tracing: Tracing) -> None:
+    one = call("look")
+    tracing.listener(CallStarted(at=1.0, session_id="s", call=one))
+    tracing.listener(CallStarted(at=2.0, session_id="s", call=one))
+    tracing.listener(CallIgnored(at=3.0, session_id="s", call=one, reason="already_executed"))
+
+    assert len(tracing.spans) == 2
+    assert tracing.listener.unfinished == 0
+
+
+async def test_a_slow_call_says_so(tracing: Tracing) -> None:
+    await Executor([look], listeners=[tracing.listener], slow_after=1e-9).run(call("look"), CONTEXT)
+
+    assert tracing.of("execute_tool look").attributes["handrail.call.slow"] is True
+
+
 # Content
 
 
@@ -322,7 +353,7 @@ async def test_asked_for_they_are_written_redacted_and_bounded() -> None:
     assert attributes["gen_ai.tool.call.result"] == f'{{"user":"ann","session_token":"{HIDDEN}","note":"{"x" * 19}…'
 
 
-async def test_content_is_written_only_where_the_types_are_known() -> None:
+async def test_content_is_written_only_where_the_types_are_known(caplog: pytest.LogCaptureFixture) -> None:
     tracing = Tracing(content=True)
     rail = Executor([sign_in], listeners=[tracing.listener])
     known = Tracing(tools=[sign_in], content=True)
@@ -334,6 +365,7 @@ async def test_content_is_written_only_where_the_types_are_known() -> None:
     for span in (*tracing.spans, *known.spans):
         assert "gen_ai.tool.call.arguments" not in (span.attributes or {})
         assert "kestrel" not in span.to_json()
+    assert caplog.records == []  # No listener failed.
 
 
 async def test_a_tool_that_lives_elsewhere_is_an_extension() -> None:

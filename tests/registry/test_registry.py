@@ -89,7 +89,11 @@ def test_a_registry_takes_anything_tool_shaped_and_finds_it_by_name() -> None:
     assert repr(registry) == "ToolRegistry(talk, hum, Shout, sing, whisper)"
 
 
-@pytest.mark.parametrize("other", ["pay ", "PAY", "", None, 3, ["pay"], {"pay": 1}, named("pay")], ids=lambda one: type(one).__name__ if isinstance(one, Tool) else repr(one))
+@pytest.mark.parametrize(
+    "other",
+    ["pay ", "PAY", "", None, 3, ["pay"], {"pay": 1}, named("pay")],
+    ids=lambda one: type(one).__name__ if isinstance(one, Tool) else repr(one),
+)
 def test_only_a_name_that_is_registered_is_in_a_registry(other: object) -> None:
     registry = ToolRegistry([named("pay")])
 

@@ -55,7 +55,7 @@ class Effects:
         running = self._running.get(place)
         if running is not None:
             return await self._join(running, call, context, identity)
-        running = self._running[place] = Running(call, tool, context, identity, place)
+        running = self._running[place] = Running(call, tool, context.tenant_id, identity, place)
         effect = Effect(
             running=running,
             desk=desk,
@@ -69,26 +69,24 @@ class Effects:
         self._tell.accepted(call, context)
         running.on_stuck = lambda: self._give_up(effect, started)
         running.line = asyncio.create_task(self._walk(effect, started), name=f"handrail:{context.session_id}:{call.id}")
-        running.line.add_done_callback(lambda line: self._ended(line, effect, started))
         try:
             return await running.promise()
         except asyncio.CancelledError:
-            self._caller_left(running)
+            self._caller_left(effect, started)
             raise
 
     async def _walk(self, effect: Effect, started: float) -> None:
-        self._end(effect, await self._line.walk(effect), started)
-
-    def _ended(self, line: "asyncio.Task[None]", effect: Effect, started: float) -> None:
-        """The line is over: by its own end, or because it was cancelled or broke, which has to be answered too."""
-        if line.cancelled():
-            log.error("the line of %s was cancelled", effect.tool.name)
-        elif (error := line.exception()) is not None:
+        effect.walks = True
+        try:
+            result = await self._line.walk(effect)
+        except BaseException as error:  # The program ends, or somebody cancelled the line itself; or it is broken.
             log.error("the line of %s broke", effect.tool.name, exc_info=error)
-        if effect.running.answer is None:
-            effect.ticket.release()
             name = effect.tool.name
             self._end(effect, answers.unknown(name) if effect.running.began else answers.cancelled(name), started)
+            if not isinstance(error, Exception):
+                raise
+            return
+        self._end(effect, result, started)
 
     def _end(self, effect: Effect, result: ToolResult, started: float) -> None:
         running = effect.running
@@ -132,7 +130,12 @@ class Effects:
         self._tell.ignored(call, context, "already_pending")
         return await running.answered()
 
-    def _caller_left(self, running: Running) -> None:
+    def _caller_left(self, effect: Effect, started: float) -> None:
         """The caller was cancelled: what has not begun does not begin, what has goes on as its tool wants it."""
-        if not running.began or running.interruption == "cancel":
+        running = effect.running
+        if not effect.walks and running.line is not None:
+            running.line.cancel()  # Before its first step: it never takes it.
+            effect.ticket.release()
+            self._end(effect, answers.cancelled(effect.tool.name), started)
+        elif not running.began or running.interruption == "cancel":
             running.stop("cancelled")

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from handrail.authorize.authoriser import Refusal
 from handrail.authorize.limits import Breaker, Breakers, RateLimit, RateLimits
 from handrail.core.context import ToolContext
@@ -113,44 +115,41 @@ class Gates:
             self._breakers.report(tool.name, healthy)
 
 
-class Pass:
+class Pass(Struct, eq=False):
     """One call's way through the gates. Whatever becomes of it, it leaves."""
 
-    __slots__ = ("_checked", "_gates", "_in", "_reported", "_tool", "held")
-
-    def __init__(self, gates: Gates, tool: Tool[..., Any], held: Held) -> None:
-        self._gates = gates
-        self._tool = tool
-        self.held = held
-        self._in: list[Room] = []
-        self._checked = False
-        self._reported = False
+    gates: Gates
+    tool: Tool[..., Any]
+    held: Held
+    _in: tuple[Room, ...] = ()
+    _checked: bool = False
+    _reported: bool = False
 
     async def enter(self, context: ToolContext[Any]) -> None:
         """Wait for a place in every room, and then ask the limits and the breaker: once, also if the call comes by
         again."""
-        if self._checked or self._gates.open:
+        if self._checked or self.gates.open:
             return
-        for room in self._gates.rooms(self._tool, self.held.place[0]):
+        for room in self.gates.rooms(self.tool, self.held.place[0]):
             if room not in self.held.rooms:  # Inside a call that has a place, its place is enough.
                 await room.enter()
-                self._in.append(room)
+                self._in += (room,)
                 self.held.rooms += (room,)
-        self._gates.check(self._tool, context)
+        self.gates.check(self.tool, context)
         self._checked = True
 
     def report(self, healthy: bool | None) -> None:
         """Tell the breaker how the call went; None says nothing about the tool's health."""
         if self._checked and not self._reported:
             self._reported = True
-            self._gates.report(self._tool, healthy)
+            self.gates.report(self.tool, healthy)
 
     def leave(self) -> None:
         """The call is over, however far it came."""
-        if self._gates.open:
+        if self.gates.open:
             return
         self.report(None)
         for room in self._in:
             room.leave()
-        self._in.clear()
-        self._gates.forget_idle(self.held.place[0])
+        self._in = ()
+        self.gates.forget_idle(self.held.place[0])

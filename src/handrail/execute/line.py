@@ -42,6 +42,8 @@ class Effect(Struct, kw_only=True):
     identity: str
     key: str
     ticket: Ticket
+    walks: bool = False
+    """Whether its line has taken its first step."""
     decision: Decision | None = None
     replayed: bool = False
 

@@ -115,8 +115,7 @@ class Reads:
                 error = MadeUp(NOBODY_ASKED)
             return failed_outcome(tool, error, began=True, seconds=desk.seconds)
         assert held is not None
-        running = Running(call, tool, context, call.arguments_json, place)
-        running.began = True
+        running = Running(call, tool, context.tenant_id, call.arguments_json, place, began=True)
         lane = self._lanes.begin(context.session_id, desk.way, held.parent)
         self._running[place] = running
         try:
@@ -136,7 +135,7 @@ class Reads:
         tool = desk.tool
         lock_key = key_of(tool.lock_key, tool.dump(value)) if tool.lock_key is not None else None
         ticket = self._lanes.ticket(context.session_id, desk.way, lock_key=lock_key)
-        running = self._running[place] = Running(call, tool, context, call.arguments_json, place)
+        running = self._running[place] = Running(call, tool, context.tenant_id, call.arguments_json, place)
         held = self._lanes.hold(place, lock_key)
         gate = Pass(self._gates, tool, held)
         self._tell.accepted(call, context)

@@ -1,11 +1,13 @@
 """One handler that runs: its deadline, its cancellation, and the truth about whether it began."""
 
 import asyncio
+import math
 import types
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from handrail.core.context import ToolContext
+from msgspec import Struct
+
 from handrail.core.log import log
 from handrail.core.tool import OnInterrupt, Tool
 from handrail.core.values import ToolCall, ToolResult
@@ -40,6 +42,7 @@ class Deadlines:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ends: dict[Running, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._next = math.inf
 
     def add(self, running: "Running", seconds: float) -> None:
         """Stop a call after so many seconds."""
@@ -47,7 +50,7 @@ class Deadlines:
         if loop is not self._loop:
             self._move_to(loop)
         end = self._ends[running] = loop.time() + seconds
-        if self._timer is None or end < self._timer.when():
+        if end < self._next:
             self._arm(loop, end)
 
     def remove(self, running: "Running") -> None:
@@ -57,16 +60,17 @@ class Deadlines:
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._ends and self._loop is not None and self._loop.is_running():
             raise ConfigError("An executor serves one event loop at a time, and another one is still using this one.")
-        self._loop, self._timer = loop, None  # What the old loop waited for is over.
+        self._loop, self._timer, self._next = loop, None, math.inf  # What the old loop waited for is over.
         self._ends.clear()
 
     def _arm(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = loop.call_at(when, self._look, loop)
+        self._next = when
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = None
+        self._timer, self._next = None, math.inf
         now = loop.time()
         for running in [one for one, end in self._ends.items() if end <= now]:
             del self._ends[running]
@@ -75,12 +79,17 @@ class Deadlines:
             self._arm(loop, max(min(self._ends.values()), now + TICK))
 
 
-class Running:
+class Running(Struct, eq=False):
     """A call on its way: what can be asked about it, and how it is stopped."""
 
-    began = False
+    call: ToolCall
+    tool: Tool[..., Any]
+    tenant_id: str | None
+    identity: str
+    place: Place
+    began: bool = False
     """Whether the handler was entered: before that, nothing can have happened."""
-    silent = False
+    silent: bool = False
     line: "asyncio.Task[None] | None" = None
     """The executor's own task, for a call that outlives its caller."""
     answer: ToolResult | None = None
@@ -91,17 +100,8 @@ class Running:
     _waiters: "list[asyncio.Future[ToolResult]] | None" = None
     _task: "asyncio.Task[Any] | None" = None
     _stop: Stop | None = None
-    _cancels = 0
+    _cancels: int = 0
     _timer: asyncio.TimerHandle | None = None
-
-    def __init__(
-        self, call: ToolCall, tool: Tool[..., Any], context: ToolContext[Any], identity: str, place: Place
-    ) -> None:
-        self.call = call
-        self.tool = tool
-        self.tenant_id = context.tenant_id
-        self.identity = identity
-        self.place = place
 
     @property
     def session_id(self) -> str:
@@ -251,5 +251,5 @@ def resumed(coroutine: Coroutine[Any, Any, Any], waiting_for: Any) -> Generator[
             waiting_for = coroutine.throw(error)
         except StopIteration as returned:
             return returned.value
-        return (yield from resumed(coroutine, waiting_for))
+        return (yield from cast("Generator[Any, Any, Any]", resumed(coroutine, waiting_for)))
     return (yield from coroutine.__await__())

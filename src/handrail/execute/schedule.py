@@ -48,27 +48,24 @@ def around() -> Held | None:
     return held
 
 
-class Lane:
+class Lane(Struct, eq=False):
     """A first-come line in which neighbours that go together go together."""
 
-    __slots__ = ("_home", "_key", "_waiting", "active", "alone")
-
-    def __init__(self, home: "dict[str, Lane]", key: str) -> None:
-        self._home = home
-        self._key = key
-        self._waiting: deque[tuple[Ticket, Way]] | None = None
-        self.active = 0
-        self.alone = False
+    home: "dict[str, Lane]"
+    key: str
+    active: int = 0
+    alone: bool = False
+    waiting: "deque[tuple[Ticket, Way]] | None" = None
 
     def stand(self, ticket: "Ticket", way: Way) -> None:
         """Go in, or stand at the end of the line."""
-        if not self._waiting and self._lets_in(way):
+        if not self.waiting and self._lets_in(way):
             self.enter(way)
             ticket.let_in(self)
         else:
-            if self._waiting is None:
-                self._waiting = deque()
-            self._waiting.append((ticket, way))
+            if self.waiting is None:
+                self.waiting = deque()
+            self.waiting.append((ticket, way))
 
     def enter(self, way: Way) -> None:
         """Go in, whoever is there."""
@@ -85,75 +82,70 @@ class Lane:
 
     def look(self) -> None:
         """Let in whoever is first and in nobody's way. A lane in which nobody is left is forgotten."""
-        while self._waiting:
-            ticket, way = self._waiting[0]
+        while self.waiting:
+            ticket, way = self.waiting[0]
             if not ticket.over:
                 if not self._lets_in(way):
                     return
                 self.enter(way)
-                self._waiting.popleft()
+                self.waiting.popleft()
                 ticket.let_in(self)
             else:
-                self._waiting.popleft()
-        if not self.active and self._home.get(self._key) is self:
-            del self._home[self._key]
+                self.waiting.popleft()
+        if not self.active and self.home.get(self.key) is self:
+            del self.home[self.key]
 
     def _lets_in(self, way: Way) -> bool:
         return not self.alone and (way == "together" or not self.active)
 
 
-class Ticket:
+def lane_of(home: dict[str, Lane], key: str) -> Lane:
+    """The lane of this name."""
+    lane = home.get(key)
+    if lane is None:
+        lane = home[key] = Lane(home, key)
+    return lane
+
+
+class Ticket(Struct, eq=False):
     """A place in the line of a session, and then in the line of a lock."""
 
-    __slots__ = ("_future", "_in", "_locks", "_waits_in", "granted", "lock_key", "over")
+    lock_key: str | None = None
+    locks: dict[str, Lane] | None = None
+    granted: bool = False
+    over: bool = False
+    first: Lane | None = None
+    second: Lane | None = None
+    """Where it was let in: the lane of its session, and that of its lock."""
+    waits_in: Lane | None = None
+    turn: "asyncio.Future[None] | None" = None
 
-    def __init__(self, sessions: dict[str, Lane], session_id: str, way: Way) -> None:
-        self._in: list[Lane] = []
-        self._future: asyncio.Future[None] | None = None
-        self._locks: dict[str, Lane] | None = None
-        self.lock_key: str | None = None
-        self.granted = False
-        self.over = False
-        self._waits_in: Lane | None = None
-        self._stand(sessions, session_id, way)
-
-    def _stand(self, home: dict[str, Lane], key: str, way: Way) -> None:
-        lane = home.get(key)
-        if lane is None:
-            lane = home[key] = Lane(home, key)
-        self._waits_in = lane
+    def stand(self, lane: Lane, way: Way) -> None:
+        """Take a place at the end of a line."""
+        self.waits_in = lane
         lane.stand(self, way)
 
-    def lock(self, locks: dict[str, Lane], lock_key: str) -> None:
-        """Stand in the line of a lock too, as soon as the session lets the call through."""
-        self.lock_key = lock_key
-        self._locks = locks
-        if self.granted:
-            self.granted = False
-            self._go_on()
-
     def let_in(self, lane: Lane) -> None:
-        """It is this ticket's turn in a lane."""
-        self._in.append(lane)
-        self._waits_in = None
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self._locks is not None and self.lock_key is not None:
-            locks, self._locks = self._locks, None
-            self._stand(locks, self.lock_key, "alone")
-            return
+        """It is this ticket's turn in a lane. From that of its session, it goes on to that of its lock."""
+        self.waits_in = None
+        if self.first is None:
+            self.first = lane
+            if self.locks is not None and self.lock_key is not None:
+                self.stand(lane_of(self.locks, self.lock_key), "alone")
+                return
+        else:
+            self.second = lane
         self.granted = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        if self.turn is not None and not self.turn.done():
+            self.turn.set_result(None)
 
     async def wait(self) -> None:
         """Wait for the turn. Cancelled, the ticket gives its place up."""
         if self.granted:
             return
-        self._future = asyncio.get_running_loop().create_future()
+        self.turn = asyncio.get_running_loop().create_future()
         try:
-            await self._future
+            await self.turn
         except asyncio.CancelledError:
             self.release()
             raise
@@ -163,10 +155,12 @@ class Ticket:
         if self.over:
             return
         self.over = True
-        for lane in reversed(self._in):
-            lane.leave()
-        if self._waits_in is not None:
-            self._waits_in.look()
+        if self.second is not None:
+            self.second.leave()
+        if self.first is not None:
+            self.first.leave()
+        if self.waits_in is not None:
+            self.waits_in.look()
 
 
 class Lanes:
@@ -187,17 +181,14 @@ class Lanes:
     def ticket(self, session_id: str, way: Way, *, lock_key: str | None = None) -> Ticket:
         """A place at the end of a session's line."""
         held = HELD.get()
-        ticket = Ticket(self._of_session(session_id, held).sessions, session_id, way)
-        if lock_key is not None:
-            ticket.lock(self._of_lock(lock_key, held).locks, lock_key)
+        locks = None if lock_key is None else self._of_lock(lock_key, held).locks
+        ticket = Ticket(lock_key=lock_key, locks=locks)
+        ticket.stand(lane_of(self._of_session(session_id, held).sessions, session_id), way)
         return ticket
 
     def begin(self, session_id: str, way: Way, parent: Held | None) -> Lane:
         """Enter a session's lane without waiting, for a call that already runs."""
-        home = self._of_session(session_id, parent).sessions
-        lane = home.get(session_id)
-        if lane is None:
-            lane = home[session_id] = Lane(home, session_id)
+        lane = lane_of(self._of_session(session_id, parent).sessions, session_id)
         lane.enter(way)
         return lane
 

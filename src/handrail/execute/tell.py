@@ -93,5 +93,5 @@ def _names(deps: Any) -> tuple[str, ...]:
     if deps is None:
         return ()
     if isinstance(deps, Mapping):
-        return tuple(sorted(map(str, cast(Mapping[Any, Any], deps))))
+        return tuple(sorted(name for name in cast(Mapping[Any, Any], deps) if isinstance(name, str)))
     return (type(deps).__name__,)

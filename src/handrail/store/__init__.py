@@ -1,6 +1,7 @@
 """Ledger, approvals and audit in a SQL database: SQLite in a file, or Postgres."""
 
 from contextlib import AbstractAsyncContextManager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from handrail.core.redact import Redactor
@@ -34,12 +35,11 @@ def open_store(
     - The audit writes batches of `audit_batch` rows, or what there is every `audit_seconds`, and holds `audit_waiting`
       rows for a database that is away.
     """
-    try:
-        from handrail.store.store import opened  # noqa: PLC0415  # SQLAlchemy is optional
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("handrail"):
-            raise
-        raise MissingExtraError(error.name.partition(".")[0], extra="sql") from error
+    for package in ("sqlalchemy", "greenlet", "alembic", "aiosqlite", "asyncpg"):
+        if find_spec(package) is None:
+            raise MissingExtraError(package, extra="sql")
+    from handrail.store.store import opened  # noqa: PLC0415  # optional
+
     return opened(
         url,
         migrate=migrate,

@@ -1,0 +1,110 @@
+"""A store is opened when it is needed, and forgets what is settled when it is told to."""
+
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from handrail.store.store import Store
+from tests.store.programs import SRC
+from tests.store.samples import an_approval, an_entry, done
+
+# Importing.
+
+
+def run(source: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", source], env={"PYTHONPATH": str(SRC)}, check=True, capture_output=True, text=True
+    )
+    return ended.stdout.strip()
+
+
+def test_importing_the_store_loads_no_database_library() -> None:
+    heavy = "sqlalchemy", "alembic", "asyncpg", "aiosqlite"
+    loaded = run(f"import sys, handrail.store; print([name for name in {heavy!r} if name in sys.modules])")
+
+    assert loaded == "[]"
+
+
+@pytest.mark.parametrize("package", ["sqlalchemy", "alembic", "aiosqlite", "asyncpg", "greenlet"])
+def test_a_missing_library_is_an_error_that_says_how_to_install_it(package: str, tmp_path: Path) -> None:
+    said = run(
+        f"""
+import asyncio, sys
+sys.modules[{package!r}] = None
+from handrail import ConfigError
+from handrail.store import open_store
+
+async def main():
+    try:
+        async with open_store("sqlite+aiosqlite:///{tmp_path}/rail.db"):
+            pass
+    except ConfigError as error:
+        print(error)
+
+asyncio.run(main())
+"""
+    )
+
+    assert said == f"`{package}` is not installed. Install it with: pip install 'handrail[sql]'"
+
+
+def test_the_wheel_carries_the_migrations(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=SRC.parent, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+
+    packed = set(zipfile.ZipFile(wheel).namelist())
+
+    migrations = (SRC / "handrail/store/migrations").rglob("*.py")
+    assert {str(path.relative_to(SRC)) for path in migrations} <= packed
+
+
+# Forgetting.
+
+
+async def test_what_was_settled_long_ago_is_forgotten_and_everything_else_is_kept(store: Store) -> None:
+    long_ago, lately = 1_000.0, time.time()
+    gone, kept = [], []
+    for state, settled_at in [
+        ("committed", long_ago),
+        ("failed", long_ago),
+        ("committed", lately),
+        ("unknown", long_ago),
+        ("running", None),
+    ]:
+        entry = an_entry(claimed_at=long_ago, lease_until=long_ago)
+        await store.ledger.claim(entry, approval=None, approvals=store.approvals)
+        if settled_at is not None:
+            await store.ledger.settle(at(done(entry, state), settled_at))  # type: ignore[arg-type]
+        (gone if state in ("committed", "failed") and settled_at == long_ago else kept).append(entry)
+
+    forgotten = await store.forget(before=lately - 60)
+
+    assert forgotten == len(gone) == 2
+    assert [await known(store, entry) for entry in gone] == [False, False]
+    assert [await known(store, entry) for entry in kept] == [True, True, True]
+
+
+async def test_approvals_that_expired_long_ago_are_forgotten(store: Store) -> None:
+    old = await store.approvals.ask(an_approval(created_at=1.0, expires_at=2.0))
+    new = await store.approvals.ask(an_approval())
+
+    assert await store.forget(before=time.time() - 60) == 1
+
+    assert await store.approvals.pending() == [new]
+    assert old != new
+
+
+def at(entry: Any, settled_at: float) -> Any:
+    return structs.replace(entry, settled_at=settled_at)
+
+
+async def known(store: Store, entry: Any) -> bool:
+    by_id, _ = await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id, key=entry.key)
+    return by_id is not None
