@@ -8,6 +8,7 @@
     │   ├── PermissionDeniedError   permission_denied       (also a PermissionError)
     │   └── ToolExecutionError      tool_execution_failed
     ├── ApprovalError               for whoever decides: this approval cannot be given
+    ├── StoreError                  for the operator: the database is not the one that it was
     └── ConfigError                 for the developer: the program must be changed
         ├── ToolDefinitionError     this cannot be a tool   (also a TypeError)
         │   └── DuplicateToolError  two tools of one name
@@ -150,6 +151,12 @@ class ApprovalError(HandrailError):
     """An approval that cannot be given: unknown, expired, decided already, or not this person's to give."""
 
     code = "approval_error"
+
+
+class StoreError(HandrailError):
+    """The database is there, but it is not the one that it was: its file was deleted, or an entry is gone."""
+
+    code = "store_error"
 
 
 class ConfigError(HandrailError):

@@ -152,6 +152,17 @@ def test_a_tool_use_without_pieces_has_no_arguments() -> None:
     assert [one.arguments_json for one in wire.calls(events)] == ["{}"]
 
 
+def test_a_block_that_nobody_has_closed_does_not_run() -> None:
+    said = [Said("toolu_1", "a", "{}"), Said("toolu_2", "b", "{}")]
+    stop = {"type": "content_block_stop", "index": 1}
+
+    never_closed, whole = wire.calls([one for one in stream(said, 3) if one != stop])
+
+    assert takes_anything.parse(whole.arguments_json) == {}
+    with pytest.raises(ToolArgsParseError):
+        takes_anything.parse(never_closed.arguments_json)
+
+
 def test_a_stream_that_an_error_ends_has_a_last_call_that_does_not_run() -> None:
     *begun, _, _ = stream([Said("toolu_1", "a", '{"x":1}')], 3)
 

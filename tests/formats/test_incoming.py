@@ -80,6 +80,16 @@ async def test_bad_input_is_answered_under_the_id_of_its_call(api: Api, name: st
     assert [one.failed for one in told] == ([False, True, False] if api in WITH_MARK else [None] * 3)
 
 
+@every_api
+async def test_arguments_that_are_nested_too_deeply_are_told_so(api: Api) -> None:
+    (call,) = api.wire.calls(api.response([api.says("c-1", "greet", {"name": deep(300)})]))
+
+    result = await answer(registry, call)
+
+    assert result.error is not None
+    assert "recursion limit" in result.error.message
+
+
 @pytest.mark.parametrize("api", WITH_MARK, ids=lambda api: api.name)
 @pytest.mark.parametrize("value", [{"name": deep(2_000)}, {"name": object()}], ids=["2,000 levels", "an object"])
 async def test_values_that_no_text_can_hold_are_answered_too(api: Api, value: Any) -> None:

@@ -183,6 +183,7 @@ async def test_a_batch_whose_answer_got_lost_is_not_written_twice(postgres: Post
 
         assert proxy.lost == 1
         assert await tools(store) == expected(*range(5))
+        assert (store.audit.written, store.audit.dropped) == (5, 0)
 
 
 REFUSING = {

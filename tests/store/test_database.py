@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, StoreError
 from handrail.store import open_store
-from handrail.store.database import Database, DatabaseGone, address
+from handrail.store.database import Database, address
 from tests.postgres import PostgresServer
 from tests.store.samples import an_approval, an_entry, done
 
@@ -123,13 +123,13 @@ async def test_a_file_that_was_deleted_is_not_written_any_more(tmp_path: Path, r
             sqlite3.connect(path).close()
             path.touch()
 
-        with pytest.raises(DatabaseGone):
+        with pytest.raises(StoreError):
             await store.ledger.claim(an_entry(), approval=None, approvals=store.approvals)
-        with pytest.raises(DatabaseGone):
+        with pytest.raises(StoreError):
             await store.ledger.recall(session_id="s", call_id="c", key="k")
-        with pytest.raises(DatabaseGone):
+        with pytest.raises(StoreError):
             await store.forget(before=0)
-        with pytest.raises(DatabaseGone):
+        with pytest.raises(StoreError):
             await store.approvals.ask(an_approval())
 
         assert path.exists() == replaced

@@ -12,10 +12,12 @@ from msgspec import structs
 
 from handrail.authorize.approvals import MemoryApprovals
 from handrail.core.values import Control, Failure
+from handrail.errors import StoreError
 from handrail.execute.ledger import Entry, Recorded
 from handrail.store import open_store
-from handrail.store.ledger import EntryGone
 from handrail.store.store import Store
+from tests.postgres import PostgresServer
+from tests.store.proxy import proxied
 from tests.store.samples import a_recorded, an_approval, an_entry, done
 
 
@@ -193,6 +195,21 @@ async def test_approvals_that_cannot_be_reached_leave_no_entry_behind(kept: Any)
     assert await claimed(kept, entry)
 
 
+@pytest.mark.postgres
+async def test_an_approval_from_elsewhere_is_given_back_when_the_claim_breaks(postgres: PostgresServer) -> None:
+    name = postgres.new_database().rpartition("/")[2]
+    elsewhere = MemoryApprovals()
+    token = await approved(elsewhere)
+    async with proxied(postgres.port) as proxy, open_store(postgres.url(name, port=proxy.port)) as store:
+        proxy.lose = b"COMMIT\0"
+
+        with pytest.raises(Exception, match="connection"):
+            await store.ledger.claim(an_entry(), approval=token, approvals=elsewhere)
+
+    assert proxy.lost == 1
+    assert await elsewhere.consume(token, now=time.time())
+
+
 async def test_two_stores_in_one_database_share_their_approvals(url: str) -> None:
     async with open_store(url) as ours, open_store(url) as theirs:
         token = await approved(theirs.approvals)
@@ -272,7 +289,7 @@ async def test_an_outcome_without_an_entry_is_an_error_unless_nothing_happened(s
     entry = an_entry()
 
     await store.ledger.settle(done(entry, "failed"))
-    with pytest.raises(EntryGone):
+    with pytest.raises(StoreError):
         await store.ledger.settle(done(entry, "committed"))
 
     assert await recalled(store.ledger, entry) == (None, None)

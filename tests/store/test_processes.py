@@ -24,7 +24,10 @@ pytestmark = pytest.mark.timeout(180)
 def paying(effects: Path, *, happened: bool | None = None) -> Tool[..., Any]:
     """The tool of the programs, in this process; `happened` is what `verify` says."""
 
-    @tool(key=("invoice",), timeout=0.5, verify=lambda arguments, context: happened)
+    async def verify(arguments: Any, context: ToolContext[Any]) -> bool | None:
+        return happened
+
+    @tool(key=("invoice",), timeout=0.5, verify=verify)
     async def pay(invoice: str, context: ToolContext[Any]) -> str:
         """Pay an invoice."""
         with effects.open("a") as file:

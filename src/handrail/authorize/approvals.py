@@ -1,5 +1,6 @@
 """Approvals as data: who was asked about which call, what they said, and that it was used once."""
 
+import itertools
 import secrets
 import time
 from collections.abc import Mapping
@@ -121,31 +122,26 @@ class MemoryApprovals:
 
     def __init__(self) -> None:
         self._approvals: dict[str, Approval] = {}
+        self._newest: dict[tuple[object, ...], str] = {}
+        """The newest token of each question."""
 
     async def ask(self, approval: Approval) -> Approval:
-        known = await self.find(
-            session_id=approval.session_id,
-            tool=approval.tool,
-            digest=approval.digest,
-            by=approval.by,
-            repeat=approval.repeat,
-            now=approval.created_at,
-        )
+        known = self._open(_question(approval), approval.created_at)
         if known is not None:
             return known
         self._forget_expired(approval.created_at)
         self._approvals[approval.token] = approval
+        self._newest[_question(approval)] = approval.token
         return approval
 
     async def find(
         self, *, session_id: str, tool: str, digest: str, by: str, repeat: int, now: float
     ) -> Approval | None:
-        wanted = (session_id, tool, digest, by, repeat)
-        for one in reversed(self._approvals.values()):
-            same = (one.session_id, one.tool, one.digest, one.by, one.repeat) == wanted
-            if same and one.state != "used" and not one.expired(now):
-                return one
-        return None
+        return self._open((session_id, tool, digest, by, repeat), now)
+
+    def _open(self, question: tuple[object, ...], now: float) -> Approval | None:
+        known = self._approvals.get(self._newest.get(question, ""))
+        return None if known is None or known.state == "used" or known.expired(now) else known
 
     async def consume(self, token: str, *, now: float) -> bool:
         known = self._approvals.get(token)
@@ -155,7 +151,9 @@ class MemoryApprovals:
         return True
 
     async def restore(self, token: str) -> None:
-        self._approvals[token] = structs.replace(self._approvals[token], state="approved")
+        known = self._approvals.get(token)
+        if known is not None and known.state == "used":
+            self._approvals[token] = structs.replace(known, state="approved")
 
     async def approve(
         self,
@@ -188,6 +186,14 @@ class MemoryApprovals:
         ]
 
     def _forget_expired(self, now: float) -> None:
-        for token, one in list(self._approvals.items()):
-            if one.expired(now):
-                del self._approvals[token]
+        """The oldest come first, and expire first unless somebody gave them longer."""
+        for token, one in list(itertools.islice(self._approvals.items(), 100)):
+            if not one.expired(now):
+                return
+            del self._approvals[token]
+            if self._newest.get(_question(one)) == token:
+                del self._newest[_question(one)]
+
+
+def _question(approval: Approval) -> tuple[object, ...]:
+    return approval.session_id, approval.tool, approval.digest, approval.by, approval.repeat

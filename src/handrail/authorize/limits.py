@@ -30,12 +30,14 @@ class RateLimit(Struct, frozen=True, kw_only=True):
 
 
 class _Counted:
-    __slots__ = ("limit", "selects", "times")
+    __slots__ = ("limit", "most", "selects", "times")
 
     def __init__(self, limit: RateLimit) -> None:
         self.limit = limit
         self.selects: Selector = any_of(limit.tools) if limit.tools else lambda tool: True
         self.times: dict[tuple[str, ...], deque[float]] = {}
+        self.most = 10_000
+        """How many places may be remembered before it is looked which of them are still needed."""
 
     def place(self, tool: Tool[..., Any], context: ToolContext[Any]) -> tuple[str, ...]:
         match self.limit.per:
@@ -77,10 +79,11 @@ class RateLimits:
 
     def _forget_idle(self, now: float) -> None:
         for one in self._limits:
-            if len(one.times) > 10_000:
+            if len(one.times) > one.most:
                 one.times = {
                     place: times for place, times in one.times.items() if times and times[-1] > now - one.limit.seconds
                 }
+                one.most = max(10_000, 2 * len(one.times))
 
 
 class Breaker(Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     effect: Effect
     tools: tuple[str, ...]
-    """Selectors: names, globs, sources, tags. None of them means every tool."""
+    """Selectors: names, globs, sources, tags. None of them means every tool for which the rest of the rule holds."""
     by: By | None = None
     """Who is asked."""
     where: Mapping[str, Any] | None = None
@@ -55,6 +55,14 @@ class Rule(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"A rule allows, asks or denies; it cannot {self.effect!r}.")
         if (self.effect == "ask") != (self.by is not None) or self.by not in (None, "customer", "operator"):
             raise ConfigError(f"A rule that asks says whom: by='customer' or by='operator', not by={self.by!r}.")
+        # A rule of a wrong kind would hold for nothing, and a rule that denies would deny nothing.
+        if self.read_only is not None and type(self.read_only) is not bool:
+            raise ConfigError(f"read_only is True or False, not {self.read_only!r}.")
+        for name, value in (("tenant", self.tenant), ("agent", self.agent)):
+            if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"{name} is a text, not {value!r}.")
+        if not self.tools and (self.read_only, self.tenant, self.agent, self.where) == (None, None, None, None):
+            raise ConfigError("A rule says what it is about; '*' is every tool.")
 
     def __str__(self) -> str:
         """The rule in one line, as it would be written."""
@@ -82,14 +90,17 @@ class _Compiled:
         wanted = self.rule.read_only
         return (wanted is None or wanted == tool.read_only) and self.applies_to(tool)
 
-    def holds(self, context: ToolContext[Any], arguments: Callable[[], Mapping[str, Any]]) -> bool:
+    def holds(
+        self, context: ToolContext[Any], arguments: Callable[[], Mapping[str, Any]], expected: frozenset[str]
+    ) -> bool:
         rule = self.rule
         if rule.tenant is not None and rule.tenant != context.tenant_id:
             return False
         if rule.agent is not None and rule.agent != context.agent_id:
             return False
         # In doubt a restriction holds, and a permission does not.
-        return self.condition is None or self.condition.holds(arguments(), in_doubt=rule.effect != "allow")
+        in_doubt = rule.effect != "allow"
+        return self.condition is None or self.condition.holds(arguments(), in_doubt=in_doubt, expected=expected)
 
 
 DEFAULT: Final = "default"
@@ -125,7 +136,9 @@ class Policy:
     def plan(self, tool: Tool[..., Any]) -> "Plan":
         """What this policy says of one tool, worked out once."""
         default = self.default or (READ_ONLY if tool.read_only else UNDECLARED)
-        return Plan(candidates=tuple(one for one in self._compiled if one.selects(tool)), default=default)
+        candidates = tuple(one for one in self._compiled if one.selects(tool))
+        expected = frozenset(tool.input_schema.get("properties", ()))
+        return Plan(candidates=candidates, default=default, expected=expected)
 
     def decide(self, tool: Tool[..., Any], arguments: Mapping[str, Any], context: ToolContext[Any]) -> Decision:
         """What this policy says of one call."""
@@ -135,13 +148,14 @@ class Policy:
 class Plan:
     """The rules that can concern one tool, in the order in which they count."""
 
-    __slots__ = ("_candidates", "_default", "constant")
+    __slots__ = ("_candidates", "_default", "_expected", "constant")
 
     constant: Decision | None
     """The decision, where it is the same for every call."""
 
-    def __init__(self, *, candidates: tuple[_Compiled, ...], default: Decision) -> None:
+    def __init__(self, *, candidates: tuple[_Compiled, ...], default: Decision, expected: frozenset[str]) -> None:
         self._candidates = candidates
+        self._expected = expected
         self._default = default
         first = candidates[0] if candidates else None
         self.constant = default if first is None else first.decision if first.constant else None
@@ -151,10 +165,10 @@ class Plan:
         if self.constant is not None:
             return self.constant
         for one in self._candidates:
-            if one.holds(context, arguments):
+            if one.holds(context, arguments, self._expected):
                 return one.decision
         return self._default
 
     def looked_at(self, context: ToolContext[Any], arguments: Mapping[str, Any]) -> list[tuple[Decision, bool]]:
         """Every rule that can concern the tool, in order, with whether it holds for this call."""
-        return [(one.decision, one.holds(context, lambda: arguments)) for one in self._candidates]
+        return [(one.decision, one.holds(context, lambda: arguments, self._expected)) for one in self._candidates]

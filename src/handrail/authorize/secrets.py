@@ -38,6 +38,12 @@ class Secrets(Mapping[str, str]):
             return Path(place).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ConfigError(f"The secret `{name}` refers to a file that cannot be read: {error.strerror}.") from error
+        except UnicodeDecodeError:
+            # Not chained: the error holds the bytes.
+            raise ConfigError(f"The secret `{name}` refers to a file that is not text in UTF-8.") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._references  # Without fetching it.
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._references)

@@ -1,7 +1,7 @@
 """Conditions on arguments: a path into them, and what must hold there."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, cast
 
@@ -10,14 +10,28 @@ from handrail.errors import ConfigError
 Test = Callable[[Any], bool | None]
 """True, False, or None: it cannot be told, because the value is of another kind than the condition expects."""
 
+ABSENT: Final = object()
+
 
 def _number(value: Any) -> Decimal | None:
+    """A number, also one that is written as a text, as amounts of money are. A truth value is none."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        return Decimal(str(value))
+        number = Decimal(value) if isinstance(value, int) else Decimal(str(value).strip())
     except InvalidOperation:
         return None
+    return None if number.is_nan() else number
+
+
+def _same(value: Any, wanted: Any) -> bool:
+    """Whether two values are equal: a number equals the text of it, and a truth value only another one."""
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return value is wanted
+    if isinstance(value, str) and isinstance(wanted, str):
+        return value == wanted
+    number = _number(wanted)
+    return value == wanted if number is None else _number(value) == number
 
 
 def _compared(limit: Any, holds: Callable[[Any, Any], bool]) -> Test:
@@ -28,7 +42,7 @@ def _compared(limit: Any, holds: Callable[[Any, Any], bool]) -> Test:
     def test(value: Any) -> bool | None:
         if wanted is not None:
             found = _number(value)
-            return None if found is None or found.is_nan() else holds(found, wanted)
+            return None if found is None else holds(found, wanted)
         return holds(value, limit) if isinstance(value, str) else None
 
     return test
@@ -47,12 +61,13 @@ def _matching(pattern: Any) -> Test:
 def _one_of(values: Any) -> Test:
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise ConfigError(f"one_of takes a list, not {values!r}.")
-    return lambda value: value in values
+    listed = tuple(cast(Sequence[Any], values))
+    return lambda value: any(_same(value, wanted) for wanted in listed)
 
 
 OPERATORS: Final[Mapping[str, Callable[[Any], Test]]] = {
-    "equals": lambda wanted: lambda value: value == wanted and isinstance(value, bool) == isinstance(wanted, bool),
-    "not_equals": lambda wanted: lambda value: value != wanted,
+    "equals": lambda wanted: lambda value: _same(value, wanted),
+    "not_equals": lambda wanted: lambda value: not _same(value, wanted),
     "one_of": _one_of,
     "pattern": _matching,
     "above": lambda limit: _compared(limit, lambda found, wanted: found > wanted),
@@ -75,20 +90,21 @@ class Condition:
             for name, operand in _operators(path, wanted):
                 self._tests.append((_steps(path), OPERATORS[name](operand)))
 
-    def holds(self, arguments: Mapping[str, Any], *, in_doubt: bool) -> bool:
-        """Whether every part holds. A part that cannot be told counts as `in_doubt` says."""
+    def holds(self, arguments: Mapping[str, Any], *, in_doubt: bool, expected: Collection[object] = ()) -> bool:
+        """Whether every part holds. A part that cannot be told counts as `in_doubt` says.
+
+        What is absent is in doubt too, if it is a part of an argument that the tool takes (`expected`). A tool that has
+        no such argument at all is not what the condition is about.
+        """
         for steps, test in self._tests:
             found = _found(arguments, steps)
-            if found is None:  # Absent: nothing is there that could be above, below or equal.
-                return False
-            verdict = test(found)
+            if found is not ABSENT:
+                verdict = test(found)
+            else:
+                verdict = None if steps[0] in expected or steps[0] in arguments else False
             if not (in_doubt if verdict is None else verdict):
                 return False
         return True
-
-    def names(self) -> set[str]:
-        """The arguments that are looked at."""
-        return {str(steps[0]) for steps, _ in self._tests}
 
 
 def _operators(path: str, wanted: Any) -> list[tuple[str, Any]]:
@@ -109,8 +125,11 @@ def _steps(path: object) -> list[str | int]:
 
 def _found(value: Any, steps: list[str | int]) -> Any:
     for step in steps:
+        kind = list if isinstance(step, int) else Mapping
+        if not isinstance(value, kind):
+            return ABSENT
         try:
-            value = value[step]
-        except (KeyError, IndexError, TypeError):
-            return None
+            value = cast(Any, value)[step]
+        except (KeyError, IndexError):
+            return ABSENT
     return value

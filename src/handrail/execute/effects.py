@@ -14,8 +14,9 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ToolError
 from handrail.execute import answers
 from handrail.execute.desk import Desk
+from handrail.execute.effect import Effect
 from handrail.execute.identity import Identities, key_of
-from handrail.execute.line import Effect, Line
+from handrail.execute.line import Line
 from handrail.execute.reads import finished
 from handrail.execute.running import Running
 from handrail.execute.schedule import Lanes, Place, around
@@ -65,42 +66,44 @@ class Effects:
             identity=identity,
             key=key,
             ticket=self._lanes.ticket(context.session_id, desk.way, lock_key=lock_key),
+            started=started,
         )
         self._tell.accepted(call, context)
-        running.on_stuck = lambda: self._give_up(effect, started)
-        running.line = asyncio.create_task(self._walk(effect, started), name=f"handrail:{context.session_id}:{call.id}")
+        running.on_stuck = lambda: self._give_up(effect)
+        loop = asyncio.get_running_loop()
+        running.line = loop.create_task(self._walk(effect), name=f"handrail:{context.session_id}:{call.id}")
         try:
             return await running.promise()
         except asyncio.CancelledError:
-            self._caller_left(effect, started)
+            self._caller_left(effect)
             raise
 
-    async def _walk(self, effect: Effect, started: float) -> None:
+    async def _walk(self, effect: Effect) -> None:
         effect.walks = True
         try:
             result = await self._line.walk(effect)
         except BaseException as error:  # The program ends, or somebody cancelled the line itself; or it is broken.
             log.error("the line of %s broke", effect.tool.name, exc_info=error)
             name = effect.tool.name
-            self._end(effect, answers.unknown(name) if effect.running.began else answers.cancelled(name), started)
+            self._end(effect, answers.unknown(name) if effect.running.began else answers.cancelled(name))
             if not isinstance(error, Exception):
                 raise
             return
-        self._end(effect, result, started)
+        self._end(effect, result)
 
-    def _end(self, effect: Effect, result: ToolResult, started: float) -> None:
+    def _end(self, effect: Effect, result: ToolResult) -> None:
         running = effect.running
         if running.answer is None:  # Else it was given up, and its answer is told already.
             self._running.pop(running.place, None)
             if running.silent:
                 result = structs.replace(result, metadata={**result.metadata, "silent": True})
-            running.resolve(self._told(effect.desk, effect.call, effect.context, result, started, effect))
+            running.resolve(self._told(effect.desk, effect.call, effect.context, result, effect.started, effect))
 
-    def _give_up(self, effect: Effect, started: float) -> None:
+    def _give_up(self, effect: Effect) -> None:
         """A handler was stopped and does not stop: its caller gets the truth, its session goes on, and the task is left
         behind."""
         effect.ticket.release()
-        self._end(effect, answers.unknown(effect.tool.name), started)
+        self._end(effect, answers.unknown(effect.tool.name))
 
     def _told(
         self,
@@ -130,12 +133,12 @@ class Effects:
         self._tell.ignored(call, context, "already_pending")
         return await running.answered()
 
-    def _caller_left(self, effect: Effect, started: float) -> None:
+    def _caller_left(self, effect: Effect) -> None:
         """The caller was cancelled: what has not begun does not begin, what has goes on as its tool wants it."""
         running = effect.running
         if not effect.walks and running.line is not None:
             running.line.cancel()  # Before its first step: it never takes it.
             effect.ticket.release()
-            self._end(effect, answers.cancelled(effect.tool.name), started)
+            self._end(effect, answers.cancelled(effect.tool.name))
         elif not running.began or running.interruption == "cancel":
             running.stop("cancelled")

@@ -36,6 +36,7 @@ from handrail.execute.portal import Portal
 from handrail.execute.reads import Reads, finished
 from handrail.execute.running import Running
 from handrail.execute.schedule import Lanes, Place
+from handrail.execute.settle import Settlement
 from handrail.execute.tell import Listener, Teller
 from handrail.execute.threads import Threads
 from handrail.registry.registry import ToolRegistry
@@ -126,9 +127,9 @@ class Executor:
             ledger=books,
             permission=permission,
             handlers=handlers,
+            settlement=Settlement(ledger=books, handlers=handlers, redactor=redact, tell=tell),
             lanes=lanes,
             gates=gates,
-            redactor=redact,
             tell=tell,
             approvals=self.approvals,
             owner=randomness.token_hex(8),

@@ -69,6 +69,8 @@ class Handlers:
     def longest(self, tool: Tool[..., Any], seconds: float) -> float:
         """How long a call can take at most, with every try and every pause."""
         attempts = self._attempts(tool)
+        if attempts == 1:
+            return seconds
         return seconds * attempts + sum(self._retry.pause(attempt) for attempt in range(1, attempts))
 
     def _attempts(self, tool: Tool[..., Any]) -> int:
@@ -81,10 +83,12 @@ class Handlers:
         attempts = self._attempts(running.tool)
         attempt = 1
         while True:
-            outcome = await self._once(running, arguments, context, seconds=seconds, most=most)
+            outcome = await self._once(running, arguments, context, seconds, most)
+            if attempt >= attempts:
+                return outcome
             error = outcome.result.error
             again = error is not None and (error.retryable or outcome.happened == "unknown" or outcome.healthy is False)
-            if not again or attempt >= attempts or running.stop_asked:
+            if not again or running.stop_asked:
                 return outcome
             pause = self._retry.pause(attempt) * (0.5 + random.random() / 2)
             try:
@@ -94,7 +98,7 @@ class Handlers:
             attempt += 1
 
     async def _once(
-        self, running: Running, arguments: Any, context: ToolContext[Any], *, seconds: float, most: int
+        self, running: Running, arguments: Any, context: ToolContext[Any], seconds: float, most: int
     ) -> Outcome:
         tool = running.tool
         try:

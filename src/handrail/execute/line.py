@@ -1,63 +1,32 @@
-"""The line of one call with consequences: recalled, authorised, claimed, run once, and settled."""
+"""The line of a call with consequences: recall, authorise, wait for the turn, claim, run once, settle."""
 
-import asyncio
-import inspect
 import time
 from typing import Any, Final
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from handrail.authorize.approvals import Approval, Approvals
 from handrail.authorize.authoriser import Again, Refusal
-from handrail.core.context import ToolContext
 from handrail.core.log import log
-from handrail.core.passing import must_pass
-from handrail.core.redact import Redactor
-from handrail.core.tool import Tool
-from handrail.core.values import Decision, ToolCall, ToolResult
+from handrail.core.values import ToolResult
 from handrail.execute import answers
-from handrail.execute.desk import Desk
+from handrail.execute.effect import Effect
 from handrail.execute.gates import Gates, Pass
 from handrail.execute.handlers import Handlers, Outcome
-from handrail.execute.ledger import Entry, Ledger, State, settled
+from handrail.execute.ledger import Entry, Ledger
 from handrail.execute.permission import Permission, Permitted
 from handrail.execute.recall import Verdict, verdict
 from handrail.execute.running import Running, Stopped
-from handrail.execute.schedule import Lanes, Place, Ticket
+from handrail.execute.schedule import Lanes, Place
+from handrail.execute.settle import Settlement
 from handrail.execute.tell import Teller
 
-_STATES: Final[dict[str, State]] = {"yes": "committed", "no": "failed", "unknown": "unknown"}
 _ROUNDS: Final = 20
 """How often a call looks again because somebody else was faster."""
 
 
-class Effect(Struct, kw_only=True):
-    """One call with consequences on its way."""
-
-    running: Running
-    desk: Desk
-    value: Any
-    arguments: dict[str, Any]
-    context: ToolContext[Any]
-    identity: str
-    key: str
-    ticket: Ticket
-    walks: bool = False
-    """Whether its line has taken its first step."""
-    decision: Decision | None = None
-    replayed: bool = False
-
-    @property
-    def tool(self) -> Tool[..., Any]:
-        return self.desk.tool
-
-    @property
-    def call(self) -> ToolCall:
-        return self.running.call
-
-
 class Line:
-    """Walks calls with consequences down the line, with the ledger as the judge of what runs."""
+    """Walks calls down the line, with the ledger as the judge of what runs."""
 
     def __init__(
         self,
@@ -65,9 +34,9 @@ class Line:
         ledger: Ledger,
         permission: Permission,
         handlers: Handlers,
+        settlement: Settlement,
         lanes: Lanes,
         gates: Gates,
-        redactor: Redactor,
         tell: Teller,
         approvals: Approvals,
         owner: str,
@@ -77,9 +46,9 @@ class Line:
         self._ledger = ledger
         self._permission = permission
         self._handlers = handlers
+        self._settlement = settlement
         self._lanes = lanes
         self._gates = gates
-        self._redactor = redactor
         self._tell = tell
         self._approvals = approvals
         self._owner = owner
@@ -87,8 +56,6 @@ class Line:
         self._lease_grace = lease_grace
         self._claims: dict[Place, Running] = {}
         """The calls of this process that are, or are about to be, in the ledger as running."""
-        self._left_behind: dict[Place, Running] = {}
-        """Calls whose worker thread goes on after their answer."""
 
     async def walk(self, effect: Effect) -> ToolResult:
         """The line of one call. It answers, whatever happens; it runs the handler at most once."""
@@ -117,9 +84,11 @@ class Line:
                 if answer is not None:
                     return answer
                 continue  # It was found out that nothing happened: look again.
-            permitted = await self._permission.of(
-                effect.desk, effect.call, effect.value, lambda: effect.arguments, effect.context, _again(table)
-            )
+            permitted = self._permission.at_once(effect.desk, effect.value) if table.do == "run" else None
+            if permitted is None:
+                permitted = await self._permission.of(
+                    effect.desk, effect.call, effect.value, lambda: effect.arguments, effect.context, _again(table)
+                )
             effect.decision = permitted.decision
             if not ticket.granted:
                 await running.wait(ticket.wait())
@@ -187,10 +156,10 @@ class Line:
 
     async def _verified(self, effect: Effect, entry: Entry) -> ToolResult | None:
         """Ask the tool what became of an earlier call; None if it says that nothing did, and this call may run."""
-        outcome = await self._truth(effect, entry, effect.arguments, self._still_works(entry))
+        outcome = await self._settlement.truth(effect, entry, effect.arguments)
         if outcome is None:
             return answers.unknown(effect.tool.name)
-        written = await self._settle(entry, outcome)
+        written = await self._settlement.settle(entry, outcome)
         if outcome.happened == "no":
             if not written:  # Nobody else knows that: it stays as it was.
                 return answers.unknown(effect.tool.name)
@@ -202,7 +171,7 @@ class Line:
     def _entry(self, effect: Effect, table: Verdict) -> Entry:
         now = time.time()
         session_id, call_id = effect.running.place
-        seconds = self._handlers.longest(effect.tool, effect.desk.seconds) + self._lease_grace
+        longest = self._handlers.longest(effect.tool, effect.desk.seconds)
         return Entry(
             session_id=session_id,
             call_id=call_id,
@@ -215,7 +184,7 @@ class Line:
             turn=effect.context.turn,
             owner=self._owner,
             claimed_at=now,
-            lease_until=now + seconds,
+            lease_until=now + longest + self._lease_grace,
         )
 
     async def _claim(self, effect: Effect, entry: Entry, permitted: Permitted) -> bool:
@@ -227,29 +196,30 @@ class Line:
             # Perhaps it was written all the same, and only the answer was lost: then it is taken back. If that does not
             # work either, the entry ends as "unknown" when its lease is over.
             down = answers.unavailable(effect.tool.name)
-            await self._settle(entry, Outcome(result=down, happened="no"), pauses=(0.05,))
+            await self._settlement.settle(entry, Outcome(result=down, happened="no"), pauses=(0.05,))
             if not isinstance(error, Exception):
                 raise
             raise Refusal(down, effect.decision) from error
 
     async def _claimed(self, effect: Effect, entry: Entry, permitted: Permitted, gate: Pass) -> ToolResult:
-        running, desk, value = effect.running, effect.desk, permitted.value
-        self._tell.started(effect.call, effect.context)
-        context = self._handlers.context_for(effect.call, effect.context, self._tell, entry.idempotency_key)
+        running, desk, context, value = effect.running, effect.desk, effect.context, permitted.value
+        self._tell.started(effect.call, context)
+        if desk.tool.takes_context:
+            context = self._handlers.context_for(effect.call, context, self._tell, entry.idempotency_key)
         try:
             outcome = await self._handlers.run(running, value, context, seconds=desk.seconds, most=desk.most)
         except BaseException:  # The program ends, or somebody cancelled the line itself.
             lost = Outcome(result=answers.unknown(effect.tool.name), happened="unknown")
-            await self._settle(entry, lost, pauses=())
+            await self._settlement.settle(entry, lost, pauses=())
             raise
         gate.report(outcome.healthy)
         if outcome.happened == "unknown":
-            self._remember_left_behind(running)
+            self._settlement.leave_behind(running)
             arguments = effect.arguments if value is effect.value else effect.tool.dump(value)
-            outcome = await self._truth(effect, entry, arguments, self._still_works(entry)) or outcome
+            outcome = await self._settlement.truth(effect, entry, arguments) or outcome
         if not running.began and permitted.approval is not None:
             await self._give_back(permitted.approval)
-        if await self._settle(entry, outcome):
+        if await self._settlement.settle(entry, outcome):
             return outcome.result
         return structs.replace(outcome.result, metadata={**outcome.result.metadata, "recorded": False})
 
@@ -259,64 +229,6 @@ class Line:
             await self._approvals.restore(approval.token)
         except Exception:
             log.exception("an approval could not be given back")
-
-    # What became of it.
-
-    def _remember_left_behind(self, running: Running) -> None:
-        if running.still_works is not None:
-            over = [place for place, one in self._left_behind.items() if one.still_works and not one.still_works()]
-            for place in over:
-                del self._left_behind[place]
-            self._left_behind[running.place] = running
-
-    def _still_works(self, entry: Entry) -> bool:
-        """Whether a thread that was left behind still works on this entry: then nothing is certain yet."""
-        left = self._left_behind.get((entry.session_id, entry.call_id))
-        return left is not None and left.still_works is not None and left.still_works()
-
-    async def _truth(
-        self, effect: Effect, entry: Entry, arguments: dict[str, Any], still_works: bool
-    ) -> Outcome | None:
-        """What the tool's `verify` says: a value or True (it happened), False (it did not), None (it cannot tell)."""
-        tool = effect.tool
-        if tool.verify is None:
-            return None
-        verify = tool.verify
-        context = self._handlers.context_for(effect.call, effect.context, self._tell, entry.idempotency_key)
-        try:
-            async with asyncio.timeout(effect.desk.seconds):
-                if inspect.iscoroutinefunction(verify):
-                    truth = await verify(arguments, context)
-                else:
-                    truth = await self._handlers.threads.run(lambda: verify(arguments, context))
-                    truth = await truth if inspect.isawaitable(truth) else truth
-        except BaseException as error:
-            if must_pass(error):
-                raise
-            log.error("verify of %s failed", tool.name, exc_info=error)
-            return None
-        if truth is None or (truth is False and still_works):
-            return None
-        if truth is False:
-            return Outcome(result=answers.did_not_happen(tool.name), happened="no")
-        output = f"`{tool.name}` took effect." if truth is True else truth
-        return self._handlers.judged(tool, output, most=effect.desk.most, session_id=entry.session_id)
-
-    async def _settle(self, entry: Entry, outcome: Outcome, pauses: tuple[float, ...] = (0.05, 0.2, 1.0)) -> bool:
-        """Write what became of a call, and try again if the ledger is away: the effect took place, its record must
-        too."""
-        result = recordable(outcome.result, self._redactor)
-        text = result.output if result.ok else None
-        after = settled(entry, _STATES[outcome.happened], result, text=text, now=time.time())
-        for pause in (*pauses, None):
-            try:
-                await self._ledger.settle(after)
-                return True
-            except Exception:
-                log.exception("the outcome of %s could not be recorded", entry.tool)
-                if pause is not None:
-                    await asyncio.sleep(pause)
-        return False
 
 
 def _again(table: Verdict) -> Again | None:
@@ -335,24 +247,11 @@ def replayed(entry: Entry, *, same_call: bool) -> ToolResult:
     assert entry.recorded is not None
     result = entry.recorded.result()
     done_at = answers.at(entry.settled_at or entry.claimed_at)
-    output, error = result.output, result.error
+    output: Any = result.output
+    error = result.error
     if not same_call:
         notice = f"[Already done at {done_at}, and not done again.]\n"
         output = f"{notice}{output or ''}" if error is None else None
         error = structs.replace(error, message=f"{notice}{error.message}") if error is not None else None
     metadata = {**result.metadata, "replayed": True, "done_at": done_at}
     return structs.replace(result, output=output, error=error, metadata=metadata)
-
-
-def recordable(result: ToolResult, redactor: Redactor) -> ToolResult:
-    """What may be written of a result: its output as the model's text, its failure and its metadata, redacted."""
-    error = result.error
-    if error is not None:
-        error = structs.replace(error, message=redactor.text(error.message))
-    metadata: Any = redactor.value(result.metadata) if result.metadata else {}
-    return structs.replace(
-        result,
-        output=redactor.output(result.output) if error is None else None,
-        error=error,
-        metadata=metadata if isinstance(metadata, dict) else {},  # It could not be looked at.
-    )

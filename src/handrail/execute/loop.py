@@ -1,14 +1,15 @@
 """The plain loop of a harness: ask the model, run its calls, give it the answers, until it is done or a budget is."""
 
+import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from handrail.core.context import ToolContext
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.values import Failure, ToolCall, ToolResult
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 
@@ -32,10 +33,14 @@ class Budget(Struct, frozen=True, kw_only=True):
     """How often the model is asked."""
     calls: int = 100
     seconds: float = 300.0
+    """After which nothing new is begun; what runs is not interrupted."""
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.calls < 0 or self.seconds <= 0:
             raise ConfigError("A budget has at least 1 step, 0 or more calls, and more than 0 seconds.")
+
+
+Ended = Literal["done", "steps", "calls", "seconds"]
 
 
 class Done(Struct, frozen=True, kw_only=True):
@@ -47,8 +52,23 @@ class Done(Struct, frozen=True, kw_only=True):
     """The model's last response."""
     results: tuple[ToolResult, ...]
     """Of every call, in the order in which they were made."""
-    ended: Literal["done", "steps", "calls", "seconds"]
+    ended: Ended
     """`done`, or the budget that ran out. Every call in the messages has its answer in any case."""
+
+
+class _Ask(Struct, frozen=True):
+    """The model is to be asked; it wants the response."""
+
+    messages: list[Any]
+
+
+class _Run(Struct, frozen=True):
+    """Calls are to be run; it wants the results."""
+
+    calls: list[ToolCall]
+
+
+_Loop: TypeAlias = Generator[_Ask | _Run, Any, Done]
 
 
 async def run_until_done(
@@ -60,36 +80,29 @@ async def run_until_done(
     messages: Iterable[Any],
     budget: Budget | None = None,
 ) -> Done:
-    """Run a conversation until the model asks for no tool any more, or a budget runs out."""
-    limit = budget or Budget()
-    history = list(messages)
+    """Run a conversation until the model asks for no tool any more, or a budget runs out.
+
+    A `step` that is not async runs in a thread, so that it blocks nobody.
+    """
     definitions = wire.tools(executor.registry)
-    results: list[ToolResult] = []
-    ends = time.monotonic() + limit.seconds
-    for asked in range(1, limit.steps + 1):
-        response = step(history, definitions)
-        if inspect.isawaitable(response):
-            response = await response
-        history += wire.said(response)
-        calls = wire.calls(response, definitions)
-        if not calls:
-            return Done(messages=history, response=response, results=tuple(results), ended="done")
-        left = max(limit.calls - len(results), 0)
-        answered = await executor.run_all(calls[:left], context)
-        answered += [_not_run(call) for call in calls[left:]]
-        history += wire.results(answered, definitions)
-        results += answered
-        if len(calls) > left:
-            return Done(messages=history, response=response, results=tuple(results), ended="calls")
-        if time.monotonic() >= ends:
-            return Done(messages=history, response=response, results=tuple(results), ended="seconds")
-        if asked == limit.steps:
-            return Done(messages=history, response=response, results=tuple(results), ended="steps")
-    raise AssertionError("a budget has at least one step")
+    loop = _loop(wire, definitions, messages, budget or Budget())
+    wants = next(loop)
+    while True:
+        if isinstance(wants, _Run):
+            answer: Any = await executor.run_all(wants.calls, context)
+        elif inspect.iscoroutinefunction(step):
+            answer = await step(wants.messages, definitions)
+        else:
+            answer = await asyncio.to_thread(step, wants.messages, definitions)
+            answer = await answer if inspect.isawaitable(answer) else answer
+        try:
+            wants = loop.send(answer)
+        except StopIteration as done:
+            return done.value
 
 
 def run_until_done_sync(
-    step: Step,
+    step: Callable[[list[Any], Sequence[Any]], Any],
     executor: Executor,
     context: ToolContext[Any],
     *,
@@ -97,14 +110,54 @@ def run_until_done_sync(
     messages: Iterable[Any],
     budget: Budget | None = None,
 ) -> Done:
-    """`run_until_done` for a caller that has no event loop."""
-    return executor.wait_for(run_until_done(step, executor, context, wire=wire, messages=messages, budget=budget))
+    """`run_until_done` for a caller that has no event loop. The step runs in the caller's own thread."""
+    definitions = wire.tools(executor.registry)
+    loop = _loop(wire, definitions, messages, budget or Budget())
+    wants = next(loop)
+    while True:
+        if isinstance(wants, _Run):
+            answer: Any = executor.run_all_sync(wants.calls, context)
+        else:
+            answer = step(wants.messages, definitions)
+            if inspect.isawaitable(answer):
+                raise ConfigError("The step is async: use run_until_done, and await it.")
+        try:
+            wants = loop.send(answer)
+        except StopIteration as done:
+            return done.value
+
+
+def _loop(wire: Wire, definitions: Sequence[Any], messages: Iterable[Any], budget: Budget) -> _Loop:
+    """The loop itself: it says what it wants, and is given it."""
+    history = list(messages)
+    results: list[ToolResult] = []
+    ends = time.monotonic() + budget.seconds
+    response: Any = None
+    ended: Ended = "steps"
+    for _ in range(budget.steps):
+        response = yield _Ask(history)
+        history += wire.said(response)
+        calls = wire.calls(response, definitions)
+        if not calls:
+            ended = "done"
+            break
+        late = time.monotonic() >= ends
+        most = 0 if late else max(budget.calls - len(results), 0)
+        run, left = calls[:most], calls[most:]
+        answered: list[ToolResult] = (yield _Run(run)) if run else []
+        answered += [_not_run(call) for call in left]
+        history += wire.results(answered, definitions)
+        results += answered
+        if left and not late:
+            ended = "calls"
+            break
+        if late or time.monotonic() >= ends:
+            ended = "seconds"
+            break
+    return Done(messages=history, response=response, results=tuple(results), ended=ended)
 
 
 def _not_run(call: ToolCall) -> ToolResult:
     """The answer to a call that the budget has no room for: it is not run, and it is answered."""
-    failure = ToolResult(error="No more tools can be called in this turn. Nothing was done.")
-    assert failure.error is not None
-    return structs.replace(
-        failure, error=structs.replace(failure.error, code="rate_limited"), call_id=call.id, tool_name=call.name
-    )
+    failure = Failure(code="rate_limited", message="No more tools can be called in this turn. Nothing was done.")
+    return ToolResult(error=failure, call_id=call.id, tool_name=call.name)

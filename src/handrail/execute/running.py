@@ -4,7 +4,7 @@ import asyncio
 import math
 import types
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -244,12 +244,13 @@ class Running(Struct, eq=False):
 @types.coroutine
 def resumed(coroutine: Coroutine[Any, Any, Any], waiting_for: Any) -> Generator[Any, Any, Any]:
     """The rest of a coroutine whose first step was already taken."""
-    try:
-        yield waiting_for
-    except BaseException as error:  # noqa: BLE001  # the coroutine's to handle
+    while True:
         try:
-            waiting_for = coroutine.throw(error)
-        except StopIteration as returned:
-            return returned.value
-        return (yield from cast("Generator[Any, Any, Any]", resumed(coroutine, waiting_for)))
-    return (yield from coroutine.__await__())
+            yield waiting_for
+        except BaseException as error:  # noqa: BLE001  # the coroutine's to handle
+            try:
+                waiting_for = coroutine.throw(error)
+            except StopIteration as returned:
+                return returned.value
+        else:
+            return (yield from coroutine.__await__())

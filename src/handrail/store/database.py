@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from handrail.core.text import compact_json, encodable
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, StoreError
 
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -21,10 +21,6 @@ _DRIVERS = {
     "postgresql": "postgresql+asyncpg",
 }
 """Addresses without a driver are given the one that works here."""
-
-
-class DatabaseGone(Exception):
-    """The file that was opened is not there any more: what is written now would be seen by nobody."""
 
 
 class Database:
@@ -87,7 +83,7 @@ class Database:
     def _look(self) -> None:
         """SQLite goes on writing to a file that was deleted, while the next process starts with an empty one."""
         if self._file is not None and _identity(self.url) != self._file:
-            raise DatabaseGone(f"The database {self.url.database} was deleted or replaced while it was in use.")
+            raise StoreError(f"The database {self.url.database} was deleted or replaced while it was in use.")
 
     async def close(self) -> None:
         """Give all connections back."""

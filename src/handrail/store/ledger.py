@@ -8,16 +8,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from handrail.authorize.approvals import Approvals
+from handrail.errors import StoreError
 from handrail.execute.ledger import Entry
 from handrail.store.approvals import USE_UP, SqlApprovals
 from handrail.store.database import Database
 from handrail.store.recorded import read, written
 from handrail.store.tables import approvals as approvals_table
 from handrail.store.tables import ledger as table
-
-
-class EntryGone(Exception):
-    """There is no such entry any more: the database lost it."""
 
 
 class _NotClaimed(Exception):
@@ -104,7 +101,7 @@ class SqlLedger:
             return
         known, _ = await self.recall(session_id=entry.session_id, call_id=entry.call_id, key=entry.key)
         if known is None or known.owner != entry.owner:
-            raise EntryGone(f"The entry of this call of {entry.tool} is not in the ledger.")
+            raise StoreError(f"The entry of this call of {entry.tool} is not in the ledger.")
 
 
 UNIQUE_VIOLATION = "23505"
