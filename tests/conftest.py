@@ -13,6 +13,7 @@ CI = os.environ.get("CI") == "true"
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", max_examples=50, derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("quick", max_examples=10, derandomize=True, deadline=None)
 settings.register_profile("full", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if CI else "dev"))
 

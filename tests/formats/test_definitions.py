@@ -340,6 +340,15 @@ def test_a_deep_copy_of_a_definition_can_be_changed_throughout(api: Api) -> None
     assert json.dumps(definitions) == text
 
 
+@every_api
+def test_the_schema_of_a_definition_makes_a_tool_again(api: Api) -> None:
+    (shown,) = api.shown(api.wire.tools([paint]))
+
+    again = raw("again", shown.schema)
+
+    assert again.input_schema == shown.schema
+
+
 def open_everything(value: Any) -> None:
     for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         open_everything(inner)

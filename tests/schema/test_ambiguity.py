@@ -126,7 +126,7 @@ def test_a_default_of_infinity_is_the_functions_own_business() -> None:
         search.parse('{"text": "", "others": [1, "nan"]}')
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_a_hundred_thousand_keys_are_no_burden() -> None:
     keys = [f'"k{number}": 1' for number in range(100_000)]
 

@@ -16,7 +16,10 @@ from handrail.schema import strict
 from tests.schema.kinds import LEAVES, UNSAYABLE, Made, made_tools
 from tests.schema.subsets import anthropic_problems, openai_problems
 
-made_up = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+made_up = settings(
+    max_examples=settings.default.max_examples * 3 // 5,  # Types are dear to make.
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 
 def sent(one: Tool[..., Any]) -> Any:

@@ -94,6 +94,8 @@ async def test_closing_writes_what_is_left(url: str) -> None:
 
 
 async def test_threads_may_tell_the_audit_too(store: Store) -> None:
+    asyncio.get_running_loop().set_debug(True)  # It refuses what is not safe between threads.
+
     def tell(start: int) -> None:
         for number in range(start, start + 50):
             store.audit(an_event(number))

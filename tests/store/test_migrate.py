@@ -1,7 +1,9 @@
 """The tables are those of the metadata, whichever way a database got there."""
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +114,24 @@ async def test_tables_of_an_application_in_the_same_database_are_left_alone(url:
 
     found = await on(url, lambda c: c.execute(text("SELECT version_num FROM alembic_version")).scalar_one())
     assert found == "theirs"
+
+
+async def test_a_new_file_that_another_process_is_making_is_waited_for(tmp_path: Path) -> None:
+    """SQLite itself does not wait for this lock."""
+    other = sqlite3.connect(tmp_path / "rail.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    async def opened() -> bytes:
+        async with open_store(f"sqlite+aiosqlite:///{tmp_path}/rail.db") as store:
+            return store.ledger.digest_key
+
+    opening = asyncio.create_task(opened())
+    ended, _ = await asyncio.wait([opening], timeout=0.3)
+    other.execute("ROLLBACK")
+    other.close()
+
+    assert not ended
+    assert len(await opening) == 32
 
 
 async def test_tasks_that_open_a_new_database_at_once_all_get_the_same_one(url: str) -> None:

@@ -18,7 +18,7 @@ from handrail.store import open_store
 from handrail.store.store import Store
 from tests.store.programs import APPROVE, PAY, run_program, start_program
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 def paying(effects: Path, *, happened: bool | None = None) -> Tool[..., Any]:

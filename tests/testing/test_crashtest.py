@@ -8,7 +8,7 @@ from handrail.testing.crashtest import STEPS, Report, Try, crashtest
 
 
 async def test_no_effect_is_doubled_lost_or_falsely_reported_when_a_process_is_killed(tmp_path: Path) -> None:
-    steps = ("after claim", "after effect", "after settle")
+    steps = ("after claim", "after effect")
 
     report = await crashtest(f"sqlite+aiosqlite:///{tmp_path / 'crash.db'}", steps=steps)
 

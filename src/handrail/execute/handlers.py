@@ -15,7 +15,7 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError
 from handrail.execute import answers
 from handrail.execute.output import Outputs
-from handrail.execute.running import Deadlines, Running, Stopped
+from handrail.execute.running import NOBODY_ASKED, Deadlines, MadeUp, Running, Stopped
 from handrail.execute.tell import Teller
 from handrail.execute.threads import Threads
 
@@ -107,7 +107,7 @@ class Handlers:
             elif tool.inline:
                 running.go_on()
                 running.began = True
-                output = tool.handler(arguments, context)
+                output = inline(tool, arguments, context)
             else:
                 output = await self._in_thread(running, arguments, context, seconds)
         except BaseException as error:  # noqa: BLE001  # the catch-all: `failed_outcome` lets pass what must
@@ -144,6 +144,14 @@ class Handlers:
                 return Outcome(result=result, happened="yes" if result.ok else "no", healthy=True)
         log.error("%s: %s", tool.name, problem)
         return Outcome(result=answers.unwritable(tool.name, problem), happened="yes", healthy=False)
+
+
+def inline(tool: Tool[..., Any], arguments: Any, context: ToolContext[Any]) -> Any:
+    """Run a handler that never blocks."""
+    try:
+        return tool.handler(arguments, context)
+    except asyncio.CancelledError as error:
+        raise MadeUp(NOBODY_ASKED) from error
 
 
 def failed_outcome(tool: Tool[..., Any], error: BaseException, *, began: bool, seconds: float) -> Outcome:

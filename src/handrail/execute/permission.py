@@ -33,8 +33,10 @@ class Permission:
 
     def __init__(self, *, authoriser: Authoriser, hooks: Sequence[Any], identities: Identities) -> None:
         self._authoriser = authoriser
-        self._hooks = hooks
+        self._hooks = tuple(hook for hook in hooks if hasattr(hook, "authorised"))
         self._identities = identities
+        self.is_shown = bool(self._hooks)
+        """Whether some hook wants to look at every call."""
 
     def observes(self, desk: Desk) -> bool:
         """Whether decisions about this tool are recorded only, and block nothing."""

@@ -49,7 +49,7 @@ class Reads:
         self._tell = tell
         self._gates = gates
         self._running = running
-        self._always_carefully = not gates.open or handlers.retries
+        self._always_carefully = not gates.open or handlers.retries or permission.is_shown
         self._known: OrderedDict[Place, tuple[ToolCall, str | None, ToolResult]] = OrderedDict()
         self._cache: OrderedDict[str, tuple[float, ToolResult]] = OrderedDict()
         self._awaited: dict[Place, Running] = {}

@@ -214,10 +214,10 @@ class Running(Struct, eq=False):
         except asyncio.CancelledError as error:
             # As asyncio.timeout() does: only if nobody else wants this task cancelled is the cancellation ours to end.
             self._withdraw(task)
-            if task.cancelling() > before:
-                raise
-            if self._stop is not None:
+            if self._stop is not None and task.cancelling() <= before:
                 raise Stopped(self._stop) from None
+            if task.cancelling():
+                raise
             raise MadeUp(NOBODY_ASKED) from error
         except Exception as error:
             if not self._cancels or isinstance(error, ToolError):

@@ -52,8 +52,8 @@ class Work:
             return
         if not failed:
             self.future.set_result(outcome)
-        elif isinstance(outcome, StopIteration):  # A future refuses it.
-            self.future.set_exception(RuntimeError("the handler raised StopIteration"))
+        elif isinstance(outcome, StopIteration | GeneratorExit):  # Both mean something else to whoever waits.
+            self.future.set_exception(RuntimeError(f"the handler raised {type(outcome).__name__}"))
         else:
             self.future.set_exception(outcome)
 

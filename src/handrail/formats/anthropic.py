@@ -10,7 +10,7 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError, InvalidArgumentsError, ToolDefinitionError, shorten
 from handrail.formats.definitions import Definitions, Diagnostic, Mode, Wired, assemble, decoded, fitted_name, wanted
-from handrail.formats.incoming import read, text_of, unfinished
+from handrail.formats.incoming import object_of, plain, read, text_of, unfinished
 from handrail.formats.outgoing import Renamed, fitted_parameters, plain_object, rendered, with_properties
 from handrail.schema import strict
 from handrail.schema.raw import RawSchema
@@ -174,3 +174,32 @@ def choice(
     if want.mode == "required":
         return {"type": "any"}
     return {"type": "none"} if want.mode == "none" else {"type": "auto"}
+
+
+def said(response: Any) -> "list[MessageParam]":
+    """What a message, or the collected events of a stream, adds to the messages."""
+    if isinstance(response, list | tuple):
+        content = _content(cast(Sequence[Any], response))
+    else:
+        content = [plain(block) for block in read(response, "content") or ()]
+    return [{"role": "assistant", "content": content}] if content else []
+
+
+def _content(events: Sequence[Any]) -> list[Any]:
+    """The pieces of a stream as blocks."""
+    blocks: dict[int, dict[str, Any]] = {}
+    texts: dict[int, str] = {}
+    for event in events:
+        index: int = read(event, "index") or 0
+        delta = read(event, "delta")
+        if read(event, "type") == "content_block_start":
+            blocks[index] = dict(plain(read(event, "content_block")))
+        elif read(event, "type") == "content_block_delta" and index in blocks:
+            texts[index] = texts.get(index, "") + (read(delta, "partial_json") or "")
+            for name in ("text", "thinking", "signature"):
+                if (piece := read(delta, name)) is not None:
+                    blocks[index][name] = (blocks[index].get(name) or "") + piece
+    for index, text in texts.items():
+        if blocks[index].get("type") == "tool_use" and text:
+            blocks[index]["input"] = object_of(text)
+    return [block for _, block in sorted(blocks.items())]

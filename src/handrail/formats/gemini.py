@@ -11,7 +11,7 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.formats.definitions import Definitions, Mode, Wired, assemble, decoded, fitted_name, wanted
 from handrail.formats.gemini_stream import Pieces, field
-from handrail.formats.incoming import read, unfinished
+from handrail.formats.incoming import object_of, plain, read, unfinished
 from handrail.formats.outgoing import fitted_parameters, plain_object, rendered, with_examples, with_properties
 from handrail.schema.tidy import map_children
 
@@ -109,3 +109,32 @@ def choice(
     if names and want.mode != "none":
         config["allowed_function_names"] = names
     return cast(Any, {"function_calling_config": config})
+
+
+def said(response: Any) -> "list[ContentDict]":
+    """What a response, or the collected responses of a stream, adds to the contents."""
+    responses = cast(Sequence[Any], response) if isinstance(response, list | tuple) else (response,)
+    parts: list[dict[str, Any]] = []
+    begun: list[tuple[Pieces, dict[str, Any]]] = []
+    for one in responses:
+        candidate = next(iter(read(one, "candidates") or ()), None)
+        for part in read(read(candidate, "content"), "parts") or ():
+            call = field(part, "function_call")
+            known = [one for one in begun if call is not None and one[0].is_meant(call)]
+            if not known:
+                parts.append(dict(plain(part)))
+                known = [(Pieces(None), parts[-1])]
+                begun += known if call is not None else []
+            if call is not None:
+                _add(call, *known[-1])
+    return [cast(Any, {"role": "model", "parts": parts})] if parts else []
+
+
+def _add(call: Any, pieces: Pieces, part: dict[str, Any]) -> None:
+    """A call that arrives at once is sent back as it is; one that arrives in pieces, put together."""
+    at_once = not pieces.name and not field(call, "will_continue")
+    pieces.add(call)
+    if not at_once:
+        part.pop("functionCall", None)
+        whole = {"id": pieces.id, "name": pieces.name, "args": object_of(pieces.text())}
+        part["function_call"] = {key: value for key, value in whole.items() if value is not None}

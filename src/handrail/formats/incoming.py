@@ -39,3 +39,18 @@ def unfinished(arguments: str) -> str:
     except (TypeError, ValueError):
         return arguments
     return arguments.rstrip()[:-1] or "{"
+
+
+def plain(source: Any) -> Any:
+    """An SDK's object as the dict that can be sent back; a dict as it is."""
+    dump = getattr(source, "model_dump", None)
+    return source if dump is None else dump(exclude_none=True, warnings=False)
+
+
+def object_of(arguments: str) -> dict[str, Any]:
+    """Arguments as a value, to be shown back to the model; what is no object, or was cut off, as an empty one."""
+    try:
+        value = from_json(arguments or "{}")
+    except ValueError:
+        return {}
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}

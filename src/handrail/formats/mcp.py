@@ -81,3 +81,8 @@ def choice(
 ) -> "NoReturn":
     """MCP lets the client choose: there is nothing to send."""
     raise ConfigError("MCP has no tool choice: the client decides which tool it calls.")
+
+
+def said(response: Any) -> list[dict[str, Any]]:
+    """Nothing: a server answers one call at a time, and there is no history."""
+    return []

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.formats.definitions import Definitions, Mode, Wired, assemble, decoded, fitted_name, wanted
-from handrail.formats.incoming import read, unfinished
+from handrail.formats.incoming import plain, read, unfinished
 from handrail.formats.openai_schema import NAME, parameters
 from handrail.formats.outgoing import with_examples
 
 if TYPE_CHECKING:
     from openai.types.chat import (
         ChatCompletionFunctionToolParam,
+        ChatCompletionMessageParam,
         ChatCompletionToolChoiceOptionParam,
         ChatCompletionToolMessageParam,
     )
@@ -116,3 +117,28 @@ def choice(
         names: list[Mapping[str, object]] = [{"type": "function", "function": {"name": name}} for name in want.allowed]
         return cast(Any, {"type": "allowed_tools", "allowed_tools": {"mode": want.mode, "tools": names}})
     return want.mode
+
+
+def said(response: Any) -> "list[ChatCompletionMessageParam]":
+    """What a completion, or the collected chunks of a stream, adds to the messages."""
+    if isinstance(response, list | tuple):
+        return [_message(cast(Sequence[Any], response))]
+    choice = next(iter(read(response, "choices") or ()), None)
+    message = plain(response if choice is None else read(choice, "message"))
+    return [cast(Any, {key: value for key, value in message.items() if key != "parsed"})] if message else []
+
+
+def _message(chunks: Sequence[Any]) -> Any:
+    """The pieces of a stream as one message."""
+    choices = [one for chunk in chunks for one in read(read(chunk, "chunk", chunk), "choices") or ()]
+    deltas = [read(one, "delta") for one in choices if not read(one, "index")]
+    message: dict[str, Any] = {"role": "assistant"}
+    for name in ("content", "refusal"):
+        if text := "".join(read(delta, name) or "" for delta in deltas):
+            message[name] = text
+    if calls := _from_chunks(chunks):
+        message["tool_calls"] = [
+            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments_json}}
+            for one in calls
+        ]
+    return message

@@ -98,3 +98,8 @@ def choice(
     if want.tool is not None:
         return {"type": "function", "name": want.tool}
     return want.mode
+
+
+def said(response: Any) -> list[dict[str, Any]]:
+    """Nothing: the session keeps what was said."""
+    return []

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.formats.definitions import Definitions, Mode, Wired, assemble, decoded, fitted_name, wanted
-from handrail.formats.incoming import read, unfinished
+from handrail.formats.incoming import plain, read, unfinished
 from handrail.formats.openai_schema import NAME, parameters
 from handrail.formats.outgoing import with_examples
 
 if TYPE_CHECKING:
-    from openai.types.responses import FunctionToolParam
+    from openai.types.responses import FunctionToolParam, ResponseInputItemParam
     from openai.types.responses.response_create_params import ToolChoice
     from openai.types.responses.response_input_param import FunctionCallOutput
 
@@ -124,3 +124,18 @@ def choice(
         names: list[dict[str, object]] = [{"type": "function", "name": name} for name in want.allowed]
         return {"type": "allowed_tools", "mode": want.mode, "tools": names}
     return want.mode
+
+
+def said(response: Any) -> "list[ResponseInputItemParam]":
+    """What a response, or the collected events of a stream, adds to the input: its output items."""
+    given = cast(Sequence[Any], response)
+    items = _items(given)[0] if isinstance(response, list | tuple) else read(response, "output") or ()
+    return [_sendable(plain(item)) for item in items]
+
+
+def _sendable(item: Any) -> Any:
+    """Without what the SDK has added to what the API said."""
+    if isinstance(item, dict):
+        added = ("parsed", "parsed_arguments")
+        return {key: _sendable(one) for key, one in cast(dict[str, Any], item).items() if key not in added}
+    return [_sendable(one) for one in cast(list[Any], item)] if isinstance(item, list) else item

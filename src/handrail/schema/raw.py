@@ -1,5 +1,6 @@
 """JSON Schemas that somebody wrote by hand, or that came from elsewhere."""
 
+import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,8 @@ class RawSchema:
         if given["type"] != "object":
             raise _bad_schema(name, f"must describe an object, not {given['type']!r}")
         try:
-            self._validator, self._looks_around = _compile(given)
+            # Copied, because the validator knows plain dicts and lists only; those of a definition refuse to change.
+            self._validator, self._looks_around = _compile(copy.deepcopy(given))
             self.schema = json.loads(json.dumps(given, allow_nan=False))
         except jsonschema_rs.ValidationError as error:
             raise _bad_schema(name, f"is not valid at {_place_in(given, error)}: {_wanted(error)}") from error

@@ -1,0 +1,366 @@
+"""The executor answers every call: under its id, in order, by whichever door it came in."""
+
+import asyncio
+import threading
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolError, ToolResult, tool
+from handrail.core.events import CallFinished, CallIgnored, CallStarted
+from tests.execute.kit import ALLOWED, Heard, at, call
+
+
+@tool(read_only=True, concurrency_safe=True)
+async def echo(text: str) -> str:
+    """Say it again."""
+    return text
+
+
+@tool
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"Paid {amount}."
+
+
+# run and run_all
+
+
+@pytest.mark.proves("PH-39")
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (call("echo", text="hi"), None),
+        (call("pay", amount=5), None),
+        (call("nobody"), "tool_not_found"),
+        (ToolCall(id="c-1", name=""), "tool_not_found"),
+        (ToolCall(id="c-1", name="echo", arguments_json="{"), "tool_args_parse_error"),
+        (ToolCall(id="c-1", name="pay", arguments_json="[1]"), "tool_args_parse_error"),
+        (call("echo", text=7), "invalid_arguments"),
+        (call("pay", amount="many"), "invalid_arguments"),
+        (ToolCall(id="c-1", name="pay"), "invalid_arguments"),
+    ],
+)
+async def test_every_call_has_a_result_under_its_id(sent: ToolCall, code: str | None) -> None:
+    heard = Heard()
+    result = await Executor([echo, pay], policy=ALLOWED, listeners=[heard]).run(sent, at())
+
+    assert (result.error.code if result.error else None) == code
+    assert (result.call_id, result.tool_name) == (sent.id, sent.name)
+    assert isinstance(result.for_model(), str)
+    assert [(one.call, one.result) for one in heard.of(CallFinished)] == [(sent, result)]
+
+
+@pytest.mark.proves("PH-41")
+async def test_an_unknown_tool_is_named_with_what_was_meant() -> None:
+    heard = Heard()
+    result = await Executor([echo], listeners=[heard]).run(call("ecko", text="hi", response_id="r-1"), at())
+
+    assert result.error is not None
+    assert result.error.code == "tool_not_found"
+    assert "`echo`" in result.error.message
+    assert heard.names == ["CallFinished"]
+    assert heard.of(CallFinished)[0].call.response_id == "r-1"
+
+
+@given(st.lists(st.sampled_from(["echo", "pay", "nobody", "broken"]), max_size=8))
+def test_results_come_in_the_order_of_the_calls(names: list[str]) -> None:
+    sent = [
+        ToolCall(id=f"c-{n}", name=name.replace("broken", "echo"), arguments_json="{")
+        if name == "broken"
+        else call(name, f"c-{n}", **({"amount": n} if name == "pay" else {"text": f"{n}"}))
+        for n, name in enumerate(names)
+    ]
+    results = asyncio.run(Executor([echo, pay], policy=ALLOWED).run_all(sent, at()))
+
+    assert [one.call_id for one in results] == [one.id for one in sent]
+    assert [one.tool_name for one in results] == [one.name for one in sent]
+    assert all(
+        one.output == (f"Paid {n}." if one.tool_name == "pay" else f"{n}") for n, one in enumerate(results) if one.ok
+    )
+
+
+async def test_calls_without_an_id_are_all_run() -> None:
+    ran: list[str] = []
+
+    @tool(concurrency_safe=True)
+    async def note(text: str) -> str:
+        """Note."""
+        await asyncio.sleep(0)
+        ran.append(text)
+        return text
+
+    @tool(read_only=True, concurrency_safe=True)
+    async def look(text: str) -> str:
+        """Look."""
+        await asyncio.sleep(0)
+        return text
+
+    sent = [
+        ToolCall(id="", name=name, arguments_json=f'{{"text": "{text}"}}') for name in ("note", "look") for text in "ab"
+    ]
+    results = await Executor([note, look], policy=ALLOWED).run_all(sent, at())
+
+    assert [one.output for one in results] == ["a", "b", "a", "b"]
+    assert ran == ["a", "b"]
+
+
+@pytest.mark.proves("PH-38", "PH-D15")
+async def test_two_sessions_get_their_own_dependencies_and_never_each_others() -> None:
+    @tool(read_only=True, concurrency_safe=True)
+    async def who(context: ToolContext[Any]) -> str:
+        """Who asks."""
+        await asyncio.sleep(0)
+        return f"{context.deps} {context.session_id} {context.tenant_id} {context.call.id if context.call else ''}"
+
+    rail = Executor([who])
+    results = await asyncio.gather(
+        *(rail.run(call("who", f"c-{n}"), at(f"s-{n}", tenant_id=f"t-{n}", deps=f"d-{n}")) for n in range(3))
+    )
+
+    assert [one.output for one in results] == [f"d-{n} s-{n} t-{n} c-{n}" for n in range(3)]
+    assert not any(rail.running(f"s-{n}") for n in range(3))
+
+
+@pytest.mark.proves("PH-38")
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_another_tenant_never_gets_the_answer_of_a_call_with_the_same_ids(read_only: bool) -> None:
+    @tool(read_only=read_only)
+    async def balance(context: ToolContext[Any]) -> str:
+        """A balance."""
+        return f"of {context.tenant_id}"
+
+    rail = Executor([balance], policy=ALLOWED)
+    first = await rail.run(call("balance"), at(tenant_id="acme"))
+    second = await rail.run(call("balance"), at(tenant_id="globex"))
+
+    assert first.output == "of acme"
+    assert second.error is not None
+    assert second.error.code == "duplicate_call"
+
+
+@pytest.mark.proves("GC-22", "GC-23", "PH-40")
+@pytest.mark.parametrize("name", ["echo", "pay"])
+async def test_every_call_is_told_when_it_starts_and_when_it_ends(name: str) -> None:
+    heard = Heard()
+    sent = ToolCall(
+        id="c-1",
+        name=name,
+        arguments_json='{"text": "a"}' if name == "echo" else '{"amount": 1}',
+        response_id="r",
+        item_id="i",
+    )
+    result = await Executor([echo, pay], policy=ALLOWED, listeners=[heard]).run(
+        sent, at(tenant_id="acme", agent_id="a-1")
+    )
+
+    started, finished = heard.of(CallStarted)[0], heard.of(CallFinished)[0]
+    assert heard.index(started) < heard.index(finished)
+    assert (started.call, started.session_id, started.tenant_id, started.agent_id) == (sent, "s-1", "acme", "a-1")
+    assert (finished.call, finished.result, finished.tenant_id) == (sent, result, "acme")
+
+
+# around
+
+
+async def test_around_runs_the_handler_of_another_framework_under_our_rules() -> None:
+    heard = Heard()
+    rail = Executor(policy=Policy([Rule.deny("wire"), Rule.allow("send")]), listeners=[heard])
+    ran: list[str] = []
+
+    async def proceed() -> str:
+        ran.append("sent")
+        return "sent"
+
+    assert (await rail.around(call("send", to="bo"), at(), proceed)).output == "sent"
+    again = await rail.around(call("send", to="bo"), at(), proceed)
+    denied = await rail.around(call("wire", "c-2", to="bo"), at(), proceed)
+    asked = await rail.around(call("other", "c-3", to="bo"), at(), proceed)
+
+    assert ran == ["sent"]
+    assert again.metadata["replayed"] is True
+    assert [one.error.code for one in (denied, asked) if one.error] == ["permission_denied", "approval_required"]
+    assert [type(one).__name__ for one in heard.of(CallIgnored)] == ["CallIgnored"]
+
+
+async def test_around_a_registered_tool_keeps_what_the_tool_says_of_itself() -> None:
+    @tool(read_only=True, timeout=3)
+    def lookup(key: str) -> str:
+        """Look up."""
+        raise AssertionError("the other framework runs it")
+
+    rail = Executor([lookup])
+    # The arguments are the other framework's to check, and its handler may be a plain function.
+    result = await rail.around(call("lookup", whatever=1), at(), lambda: "theirs")
+
+    assert result.output == "theirs"
+
+
+async def test_around_a_name_that_is_no_tools_name_is_answered_too() -> None:
+    result = await Executor().around(call("a:b"), at(), lambda: "never")
+
+    assert result.error is not None
+    assert result.error.code == "tool_not_found"
+
+
+# fallback
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_is_not_registered_goes_to_the_fallback_under_policy_and_is_recorded(is_async: bool) -> None:
+    ran: list[str] = []
+    threads: list[str] = []
+
+    def dispatch(call: ToolCall, context: ToolContext[Any]) -> str:
+        ran.append(f"{call.name} {call.arguments_json} {context.session_id}")
+        threads.append(threading.current_thread().name)
+        return "theirs"
+
+    async def dispatch_async(call: ToolCall, context: ToolContext[Any]) -> str:
+        return dispatch(call, context)
+
+    heard = Heard()
+    rail = Executor(
+        [echo],
+        policy=Policy([Rule.allow("old_*")]),
+        fallback=dispatch_async if is_async else dispatch,
+        listeners=[heard],
+    )
+    result = await rail.run(call("old_pay", amount=1), at())
+    again = await rail.run(call("old_pay", amount=1), at())
+    asked = await rail.run(call("new_pay", "c-2", amount=1), at())
+
+    assert result.output == "theirs"
+    assert ran == ['old_pay {"amount": 1} s-1']
+    assert again.metadata["replayed"] is True
+    assert asked.error is not None
+    assert asked.error.code == "approval_required"  # Nothing is known of it, so that somebody has to agree.
+    assert "CallStarted" in heard.names
+    assert (threads[0] == threading.current_thread().name) is is_async  # One that may block has a thread of its own.
+    assert "old_pay" in str(rail.explain(call("old_pay"), at()))
+
+
+@pytest.mark.parametrize("name", ["", "a:b", " pay", "x" * 300])
+async def test_a_name_that_no_tool_can_have_is_not_found_also_with_a_fallback(name: str) -> None:
+    result = await Executor(fallback=lambda call, context: "never").run(ToolCall(id="1", name=name), at())
+
+    assert result.error is not None
+    assert result.error.code == "tool_not_found"
+
+
+async def test_a_model_that_makes_up_names_does_not_fill_the_memory() -> None:
+    rail = Executor(policy=ALLOWED, fallback=lambda call, context: call.name)
+    for n in range(1_100):
+        assert (await rail.run(call(f"made_up_{n}", f"c-{n}"), at())).output == f"made_up_{n}"
+
+    assert len(rail._adopted._desks) == 1_000  # pyright: ignore[reportPrivateUsage]
+
+
+# The sync edge
+
+
+def test_a_caller_without_a_loop_gets_the_same_answers() -> None:
+    rail = Executor([echo, pay], policy=ALLOWED)
+
+    assert rail.run_sync(call("echo", text="hi"), at()).output == "hi"
+    assert [
+        one.output for one in rail.run_all_sync([call("pay", "c-2", amount=1), call("echo", "c-3", text="x")], at())
+    ] == [
+        "Paid 1.",
+        "x",
+    ]
+    assert rail.wait_for(rail.approvals.pending()) == []
+
+
+async def test_the_sync_form_refuses_to_block_a_running_loop() -> None:
+    with pytest.raises(ConfigError, match="await the async form"):
+        Executor([echo]).run_sync(call("echo", text="hi"), at())
+
+
+HERE: ContextVar[str] = ContextVar("HERE", default="nowhere")
+
+
+@pytest.mark.parametrize("way", ["async", "sync"])
+def test_a_sync_handler_may_call_other_tools_through_the_same_executor(way: str) -> None:
+    @tool(read_only=True)
+    async def inner() -> str:
+        """Inner."""
+        await asyncio.sleep(0)
+        return f"inner {HERE.get()}"
+
+    @tool
+    def middle() -> str:
+        """Middle."""
+        return f"middle {rail.run_sync(call('inner', 'c-3'), at()).output}"
+
+    @tool
+    def outer() -> str:
+        """Outer."""
+        HERE.set("here")
+        return f"outer {rail.run_sync(call('middle', 'c-2'), at()).output}"
+
+    rail = Executor([inner, middle, outer], policy=ALLOWED, max_threads=1, timeout=20)
+    result = rail.run_sync(call("outer"), at()) if way == "sync" else asyncio.run(rail.run(call("outer"), at()))
+
+    assert result.output == "outer middle inner here"
+
+
+def test_many_threads_may_use_one_executor() -> None:
+    rail = Executor([echo, pay], policy=ALLOWED)
+    outputs: dict[int, str] = {}
+
+    def work(n: int) -> None:
+        outputs[n] = rail.run_sync(call("pay", f"c-{n}", amount=n), at(f"s-{n % 3}")).output
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(20)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+
+    assert outputs == {n: f"Paid {n}." for n in range(20)}
+
+
+# Configuration
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"timeout": 0},
+        {"slow_after": -1},
+        {"approval_seconds": 0},
+        {"max_threads": 0},
+        {"max_concurrent": 0},
+        {"max_concurrent_per_session": -1},
+        {"max_concurrent_per_tool": {"pay": 0}},
+        {"mode": "watch"},
+        {"mode": {"pay": "watch"}},
+        {"listeners": ["print"]},
+        {"listeners": [asyncio.sleep]},
+        {"secrets": {"key": "sk-123"}},
+    ],
+)
+def test_a_wrong_setting_is_refused_when_the_executor_is_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Executor([echo], **wrong)
+
+
+async def test_a_handler_may_raise_or_return_a_result_of_its_own() -> None:
+    @tool
+    async def refund(order: str) -> ToolResult:
+        """Refund."""
+        if order == "closed":
+            raise ToolError("It is closed.", code="closed", retryable=True)
+        return ToolResult(output={"order": order}, metadata={"by": "desk"}, context=["kept"])
+
+    rail = Executor([refund], policy=ALLOWED)
+    good = await rail.run(call("refund", order="o-1"), at())
+    bad = await rail.run(call("refund", "c-2", order="closed"), at())
+
+    assert (good.output, good.metadata["by"], good.context, good.call_id) == ({"order": "o-1"}, "desk", ["kept"], "c-1")
+    assert bad.error is not None
+    assert (bad.error.code, bad.error.message, bad.error.retryable) == ("closed", "It is closed.", True)

@@ -1,0 +1,345 @@
+"""What a handler may do, and what it may not: whatever comes of it is an answer."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from handrail import ConfigError, Executor, ToolContext, ToolError, ToolResult, tool
+from handrail.core.events import CallFinished
+from handrail.execute.handlers import Retry
+from tests.execute.kit import ALLOWED, Book, Heard, at, call
+
+
+async def outcome(handler: Callable[..., Any], **options: Any) -> ToolResult:
+    made = tool(name="act", **options)(handler)
+    return await Executor([made], policy=ALLOWED).run(call("act"), at())
+
+
+def code_of(result: ToolResult) -> str | None:
+    return result.error.code if result.error else None
+
+
+# What it returns
+
+
+@pytest.mark.proves("PH-48")
+@pytest.mark.parametrize("value", [None, "text", 7, 1.5, True, [1, "a"], {"a": {"b": None}}, "", {}])
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("kind", ["async", "sync", "inline"])
+async def test_a_plain_value_is_the_output(value: Any, read_only: bool, kind: str) -> None:
+    async def later() -> Any:
+        return value
+
+    def now() -> Any:
+        return value
+
+    handler = later if kind == "async" else now
+    result = await outcome(handler, read_only=read_only, inline=kind == "inline")
+
+    assert result.ok
+    assert result.output == value
+
+
+def a_generator() -> Iterator[int]:
+    yield 1
+
+
+async def an_async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+async def a_coroutine() -> None: ...
+
+
+class Hostile:
+    @property
+    def __dict__(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        raise RuntimeError("do not look")
+
+    def __iter__(self) -> Iterator[int]:
+        raise RuntimeError("do not look")
+
+
+def deep() -> Any:
+    value: list[Any] = []
+    for _ in range(5_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.proves("PH-48")
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (a_coroutine, "never awaited"),
+        (a_generator, "a generator"),
+        (an_async_generator, "a generator"),
+        (object, "object"),
+        (Hostile, "Hostile"),
+        (lambda: {1, object()}, "set"),
+        (lambda: b"\xff\xfe", "bytes"),
+        (deep, "list"),
+        (lambda: ToolResult(output=object()), "object"),
+    ],
+)
+async def test_a_return_of_the_wrong_type_names_the_tool_and_the_type(
+    make: Callable[[], Any], says: str, read_only: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler() -> Any:
+        return make()
+
+    book = Book()
+    rail = Executor([tool(name="act", read_only=read_only)(handler)], policy=ALLOWED, ledger=book)
+    with caplog.at_level(logging.ERROR, "handrail"):
+        result = await rail.run(call("act"), at())
+
+    assert result.error is not None
+    assert result.error.code == "tool_execution_failed"
+    assert "`act` ran" in result.error.message
+    assert says in result.error.message
+    assert says in caplog.text
+    assert await book.state() == (None if read_only else "committed")  # It ran: it must not run again.
+
+
+async def test_a_result_that_says_it_failed_means_that_nothing_happened() -> None:
+    book = Book()
+
+    @tool
+    async def act() -> ToolResult:
+        """Act."""
+        return ToolResult(error="Not today.")
+
+    result = await Executor([act], policy=ALLOWED, ledger=book).run(call("act"), at())
+
+    assert (code_of(result), await book.state()) == ("tool_execution_failed", "failed")
+
+
+async def test_what_a_handler_puts_into_metadata_never_passes_for_a_decision_or_a_replay() -> None:
+    @tool
+    async def act() -> ToolResult:
+        """Act."""
+        return ToolResult(output="x", metadata={"decision": "mine", "replayed": True, "note": 1})
+
+    heard = Heard()
+    result = await Executor([act], policy=ALLOWED, listeners=[heard]).run(call("act"), at())
+
+    assert result.metadata["decision"].effect == "allow"
+    assert result.metadata["note"] == 1
+    assert heard.names[-1] == "CallFinished"
+
+
+async def test_metadata_that_cannot_be_looked_at_does_not_lose_the_effect() -> None:
+    book = Book()
+
+    @tool
+    async def act() -> ToolResult:
+        """Act."""
+        return ToolResult(output="done", metadata={"odd": Hostile()})
+
+    rail = Executor([act], policy=ALLOWED, ledger=book)
+    assert (await rail.run(call("act"), at())).output == "done"
+    assert await book.state() == "committed"
+    assert (await rail.run(call("act"), at())).output == "done"
+
+
+# What it raises
+
+ANYTHING = [
+    ValueError("v"),
+    RuntimeError("r"),
+    SystemExit(3),
+    GeneratorExit(),
+    ExceptionGroup("many", [ValueError("a"), KeyError("b")]),
+    BaseExceptionGroup("worse", [SystemExit(1), ValueError("a")]),
+    StopIteration(1),
+    StopAsyncIteration(),
+    asyncio.CancelledError(),
+    TimeoutError(),
+    RecursionError(),
+    MemoryError(),
+    Exception(),
+]
+
+
+@pytest.mark.proves("PH-49", "PH-39")
+@pytest.mark.parametrize("kind", ["async", "async after a wait", "sync", "inline"])
+@pytest.mark.parametrize("error", ANYTHING, ids=lambda error: type(error).__name__)
+async def test_whatever_a_handler_raises_is_an_answer_with_a_fixed_text(
+    error: BaseException, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def later() -> None:
+        if kind == "async after a wait":
+            await asyncio.sleep(0)
+        raise error
+
+    def now() -> None:
+        raise error
+
+    handler = later if kind.startswith("async") else now
+    heard, book = Heard(), Book()
+    reads = tool(name="look", read_only=True, inline=kind == "inline")(handler)
+    acts = tool(name="act", inline=kind == "inline")(handler)
+    rail = Executor([reads, acts], policy=ALLOWED, listeners=[heard], ledger=book)
+    with caplog.at_level(logging.ERROR, "handrail"):
+        looked = await rail.run(call("look", "c-1"), at())
+        acted = await rail.run(call("act", "c-2"), at())
+
+    assert (code_of(looked), code_of(acted)) == ("tool_execution_failed", "outcome_unknown")
+    assert looked.error is not None
+    assert looked.error.message == "`look` failed."
+    assert await book.state("c-2") == "unknown"
+    assert [one.result for one in heard.of(CallFinished)] == [looked, acted]
+    assert "look failed" in caplog.text
+    assert not rail.running("s-1")
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+    await asyncio.sleep(0)  # The caller's own task is as it was: nothing is left that would cancel it.
+
+
+@pytest.mark.proves("PH-49")
+def test_an_interrupt_of_the_program_is_recorded_and_passes_on() -> None:
+    for read_only in (True, False):
+        heard, book = Heard(), Book()
+
+        @tool(read_only=read_only)
+        async def act() -> None:
+            """Act."""
+            await asyncio.sleep(0)
+            raise KeyboardInterrupt
+
+        rail = Executor([act], policy=ALLOWED, listeners=[heard], ledger=book)
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(rail.run(call("act"), at()))
+
+        assert heard.names[-1] == "CallFinished"
+        assert asyncio.run(book.state()) == (None if read_only else "unknown")
+        assert not rail.running("s-1")
+
+
+async def test_a_handler_that_cancels_its_own_task_leaves_an_effect_unknown_and_answered() -> None:
+    book = Book()
+
+    @tool
+    async def act() -> None:
+        """Act."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    rail = Executor([act], policy=ALLOWED, ledger=book)
+    result = await rail.run(call("act"), at())
+
+    assert (code_of(result), await book.state()) == ("outcome_unknown", "unknown")
+    assert not rail.running("s-1")
+    assert code_of(await rail.run(call("act", "c-2"), at(turn=2))) == "outcome_unknown"
+
+
+async def test_a_read_that_cancels_its_own_task_cancels_its_caller_and_is_told_as_over() -> None:
+    heard = Heard()
+
+    @tool(read_only=True)
+    async def look() -> None:
+        """Look."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    rail = Executor([look], listeners=[heard])
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(rail.run(call("look"), at()))
+
+    assert heard.names == ["CallStarted", "CallFinished"]
+    assert not rail.running("s-1")
+
+
+@pytest.mark.proves("PH-49")
+async def test_the_model_never_reads_what_an_exception_says(caplog: pytest.LogCaptureFixture) -> None:
+    async def handler() -> None:
+        raise ValueError("the password is hunter2")
+
+    with caplog.at_level(logging.ERROR, "handrail"):
+        result = await outcome(handler, read_only=True)
+
+    assert "hunter2" not in result.for_model()
+    assert "ValueError" in caplog.text
+
+
+# Retries
+
+
+def flaky(failures: int, error: Callable[[], BaseException] = lambda: ValueError("not yet")) -> Any:
+    tries: list[int] = []
+
+    async def act(context: ToolContext[Any]) -> str:
+        tries.append(1)
+        keys.append(context.idempotency_key)
+        if len(tries) <= failures:
+            raise error()
+        return f"after {len(tries)}"
+
+    keys: list[str | None] = []
+    return act, tries, keys
+
+
+AT_ONCE = Retry(attempts=3, seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "tries"),
+    [({"read_only": True}, 3), ({"idempotent": True}, 3), ({}, 1)],
+    ids=["read", "idempotent", "neither"],
+)
+async def test_only_what_is_safe_to_repeat_is_tried_again(options: dict[str, Any], tries: int) -> None:
+    handler, tried, keys = flaky(2)
+    rail = Executor([tool(name="act", **options)(handler)], policy=ALLOWED, retry=AT_ONCE)
+    result = await rail.run(call("act"), at())
+
+    assert len(tried) == tries
+    assert result.output == ("after 3" if tries == 3 else None)
+    assert len(set(keys)) == 1  # Downstream, every try is the same request.
+
+
+async def test_a_retry_ends_after_its_attempts_and_what_is_not_retryable_is_not_retried() -> None:
+    handler, tried, _ = flaky(9)
+    rail = Executor([tool(name="act", read_only=True)(handler)], retry=AT_ONCE)
+    assert code_of(await rail.run(call("act"), at())) == "tool_execution_failed"
+    assert len(tried) == 3
+
+    handler, tried, _ = flaky(9, lambda: ToolError("no"))
+    rail = Executor([tool(name="act", read_only=True)(handler)], retry=AT_ONCE)
+    assert code_of(await rail.run(call("act"), at())) == "tool_execution_failed"
+    assert len(tried) == 1
+
+    handler, tried, _ = flaky(1, lambda: ToolError("busy", retryable=True))
+    rail = Executor([tool(name="act", read_only=True)(handler)], retry=AT_ONCE)
+    assert (await rail.run(call("act"), at())).output == "after 2"
+
+
+async def test_a_call_that_waits_for_its_next_try_can_be_cancelled() -> None:
+    handler, tried, _ = flaky(9)
+    rail = Executor([tool(name="act", read_only=True)(handler)], retry=Retry(attempts=3, seconds=60, most_seconds=60))
+    running = asyncio.create_task(rail.run(call("act"), at()))
+    while not tried:
+        await asyncio.sleep(0)
+    assert rail.cancel("c-1", session_id="s-1")
+
+    assert code_of(await running) == "cancelled"
+    assert len(tried) == 1
+
+
+def test_pauses_double_up_to_a_most() -> None:
+    retry = Retry(attempts=9, seconds=1, most_seconds=5)
+    assert [retry.pause(attempt) for attempt in (1, 2, 3, 4, 5)] == [1, 2, 4, 5, 5]
+
+
+@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"seconds": -1}, {"seconds": 2, "most_seconds": 1}])
+def test_a_retry_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Retry(**wrong)
