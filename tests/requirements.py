@@ -42,7 +42,7 @@ HARNESS = (
     R("HC-05", "harness", "`await tool.execute(payload, context)` validates the payload, runs the handler, and answers a `ToolResult` with the time it took in `duration_ms`."),
     R("HC-06", "harness", "`await tool.check_permissions(payload, context)` returns None when it has no objection and raises a `PermissionError` when it refuses."),
     R("HC-07", "harness", "Every call passes authorisation before its handler runs; a permission check that raises anything refuses, and one that passes leaves the decision to policy.", open="executor"),
-    R("HC-08", "harness", "Neighbouring calls of tools that are `concurrency_safe` run together, and every other call runs alone, in order.", open="executor"),
+    R("HC-08", "harness", "Neighbouring calls of tools that are `concurrency_safe` run together, and every other call runs alone, in order."),
     # the registry
     R("HC-09", "harness", "A `ToolRegistry` starts empty or from anything tool-shaped, and finds a tool by its name: `get(name)`, `name in registry`."),
     R("HC-10", "harness", "`registry.register(tool)` returns a new registry with the tool and leaves the old one as it was."),
@@ -84,7 +84,7 @@ HARNESS_DEFECTS = (
     R("HC-D2", "defect", "`check_permissions()` of a tool that declares no check refuses, unless the tool is read-only, and names the option that would allow it."),
     R("HC-D3", "defect", "A path is resolved, links too, and compared part by part: a prefix twin, a `..` and a link out are refused, and so is a link swapped between check and open."),
     R("HC-D4", "defect", "`register()` refuses a second tool of the same name."),
-    R("HC-D5", "defect", "Only `concurrency_safe` lets calls overlap; a tool that is merely read-only runs alone.", open="executor"),
+    R("HC-D5", "defect", "Only `concurrency_safe` lets calls overlap; a tool that is merely read-only runs alone."),
     R("HC-D6", "defect", "`read_file` reads no more of a file than it returns, has a limit of size, and answers clearly for text that is not UTF-8."),
 )
 
@@ -132,8 +132,8 @@ PHONE = (
     R("PH-36", "phone", "Several calls of one phone call run at once where their tools allow it, and each answer goes to its own call.", open="phone"),
     R("PH-37", "phone", "The task of a running call is named after its session and its call.", open="executor"),
     # execution
-    R("PH-38", "phone", "The executor keeps nothing of a session but its running calls and the ledger: what a call needs comes with its `ToolContext`, and two sessions never see each other's.", open="executor"),
-    R("PH-39", "phone", "`Executor.run` never raises: whatever happens is a `ToolResult` that a model can read.", open="executor"),
+    R("PH-38", "phone", "The executor keeps nothing of a session but its running calls and the ledger: what a call needs comes with its `ToolContext`, and two sessions never see each other's."),
+    R("PH-39", "phone", "`Executor.run` never raises: whatever happens is a `ToolResult` that a model can read."),
     R("PH-40", "phone", "`CallStarted` has tool, tenant, session, call, response and item ids (`tool_executor_execute_started`)."),
     R("PH-41", "phone", "A call of an unknown tool answers `tool_not_found`, and is told with its ids and the error's `to_log_dict()` (`tool_not_found`)."),
     R("PH-42", "phone", "Arguments that are no JSON answer `tool_args_parse_error`, under the id of the call."),
@@ -142,8 +142,8 @@ PHONE = (
     R("PH-45", "phone", "Parsed arguments are told by their sorted keys, never by their values (`tool_executor_arguments_parsed`)."),
     R("PH-46", "phone", "A handler gets its dependencies, typed, as `context.deps`."),
     R("PH-47", "phone", "The dependencies of a call are told by their names only (`tool_executor_dependencies_prepared`)."),
-    R("PH-48", "phone", "A handler returns a plain value or a `ToolResult`; a return of the wrong type is an error that names the tool and the type.", open="executor"),
-    R("PH-49", "phone", "Whatever else a handler raises answers `tool_execution_failed` with a fixed text (`outcome_unknown` for a consequential tool); the original goes to the log.", open="executor"),
+    R("PH-48", "phone", "A handler returns a plain value or a `ToolResult`; a return of the wrong type is an error that names the tool and the type."),
+    R("PH-49", "phone", "Whatever else a handler raises answers `tool_execution_failed` with a fixed text (`outcome_unknown` for a consequential tool); the original goes to the log."),
     R("PH-50", "phone", "`CallFinished` has tool, tenant and call ids, ok, error code and length of the output (`tool_executor_execute_finished`)."),
     # results and errors
     R("PH-51", "phone", "A `ToolResult` has `call_id`, `output` and `error`, and is `ok` exactly when there is no error."),
@@ -178,7 +178,7 @@ PHONE = (
     R("PH-77", "phone", "Parameter descriptions reach the model in every format, and so do the examples of a tool."),
     R("PH-78", "phone", "A tool is tested without a phone call, in one line, with good and with invalid arguments.", open="providers and conversation"),
     # performance and monitoring
-    R("PH-79", "phone", "A tool has a timeout, and a slow call is flagged in the events.", open="executor"),
+    R("PH-79", "phone", "A tool has a timeout, and a slow call is flagged in the events."),
     R("PH-80", "phone", "Sync handlers run in worker threads, so that they block nobody.", open="executor"),
     R("PH-81", "phone", "A read-only tool with `cache_for` answers the same question again without running.", open="executor"),
     R("PH-82", "phone", "Metric: the number of calls, per tool and tenant."),
@@ -204,7 +204,7 @@ PHONE_DEFECTS = (
     R("PH-D12", "defect", "The Realtime tool choice is auto, none, required, or `{type: function, name}`, never a bare name."),
     R("PH-D13", "defect", "Any exception in one builder costs that builder's tool, never the phone call.", open="phone"),
     R("PH-D14", "defect", "Timeout, concurrency and output have limits; failures are logged above INFO; no log holds a tenant's configuration.", open="executor"),
-    R("PH-D15", "defect", "The executor knows no tool by name: dependencies reach every tool in the same way.", open="executor"),
+    R("PH-D15", "defect", "The executor knows no tool by name: dependencies reach every tool in the same way."),
     R("PH-D16", "defect", "Every text that a caller or a model gets comes from the tenant's configuration and locale; none in the code is in one tenant's language.", open="phone"),
     R("PH-D17", "defect", "What is remembered of executed calls is bounded, and with a store it is shared between processes.", open="executor"),
     R("PH-D18", "defect", "`session_id` is the phone call and `ToolCall.id` the tool call; no value has one name for both."),

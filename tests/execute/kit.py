@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from handrail import Policy, Rule, ToolCall, ToolContext
+from handrail import Policy, Rule, ToolCall, ToolContext, ToolResult
 from handrail.core.events import Event
 from handrail.execute.ledger import Entry, MemoryLedger
 
@@ -20,6 +20,10 @@ def call(name: str, id: str = "c-1", response_id: str | None = None, **arguments
 
 def at(session_id: str = "s-1", turn: int = 1, **more: Any) -> ToolContext[Any]:
     return ToolContext(session_id=session_id, turn=turn, **more)
+
+
+def code_of(result: ToolResult) -> str | None:
+    return result.error.code if result.error else None
 
 
 class Heard(list[Event]):

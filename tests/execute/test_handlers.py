@@ -10,16 +10,12 @@ import pytest
 from handrail import ConfigError, Executor, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished
 from handrail.execute.handlers import Retry
-from tests.execute.kit import ALLOWED, Book, Heard, at, call
+from tests.execute.kit import ALLOWED, Book, Heard, at, call, code_of
 
 
 async def outcome(handler: Callable[..., Any], **options: Any) -> ToolResult:
     made = tool(name="act", **options)(handler)
     return await Executor([made], policy=ALLOWED).run(call("act"), at())
-
-
-def code_of(result: ToolResult) -> str | None:
-    return result.error.code if result.error else None
 
 
 # What it returns

@@ -35,20 +35,12 @@ def test_a_call_is_pending_from_its_acceptance_and_active_from_its_start() -> No
     assert seen == [(1, 0), (1, 1), (1, 1), (0, 0), (0, 0)]
 
 
-def test_whether_a_handler_began_is_known_at_the_end() -> None:
-    counts, one, other = Counts(), call("look"), call("look")
-    counts.see(started(one))
-    counts.see(accepted(other))
-
-    assert [counts.see(finished(other)), counts.see(finished(one)), counts.see(finished(one))] == [False, True, False]
-
-
 def test_two_calls_of_one_id_are_two_and_one_call_in_two_sessions_too() -> None:
     counts, one, same = Counts(), call("look"), call("look")
     for event in (started(one), started(same), started(one, "s-2")):
         counts.see(event)
 
-    assert (counts.of("s"), counts.of("s-2"), counts.active) == ((2, 2), (1, 1), 3)
+    assert (counts.of("s"), counts.of("s-2")) == ((2, 2), (1, 1))
     counts.see(finished(one))
     assert (counts.of("s"), counts.of("s-2")) == ((1, 1), (1, 1))
 

@@ -43,7 +43,6 @@ LOOKS: Final = (
     ),
 )
 
-_TWO_DIGITS = re.compile(r"[0-9][0-9 -][0-9]|[A-Za-z][0-9]{2}")
 _RUN = re.compile(r"(?<![A-Za-z0-9])(?<![0-9]\.)[0-9](?:[ -]?[0-9]){12,}(?![A-Za-z0-9])(?!\.[0-9])")
 _GROUP = re.compile(r"[0-9]+")
 _IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9])")
@@ -72,10 +71,10 @@ def without_looks(text: str, instead: str) -> str:
             if hint in lower:
                 text = look.pattern.sub(instead, text)
                 break
-    if _TWO_DIGITS.search(text):
+    digits = sum(map(text.count, "0123456789"))
+    if digits >= 13:
         text = _RUN.sub(lambda run: _without_cards(run[0], instead), text)
-        text = _without_ibans(text, instead)
-    return text
+    return _without_ibans(text, instead) if digits >= 2 else text
 
 
 def is_card(digits: str) -> bool:

@@ -61,7 +61,7 @@ class Redactor:
     `None` stay too, whatever their field is called: they hold no secret.
     """
 
-    __slots__ = ("_fields", "_known", "_patterns", "_types", "_window")
+    __slots__ = ("_fields", "_known", "_patterns", "_stems", "_types", "_window")
 
     def __init__(
         self, *, fields: Iterable[str] = (), patterns: Iterable[str] = (), types: Iterable[type[Any]] = ()
@@ -69,6 +69,7 @@ class Redactor:
         """Fields, patterns and types are added to those that are always redacted."""
         names = [words for name in (*FIELDS, *fields) if (words := _words(name))]
         self._fields = frozenset("".join(words) for words in names)
+        self._stems = tuple({max(words, key=len) for words in names} | ALONE)
         self._window = max(3, *(len(words) for words in names))
         self._known: dict[str, int] = {}
         self._types = (SecretStr, SecretBytes, Secret, *types)
@@ -219,7 +220,7 @@ class Redactor:
     def _scanned(self, text: str) -> str:
         if len(text) < 4:  # Nothing so short gives itself away.
             return text
-        if ":" in text or "=" in text:
+        if (":" in text or "=" in text) and self._may_name(text):
             text = self._without_assignments(text)
         return self._without_patterns(text)
 
@@ -228,6 +229,13 @@ class Redactor:
         for pattern in self._patterns:
             text = pattern.sub(HIDDEN, text)
         return text
+
+    def _may_name(self, text: str) -> bool:
+        """Whether a part of a secret name is anywhere in a text, which is quickly said of most."""
+        if not text.isascii():
+            return True
+        lower = text.lower()
+        return any([stem in lower for stem in self._stems])  # A list is quicker here than a generator.
 
     def _without_assignments(self, text: str) -> str:
         """A text without the values of `password=…`, `"apiKey": "…"`, `Authorization: …`: JSON that was cut off,

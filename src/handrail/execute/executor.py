@@ -95,7 +95,6 @@ class Executor:
         self._fallback = fallback
         self._timeout = timeout
         self._max_output_chars = max_output_chars or 100_000
-        self._portal = Portal()
         self._threads = Threads(most=max_threads)
         lanes = Lanes()
         running: dict[Place, Running] = {}
@@ -115,6 +114,7 @@ class Executor:
         handlers = Handlers(
             threads=self._threads, outputs=outputs, secrets=Secrets(secrets or {}), retry=retry or Retry()
         )
+        self._portal = Portal(used_by=lambda: handlers.deadlines.loop)
         gates = Gates(
             rate_limits=rate_limits,
             breaker=breaker,

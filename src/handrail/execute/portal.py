@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from handrail.errors import ConfigError
@@ -14,7 +14,8 @@ T = TypeVar("T")
 class Portal:
     """Runs coroutines for callers that are not async. Its loop lives as long as the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, used_by: Callable[[], asyncio.AbstractEventLoop | None]) -> None:
+        self._used_by = used_by
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
 
@@ -23,7 +24,9 @@ class Portal:
         if _in_a_loop():
             coroutine.close()
             raise ConfigError("This would block a running event loop: await the async form instead.")
-        loop = OWNER.get()  # A handler in a worker thread goes back to the loop that it came from.
+        # A handler in a worker thread goes back to the loop that it came from; any other thread, to the loop that uses
+        # the executor already: it serves one at a time.
+        loop = OWNER.get() or self._used_by()
         if loop is None or not loop.is_running():
             loop = self._started()
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)

@@ -39,7 +39,8 @@ class Deadlines:
     """The deadlines of all calls behind one timer of the loop: a timer for each would cost more than most calls."""
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The loop that uses the executor."""
         self._ends: dict[Running, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next = math.inf
@@ -47,7 +48,7 @@ class Deadlines:
     def add(self, running: "Running", seconds: float) -> None:
         """Stop a call after so many seconds."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:
+        if loop is not self.loop:
             self._move_to(loop)
         end = self._ends[running] = loop.time() + seconds
         if end < self._next:
@@ -58,9 +59,9 @@ class Deadlines:
         self._ends.pop(running, None)
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._ends and self._loop is not None and self._loop.is_running():
+        if self._ends and self.loop is not None and self.loop.is_running():
             raise ConfigError("An executor serves one event loop at a time, and another one is still using this one.")
-        self._loop, self._timer, self._next = loop, None, math.inf  # What the old loop waited for is over.
+        self.loop, self._timer, self._next = loop, None, math.inf  # What the old loop waited for is over.
         self._ends.clear()
 
     def _arm(self, loop: asyncio.AbstractEventLoop, when: float) -> None:

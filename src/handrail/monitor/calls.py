@@ -55,35 +55,18 @@ class Counts:
         """The sessions that have calls on their way."""
         return len(self._pending.keys() | self._active.keys())
 
-    def see(self, event: object) -> bool:
-        """Count an event; whether it is about a call whose handler has begun."""
-        match event:
-            case CallAccepted():
-                with self._lock:
-                    self._begin(event, active=False)
-            case CallStarted():
-                with self._lock:
-                    self._begin(event, active=True)
-                return True
-            case CallFinished():
-                with self._lock:
-                    return self._end(event)
-            case CallIgnored() if event.reason == "already_executed":
-                # It was taken on, and then found in the ledger.
-                with self._lock:
-                    return self._end(event)
-            case _:
-                pass
-        return False
+    def see(self, event: object) -> None:
+        """Count an event."""
+        if isinstance(event, CallAccepted | CallStarted):
+            with self._lock:
+                self._begin(event, active=isinstance(event, CallStarted))
+        elif isinstance(event, CallFinished) or (isinstance(event, CallIgnored) and event.reason == "already_executed"):
+            with self._lock:  # The latter was taken on, and then found in the ledger.
+                self._end(event)
 
     def of(self, session_id: str) -> tuple[int, int]:
         """The calls of a session that have no answer, and those among them whose handler runs."""
         return self._pending[session_id], self._active[session_id]
-
-    @property
-    def active(self) -> int:
-        """All handlers that run."""
-        return self._active.total()
 
     def _begin(self, event: CallAccepted | CallStarted, *, active: bool) -> None:
         before = self._calls.put(event, active)
@@ -92,13 +75,12 @@ class Counts:
         if active and not before:
             self._active[event.session_id] += 1
 
-    def _end(self, event: CallFinished | CallIgnored) -> bool:
+    def _end(self, event: CallFinished | CallIgnored) -> None:
         active = self._calls.pop(event)
         if active is not None:
             _less(self._pending, event.session_id)
         if active:
             _less(self._active, event.session_id)
-        return bool(active)
 
 
 def _less(counter: Counter[str], name: str) -> None:

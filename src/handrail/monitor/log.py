@@ -68,13 +68,12 @@ class Log:
     def __call__(self, event: events.Event) -> None:
         """Write one event."""
         self._counts.see(event)
-        if not self._logger.isEnabledFor(logging.DEBUG) and isinstance(event, _DEBUG):
+        if not self._logger.isEnabledFor(_level(event)):
             return
         line = self._lines.get(type(event), self._other)(event)
-        if self._logger.isEnabledFor(line.level):
-            fields = {name: value for name, value in line.fields.items() if value is not None and value != ()}
-            line = Line(event=line.event, level=line.level, fields=fields)
-            self._logger.log(line.level, line, extra={"event": line.event, **fields})
+        fields = {name: value for name, value in line.fields.items() if value is not None}
+        line = Line(event=line.event, level=line.level, fields=fields)
+        self._logger.log(line.level, line, extra={"event": line.event, **fields})
 
     # One function for each kind of event.
 
@@ -98,14 +97,9 @@ class Log:
     def _finished(self, event: events.CallFinished) -> Line:
         result = event.result
         flags = {flag: noted for flag in FLAGS if isinstance(noted := result.metadata.get(flag), bool)}
-        level = level_of(result.error)
-        if event.slow:
-            level = max(level, logging.WARNING)
-        if flags.get("recorded") is False:  # It happened, and its record is missing.
-            level = logging.ERROR
         return _line(
             "call_finished",
-            level,
+            _level(event),
             self._about(event, event.call),
             ok=result.ok,
             error=self._redactor.value(_error(event.call, result)),
@@ -232,8 +226,16 @@ class Log:
         return self._redactor.text(shorten(text, _LONG))
 
 
-_DEBUG: Final = (events.CallAccepted, events.CallStarted, events.Progress)
-"""Events that are only worth their cost when somebody looks closely."""
+def _level(event: events.Event) -> int:
+    """The level of the events that there are many of; the highest for all others, whose lines say it themselves."""
+    if isinstance(event, events.CallAccepted | events.CallStarted | events.Progress):
+        return logging.DEBUG
+    if not isinstance(event, events.CallFinished):
+        return logging.CRITICAL
+    if event.result.metadata.get("recorded") is False:  # It happened, and its record is missing.
+        return logging.ERROR
+    level = level_of(event.result.error)
+    return max(level, logging.WARNING) if event.slow else level
 
 
 def _line(event: str, level: int, about: Mapping[str, Any], **fields: Any) -> Line:

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from handrail.core.events import CallFinished, Event
+from handrail.core.events import CallFinished, CallStarted, Event
 from handrail.errors import MissingExtraError
 from handrail.monitor import genai
-from handrail.monitor.calls import Counts
+from handrail.monitor.calls import Calls
 from handrail.monitor.labels import Labels, tool_of
 from handrail.monitor.metrics import SECONDS
 
@@ -32,15 +32,19 @@ class Meters:
             description="How long a tool took, from the arrival of its call to its answer.",
             explicit_bucket_boundaries_advisory=SECONDS,
         )
-        self._counts = Counts()
+        self._begun: Calls[bool] = Calls()
         self._tools = Labels(max_tools)
         self._tenants = Labels(max_tenants)
         self._codes = Labels(50)
 
     def __call__(self, event: Event) -> None:
         """Record one call when it is over."""
-        began = self._counts.see(event)
-        if not isinstance(event, CallFinished) or not (began or event.result.ok):
+        if isinstance(event, CallStarted):
+            self._begun.put(event, True)
+        if not isinstance(event, CallFinished):
+            return
+        began = self._begun.pop(event) is not None
+        if not began and not event.result.ok:
             return
         attributes: dict[str, Any] = {
             genai.OPERATION_NAME: genai.OPERATION,

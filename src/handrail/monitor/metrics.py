@@ -9,9 +9,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from handrail.core.events import BreakerTurned, CallFinished, CallIgnored, Event
+from handrail.core.events import BreakerTurned, CallFinished, CallIgnored, CallStarted, Event
 from handrail.errors import ConfigError
-from handrail.monitor.calls import Counts
+from handrail.monitor.calls import Calls
 from handrail.monitor.labels import Labels, tool_of
 
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -67,24 +67,22 @@ class Metrics:
         self._codes = Labels(max_codes)
         self._series: dict[tuple[str, str], _Series] = {}
         self._breakers: dict[str, bool] = {}
-        self._counts = Counts()
+        self._begun: Calls[bool] = Calls()
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
-        began = self._counts.see(event)
-        match event:
-            case CallFinished():
-                self._finished(event, began)
-            case CallIgnored():
-                with self._lock:
-                    series = self._of(self._tools(event.call.name), event.tenant_id)
-                    series.ignored[self._codes(event.reason)] += 1
-            case BreakerTurned():
-                with self._lock:
-                    self._breakers[self._tools(event.tool_name)] = event.state == "open"
-            case _:
-                pass
+        if isinstance(event, CallStarted):
+            self._begun.put(event, True)
+        elif isinstance(event, CallFinished):
+            self._finished(event, began=self._begun.pop(event) is not None)
+        elif isinstance(event, CallIgnored):
+            with self._lock:
+                series = self._of(self._tools(event.call.name), event.tenant_id)
+                series.ignored[self._codes(event.reason)] += 1
+        elif isinstance(event, BreakerTurned):
+            with self._lock:
+                self._breakers[self._tools(event.tool_name)] = event.state == "open"
 
     def snapshot(self) -> tuple[Figures, ...]:
         """The figures of every tool and tenant, by name."""
@@ -98,9 +96,9 @@ class Metrics:
         figures = self.snapshot()
         with self._lock:
             breakers = sorted(self._breakers.items())
-        return "".join((*_calls(figures), *_durations(figures), *_running(self._counts.active, breakers)))
+        return "".join((*_calls(figures), *_durations(figures), *_running(len(self._begun), breakers)))
 
-    def _finished(self, event: CallFinished, began: bool) -> None:
+    def _finished(self, event: CallFinished, *, began: bool) -> None:
         result = event.result
         seconds = result.duration_ms / 1000
         with self._lock:

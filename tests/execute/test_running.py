@@ -1,0 +1,208 @@
+"""A handler has a deadline, and one that does not stop is answered for."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from handrail import Executor, ToolContext, ToolError, tool
+from handrail.core.events import CallFinished, CallStarted
+from handrail.execute import running
+from tests.execute.kit import ALLOWED, Book, Heard, Held, at, call, code_of
+
+# Deadlines
+
+
+@pytest.mark.proves("PH-79")
+@pytest.mark.parametrize(("read_only", "code"), [(True, "tool_timeout"), (False, "outcome_unknown")])
+@pytest.mark.parametrize("whose", ["tool", "executor"])
+async def test_a_handler_that_takes_too_long_is_stopped(read_only: bool, code: str, whose: str) -> None:
+    stopped: list[str] = []
+
+    @tool(read_only=read_only, timeout=0.02 if whose == "tool" else None)
+    async def hang() -> None:
+        """Hang."""
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            stopped.append("stopped")
+            raise
+
+    book = Book()
+    rail = Executor([hang], policy=ALLOWED, ledger=book, timeout=60 if whose == "tool" else 0.02)
+    result = await rail.run(call("hang"), at())
+
+    assert code_of(result) == code
+    assert stopped == ["stopped"]
+    assert await book.state() == (None if read_only else "unknown")
+    assert not rail.running("s-1")
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+@pytest.mark.proves("PH-79")
+async def test_a_slow_call_is_flagged_in_the_events() -> None:
+    @tool(read_only=True)
+    async def look(seconds: float) -> None:
+        """Look."""
+        await asyncio.sleep(seconds)
+
+    heard = Heard()
+    rail = Executor([look], listeners=[heard], slow_after=0.02)
+    await rail.run(call("look", "c-1", seconds=0), at())
+    await rail.run(call("look", "c-2", seconds=0.03), at())
+
+    assert [one.slow for one in heard.of(CallFinished)] == [False, True]
+
+
+async def test_one_calls_deadline_is_nobody_elses() -> None:
+    @tool(read_only=True, concurrency_safe=True, timeout=0.02)
+    async def short() -> None:
+        """Hang."""
+        await asyncio.Event().wait()
+
+    slow = Held()
+
+    @tool(read_only=True, concurrency_safe=True)
+    async def long() -> str:
+        """Wait."""
+        return await slow()
+
+    rail = Executor([short, long])
+    waiting = asyncio.create_task(rail.run(call("long", "c-0"), at()))
+    codes = [code_of(one) for one in await rail.run_all([call("short", f"c-{n}") for n in (1, 2)], at())]
+    slow.go.set()
+
+    assert codes == ["tool_timeout", "tool_timeout"]
+    assert (await waiting).output == "done"
+
+
+@pytest.mark.parametrize(
+    ("makes", "code", "state"),
+    [("returns", None, "committed"), ("fails", "outcome_unknown", "unknown"), ("refuses", "rolled_back", "failed")],
+)
+async def test_what_a_handler_makes_of_being_stopped_is_the_truth(makes: str, code: str | None, state: str) -> None:
+    @tool(timeout=0.02)
+    async def act() -> str:
+        """Act."""
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if makes == "returns":
+                return "done all the same"
+            if makes == "refuses":
+                raise ToolError("It was rolled back.", code="rolled_back") from None
+            raise ConnectionError("lost") from None
+        return ""
+
+    book = Book()
+    result = await Executor([act], policy=ALLOWED, ledger=book).run(call("act"), at())
+
+    assert (code_of(result), await book.state()) == (code, state)
+
+
+async def test_a_read_that_fails_because_it_was_stopped_is_a_timeout_and_leaves_the_callers_task_alone() -> None:
+    @tool(read_only=True, timeout=0.02)
+    async def look() -> None:
+        """Look."""
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError("lost") from None
+
+    assert code_of(await Executor([look]).run(call("look"), at())) == "tool_timeout"
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+    async with asyncio.timeout(5):
+        await asyncio.sleep(0)
+
+
+# Handlers that do not stop
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "GRACE", 0.02)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_stuck_handler_is_answered_as_unknown_and_its_session_goes_on() -> None:
+    go = asyncio.Event()
+    swallowed: list[int] = []
+
+    @tool(timeout=0.02)
+    async def stuck() -> str:
+        """Never stops."""
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                swallowed.append(1)
+        return "done in the end"
+
+    @tool
+    async def act() -> str:
+        """Runs alone."""
+        return "acted"
+
+    heard, book = Heard(), Book()
+    rail = Executor([stuck, act], policy=ALLOWED, ledger=book, listeners=[heard])
+    result = await rail.run(call("stuck"), at())
+    assert code_of(result) == "outcome_unknown"
+    assert not rail.running("s-1")
+    assert await book.state() == "running"  # It is the truth.
+
+    assert (await rail.run(call("act", "c-2"), at())).output == "acted"
+    assert code_of(await rail.run(call("stuck"), at())) == "outcome_unknown"
+    assert code_of(await rail.run(call("stuck", "c-3"), at(turn=2))) == "outcome_unknown"
+    assert len(heard.of(CallStarted)) == 2
+
+    go.set()
+    while await book.state() == "running":
+        await asyncio.sleep(0)
+    assert (await rail.run(call("stuck"), at())).output == "done in the end"
+    assert swallowed
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_read_that_swallows_its_cancellation_is_cancelled_again() -> None:
+    @tool(read_only=True, timeout=0.02)
+    async def careless() -> None:
+        """Swallows what it should not."""
+        for _ in range(3):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+        await asyncio.Event().wait()
+
+    assert code_of(await Executor([careless]).run(call("careless"), at())) == "tool_timeout"
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("moment", ["first step", "last step", "between"])
+async def test_a_handler_may_cancel_its_own_call(read_only: bool, moment: str) -> None:
+    @tool(read_only=read_only)
+    async def act(context: ToolContext[Any]) -> str:
+        """Cancel myself."""
+        if moment != "first step":
+            await asyncio.sleep(0)
+        rail.cancel("c-1", session_id="s-1")
+        if moment != "last step":
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return "done"
+
+    rail = Executor([act], policy=ALLOWED)
+    result = await rail.run(call("act"), at())
+    await asyncio.sleep(0)  # Nothing is left that would cancel the caller.
+
+    if moment == "last step" or (read_only and moment == "first step"):  # Then it is not known as running yet.
+        assert result.output == "done"
+    else:
+        assert code_of(result) == ("cancelled" if read_only else "outcome_unknown")

@@ -1,0 +1,265 @@
+"""Sync handlers run in worker threads: bounded, with the caller's context, and visible when one outlives its call."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from handrail import Executor, ToolContext, ToolResult, tool
+from handrail.core.events import Progress
+from tests.execute.kit import ALLOWED, Book, Heard, at, call, code_of
+
+WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
+
+
+class Latch:
+    """A blocking handler that says when it has begun, and goes on when it is told."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.go = threading.Event()
+        self.runs = 0
+
+    def __call__(self) -> str:
+        self.runs += 1
+        self.begun.release()
+        assert self.go.wait(30)
+        return "done"
+
+    async def has_begun(self) -> None:
+        assert await asyncio.to_thread(self.begun.acquire, timeout=30)
+
+
+@pytest.fixture
+def latch() -> Iterator[Latch]:
+    made = Latch()
+    yield made
+    made.go.set()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.proves("PH-80")
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_sync_handler_blocks_nobody_and_has_the_callers_context_variables(
+    read_only: bool, latch: Latch
+) -> None:
+    seen: list[str] = []
+
+    @tool(read_only=read_only)
+    def work() -> str:
+        """Block."""
+        seen.append(f"{WHO.get()} {threading.current_thread() is threading.main_thread()}")
+        return latch()
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    rail = Executor([work, look], policy=ALLOWED)
+    WHO.set("me")
+    running = asyncio.create_task(rail.run(call("work"), at()))
+    await latch.has_begun()
+    assert (await rail.run(call("look"), at("s-2"))).output == "seen"
+    latch.go.set()
+
+    assert (await running).output == "done"
+    assert seen == ["me False"]
+
+
+async def test_an_inline_handler_runs_where_it_is_called() -> None:
+    @tool(read_only=True, inline=True)
+    def where() -> bool:
+        """Where."""
+        return threading.current_thread() is threading.main_thread()
+
+    assert (await Executor([where]).run(call("where"), at())).output is True
+
+
+async def test_there_are_never_more_threads_than_allowed(latch: Latch) -> None:
+    together: list[int] = []
+    most: list[int] = []
+    lock = threading.Lock()
+
+    @tool(concurrency_safe=True)
+    def work(n: int) -> int:
+        """Block."""
+        with lock:
+            together.append(n)
+            most.append(len(together))
+        latch()
+        with lock:
+            together.remove(n)
+        return n
+
+    rail = Executor([work], policy=ALLOWED, max_threads=2)
+    running = asyncio.create_task(rail.run_all([call("work", f"c-{n}", n=n) for n in range(6)], at()))
+    await latch.has_begun()
+    await latch.has_begun()
+    latch.go.set()
+
+    assert [one.output for one in await running] == list(range(6))
+    assert max(most) == 2
+
+
+@pytest.mark.parametrize(("read_only", "code"), [(True, "tool_timeout"), (False, "outcome_unknown")])
+async def test_a_thread_that_outlives_its_timeout_is_counted_and_visible(
+    read_only: bool, code: str, latch: Latch
+) -> None:
+    @tool(read_only=read_only, timeout=0.05)
+    def work() -> str:
+        """Block."""
+        return latch()
+
+    rail = Executor([work], policy=ALLOWED)
+    result = await rail.run(call("work"), at())
+
+    assert code_of(result) == code
+    assert rail.stranded_threads == 1
+    latch.go.set()
+    await until(lambda: rail.stranded_threads == 0)
+
+
+async def test_what_never_reached_a_thread_did_nothing(latch: Latch) -> None:
+    ran: list[str] = []
+
+    @tool(concurrency_safe=True)
+    def block() -> str:
+        """Block."""
+        return latch()
+
+    @tool(concurrency_safe=True, timeout=0.05)
+    def act() -> None:
+        """Act."""
+        ran.append("acted")
+
+    book = Book()
+    rail = Executor([block, act], policy=ALLOWED, max_threads=1, ledger=book)
+    blocking = asyncio.create_task(rail.run(call("block"), at()))
+    await latch.has_begun()
+
+    late = await rail.run(call("act", "c-2"), at())
+    waiting = asyncio.create_task(rail.run(call("act", "c-3"), at()))
+    await until(lambda: len(rail.running("s-1")) == 2)
+    rail.cancel("c-3", session_id="s-1")
+    dropped = await waiting
+    latch.go.set()
+    await blocking
+
+    assert [code_of(late), code_of(dropped)] == ["tool_timeout", "cancelled"]
+    assert [await book.state("c-2"), await book.state("c-3")] == ["failed", "failed"]
+    assert not ran
+    assert rail.stranded_threads == 0
+
+
+async def test_an_effect_in_a_thread_is_finished_when_its_caller_leaves_or_the_session_ends(latch: Latch) -> None:
+    @tool
+    def work() -> str:
+        """Block."""
+        return latch()
+
+    book = Book()
+    rail = Executor([work], policy=ALLOWED, ledger=book)
+    caller = asyncio.create_task(rail.run(call("work"), at()))
+    await latch.has_begun()
+    caller.cancel()
+    await asyncio.wait([caller])
+    ending = asyncio.create_task(rail.cancel_all("s-1", grace=30))
+    await asyncio.sleep(0)
+    latch.go.set()
+
+    assert (await ending).cancelled == 0
+    assert (await book.state(), latch.runs, rail.stranded_threads) == ("committed", 1, 0)
+
+
+async def test_a_thread_that_is_still_at_work_is_never_verified_as_not_happened(latch: Latch) -> None:
+    """`verify` looks too early: it says that nothing happened, while the thread is about to do it."""
+    happened: list[str] = []
+
+    def verify(arguments: dict[str, Any], context: ToolContext[Any]) -> bool:
+        return bool(happened)
+
+    @tool(timeout=0.05, verify=verify)
+    def act() -> str:
+        """Act."""
+        latch()
+        happened.append("once")
+        return "acted"
+
+    book = Book()
+    rail = Executor([act], policy=ALLOWED, ledger=book)
+    first = await rail.run(call("act", "c-1"), at())
+    second = await rail.run(call("act", "c-2"), at(turn=2))
+    assert [code_of(first), code_of(second)] == ["outcome_unknown", "outcome_unknown"]
+    latch.go.set()
+    await until(lambda: rail.stranded_threads == 0)
+
+    third = await rail.run(call("act", "c-3"), at(turn=3))
+    assert third.metadata["verified"] is True
+    assert happened == ["once"]
+
+
+async def test_a_sync_verify_blocks_nobody(latch: Latch) -> None:
+    threads: list[bool] = []
+
+    def verify(arguments: dict[str, Any], context: ToolContext[Any]) -> bool:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return True
+
+    @tool(verify=verify)
+    async def act() -> None:
+        """Act."""
+        raise ConnectionError("lost")
+
+    assert (await Executor([act], policy=ALLOWED).run(call("act"), at())).ok
+    assert threads == [False]
+
+
+async def test_progress_from_a_thread_is_told() -> None:
+    @tool
+    def work(context: ToolContext[Any]) -> str:
+        """Work."""
+        context.progress("half", fraction=0.5)
+        return "done"
+
+    heard = Heard()
+    await Executor([work], policy=ALLOWED, listeners=[heard]).run(call("work"), at(tenant_id="acme"))
+
+    (told,) = heard.of(Progress)
+    assert (told.message, told.fraction, told.call_id, told.tool_name, told.tenant_id) == (
+        "half",
+        0.5,
+        "c-1",
+        "work",
+        "acme",
+    )
+
+
+async def test_a_loop_that_is_gone_is_not_reported_to(latch: Latch) -> None:
+    @tool(read_only=True, timeout=0.05)
+    def work() -> str:
+        """Block."""
+        return latch()
+
+    rail = Executor([work])
+    done: list[ToolResult] = []
+
+    def elsewhere() -> None:
+        done.append(asyncio.run(rail.run(call("work"), at())))
+
+    await asyncio.to_thread(elsewhere)
+    assert code_of(done[0]) == "tool_timeout"
+    latch.go.set()
+    deadline = time.monotonic() + 30
+    while rail.stranded_threads and time.monotonic() < deadline:
+        await asyncio.sleep(0.001)
+    assert rail.stranded_threads == 0
