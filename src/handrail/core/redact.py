@@ -235,7 +235,7 @@ class Redactor:
         if not text.isascii():
             return True
         lower = text.lower()
-        return any([stem in lower for stem in self._stems])  # A list is quicker here than a generator.
+        return any([stem in lower for stem in self._stems])  # noqa: C419  # quicker than a generator here
 
     def _without_assignments(self, text: str) -> str:
         """A text without the values of `password=…`, `"apiKey": "…"`, `Authorization: …`: JSON that was cut off,
