@@ -8,6 +8,7 @@ import pytest
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.core.events import CallCancelled, CallFinished, Cancellation, Cancelling
 from handrail.execute import running
+from handrail.execute.ledger import Entry
 from tests.execute.kit import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 
 
@@ -52,12 +53,13 @@ class Stage:
     async def start(
         self, name: str, id: str | None = None, response_id: str | None = None, session: str = "s-1"
     ) -> None:
-        held = self.held[name] = Held()
+        held = self.held.setdefault(name, Held())
+        before = held.runs
         self.tasks.append(
             asyncio.create_task(self.rail.run(call(name, id or name, response_id=response_id), at(session)))
         )
-        if name not in ("alone", "must_alone"):
-            await held.begun.wait()
+        while name not in ("alone", "must_alone") and held.runs == before:
+            await asyncio.sleep(0)
         await quiet()
 
     async def results(self) -> list[ToolResult]:
@@ -305,16 +307,27 @@ async def test_leaving_an_executor_ends_every_session() -> None:
     assert [code_of(one) for one in await stage.results()] == ["cancelled", None]
 
 
-async def test_a_call_that_is_cancelled_while_somebody_is_asked_asks_nobody() -> None:
-    rail = Executor([Stage().rail.registry.get("act")], policy=Policy([Rule.ask("*", by="operator")]))
-    task = asyncio.create_task(rail.run(call("act"), at()))
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
-    await quiet()
+async def test_a_call_that_is_cancelled_while_it_is_looked_up_asks_nobody() -> None:
+    looking, go = asyncio.Event(), asyncio.Event()
 
+    class Slow(Book):
+        async def recall(self, **given: Any) -> tuple[Entry | None, Entry | None]:
+            looking.set()
+            await go.wait()
+            return await super().recall(**given)
+
+    @tool
+    async def act() -> None:
+        """Act."""
+
+    rail = Executor([act], policy=Policy([Rule.ask("*", by="operator")]), ledger=Slow())
+    task = asyncio.create_task(rail.run(call("act"), at()))
+    await looking.wait()
+    rail.cancel("c-1", session_id="s-1")
+    go.set()
+
+    assert code_of(await task) == "cancelled"
     assert await rail.approvals.pending() == []
-    assert rail.running("s-1") == ()
 
 
 async def test_two_that_wait_for_one_read_get_a_truthful_answer_when_the_first_one_leaves() -> None:
