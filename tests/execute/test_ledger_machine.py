@@ -306,7 +306,7 @@ def a_store(runner: asyncio.Runner, url: str | None) -> Generator[Any]:
         runner.run(opening.__aexit__(None, None, None))
 
 
-@pytest.mark.timeout(0)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["memory", *DATABASES])
 def test_the_table_holds_whatever_arrives(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     url = None if kind == "memory" else new_database(kind, tmp_path, request)

@@ -19,6 +19,8 @@ _KINDS: Final[Mapping[str, type]] = {
     "name": str,
 }
 
+_MOST_VALUES: Final = 10_000
+
 
 def load_policy(path: str | Path) -> Policy:
     """Read a policy from a file:
@@ -51,11 +53,10 @@ def parse_policy(text: str, *, source: str = "policy") -> Policy:
         line = mark.line + 1 if mark else 1
         raise ConfigError(f"{source}:{line}: this is not YAML: {getattr(error, 'problem', error)}") from error
     reader = _Reader(yaml, source)
-    rules = reader.rules(root)
     try:
-        return Policy(rules)
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error.message}") from error
+        return Policy(reader.rules(root))
+    except RecursionError as error:
+        raise ConfigError(f"{source}:1: something in it refers to itself.") from error
 
 
 class _Reader:
@@ -64,6 +65,7 @@ class _Reader:
     def __init__(self, yaml: Any, source: str) -> None:
         self._yaml = yaml
         self._source = source
+        self._left = _MOST_VALUES
 
     def rules(self, root: Any) -> list[Rule]:
         top = self._mapping(root, "a policy is a mapping with `rules:`")
@@ -86,11 +88,12 @@ class _Reader:
         if len(effects) != 1:
             self._fail(node, f"a rule has one of {', '.join(_EFFECTS)}, and this one has {len(effects)}")
         options = {key: self._option(key, value) for key, (_, value) in fields.items() if key in _OPTIONS}
+        tools = self._selectors(fields[effects[0]][1])
         line = node.start_mark.line + 1
         try:
             rule = Rule(
                 effect=cast(Any, effects[0]),
-                tools=self._selectors(fields[effects[0]][1]),
+                tools=tools,
                 source=f"{self._source}:{line}",
                 **options,
             )
@@ -125,6 +128,9 @@ class _Reader:
         return found
 
     def _value(self, node: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:  # Through references, a short text can be endless.
+            self._fail(node, f"a policy has at most {_MOST_VALUES:,} values")
         if isinstance(node, self._yaml.MappingNode):
             return {key: self._value(value) for key, (_, value) in self._mapping(node, "").items()}
         if isinstance(node, self._yaml.SequenceNode):
@@ -132,11 +138,11 @@ class _Reader:
         loader = self._yaml.SafeLoader("")
         try:
             return loader.construct_object(node, deep=True)
-        except self._yaml.YAMLError as error:
+        except (self._yaml.YAMLError, ValueError) as error:
             self._fail(node, str(getattr(error, "problem", error)))
         finally:
             loader.dispose()
 
     def _fail(self, node: Any, problem: str) -> NoReturn:
         line = node.start_mark.line + 1 if node is not None else 1
-        raise ConfigError(f"{self._source}:{line}: {problem}.")
+        raise ConfigError(f"{self._source}:{line}: {problem.removesuffix('.')}.")

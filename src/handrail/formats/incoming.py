@@ -51,6 +51,6 @@ def object_of(arguments: str) -> dict[str, Any]:
     """Arguments as a value, to be shown back to the model; what is no object, or was cut off, as an empty one."""
     try:
         value = from_json(arguments or "{}")
-    except ValueError:
+    except (TypeError, ValueError):  # Half a character is a TypeError.
         return {}
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}

@@ -123,8 +123,8 @@ def said(response: Any) -> "list[ChatCompletionMessageParam]":
     """What a completion, or the collected chunks of a stream, adds to the messages."""
     if isinstance(response, list | tuple):
         return [_message(cast(Sequence[Any], response))]
-    choice = next(iter(read(response, "choices") or ()), None)
-    message = plain(response if choice is None else read(choice, "message"))
+    choices = read(response, "choices")
+    message = plain(response) if choices is None else plain(read(next(iter(choices), None), "message"))
     return [cast(Any, {key: value for key, value in message.items() if key != "parsed"})] if message else []
 
 

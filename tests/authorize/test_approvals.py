@@ -1,0 +1,388 @@
+"""Approvals as data: of exactly one call, by the right person, in time, and used once."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
+from handrail.authorize.approvals import Approval, MemoryApprovals, new_token
+from handrail.core.events import CallStarted, DecisionMade
+from handrail.errors import ApprovalError
+from tests.execute.kit import Heard, at, call, code_of
+
+OPERATOR = Policy([Rule.ask("*", by="operator", reason="a person looks at it")])
+CUSTOMER = Policy([Rule.ask("*", by="customer")])
+
+
+class Desk:
+    """A tool that needs an approval, and a note of every time it really ran."""
+
+    def __init__(self, policy: Policy = OPERATOR, *, read_only: bool = False, **options: Any) -> None:
+        self.ran: list[tuple[str, int]] = []
+        self.heard = Heard()
+
+        @tool(read_only=read_only, concurrency_safe=True)
+        async def pay(invoice: str, amount: int, context: ToolContext[Any]) -> str:
+            """Pay."""
+            await asyncio.sleep(0)
+            self.ran.append((invoice, amount))
+            return f"Paid {amount}."
+
+        self.rail = Executor([pay], policy=policy, listeners=[self.heard], **options)
+
+    async def pay(self, id: str = "c-1", turn: int = 1, amount: int = 5, **where: Any) -> ToolResult:
+        sent = call("pay", id, invoice="i-1", amount=amount)
+        return await self.rail.run(sent, at(turn=turn, **{"customer_id": "ann", **where}))
+
+    async def asked(self, **where: Any) -> str:
+        result = await self.pay(**where)
+        assert code_of(result) == "approval_required"
+        return result.metadata["approval"]
+
+    async def approve(self, token: str, **more: Any) -> Approval:
+        return await self.rail.approvals.approve(token, **{"by": "operator", "who": "bo", **more})
+
+
+both = pytest.mark.parametrize("read_only", [True, False])
+
+
+# Asking
+
+
+@both
+async def test_a_question_names_the_call_and_nothing_runs(read_only: bool) -> None:
+    desk = Desk(read_only=read_only)
+    result = await desk.pay(tenant_id="acme")
+
+    assert result.error is not None
+    assert (result.error.code, result.error.retryable) == ("approval_required", True)
+    assert "operator" in result.error.message
+    assert "a person looks at it" in result.error.message
+    (pending,) = await desk.rail.approvals.pending()
+    assert (pending.token, pending.tool, pending.by, pending.state) == (
+        result.metadata["approval"],
+        "pay",
+        "operator",
+        "pending",
+    )
+    assert (pending.session_id, pending.tenant_id, pending.customer_id, pending.turn) == ("s-1", "acme", "ann", 1)
+    assert dict(pending.arguments) == {"invoice": "i-1", "amount": 5}
+    assert pending.question == "a person looks at it"
+    assert not desk.ran
+    assert [one.decision.effect for one in desk.heard.of(DecisionMade)] == ["ask"]
+
+
+async def test_arguments_are_validated_before_anybody_is_asked() -> None:
+    desk = Desk()
+    result = await desk.rail.run(call("pay", invoice="i-1", amount="many"), at())
+
+    assert code_of(result) == "invalid_arguments"
+    assert await desk.rail.approvals.pending() == []
+
+
+async def test_what_is_shown_is_redacted() -> None:
+    @tool
+    async def login(user: str, password: str) -> None:
+        """Log in."""
+
+    rail = Executor([login], policy=OPERATOR)
+    await rail.run(call("login", user="ann", password="hunter2"), at())
+    (pending,) = await rail.approvals.pending()
+
+    assert pending.arguments["user"] == "ann"
+    assert "hunter2" not in repr(pending)
+
+
+async def test_the_same_call_again_is_the_same_question() -> None:
+    desk = Desk()
+    assert await desk.asked() == await desk.asked(turn=2) == await desk.asked(id="c-2")
+    assert len(await desk.rail.approvals.pending()) == 1
+
+
+async def test_pending_questions_can_be_listed_by_session_and_tenant() -> None:
+    desk = Desk()
+    await desk.asked(session_id="s-1", tenant_id="acme")
+    await desk.asked(session_id="s-2", tenant_id="acme")
+    await desk.asked(session_id="s-3", tenant_id="globex")
+    pending = desk.rail.approvals.pending
+
+    assert [one.session_id for one in await pending()] == ["s-1", "s-2", "s-3"]
+    assert [one.session_id for one in await pending(tenant_id="acme")] == ["s-1", "s-2"]
+    assert [one.session_id for one in await pending(session_id="s-3")] == ["s-3"]
+    assert await pending(session_id="s-3", tenant_id="acme") == []
+
+
+# Who may say yes
+
+
+@both
+async def test_an_approved_call_runs_once(read_only: bool) -> None:
+    desk = Desk(read_only=read_only)
+    given = await desk.approve(await desk.asked(), reason="checked")
+    assert (given.state, given.who, given.reason) == ("approved", "bo", "checked")
+
+    assert (await desk.pay()).output == "Paid 5."
+    assert desk.ran == [("i-1", 5)]
+    assert await desk.rail.approvals.pending() == []
+    assert (await desk.pay()).metadata["replayed"] is True
+    # Used up: the same arguments under another id have to be asked about again.
+    assert code_of(await desk.pay(id="c-2", turn=2)) == "approval_required"
+    assert len(desk.ran) == 1
+
+
+@pytest.mark.proves("GC-D5")
+@pytest.mark.parametrize(
+    ("policy", "by", "who", "says"),
+    [
+        (CUSTOMER, "operator", "bo", "for the customer to decide"),
+        (OPERATOR, "customer", "ann", "for the operator to decide"),
+        (CUSTOMER, "customer", "somebody", "nobody else"),
+        (OPERATOR, "operator", "", "who decides"),
+        (CUSTOMER, "customer", "", "who decides"),
+    ],
+)
+async def test_the_wrong_person_can_neither_approve_nor_deny(policy: Policy, by: Any, who: str, says: str) -> None:
+    desk = Desk(policy)
+    token = await desk.asked()
+    with pytest.raises(ApprovalError, match=says):
+        await desk.rail.approvals.approve(token, by=by, who=who)
+    with pytest.raises(ApprovalError, match=says):
+        await desk.rail.approvals.deny(token, by=by, who=who)
+
+    assert code_of(await desk.pay(turn=2)) == "approval_required"
+    assert not desk.ran
+
+
+async def test_a_forged_token_approves_nothing() -> None:
+    desk = Desk()
+    await desk.asked()
+    for token in ("", "apr_forged", new_token()):
+        with pytest.raises(ApprovalError, match="no such approval"):
+            await desk.approve(token)
+
+    assert code_of(await desk.pay()) == "approval_required"
+
+
+def test_tokens_cannot_be_guessed() -> None:
+    assert len({new_token() for _ in range(1_000)}) == 1_000
+    assert all(len(new_token()) >= 28 for _ in range(10))
+
+
+@pytest.mark.parametrize("second", ["approve", "deny"])
+@pytest.mark.parametrize("first", ["approve", "deny", "approve and use"])
+async def test_an_answer_is_given_once(first: str, second: str) -> None:
+    desk = Desk()
+    token = await desk.asked()
+    await getattr(desk.rail.approvals, first.split()[0])(token, by="operator", who="bo")
+    if "use" in first:
+        await desk.pay()
+    with pytest.raises(ApprovalError, match="not open any more"):
+        await getattr(desk.rail.approvals, second)(token, by="operator", who="bo")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"amount": 6}, {"session_id": "s-2"}, {"tenant_id": "acme"}],
+    ids=["arguments", "session", "tenant"],
+)
+@both
+async def test_an_approval_is_of_exactly_one_call(other: dict[str, Any], read_only: bool) -> None:
+    desk = Desk(read_only=read_only)
+    await desk.approve(await desk.asked())
+
+    assert code_of(await desk.pay(id="c-2", **other)) == "approval_required"
+    assert not desk.ran
+
+
+async def test_an_approval_of_one_tool_is_not_one_of_another() -> None:
+    ran: list[str] = []
+
+    @tool
+    async def pay(n: int) -> None:
+        """Pay."""
+        ran.append("pay")
+
+    @tool
+    async def sell(n: int) -> None:
+        """Sell."""
+        ran.append("sell")
+
+    rail = Executor([pay, sell], policy=OPERATOR)
+    asked = await rail.run(call("pay", n=1), at())
+    await rail.approvals.approve(asked.metadata["approval"], by="operator", who="bo")
+
+    assert code_of(await rail.run(call("sell", "c-2", n=1), at())) == "approval_required"
+    assert not ran
+
+
+# When
+
+
+@pytest.mark.proves("GC-40", "GC-D5")
+@both
+async def test_the_customers_yes_counts_from_a_later_turn_on(read_only: bool) -> None:
+    desk = Desk(CUSTOMER, read_only=read_only)
+    token = await desk.asked(turn=3)
+    await desk.rail.approvals.approve(token, by="customer", who="ann")
+    now = await desk.pay(turn=3)
+    earlier = await desk.pay(turn=2)
+
+    assert [code_of(now), code_of(earlier)] == ["approval_required"] * 2
+    assert "next one" in (now.error.message if now.error else "")
+    assert not desk.ran
+    assert (await desk.pay(turn=4)).output == "Paid 5."
+
+
+async def test_an_operators_yes_counts_at_once() -> None:
+    desk = Desk()
+    await desk.approve(await desk.asked())
+    assert (await desk.pay(turn=1)).ok
+
+
+async def test_an_approval_expires_before_and_after_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(approval_seconds=60)
+    real, later = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + later[0])
+    token = await desk.asked()
+    later[0] = 61
+    with pytest.raises(ApprovalError, match="expired"):
+        await desk.approve(token)
+    assert await desk.rail.approvals.pending() == []
+    fresh = await desk.asked()
+    assert fresh != token
+    await desk.approve(fresh)
+    later[0] = 200
+    assert code_of(await desk.pay()) == "approval_required"
+    assert not desk.ran
+
+
+async def test_what_is_expired_is_forgotten() -> None:
+    approvals = MemoryApprovals()
+    for n in range(500):
+        await approvals.ask(
+            Approval(
+                token=f"t-{n}",
+                tool="pay",
+                digest=f"{n}",
+                session_id="s",
+                by="operator",
+                turn=1,
+                arguments={},
+                created_at=n,
+                expires_at=n + 10,
+            )
+        )
+    assert len(approvals._approvals) <= 11  # pyright: ignore[reportPrivateUsage]
+    assert len(approvals._newest) <= 11  # pyright: ignore[reportPrivateUsage]
+
+
+# No
+
+
+async def test_a_no_is_told_with_its_reason_and_stays() -> None:
+    desk = Desk()
+    await desk.rail.approvals.deny(await desk.asked(), by="operator", who="bo", reason="not this month")
+    result = await desk.pay(id="c-2")
+
+    assert result.error is not None
+    assert result.error.code == "permission_denied"
+    assert "the operator said no: not this month" in result.error.message
+    assert result.metadata["decision"].effect == "deny"
+    assert desk.heard.of(DecisionMade)[-1].decision.reason == "the operator said no: not this month"
+    assert not desk.ran
+
+
+# Once
+
+
+@pytest.mark.parametrize("ids", ["one id", "many ids"])
+async def test_of_many_runs_of_one_approved_effect_one_runs(ids: str) -> None:
+    desk = Desk()
+    await desk.approve(await desk.asked())
+    results = await asyncio.gather(*(desk.pay(id="c-1" if ids == "one id" else f"c-{n}") for n in range(10)))
+
+    assert desk.ran == [("i-1", 5)]
+    assert all("Paid 5." in one.output for one in results)
+
+
+async def test_of_many_runs_of_one_approved_read_one_runs_and_the_others_are_asked() -> None:
+    desk = Desk(read_only=True)
+    await desk.approve(await desk.asked())
+    results = await asyncio.gather(*(desk.pay(id=f"c-{n}") for n in range(5)))
+
+    assert sorted(str(code_of(one)) for one in results) == ["None", *["approval_required"] * 4]
+    assert len(desk.ran) == 1
+
+
+async def test_an_approval_is_used_by_one_of_many() -> None:
+    desk = Desk()
+    token = await desk.asked()
+    await desk.approve(token)
+    used = await asyncio.gather(*(desk.rail.approvals.consume(token, now=time.time()) for _ in range(10)))
+
+    assert sorted(used) == [False] * 9 + [True]
+    await desk.rail.approvals.restore(token)
+    assert await desk.rail.approvals.consume(token, now=time.time())
+    await desk.rail.approvals.restore("apr_nobody")
+
+
+async def test_a_call_that_was_approved_and_failed_has_to_be_asked_about_again() -> None:
+    from handrail import ToolError
+
+    @tool
+    async def pay(n: int) -> None:
+        """Pay."""
+        raise ToolError("Closed.")
+
+    rail = Executor([pay], policy=OPERATOR)
+    asked = await rail.run(call("pay", n=1), at())
+    await rail.approvals.approve(asked.metadata["approval"], by="operator", who="bo")
+    assert code_of(await rail.run(call("pay", n=1), at())) == "tool_execution_failed"
+
+    assert code_of(await rail.run(call("pay", "c-2", n=1), at())) == "approval_required"
+
+
+# Other arguments
+
+
+@both
+async def test_an_approver_may_want_other_arguments(read_only: bool) -> None:
+    desk = Desk(read_only=read_only)
+    await desk.approve(await desk.asked(), arguments={"invoice": "i-1", "amount": 3})
+    result = await desk.pay()
+
+    assert (result.output, desk.ran) == ("Paid 3.", [("i-1", 3)])
+    assert (await desk.pay()).metadata["replayed"] is True
+
+
+@both
+@pytest.mark.parametrize("wrong", [{"invoice": "i-1"}, {"invoice": "i-1", "amount": "many"}, {"amount": object()}, {}])
+async def test_other_arguments_are_validated_again(wrong: dict[str, Any], read_only: bool) -> None:
+    desk = Desk(read_only=read_only)
+    await desk.approve(await desk.asked(), arguments=wrong)
+    result = await desk.pay()
+
+    assert code_of(result) == "invalid_arguments"
+    assert "Nothing was done" in (result.error.message if result.error else "")
+    assert not desk.ran
+    assert not desk.heard.of(CallStarted)
+
+
+@both
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (Rule.deny("pay", where={"amount": {"above": 100}}, reason="too much"), "too much"),
+        (Rule.ask("pay", by="customer", where={"amount": {"above": 100}}), "the customer has to agree"),
+    ],
+)
+async def test_an_approver_cannot_allow_what_is_not_theirs_to_allow(rule: Rule, says: str, read_only: bool) -> None:
+    desk = Desk(Policy([rule, Rule.ask("pay", by="operator")]), read_only=read_only)
+    await desk.approve(await desk.asked(), arguments={"invoice": "i-1", "amount": 101})
+    result = await desk.pay()
+
+    assert code_of(result) == "permission_denied"
+    assert says in (result.error.message if result.error else "")
+    assert not desk.ran

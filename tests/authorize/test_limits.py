@@ -1,0 +1,166 @@
+"""Rate limits and circuit breakers, by a clock that the test moves."""
+
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handrail import ConfigError, build_tool
+from handrail.authorize.limits import Breaker, Breakers, RateLimit, RateLimits
+from tests.execute.kit import at
+
+PAY: Any = build_tool({"name": "pay", "input_schema": {}, "execute": lambda payload: None, "tags": ["money"]})
+LOOK: Any = build_tool({"name": "look", "input_schema": {}, "execute": lambda payload: None})
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_limit_lets_so_many_through_and_says_when_the_next_one_may_come() -> None:
+    clock = Clock()
+    limits = RateLimits([RateLimit(calls=2, seconds=10)], clock=clock)
+    assert limits.wait_for(PAY, at()) == 0
+    clock.now += 4
+    assert limits.wait_for(PAY, at()) == 0
+    assert limits.wait_for(PAY, at()) == pytest.approx(6)
+    clock.now += 6
+    assert limits.wait_for(PAY, at()) == 0
+    assert limits.wait_for(PAY, at()) == pytest.approx(4)
+
+
+def test_limits_are_for_selected_tools_and_a_refused_call_counts_nowhere() -> None:
+    clock = Clock()
+    limits = RateLimits(
+        [RateLimit(calls=3, seconds=10, per="session"), RateLimit(calls=1, seconds=10, tools=("tag:money",))],
+        clock=clock,
+    )
+    assert limits.wait_for(PAY, at()) == 0
+    for _ in range(5):
+        assert limits.wait_for(PAY, at()) > 0  # The second limit refuses; the first one has counted one call.
+    assert [limits.wait_for(LOOK, at()) == 0 for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("per", "apart"),
+    [("tool", "tool"), ("session", "session"), ("tenant", "tenant")],
+)
+def test_a_limit_counts_per_tool_session_or_tenant(per: Literal["tool", "session", "tenant"], apart: str) -> None:
+    places = {
+        "tool": (LOOK, at("s-1", tenant_id="a")),
+        "session": (PAY, at("s-2", tenant_id="a")),
+        "tenant": (PAY, at("s-1", tenant_id="b")),
+    }
+    limits = RateLimits([RateLimit(calls=1, seconds=10, per=per)], clock=Clock())
+    limits.wait_for(PAY, at("s-1", tenant_id="a"))
+    free = [name for name, (tool, where) in places.items() if limits.wait_for(tool, where) == 0]
+
+    assert free == ([apart] if per != "session" else ["session", "tenant"])
+
+
+@given(st.integers(1, 4), st.lists(st.floats(0, 5), max_size=40))
+def test_never_more_than_so_many_in_any_window(calls: int, pauses: list[float]) -> None:
+    clock = Clock()
+    limits = RateLimits([RateLimit(calls=calls, seconds=10)], clock=clock)
+    passed: list[float] = []
+    for pause in pauses:
+        clock.now += pause
+        wait = limits.wait_for(PAY, at())
+        if wait == 0:
+            passed.append(clock.now)
+        else:
+            recent = [one for one in passed if one > clock.now - 10]
+            assert len(recent) == calls
+            assert wait == pytest.approx(max(recent[0] + 10 - clock.now, 0.001))
+    for start in passed:
+        assert sum(start <= one < start + 10 for one in passed) <= calls
+
+
+def test_places_that_nobody_uses_any_more_are_forgotten() -> None:
+    clock = Clock()
+    limits = RateLimits([RateLimit(calls=1, seconds=1, per="session")], clock=clock)
+    for n in range(30_000):
+        clock.now += 0.001
+        assert limits.wait_for(PAY, at(f"s-{n}")) == 0
+
+    assert len(limits._limits[0].times) <= 11_000  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize("wrong", [{"calls": 0}, {"seconds": 0}, {"seconds": -1}, {"per": "planet"}])
+def test_a_limit_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        RateLimit(**{"calls": 1, "seconds": 1, **wrong})
+
+
+# The breaker
+
+
+class Switch:
+    """A breaker, its clock, and what it told."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = Clock()
+        self.told: list[str] = []
+        self.breakers = Breakers(
+            Breaker(**{"failures": 3, "seconds": 10, **settings}),
+            changed=lambda tool, state: self.told.append(f"{tool} {state}"),
+            clock=self.clock,
+        )
+
+    def fail(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.breakers.report("pay", False)
+
+
+def test_a_breaker_opens_after_so_many_failures_in_a_row() -> None:
+    switch = Switch()
+    switch.fail(2)
+    switch.breakers.report("pay", True)
+    switch.fail(2)
+    assert switch.breakers.refuses("pay") is None
+    switch.breakers.report("pay", None)
+    switch.fail()
+
+    assert switch.breakers.state("pay") == "open"
+    assert switch.breakers.refuses("pay") == pytest.approx(10)
+    assert switch.breakers.refuses("look") is None
+    assert switch.told == ["pay open"]
+
+
+def test_after_its_rest_one_call_tries_and_the_others_wait_for_it() -> None:
+    switch = Switch()
+    switch.fail(3)
+    switch.clock.now += 9
+    assert switch.breakers.refuses("pay") == pytest.approx(1)
+    switch.clock.now += 1
+    assert switch.breakers.refuses("pay") is None
+    assert switch.breakers.state("pay") == "half_open"
+    assert switch.breakers.refuses("pay") is not None
+    switch.breakers.report("pay", True)
+
+    assert switch.breakers.refuses("pay") is None
+    assert switch.told == ["pay open", "pay half_open", "pay closed"]
+
+
+def test_a_try_that_fails_opens_it_for_another_rest_and_one_that_tells_nothing_lets_the_next_one_try() -> None:
+    switch = Switch()
+    switch.fail(3)
+    switch.clock.now += 10
+    switch.breakers.refuses("pay")
+    switch.fail()
+    assert switch.breakers.refuses("pay") == pytest.approx(10)
+    switch.clock.now += 10
+    assert switch.breakers.refuses("pay") is None
+    switch.breakers.report("pay", None)
+    assert switch.breakers.refuses("pay") is None
+
+
+@pytest.mark.parametrize("wrong", [{"failures": 0}, {"seconds": 0}])
+def test_a_breaker_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Breaker(**wrong)

@@ -1,0 +1,208 @@
+"""deny > ask > allow > default, the first match within an effect, and every decision says which rule it was."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handrail import ConfigError, Decision, Policy, Rule, Tool, build_tool, tool
+from handrail.authorize.policy import DEFAULT
+from tests.execute.kit import at
+
+
+def made(name: str = "pay", **more: Any) -> Tool[..., Any]:
+    schema = {"type": "object", "properties": {"amount": {"type": "number"}, "to": {"type": "object"}}}
+    return build_tool({"name": name, "input_schema": schema, "execute": lambda payload: None, **more})
+
+
+def decided(
+    rules: list[Rule], arguments: dict[str, Any] | None = None, made_tool: Tool[..., Any] | None = None, **where: Any
+) -> Decision:
+    return Policy(rules).decide(made_tool or made(), arguments or {}, at(**where))
+
+
+# Precedence
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(["deny", "ask", "allow"])])
+def test_deny_before_ask_before_allow_whatever_the_order(order: tuple[str, ...]) -> None:
+    rules = {"deny": Rule.deny("pay"), "ask": Rule.ask("pay", by="operator"), "allow": Rule.allow("pay")}
+    left = list(order)
+    for effect in ("deny", "ask", "allow"):
+        assert decided([rules[one] for one in left]).effect == effect
+        left.remove(effect)
+    assert decided([]).source == DEFAULT
+
+
+def test_the_first_match_within_an_effect_counts() -> None:
+    rules = [
+        Rule.ask("pay", by="operator", where={"amount": {"above": 500}}, name="big"),
+        Rule.ask("pay", by="customer", name="small"),
+        Rule.ask("pay", by="operator", name="never"),
+    ]
+    assert [decided(rules, {"amount": amount}).rule for amount in (501, 500)] == ["big", "small"]
+
+
+EFFECTS = st.sampled_from(["deny", "ask", "allow"])
+
+
+@given(st.lists(st.tuples(EFFECTS, st.integers(0, 5)), max_size=8), st.integers(0, 5))
+def test_a_decision_is_that_of_the_first_rule_that_holds_in_the_strictest_effect(
+    given_rules: list[tuple[str, int]], amount: int
+) -> None:
+    rules = [
+        Rule(
+            effect=effect,
+            tools=("pay",),
+            by="operator" if effect == "ask" else None,
+            where={"amount": n},
+            name=f"{number}",
+        )  # pyright: ignore[reportArgumentType]
+        for number, (effect, n) in enumerate(given_rules)
+    ]
+    holding = [
+        (["deny", "ask", "allow"].index(effect), number)
+        for number, (effect, n) in enumerate(given_rules)
+        if n == amount
+    ]
+    decision = decided(rules, {"amount": amount})
+
+    assert decision.rule == (str(min(holding)[1]) if holding else DEFAULT)
+
+
+@pytest.mark.proves("GC-39", "GC-40")
+def test_the_default_allows_reads_and_asks_the_customer_for_every_other() -> None:
+    read = decided([], made_tool=made(read_only=True))
+    write = decided([])
+
+    assert (read.effect, write.effect, write.by) == ("allow", "ask", "customer")
+    assert "Rule.allow" in write.reason
+    assert "read_only=True" in write.reason
+    assert Policy(default=Decision(effect="deny")).decide(made(), {}, at()).effect == "deny"
+
+
+# What a rule is about
+
+
+@pytest.mark.parametrize(
+    ("selectors", "holds"),
+    [
+        (("pay",), True),
+        (("pa",), False),
+        (("p*",), True),
+        (("other", "pay"), True),
+        (("tag:money",), True),
+        (("tag:mon*",), True),
+        (("tag:other",), False),
+        (("mcp:bank",), True),
+        (("mcp:*",), True),
+        (("mcp:shop",), False),
+        (("*",), True),
+    ],
+)
+def test_a_rule_selects_by_name_glob_source_and_tag(selectors: tuple[str, ...], holds: bool) -> None:
+    one = made(tags=["money"], source="mcp:bank")
+
+    assert (decided([Rule.deny(*selectors)], made_tool=one).effect == "deny") is holds
+
+
+@pytest.mark.parametrize(
+    ("rule", "where", "holds"),
+    [
+        (Rule.deny(read_only=False), {}, True),
+        (Rule.deny(read_only=True), {}, False),
+        (Rule.deny(tenant="acme"), {"tenant_id": "acme"}, True),
+        (Rule.deny(tenant="acme"), {"tenant_id": "globex"}, False),
+        (Rule.deny(tenant="acme"), {}, False),
+        (Rule.deny(agent="a-1"), {"agent_id": "a-1"}, True),
+        (Rule.deny(agent="a-1"), {"agent_id": "a-2"}, False),
+        (Rule.deny("pay", tenant="acme", agent="a-1"), {"tenant_id": "acme"}, False),
+        (Rule.deny("other", tenant="acme"), {"tenant_id": "acme"}, False),
+    ],
+)
+def test_a_rule_may_be_about_a_tenant_an_agent_or_what_changes_nothing(
+    rule: Rule, where: dict[str, Any], holds: bool
+) -> None:
+    assert (decided([rule], **where).effect == "deny") is holds
+
+
+@pytest.mark.parametrize("arguments", [{"amount": "many"}, {"amount": None}, {"amount": True}, {}, {"amount": [7]}])
+def test_in_doubt_a_restriction_holds_and_a_permission_does_not(arguments: dict[str, Any]) -> None:
+    where = {"amount": {"at_most": 500}}
+
+    assert decided([Rule.deny("pay", where=where)], arguments).effect == "deny"
+    assert decided([Rule.ask("pay", by="operator", where=where)], arguments).by == "operator"
+    assert decided([Rule.allow("pay", where=where)], arguments).source == DEFAULT
+
+
+def test_a_rule_for_many_tools_says_nothing_about_those_that_have_no_such_argument() -> None:
+    @tool
+    async def ping(text: str) -> None:
+        """Ping."""
+
+    rules = [Rule.deny("*", where={"amount": {"above": 5}}), Rule.allow("*")]
+
+    assert Policy(rules).decide(ping, {"text": "a"}, at()).effect == "allow"
+    assert decided(rules, {}).effect == "deny"
+
+
+def test_a_decision_says_which_rule_it_was_where_it_stands_and_why() -> None:
+    decision = decided([Rule.deny("pay", tenant="acme", reason="not theirs")], tenant_id="acme")
+
+    assert (decision.rule, decision.source, decision.reason) == ("deny('pay', tenant='acme')", "code", "not theirs")
+    named = Rule.ask("a", "tag:b", by="operator", where={"x": 1}, read_only=True, agent="z", name="the rule")
+    assert str(named) == "the rule"
+
+
+# What is decided once
+
+
+def test_a_decision_that_is_always_the_same_is_known_beforehand() -> None:
+    def constant(*rules: Rule) -> str | None:
+        found = Policy(rules).plan(made()).constant
+        return found.effect if found else None
+
+    assert constant() == "ask"
+    assert constant(Rule.allow("pay")) == "allow"
+    assert constant(Rule.deny("pay"), Rule.allow("pay", where={"amount": 1})) == "deny"
+    assert constant(Rule.allow("pay"), Rule.deny("pay", where={"amount": 1})) is None
+    assert constant(Rule.allow("pay"), Rule.deny("pay", tenant="acme")) is None
+    assert constant(Rule.deny("other")) == "ask"
+
+
+def test_arguments_are_only_made_for_a_rule_that_looks_at_them() -> None:
+    def never() -> dict[str, Any]:
+        raise AssertionError("nobody needs them")
+
+    plan = Policy([Rule.allow("pay", where={"amount": 1}, tenant="acme")]).plan(made())
+
+    assert plan.decide(at(tenant_id="globex"), never).source == DEFAULT
+
+
+# What is no rule
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Rule(effect="forbid", tools=("a",)), "allows, asks or denies"),  # pyright: ignore[reportArgumentType]
+        (lambda: Rule.ask("a", by="boss"), "customer"),  # pyright: ignore[reportArgumentType]
+        (lambda: Rule(effect="ask", tools=("a",)), "says whom"),
+        (lambda: Rule(effect="allow", tools=("a",), by="customer"), "says whom"),
+        (lambda: Rule.allow(), "every tool"),
+        (lambda: Rule.deny(), "every tool"),
+        (lambda: Rule.deny("a", read_only="yes"), "read_only"),
+        (lambda: Rule.deny("a", tenant=5), "tenant"),
+        (lambda: Rule.deny("a", agent=["a-1"]), "agent"),
+        (lambda: Policy([Rule.deny("")]), "selector"),
+        (lambda: Policy([Rule.deny(" pay")]), "spaces"),
+        (lambda: Policy([Rule.deny(["a", "b"])]), "selector"),  # pyright: ignore[reportArgumentType]
+        (lambda: Policy([Rule.deny("a", where={})]), "where"),
+        (lambda: Policy([{"deny": "a"}]), "list of rules"),  # pyright: ignore[reportArgumentType]
+    ],
+)
+def test_what_would_hold_for_nothing_is_refused_when_it_is_written(make: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make()

@@ -1,0 +1,373 @@
+"""At most once, in memory: every row of the state table, in both directions."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from handrail import Executor, Policy, Rule, Tool, ToolContext, ToolError, ToolResult, tool
+from handrail.core.events import CallFinished, CallIgnored, CallStarted
+from tests.execute.kit import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
+
+
+class Bank:
+    """Pays, and notes every payment with the key that it was handed."""
+
+    def __init__(self, **options: Any) -> None:
+        self.paid: list[tuple[str, int]] = []
+        self.keys: list[str | None] = []
+        self.tries = 0
+        self.fails: Callable[[], BaseException] | None = None
+        self.slow: Held | None = None
+        self.heard, self.book = Heard(), Book()
+        executor = {name: options.pop(name) for name in ("policy", "repeat_window", "lease_grace") if name in options}
+
+        async def pay(invoice: str, amount: int, context: ToolContext[Any], note: str = "") -> str:
+            """Pay an invoice."""
+            self.tries += 1
+            self.keys.append(context.idempotency_key)
+            if self.slow is not None:
+                await self.slow()
+            if self.fails is not None:
+                raise self.fails()
+            self.paid.append((invoice, amount))
+            return f"Paid {amount}."
+
+        made: Tool[..., Any] = tool(name="pay", **{"key": "invoice", **options})(pay)
+        self.rail = Executor([made], ledger=self.book, listeners=[self.heard], **{"policy": ALLOWED, **executor})
+
+    async def pay(self, id: str, invoice: str = "i-1", amount: int = 5, turn: int = 1, **where: Any) -> ToolResult:
+        return await self.rail.run(call("pay", id, invoice=invoice, amount=amount), at(turn=turn, **where))
+
+
+# The same id
+
+
+async def test_a_call_runs_and_its_record_says_so() -> None:
+    bank = Bank()
+    result = await bank.pay("c-1")
+
+    assert (result.output, bank.paid) == ("Paid 5.", [("i-1", 5)])
+    entry = await bank.book.entry()
+    assert entry is not None
+    assert (entry.state, entry.tool, entry.turn, entry.repeat) == ("committed", "pay", 1, 0)
+    assert bank.keys == [entry.idempotency_key]
+    assert "i-1" not in f"{entry.key} {entry.identity}"
+
+
+@pytest.mark.proves("PH-33")
+@pytest.mark.parametrize("turn", [1, 2, 9])
+async def test_the_same_call_again_has_the_recorded_answer(turn: int) -> None:
+    bank = Bank()
+    await bank.pay("c-1")
+    again = await bank.pay("c-1", turn=turn)
+
+    assert (again.output, again.metadata["replayed"]) == ("Paid 5.", True)
+    assert len(bank.paid) == 1
+    (ignored,) = bank.heard.of(CallIgnored)
+    assert (ignored.reason, ignored.call.id) == ("already_executed", "c-1")
+    assert len(bank.heard.of(CallFinished)) == 1
+
+
+async def test_a_recorded_failure_is_the_answer_to_the_same_call() -> None:
+    bank = Bank()
+    bank.fails = lambda: ToolError("Closed.", code="closed")
+    assert code_of(await bank.pay("c-1")) == "closed"
+    bank.fails = None
+    again = await bank.pay("c-1")
+
+    assert (code_of(again), again.metadata["replayed"], bank.paid) == ("closed", True, [])
+
+
+@pytest.mark.proves("PH-32")
+async def test_the_same_call_joins_the_one_that_runs() -> None:
+    bank = Bank()
+    slow = bank.slow = Held()
+    both = [asyncio.create_task(bank.pay("c-1")) for _ in range(3)]
+    await slow.begun.wait()
+    await quiet()
+    slow.go.set()
+
+    assert [(await one).output for one in both] == ["Paid 5."] * 3
+    assert len(bank.paid) == 1
+    assert [one.reason for one in bank.heard.of(CallIgnored)] == ["already_pending"] * 2
+
+
+@pytest.mark.parametrize("state", ["committed", "failed", "running", "unknown"])
+async def test_an_id_that_was_another_call_is_refused_whatever_became_of_it(state: str) -> None:
+    bank = Bank()
+    slow = Held()
+    if state == "running":
+        bank.slow = slow
+    bank.fails = {"failed": lambda: ToolError("No."), "unknown": lambda: ValueError("?")}.get(state)
+    first = asyncio.create_task(bank.pay("c-1"))
+    await (slow.begun.wait() if state == "running" else asyncio.wait([first]))
+    bank.fails = None
+    tries = bank.tries
+
+    assert code_of(await bank.pay("c-1", amount=6)) == "duplicate_call"
+    assert code_of(await bank.pay("c-1", invoice="i-2")) == "duplicate_call"
+    assert bank.tries == tries
+    slow.go.set()
+    await first
+
+
+# A new id, the same effect
+
+
+async def test_the_same_effect_in_the_same_turn_is_done_once_and_says_so() -> None:
+    bank = Bank()
+    await bank.pay("c-1")
+    again = await bank.pay("c-2")
+
+    assert again.output.startswith("[Already done at ")
+    assert again.output.endswith("Paid 5.")
+    assert (again.call_id, again.metadata["replayed"], len(bank.paid)) == ("c-2", True, 1)
+
+
+async def test_the_same_effect_while_it_runs_is_joined() -> None:
+    bank = Bank(concurrency_safe=True)
+    slow = bank.slow = Held()
+    first = asyncio.create_task(bank.pay("c-1"))
+    await slow.begun.wait()
+    second = asyncio.create_task(bank.pay("c-2", turn=2))
+    await quiet()
+    slow.go.set()
+
+    assert [((await one).output, (await one).call_id) for one in (first, second)] == [
+        ("Paid 5.", "c-1"),
+        ("Paid 5.", "c-2"),
+    ]
+    assert (await second).metadata["joined"] == "c-1"
+    assert len(bank.paid) == 1
+
+
+async def test_no_intended_second_payment_is_swallowed() -> None:
+    """The other direction: what is wanted twice happens twice, each time as a request of its own."""
+    bank = Bank()
+    await bank.pay("c-1", turn=1)
+    asked = await bank.pay("c-2", turn=2, customer_id=None)
+    assert code_of(asked) == "approval_required"
+    assert "already done at" in (asked.error.message if asked.error else "")
+    await bank.rail.approvals.approve(asked.metadata["approval"], by="customer", who="c")
+    assert code_of(await bank.pay("c-2", turn=2)) == "approval_required"  # Not in the same turn.
+    done = await bank.pay("c-2", turn=3)
+
+    assert done.output == "Paid 5."
+    assert len(bank.paid) == 2
+    assert len(set(bank.keys)) == 2
+    asked = await bank.pay("c-3", turn=4)
+    await bank.rail.approvals.approve(asked.metadata["approval"], by="customer", who="c")
+    assert (await bank.pay("c-3", turn=5)).output == "Paid 5."
+    assert len(set(bank.keys)) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"invoice": "i-2"}, {"tenant_id": "globex"}, {"customer_id": "c-9"}, {"session_id": "s-2"}],
+    ids=lambda other: next(iter(other)),
+)
+async def test_another_effect_is_another_effect(other: dict[str, Any]) -> None:
+    bank = Bank()
+    await bank.pay("c-1")
+    second = await bank.pay("c-2", **other)
+
+    assert (second.output, len(bank.paid), len(set(bank.keys))) == ("Paid 5.", 2, 2)
+
+
+async def test_a_customers_effect_is_the_same_in_all_of_their_sessions() -> None:
+    bank = Bank()
+    await bank.pay("c-1", session_id="s-1", customer_id="ann")
+    again = await bank.pay("c-1", session_id="s-2", customer_id="ann")
+
+    assert (code_of(again), len(bank.paid)) == ("approval_required", 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "second", "runs"),
+    [
+        (None, {"amount": 6}, 2),
+        (None, {}, 1),
+        ("invoice", {"amount": 6}, 1),
+        (("invoice", "amount"), {"amount": 6}, 2),
+        (lambda arguments: arguments["invoice"].lower(), {"invoice": "I-1"}, 1),
+        (lambda arguments: {"b": arguments["amount"], "a": None}, {"invoice": "i-9"}, 1),
+    ],
+)
+async def test_the_key_says_what_the_same_effect_is(key: Any, second: dict[str, Any], runs: int) -> None:
+    bank = Bank(key=key)
+    await bank.pay("c-1")
+    await bank.pay("c-2", **second)
+
+    assert len(bank.paid) == runs
+
+
+async def test_defaults_and_the_order_of_arguments_make_no_difference() -> None:
+    bank = Bank(key=None)
+    await bank.pay("c-1")
+    text = '{"note": "", "amount": 5, "invoice": "i-1"}'
+    from handrail import ToolCall
+
+    again = await bank.rail.run(ToolCall(id="c-1", name="pay", arguments_json=text), at())
+
+    assert (again.metadata["replayed"], len(bank.paid)) == (True, 1)
+
+
+@pytest.mark.parametrize("key", [None, "card"])
+async def test_two_secrets_are_two_effects(key: str | None) -> None:
+    charged: list[str] = []
+
+    @tool(key=key)
+    async def charge(card: SecretStr) -> str:
+        """Charge a card."""
+        charged.append(card.get_secret_value())
+        return "charged"
+
+    rail = Executor([charge], policy=ALLOWED)
+    for n, card in enumerate(("4111", "4222")):
+        await rail.run(call("charge", f"c-{n}", card=card), at())
+    assert charged == ["4111", "4222"]
+    await rail.run(call("charge", "c-9", card="4111"), at())
+    assert len(charged) == 2
+
+
+def broken_key(arguments: Any) -> object:
+    raise KeyError("nothing")
+
+
+@pytest.mark.parametrize("option", ["key", "lock_key"])
+@pytest.mark.parametrize("key", [broken_key, lambda arguments: object()])
+async def test_a_key_that_cannot_be_made_means_that_nothing_runs(option: str, key: Any) -> None:
+    bank = Bank(**{"key": None, option: key})
+    result = await bank.pay("c-1")
+
+    assert (code_of(result), bank.tries) == ("tool_execution_failed", 0)
+    assert "Nothing was done" in (result.error.message if result.error else "")
+
+
+# What failed, and what nobody knows
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+async def test_an_error_for_the_model_means_that_nothing_happened_and_it_may_be_tried_again(turn: int) -> None:
+    bank = Bank()
+    bank.fails = lambda: ToolError("Closed.")
+    await bank.pay("c-1")
+    bank.fails = None
+    again = await bank.pay("c-2", turn=turn)
+
+    assert (again.output, len(bank.paid)) == ("Paid 5.", 1)
+    assert len(set(bank.keys)) == 1  # It is the same effect, tried again.
+
+
+async def test_a_repetition_that_failed_is_not_a_first_time() -> None:
+    bank = Bank()
+    await bank.pay("c-1", turn=1)
+    asked = await bank.pay("c-2", turn=2)
+    await bank.rail.approvals.approve(asked.metadata["approval"], by="customer", who="c")
+    bank.fails = lambda: ToolError("Closed.")
+    await bank.pay("c-2", turn=3)
+    bank.fails = None
+    again = await bank.pay("c-3", turn=9)
+
+    assert (code_of(again), len(bank.paid)) == ("approval_required", 1)
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+async def test_what_nobody_knows_is_never_run_again_by_itself(turn: int) -> None:
+    bank = Bank()
+    bank.fails = lambda: ConnectionError("lost")
+    assert code_of(await bank.pay("c-1")) == "outcome_unknown"
+    bank.fails = None
+
+    assert code_of(await bank.pay("c-1", turn=turn)) == "outcome_unknown"
+    assert code_of(await bank.pay("c-2", turn=turn)) == "outcome_unknown"
+    assert bank.tries == 1
+
+
+async def test_an_idempotent_tool_may_be_run_again_after_an_unknown_outcome() -> None:
+    bank = Bank(idempotent=True)
+    bank.fails = lambda: ConnectionError("lost")
+    await bank.pay("c-1")
+    bank.fails = None
+
+    assert (await bank.pay("c-2", turn=2)).output == "Paid 5."
+    assert len(set(bank.keys)) == 1  # Downstream it is the same request.
+
+
+async def test_an_effect_that_was_done_long_ago_may_be_done_again() -> None:
+    bank = Bank(repeat_window=0.02)
+    await bank.pay("c-1", turn=1)
+    await asyncio.sleep(0.03)
+    again = await bank.pay("c-2", turn=2)
+
+    assert (again.output, len(bank.paid), len(set(bank.keys))) == ("Paid 5.", 2, 2)
+
+
+async def test_a_refused_call_never_enters_the_ledger() -> None:
+    bank = Bank(policy=Policy([Rule.deny("pay", where={"amount": {"above": 10}}), Rule.ask("pay", by="operator")]))
+    await bank.pay("c-1", amount=11)
+    await bank.pay("c-2")
+
+    assert [await bank.book.state(id) for id in ("c-1", "c-2")] == [None, None]
+    assert not bank.heard.of(CallStarted)
+
+
+# The clock
+
+
+@pytest.mark.parametrize("jump", [-1e9, -3600.0, 3600.0, 1e9])
+async def test_a_clock_that_jumps_while_a_call_runs_makes_nothing_run_twice(
+    jump: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verify(arguments: dict[str, Any], context: ToolContext[Any]) -> bool:
+        return False  # It looks too early: the handler is still on its way.
+
+    bank = Bank(concurrency_safe=True, verify=verify)
+    slow = bank.slow = Held()
+    first = asyncio.create_task(bank.pay("c-1"))
+    await slow.begun.wait()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    second = asyncio.create_task(bank.pay("c-2", turn=2))
+    await quiet()
+    slow.go.set()
+
+    assert [(await one).output for one in (first, second)] == ["Paid 5.", "Paid 5."]
+    assert len(bank.paid) == 1
+
+
+@pytest.mark.parametrize(("jump", "code"), [(-3600.0, "approval_required"), (3600.0, "approval_required"), (1e6, None)])
+async def test_a_clock_that_jumps_afterwards_asks_rather_than_repeats(
+    jump: float, code: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = Bank()
+    await bank.pay("c-1")
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+
+    assert code_of(await bank.pay("c-2", turn=2)) == code
+    assert (await bank.pay("c-1", turn=2)).metadata["replayed"] is True
+
+
+# The task of the call
+
+
+@pytest.mark.proves("PH-37")
+async def test_the_task_of_a_call_is_named_after_its_session_and_its_call() -> None:
+    names: list[str] = []
+
+    @tool
+    async def act() -> None:
+        """Act."""
+        task = asyncio.current_task()
+        assert task is not None
+        names.append(task.get_name())
+
+    await Executor([act], policy=ALLOWED).run(call("act", "c-7"), at("s-9"))
+
+    assert "s-9" in names[0]
+    assert "c-7" in names[0]

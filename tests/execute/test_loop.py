@@ -1,0 +1,242 @@
+"""The plain loop: ask, run the calls, give the answers, until the model is done or a budget is."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from handrail import ConfigError, Executor, ToolError, ToolResult, tool
+from handrail.execute.loop import Budget, Done, run_until_done, run_until_done_sync
+from handrail.formats import openai_chat
+from handrail.testing.servers import text, text_and_calls, tool_calls
+from tests.execute.kit import ALLOWED, at
+from tests.execute.providers import PROVIDERS, Provider
+
+
+@tool(read_only=True, concurrency_safe=True)
+async def weather(city: str) -> str:
+    """The weather in a city."""
+    if city == "Atlantis":
+        raise ToolError("There is no such city.")
+    return f"sunny in {city}"
+
+
+@tool(key="what")
+async def book(what: str, people: int = 1) -> dict[str, Any]:
+    """Book something."""
+    return {"booked": what, "people": people}
+
+
+def rail() -> Executor:
+    return Executor([weather, book], policy=ALLOWED)
+
+
+each = pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+
+SCRIPT = [
+    tool_calls(("weather", {"city": "Paris"}), ("weather", {"city": "Rome"})),
+    text_and_calls("Let me book.", ("book", {"what": "table"}), ("weather", {"city": "Atlantis"})),
+    text("Done."),
+]
+
+
+async def play(provider: Provider, way: str, server: Any, **more: Any) -> Done:
+    def step(messages: list[Any], definitions: Sequence[Any]) -> Any:
+        return provider.ask(server, messages, definitions)
+
+    async def step_async(messages: list[Any], definitions: Sequence[Any]) -> Any:
+        return await provider.ask_async(server, messages, definitions)
+
+    given: Any = {"wire": provider.wire, "messages": [provider.user("Plan my evening.")], **more}
+    if way == "sync":
+        return await asyncio.to_thread(run_until_done_sync, step, rail(), at(), **given)
+    return await run_until_done(step_async if way == "async" else step, rail(), at(), **given)
+
+
+@pytest.mark.proves("HC-21", "TC-10")
+@each
+@pytest.mark.parametrize("way", ["async", "sync", "sync step"])
+async def test_a_conversation_runs_until_the_model_answers_in_words(provider: Provider, way: str) -> None:
+    with provider.server(SCRIPT) as server:
+        done = await play(provider, way, server)
+
+    assert done.ended == "done"
+    assert provider.text(done.response) == "Done."
+    assert [one.output for one in done.results] == [
+        "sunny in Paris",
+        "sunny in Rome",
+        {"booked": "table", "people": 1},
+        None,
+    ]
+    assert provider.answers(done.messages) == [one.call_id for one in done.results]
+    assert done.messages[0] == provider.user("Plan my evening.")
+    assert len(server.requests) == 3
+
+
+@pytest.mark.proves("HC-21")
+@each
+async def test_a_collected_stream_is_a_response_too(provider: Provider) -> None:
+    with provider.server(SCRIPT) as server:
+        done = await run_until_done(
+            lambda messages, tools: provider.stream(server, messages, tools),
+            rail(),
+            at(),
+            wire=provider.wire,
+            messages=[provider.user("Plan my evening.")],
+        )
+
+    assert done.ended == "done"
+    assert provider.answers(done.messages) == [one.call_id for one in done.results]
+    assert len(done.results) == 4
+
+
+@each
+async def test_a_next_turn_goes_on_from_the_messages(provider: Provider) -> None:
+    with provider.server([*SCRIPT, text("You are welcome.")]) as server:
+        done = await play(provider, "async", server)
+        again = await play(provider, "async", server, messages=[*done.messages, provider.user("Thanks!")])
+
+    assert provider.text(again.response) == "You are welcome."
+    assert again.messages[: len(done.messages)] == done.messages
+    assert again.results == ()
+
+
+@each
+@pytest.mark.parametrize(
+    ("budget", "ended", "ran", "asked"),
+    [
+        (Budget(steps=1), "steps", 2, 1),
+        (Budget(steps=2), "steps", 4, 2),
+        (Budget(calls=1), "calls", 1, 1),
+        (Budget(calls=3), "calls", 3, 2),
+        (Budget(calls=0), "calls", 0, 1),
+        (Budget(calls=4), "done", 4, 3),
+        (Budget(seconds=1e-9), "seconds", 0, 1),
+    ],
+)
+async def test_a_budget_that_runs_out_leaves_every_call_answered(
+    provider: Provider, budget: Budget, ended: str, ran: int, asked: int
+) -> None:
+    with provider.server([*SCRIPT[:asked], text("All right.")]) as server:
+        done = await play(provider, "async", server, budget=budget)
+        assert done.ended == ended
+        assert len(server.requests) == asked
+        refused = [one for one in done.results if one.error and one.error.code == "rate_limited"]
+        assert len(done.results) - len(refused) == ran
+        assert provider.answers(done.messages) == [one.call_id for one in done.results]
+        # The server takes a history in which every call has its answer, and no other.
+        more = [provider.user("Thanks.")] if ended == "done" else []
+        provider.ask(server, [*done.messages, *more], provider.wire.tools(rail().registry))
+
+
+class Scripted:
+    """A step that answers from a list, in the format of Chat Completions."""
+
+    def __init__(self, *answers: dict[str, Any]) -> None:
+        self.answers = list(answers)
+        self.threads: list[int] = []
+
+    def __call__(self, messages: list[Any], definitions: Sequence[Any]) -> Any:
+        self.threads.append(threading.get_ident())
+        return self.answers.pop(0)
+
+
+def chat(*calls: tuple[str, str, str], content: str | None = None) -> dict[str, Any]:
+    made = [{"id": id, "type": "function", "function": {"name": name, "arguments": text}} for id, name, text in calls]
+    message = {"role": "assistant", "content": content, **({"tool_calls": made} if made else {})}
+    return {"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}
+
+
+def test_in_the_sync_form_the_step_runs_in_the_callers_own_thread() -> None:
+    step = Scripted(chat(("1", "weather", '{"city": "Ulm"}')), chat(content="Done."))
+    done = run_until_done_sync(step, rail(), at(), wire=openai_chat, messages=[])
+
+    assert done.ended == "done"
+    assert set(step.threads) == {threading.get_ident()}
+
+
+async def test_in_the_async_form_a_step_that_blocks_has_a_thread_of_its_own() -> None:
+    step = Scripted(chat(("1", "weather", '{"city": "Ulm"}')), chat(content="Done."))
+    done = await run_until_done(step, rail(), at(), wire=openai_chat, messages=[])
+
+    assert done.ended == "done"
+    assert threading.get_ident() not in step.threads
+
+
+async def test_a_plain_function_may_return_an_awaitable() -> None:
+    async def answer() -> Any:
+        return chat(content="Done.")
+
+    done = await run_until_done(lambda messages, tools: answer(), rail(), at(), wire=openai_chat, messages=[])
+    assert done.ended == "done"
+
+
+def test_the_sync_form_refuses_an_async_step() -> None:
+    async def step(messages: list[Any], definitions: Sequence[Any]) -> Any:
+        return chat(content="Done.")
+
+    coroutines: list[Any] = []
+
+    def remembered(messages: list[Any], definitions: Sequence[Any]) -> Any:
+        coroutines.append(step(messages, definitions))
+        return coroutines[-1]
+
+    with pytest.raises(ConfigError, match="use run_until_done"):
+        run_until_done_sync(remembered, rail(), at(), wire=openai_chat, messages=[])
+    coroutines[0].close()
+
+
+async def test_the_messages_that_came_in_are_left_as_they_were() -> None:
+    messages = [{"role": "user", "content": "Hi."}]
+    done = await run_until_done(Scripted(chat(content="Hi.")), rail(), at(), wire=openai_chat, messages=messages)
+
+    assert len(messages) == 1
+    assert len(done.messages) == 2
+
+
+async def test_a_model_that_asks_for_the_same_again_and_again_is_answered_and_stopped() -> None:
+    answers = [chat((f"{n}", "book", '{"what": "table"}')) for n in range(30)]
+    done = await run_until_done(
+        Scripted(*answers), rail(), at(), wire=openai_chat, messages=[], budget=Budget(steps=10)
+    )
+
+    assert (done.ended, len(done.results)) == ("steps", 10)
+    assert sum("Already done" in one.for_model() for one in done.results) == 9
+
+
+async def test_time_that_runs_out_while_tools_run_ends_the_loop_after_their_answers() -> None:
+    @tool(read_only=True)
+    async def slow() -> str:
+        """Slow."""
+        await asyncio.sleep(0.05)
+        return "done"
+
+    started = time.monotonic()
+    done = await run_until_done(
+        Scripted(chat(("1", "slow", "{}")), chat(content="never")),
+        Executor([slow]),
+        at(),
+        wire=openai_chat,
+        messages=[],
+        budget=Budget(seconds=0.02),
+    )
+
+    assert (done.ended, [one.output for one in done.results]) == ("seconds", ["done"])
+    assert time.monotonic() - started < 30
+
+
+async def test_a_step_that_fails_reaches_the_caller() -> None:
+    def step(messages: list[Any], definitions: Sequence[Any]) -> ToolResult:
+        raise ConnectionError("no model")
+
+    with pytest.raises(ConnectionError):
+        await run_until_done(step, rail(), at(), wire=openai_chat, messages=[])
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"calls": -1}, {"seconds": 0}])
+def test_a_budget_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        Budget(**wrong)

@@ -1,0 +1,220 @@
+"""Calls without consequences: remembered by id, cached where the tool says so, never mixed up."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from handrail import Executor, ToolCall, ToolContext, ToolError, ToolResult, tool
+from handrail.core.events import CallFinished, CallIgnored
+from handrail.execute.reads import REMEMBERED
+from tests.execute.kit import Heard, Held, at, call, code_of, quiet
+
+
+class Counted:
+    """A read that counts how often it really ran."""
+
+    def __init__(self, **options: Any) -> None:
+        self.runs = 0
+
+        async def look(text: str, context: ToolContext[Any]) -> str:
+            """Look."""
+            self.runs += 1
+            return f"{text} {self.runs}"
+
+        self.heard = Heard()
+        self.rail = Executor([tool(name="look", read_only=True, **options)(look)], listeners=[self.heard])
+
+    async def ask(self, text: str, id: str = "c-1", **where: Any) -> ToolResult:
+        return await self.rail.run(call("look", id, text=text), at(**where))
+
+
+@pytest.mark.proves("PH-33")
+async def test_a_call_that_arrives_again_has_the_same_answer_and_is_told_as_ignored() -> None:
+    look = Counted()
+    first, again = await look.ask("a"), await look.ask("a")
+
+    assert (first.output, again.output, look.runs) == ("a 1", "a 1", 1)
+    assert again.metadata["replayed"] is True
+    (ignored,) = look.heard.of(CallIgnored)
+    assert (ignored.reason, ignored.call.id, ignored.session_id) == ("already_executed", "c-1", "s-1")
+    assert len(look.heard.of(CallFinished)) == 1
+
+
+@pytest.mark.proves("PH-32")
+async def test_a_call_that_arrives_while_it_runs_waits_for_the_same_answer() -> None:
+    slow = Held()
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        return await slow()
+
+    heard = Heard()
+    rail = Executor([look], listeners=[heard])
+    both = [asyncio.create_task(rail.run(call("look", response_id="r-1"), at())) for _ in range(2)]
+    await slow.begun.wait()
+    await quiet()
+    slow.go.set()
+
+    assert [(await one).output for one in both] == ["done", "done"]
+    assert slow.runs == 1
+    (ignored,) = heard.of(CallIgnored)
+    assert (ignored.reason, ignored.call.id, ignored.call.response_id) == ("already_pending", "c-1", "r-1")
+
+
+async def test_the_same_id_with_other_arguments_or_another_tool_is_a_clash() -> None:
+    look = Counted()
+
+    @tool(read_only=True)
+    async def other(text: str) -> str:
+        """Another tool."""
+        return "other"
+
+    rail = Executor([look.rail.registry.get("look"), other])
+    await rail.run(call("look", text="a"), at())
+
+    assert code_of(await rail.run(call("look", text="b"), at())) == "duplicate_call"
+    assert code_of(await rail.run(call("other", text="a"), at())) == "duplicate_call"
+    assert (await rail.run(call("other", text="a"), at("s-2"))).output == "other"
+
+
+async def test_the_same_id_of_a_read_and_of_an_effect_is_a_clash_while_both_run() -> None:
+    slow = Held()
+
+    @tool(read_only=True, concurrency_safe=True)
+    async def look() -> str:
+        """Look."""
+        return await slow()
+
+    @tool(concurrency_safe=True)
+    async def act() -> str:
+        """Act."""
+        return "acted"
+
+    from tests.execute.kit import ALLOWED
+
+    rail = Executor([look, act], policy=ALLOWED)
+    looking = asyncio.create_task(rail.run(call("look"), at()))
+    await slow.begun.wait()
+
+    assert code_of(await rail.run(call("act"), at())) == "duplicate_call"
+    slow.go.set()
+    assert (await looking).output == "done"
+
+
+async def test_a_failure_is_not_remembered() -> None:
+    tries: list[int] = []
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        tries.append(1)
+        if len(tries) == 1:
+            raise ToolError("Not yet.")
+        return "seen"
+
+    rail = Executor([look])
+    assert [(await rail.run(call("look"), at())).ok for _ in range(2)] == [False, True]
+
+
+@pytest.mark.proves("PH-D17")
+async def test_what_is_remembered_is_bounded() -> None:
+    look = Counted()
+    for n in range(REMEMBERED + 1):
+        await look.ask("a", f"c-{n}")
+    await look.ask("a", f"c-{REMEMBERED}")
+    assert look.runs == REMEMBERED + 1
+    await look.ask("a", "c-0")  # The oldest one is forgotten.
+
+    assert look.runs == REMEMBERED + 2
+
+
+# The cache
+
+
+@pytest.mark.proves("PH-81")
+async def test_the_same_question_is_answered_again_without_running() -> None:
+    look = Counted(cache_for=60)
+    answers = [await look.ask("a", f"c-{n}") for n in range(3)]
+
+    assert [one.output for one in answers] == ["a 1"] * 3
+    assert [one.metadata.get("cached") for one in answers] == [None, True, True]
+    assert [one.call_id for one in answers] == ["c-0", "c-1", "c-2"]
+    assert look.runs == 1
+
+
+@pytest.mark.proves("PH-81")
+async def test_another_question_and_another_tenant_are_asked_anew() -> None:
+    look = Counted(cache_for=60)
+    await look.ask("a", "c-1", tenant_id="acme")
+    await look.ask("b", "c-2", tenant_id="acme")
+    await look.ask("a", "c-3", tenant_id="globex")
+    await look.ask("a", "c-4", tenant_id=None)
+    assert look.runs == 4
+    await look.ask("a", "c-5", session_id="s-2", tenant_id="acme")
+    assert look.runs == 4
+
+
+async def test_the_order_and_the_spaces_of_arguments_make_no_other_question() -> None:
+    runs: list[int] = []
+
+    @tool(read_only=True, cache_for=60)
+    async def look(a: int, b: int = 2) -> str:
+        """Look."""
+        runs.append(1)
+        return "seen"
+
+    rail = Executor([look])
+    for n, text in enumerate(('{"a":1,"b":2}', '{ "b": 2, "a": 1 }', '{"a":1}')):
+        await rail.run(ToolCall(id=f"c-{n}", name="look", arguments_json=text), at())
+
+    assert len(runs) == 1
+
+
+async def test_two_secrets_are_two_questions() -> None:
+    @tool(read_only=True, cache_for=60)
+    async def balance(pin: SecretStr) -> str:
+        """The balance behind a pin."""
+        return f"of {pin.get_secret_value()}"
+
+    rail = Executor([balance])
+    outputs = [(await rail.run(call("balance", f"c-{pin}", pin=pin), at())).output for pin in ("1111", "2222")]
+
+    assert outputs == ["of 1111", "of 2222"]
+
+
+async def test_a_cached_answer_grows_old_and_a_failure_is_never_cached() -> None:
+    look = Counted(cache_for=0.02)
+    await look.ask("a", "c-1")
+    await asyncio.sleep(0.03)
+    await look.ask("a", "c-2")
+    assert look.runs == 2
+
+    tries: list[int] = []
+
+    @tool(read_only=True, cache_for=60)
+    async def fail() -> None:
+        """Fail."""
+        tries.append(1)
+        raise ToolError("No.")
+
+    rail = Executor([fail])
+    for n in range(2):
+        await rail.run(call("fail", f"c-{n}"), at())
+    assert len(tries) == 2
+
+
+async def test_a_lock_key_that_cannot_be_made_is_an_answer() -> None:
+    def lock(arguments: Any) -> str:
+        raise KeyError("nothing")
+
+    @tool(read_only=True, lock_key=lock)
+    async def look() -> str:
+        """Look."""
+        return "never"
+
+    rail = Executor([look])
+    assert code_of(await rail.run(call("look"), at())) == "tool_execution_failed"
+    assert not rail.running("s-1")
