@@ -9,6 +9,15 @@
     │   └── ToolExecutionError      tool_execution_failed
     ├── ApprovalError               for whoever decides: this approval cannot be given
     ├── StoreError                  for the operator: the database is not the one that it was
+    ├── ProviderError               for the operator: a language model could not be asked, or did not answer
+    │   ├── ProviderKeyError        missing_key, key_refused
+    │   ├── UnknownModelError       unknown_model
+    │   ├── ProviderLimitError      rate_limit              may work later
+    │   ├── ContextTooLongError     context_too_long
+    │   ├── RefusalError            refusal                 the model, or a filter, would not
+    │   ├── BadAnswerError          bad_answer              what came back is not what was asked for
+    │   └── ProviderDownError       unavailable             no connection, a stream that was cut; may work later
+    ├── ModelFileError              for the operator: a model's file cannot be had, or is not what it should be
     └── ConfigError                 for the developer: the program must be changed
         ├── ToolDefinitionError     this cannot be a tool   (also a TypeError)
         │   └── DuplicateToolError  two tools of one name
@@ -157,6 +166,75 @@ class StoreError(HandrailError):
     """The database is there, but it is not the one that it was: its file was deleted, or an entry is gone."""
 
     code = "store_error"
+
+
+class ProviderError(HandrailError):
+    """A language model could not be asked, or did not answer. The message never holds a key."""
+
+    code = "provider_error"
+    retryable: bool = False
+
+    def __init__(
+        self, message: object = "", *, code: str | None = None, status: int | None = None, after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+        self.status = status
+        """What the server answered, where it did."""
+        self.after = after
+        """Seconds after which the provider wants to be asked again, where it says so."""
+
+
+class ProviderKeyError(ProviderError):
+    """There is no key for this provider, or it does not accept the one it got."""
+
+    code = "missing_key"
+
+
+class UnknownModelError(ProviderError):
+    """The provider has no model of this name, or this key may not use it."""
+
+    code = "unknown_model"
+
+
+class ProviderLimitError(ProviderError):
+    """Too many requests, or no more credit."""
+
+    code = "rate_limit"
+    retryable = True
+
+
+class ContextTooLongError(ProviderError):
+    """The conversation does not fit into the model any more."""
+
+    code = "context_too_long"
+
+
+class RefusalError(ProviderError):
+    """The model, or a filter in front of it, would not answer."""
+
+    code = "refusal"
+
+
+class BadAnswerError(ProviderError):
+    """What came back is not what was asked for."""
+
+    code = "bad_answer"
+    retryable = True
+
+
+class ProviderDownError(ProviderError):
+    """The provider could not be reached, failed, or broke off."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class ModelFileError(HandrailError):
+    """A model's file cannot be had, or is not what it should be."""
+
+    code = "model_file_error"
 
 
 class ConfigError(HandrailError):

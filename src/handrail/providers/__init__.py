@@ -1,0 +1,22 @@
+"""Ask a language model: one protocol, one module per API."""
+
+from handrail.providers.messages import AssistantMessage, Message, Native, ToolMessage, UserMessage, shown
+from handrail.providers.provider import Choice, Piece, Prices, Provider, Reply, Request, Stop, TextPiece, Usage
+
+__all__ = [
+    "AssistantMessage",
+    "Choice",
+    "Message",
+    "Native",
+    "Piece",
+    "Prices",
+    "Provider",
+    "Reply",
+    "Request",
+    "Stop",
+    "TextPiece",
+    "ToolMessage",
+    "Usage",
+    "UserMessage",
+    "shown",
+]
