@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import secrets as randomness
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any, Self, TypeVar
 
@@ -238,6 +239,10 @@ class Executor:
         if desk is None:
             return explained(call, None, None, context, observed=False)
         return explained(call, desk.tool, desk.plan, context, observed=self._authoriser.observes(desk.tool))
+
+    def hearing(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:
+        """Have one more listener, to one session, inside a `with` block."""
+        return self._tell.hearing(session_id, listener)
 
     # Cancelling.
 

@@ -145,7 +145,7 @@ def _loop(wire: Wire, definitions: Sequence[Any], messages: Iterable[Any], budge
         most = 0 if late else max(budget.calls - len(results), 0)
         run, left = calls[:most], calls[most:]
         answered: list[ToolResult] = (yield _Run(run)) if run else []
-        answered += [_not_run(call) for call in left]
+        answered += [not_run(call) for call in left]
         history += wire.results(answered, definitions)
         results += answered
         if left and not late:
@@ -157,7 +157,7 @@ def _loop(wire: Wire, definitions: Sequence[Any], messages: Iterable[Any], budge
     return Done(messages=history, response=response, results=tuple(results), ended=ended)
 
 
-def _not_run(call: ToolCall) -> ToolResult:
+def not_run(call: ToolCall) -> ToolResult:
     """The answer to a call that the budget has no room for: it is not run, and it is answered."""
     failure = Failure(code="rate_limited", message="No more tools can be called in this turn. Nothing was done.")
     return ToolResult(error=failure, call_id=call.id, tool_name=call.name)

@@ -2,7 +2,8 @@
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 from handrail.core.context import ToolContext
@@ -17,17 +18,36 @@ Listener = Callable[[Any], object]
 class Teller:
     """Everybody who listens."""
 
-    __slots__ = ("listeners", "slow_after")
+    __slots__ = ("_of_sessions", "heard", "listeners", "slow_after")
 
     def __init__(self, listeners: Iterable[Listener], *, slow_after: float) -> None:
-        self.listeners = tuple(listeners)
+        self.listeners = tuple(map(_listener, listeners))
         self.slow_after = slow_after * 1000
-        for listener in self.listeners:
-            if not callable(listener) or inspect.iscoroutinefunction(listener):
-                raise ConfigError(f"A listener is a plain function that takes an event, not {listener!r}.")
+        self._of_sessions: dict[str, tuple[Listener, ...]] = {}
+        self.heard = bool(self.listeners)
+        """Whether anybody listens."""
+
+    @contextmanager
+    def hearing(self, session_id: str, listener: Listener) -> Generator[None]:
+        """One more listener, to one session, for a while."""
+        mine = _listener(listener)
+        self._of_sessions[session_id] = (*self._of_sessions.get(session_id, ()), mine)
+        self.heard = True
+        try:
+            yield
+        finally:
+            rest = list(self._of_sessions[session_id])
+            rest.remove(mine)
+            self._of_sessions[session_id] = tuple(rest)
+            if not rest:
+                del self._of_sessions[session_id]
+            self.heard = bool(self.listeners or self._of_sessions)
 
     def __call__(self, event: Event) -> None:
-        for listener in self.listeners:
+        listeners = self.listeners
+        if self._of_sessions:
+            listeners += self._of_sessions.get(event.session_id, ())
+        for listener in listeners:
             try:
                 listener(event)
             except KeyboardInterrupt:
@@ -37,12 +57,12 @@ class Teller:
 
     def accepted(self, call: ToolCall, context: ToolContext[Any]) -> None:
         """A call was taken on."""
-        if self.listeners:
+        if self.heard:
             self(CallAccepted(at=time.time(), session_id=context.session_id, tenant_id=context.tenant_id, call=call))
 
     def started(self, call: ToolCall, context: ToolContext[Any]) -> None:
         """A handler is about to run."""
-        if not self.listeners:
+        if not self.heard:
             return
         if context.deps is None and context.agent_id is None:  # Every call comes by here: no more than it needs.
             self(CallStarted(at=time.time(), session_id=context.session_id, tenant_id=context.tenant_id, call=call))
@@ -62,7 +82,7 @@ class Teller:
         self, call: ToolCall, context: ToolContext[Any], result: ToolResult, decision: Decision | None
     ) -> None:
         """A call has its answer."""
-        if self.listeners:
+        if self.heard:
             self(
                 CallFinished(
                     at=time.time(),
@@ -77,7 +97,7 @@ class Teller:
 
     def ignored(self, call: ToolCall, context: ToolContext[Any], reason: str) -> None:
         """A call arrived again, and is not run again."""
-        if self.listeners:
+        if self.heard:
             self(
                 CallIgnored(
                     at=time.time(), session_id=context.session_id, tenant_id=context.tenant_id, call=call, reason=reason
@@ -87,6 +107,12 @@ class Teller:
     def breaker_turned(self, tool: str, state: str) -> None:
         """A tool's breaker changed its state."""
         self(BreakerTurned(at=time.time(), session_id="", tool_name=tool, state=state))
+
+
+def _listener(listener: Listener) -> Listener:
+    if not callable(listener) or inspect.iscoroutinefunction(listener):
+        raise ConfigError(f"A listener is a plain function that takes an event, not {listener!r}.")
+    return listener
 
 
 def _names(deps: Any) -> tuple[str, ...]:

@@ -14,21 +14,23 @@ from handrail.store.database import Database
 from handrail.store.facts import Facts
 from handrail.store.ledger import SqlLedger
 from handrail.store.prepare import prepare
-from handrail.store.tables import approvals, ledger, settings
+from handrail.store.sessions import SqlSessions
+from handrail.store.tables import approvals, ledger, sessions, settings
 
 
 class Store:
     """What an executor is given: `Executor(…, ledger=store.ledger, approvals=store.approvals,
-    listeners=[store.audit])`."""
+    listeners=[store.audit])`; and a conversation: `ChatSession(…, sessions=store.sessions)`."""
 
     def __init__(self, database: Database, *, digest_key: bytes, redactor: Redactor, audit: Audit) -> None:
         self._database = database
         self.ledger = SqlLedger(database, digest_key=digest_key)
         self.approvals = SqlApprovals(database, redactor=redactor)
+        self.sessions = SqlSessions(database)
         self.audit = audit
 
     async def forget(self, *, before: float) -> int:
-        """Delete what was settled, or could be answered, before a moment; how many rows that were.
+        """Delete what was settled, could be answered, or was last said before a moment; how many rows that were.
 
         What runs, and what nobody knows the outcome of, stays. The moment must lie further back than an effect should
         be recognised: what is forgotten can be done again without a question. The audit forgets nothing.
@@ -38,6 +40,7 @@ class Store:
             for statement in (
                 delete(ledger).where(ledger.c.state.in_(("committed", "failed")), ledger.c.settled_at < before),
                 delete(approvals).where(approvals.c.expires_at < before),
+                delete(sessions).where(sessions.c.saved_at < before),
             ):
                 gone += (await connection.execute(statement)).rowcount
         return gone

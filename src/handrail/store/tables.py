@@ -120,3 +120,15 @@ audit: Final = Table(
 )
 """One row for each event; triggers refuse to change or delete one. A writer numbers its rows without gaps, so that one
 that is missing is noticed, and one that is sent again is not written twice."""
+
+sessions: Final = Table(
+    "handrail_sessions",
+    metadata,
+    Column("session_id", String, primary_key=True),
+    Column("tenant_id", String),
+    Column("revision", BigInteger, nullable=False),
+    Column("saved_at", Double, nullable=False),
+    Column("conversation", LargeBinary, nullable=False),
+    Index("handrail_sessions_saved", "saved_at"),
+)
+"""One row for each conversation, as JSON; in bytes, because its words may hold what a database's text cannot."""

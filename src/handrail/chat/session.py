@@ -1,0 +1,240 @@
+"""A conversation with a model that has tools: send, stream, approve, interrupt, save, load."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Self
+
+from msgspec import structs
+
+from handrail.authorize.approvals import Approval
+from handrail.chat.conversation import Conversation
+from handrail.chat.plain import PlainTurn
+from handrail.chat.saving import Sessions
+from handrail.chat.talk import Answer, ChatEvent, Talk, Turn, TurnBudget
+from handrail.core.context import ToolContext
+from handrail.core.text import encodable
+from handrail.errors import ApprovalError, ConfigError
+from handrail.execute.executor import Executor
+from handrail.providers.messages import AssistantMessage, UserMessage
+from handrail.providers.provider import Provider
+
+
+class ChatSession:
+    """One conversation. It owns the history; the executor decides about every call.
+
+    With `sessions`, it is saved before every step that cannot be taken back, so that a process that dies leaves a
+    conversation that another one can go on with.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        executor: Executor,
+        *,
+        context: ToolContext[Any],
+        instructions: str = "",
+        budget: TurnBudget | None = None,
+        turn: Turn | None = None,
+        sessions: Sessions | None = None,
+        conversation: Conversation | None = None,
+    ) -> None:
+        self.provider = provider
+        self.executor = executor
+        self.instructions = instructions
+        self._budget = budget or TurnBudget()
+        self._turn = turn or PlainTurn()
+        self._sessions = sessions
+        self._context = context
+        self._talk: Talk | None = None
+        self._conversation = conversation or Conversation(
+            session_id=context.session_id,
+            tenant_id=context.tenant_id,
+            agent_id=context.agent_id,
+            customer_id=context.customer_id,
+            turn=context.turn,
+        )
+        for name in ("session_id", "tenant_id", "customer_id"):
+            if getattr(context, name) != getattr(self._conversation, name):
+                raise ConfigError(f"This is the conversation of another {name}: it cannot be gone on with here.")
+
+    @classmethod
+    async def load(
+        cls, provider: Provider, executor: Executor, *, context: ToolContext[Any], sessions: Sessions, **options: Any
+    ) -> Self:
+        """Go on with a conversation that was saved; a new one, if there is none under this id.
+
+        The options are those of a new session. Calls that wait for an approval still wait.
+        """
+        found = await sessions.load(context.session_id)
+        return cls(provider, executor, context=context, sessions=sessions, conversation=found, **options)
+
+    @property
+    def conversation(self) -> Conversation:
+        """All that was said, as data."""
+        return self._talk.conversation if self._talk is not None else self._conversation
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn is being played."""
+        return self._talk is not None
+
+    # Turns.
+
+    async def send(self, text: str) -> Answer:
+        """Say something, and wait for the end of the turn."""
+        return await _last(self.stream(text))
+
+    async def go_on(self) -> Answer:
+        """Go on with a turn that stopped: somebody has decided, a provider failed, a budget ran out."""
+        return await _last(self.stream_on())
+
+    def send_sync(self, text: str) -> Answer:
+        """`send` for a caller that has no event loop."""
+        return self.executor.wait_for(self.send(text))
+
+    def go_on_sync(self) -> Answer:
+        """`go_on` for a caller that has no event loop."""
+        return self.executor.wait_for(self.go_on())
+
+    async def stream(self, text: str) -> AsyncGenerator[ChatEvent]:
+        """Say something, and hear the turn as it happens: words, calls, progress, questions, results; last, an
+        `Answer`."""
+        talk = self._begin()
+        try:
+            if talk.conversation.unanswered:
+                # What was decided meanwhile is done now; what is still open stays undone, and the model is told so.
+                async with aclosing(talk.answer()) as events:
+                    async for event in events:
+                        yield event
+                await talk.close_questions()
+            await talk.change(talk.conversation.with_messages(UserMessage(text=encodable(text))))
+            async for event in self._played(talk):
+                yield event
+        finally:
+            self._end(talk)
+
+    async def stream_on(self) -> AsyncGenerator[ChatEvent]:
+        """`go_on`, as it happens."""
+        talk = self._begin()
+        try:
+            if not talk.conversation.unanswered and _is_at_rest(talk.conversation):
+                raise ConfigError("There is nothing to go on with: send() something.")
+            async for event in self._played(talk):
+                yield event
+        finally:
+            self._end(talk)
+
+    async def _played(self, talk: Talk) -> AsyncGenerator[ChatEvent]:
+        if talk.conversation.handed_over:
+            talk.ended = "handed_over"
+        else:
+            async for event in self._turn.play(talk):
+                yield event
+        await talk.forget_brief()
+        yield talk.finished()
+
+    def _begin(self) -> Talk:
+        if self._talk is not None:
+            raise ConfigError("This conversation is in the middle of a turn: wait for its end, or interrupt() it.")
+        turn = self._conversation.turn + 1
+        self._talk = Talk(
+            structs.replace(self._conversation, turn=turn),
+            provider=self.provider,
+            executor=self.executor,
+            context=structs.replace(self._context, turn=turn),
+            instructions=self.instructions,
+            budget=self._budget,
+            save=self._saved,
+        )
+        return self._talk
+
+    def _end(self, talk: Talk) -> None:
+        self._conversation = talk.conversation
+        self._talk = None
+
+    def interrupt(self) -> None:
+        """Stop the turn that is being played: the model's words end here, and each call as its tool wants it."""
+        if self._talk is not None:
+            self._talk.interrupt()
+
+    # Approvals of the person in the conversation.
+
+    async def approvals(self) -> list[Approval]:
+        """The questions of this conversation that are open, the operator's among them."""
+        return await self.executor.approvals.pending(session_id=self._context.session_id)
+
+    async def approve(self, token: str) -> None:
+        """The person in the conversation says yes to exactly this. It is done when the conversation goes on."""
+        await self._check(token)
+        await self.executor.approvals.approve(token, by="customer", who=self._who)
+
+    async def deny(self, token: str, *, reason: str = "") -> None:
+        """The person in the conversation says no."""
+        await self._check(token)
+        await self.executor.approvals.deny(token, by="customer", who=self._who, reason=reason)
+
+    async def _check(self, token: str) -> None:
+        if not any(one.token == token for one in await self.approvals()):
+            raise ApprovalError("No such question is open in this conversation.")
+
+    @property
+    def _who(self) -> str:
+        return self._context.customer_id or "customer"
+
+    # A person instead of the agent.
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether a person has taken over: what is sent is kept, and the model is not asked."""
+        return self.conversation.handed_over
+
+    def say(self, text: str) -> None:
+        """What the person who has taken over says in the agent's place."""
+        self._change(self._conversation.with_messages(AssistantMessage(text=encodable(text))))
+
+    def hand_back(self) -> None:
+        """The agent talks again."""
+        self._change(structs.replace(self._conversation, handed_over=False))
+
+    def _change(self, conversation: Conversation) -> None:
+        if self._talk is not None:
+            raise ConfigError("This conversation is in the middle of a turn: wait for its end.")
+        self._conversation = conversation
+
+    # Saving.
+
+    async def save(self) -> None:
+        """Save the conversation now; during a turn, that happens by itself."""
+        if self._sessions is None:
+            raise ConfigError(
+                "This conversation has nowhere to be saved: ChatSession(…, sessions=FileSessions('dir'))."
+            )
+        if self._talk is None:
+            self._conversation = await self._saved(self._conversation)
+
+    async def _saved(self, conversation: Conversation) -> Conversation:
+        if self._sessions is None:
+            return conversation
+        after = structs.replace(conversation, revision=conversation.revision + 1)
+        saving = asyncio.ensure_future(self._sessions.save(after))
+        try:
+            await asyncio.shield(saving)
+        except asyncio.CancelledError:
+            await asyncio.wait([saving])  # Half saved is not a state: the revision here is the one that is there.
+            if not saving.cancelled() and saving.exception() is None and self._talk is not None:
+                self._talk.conversation = after
+            raise
+        return after
+
+
+async def _last(events: AsyncGenerator[ChatEvent]) -> Answer:
+    async with aclosing(events) as every:
+        async for event in every:
+            if isinstance(event, Answer):
+                return event
+    raise AssertionError("a turn ended without an answer")
+
+
+def _is_at_rest(conversation: Conversation) -> bool:
+    return not conversation.messages or isinstance(conversation.messages[-1], AssistantMessage)
