@@ -69,6 +69,15 @@ def encoded(conversation: Conversation) -> bytes:
     return msgspec.json.encode(conversation)
 
 
+def is_storable(value: object) -> bool:
+    """Whether a value can be part of what is saved."""
+    try:
+        msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
 class _Versioned(Struct):
     version: int = VERSION
 

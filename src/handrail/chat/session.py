@@ -109,8 +109,9 @@ class ChatSession:
                         yield event
                 await talk.close_questions()
             await talk.change(talk.conversation.with_messages(UserMessage(text=encodable(text))))
-            async for event in self._played(talk):
-                yield event
+            async with aclosing(self._played(talk)) as events:
+                async for event in events:
+                    yield event
         finally:
             self._end(talk)
 
@@ -120,8 +121,9 @@ class ChatSession:
         try:
             if not talk.conversation.unanswered and _is_at_rest(talk.conversation):
                 raise ConfigError("There is nothing to go on with: send() something.")
-            async for event in self._played(talk):
-                yield event
+            async with aclosing(self._played(talk)) as events:
+                async for event in events:
+                    yield event
         finally:
             self._end(talk)
 
@@ -129,8 +131,9 @@ class ChatSession:
         if talk.conversation.handed_over:
             talk.ended = "handed_over"
         else:
-            async for event in self._turn.play(talk):
-                yield event
+            async with aclosing(self._turn.play(talk)) as events:
+                async for event in events:
+                    yield event
         await talk.forget_brief()
         yield talk.finished()
 

@@ -4,21 +4,23 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 
 from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approval
-from handrail.chat.conversation import Conversation
+from handrail.chat.conversation import Conversation, is_storable
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, CallStarted, Event, Progress
+from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import BadAnswerError, ConfigError
 from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget, not_run
+from handrail.formats.incoming import unfinished
 from handrail.providers.messages import AssistantMessage, ToolMessage, shown
 from handrail.providers.provider import Choice, Provider, Reply, Request, Stop, TextPiece, Usage
 
@@ -62,7 +64,7 @@ ChatEvent: TypeAlias = TextPiece | CallStarted | Progress | CallFinished | Appro
 class Turn(Protocol):
     """A way to play one turn."""
 
-    def play(self, talk: "Talk") -> AsyncIterator[ChatEvent]:
+    def play(self, talk: "Talk") -> AsyncGenerator[ChatEvent]:
         """Bring the conversation to where the next word is the person's."""
         ...
 
@@ -151,8 +153,9 @@ class Talk:
         async with aclosing(self._feed(pump, queue, interruptible=True)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, TextPiece):
-                    self._said += piece.text
-                    yield piece
+                    words = TextPiece(text=encodable(piece.text))
+                    self._said += words.text
+                    yield words
                 else:
                     self.reply = self._fresh(cast(Reply, piece))
         if self.reply is not None:
@@ -183,15 +186,20 @@ class Talk:
         response_id = reply.id or f"response-{turn}-{step}"
         calls: list[ToolCall] = []
         for call in reply.calls:
-            call_id = call.id
+            call_id = encodable(call.id)
             for number in itertools.count(1):
                 if call_id and call_id not in used:
                     break
-                call_id = f"{call.id or 'call'}-{turn}-{step}-{number}"
+                call_id = f"{encodable(call.id) or 'call'}-{turn}-{step}-{number}"
             used.add(call_id)
-            calls.append(structs.replace(call, id=call_id, response_id=call.response_id or response_id))
-        renamed = any(one.id != other.id for one, other in zip(calls, reply.calls, strict=True))
-        return structs.replace(reply, calls=tuple(calls), id=response_id, native=None if renamed else reply.native)
+            arguments, name = call.arguments_json, encodable(call.name)
+            if (whole := encodable(arguments)) != arguments:  # Half a character: nothing that is mended here may run.
+                arguments = unfinished(whole)
+            given = {"id": call_id, "name": name, "arguments_json": arguments}
+            calls.append(structs.replace(call, response_id=call.response_id or response_id, **given))
+        same = all(one.id == other.id for one, other in zip(calls, reply.calls, strict=True))
+        native = reply.native if same and is_storable(reply.native) else None
+        return structs.replace(reply, calls=tuple(calls), id=response_id, native=native, text=encodable(reply.text))
 
     async def answer(self) -> AsyncGenerator[ChatEvent]:
         """Have the calls answered that have no answer yet; what happens to them, as it happens."""

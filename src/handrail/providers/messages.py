@@ -5,7 +5,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.text import encodable
+from handrail.core.values import Failure, ToolCall, ToolResult
 
 
 class Native(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -42,6 +43,7 @@ Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage
 
 def shown(result: ToolResult) -> ToolResult:
     """A result reduced to what the model is shown of it, which is what a history keeps."""
-    if result.error is not None:
-        return ToolResult(error=result.error, call_id=result.call_id, tool_name=result.tool_name)
+    if (error := result.error) is not None:
+        words = Failure(code=encodable(error.code), message=encodable(error.message), retryable=error.retryable)
+        return ToolResult(error=words, call_id=result.call_id, tool_name=result.tool_name)
     return ToolResult(output=result.for_model(), call_id=result.call_id, tool_name=result.tool_name)

@@ -1,0 +1,151 @@
+"""Interrupting a turn, or leaving it: whatever was begun is told truthfully, and the history stays whole."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from handrail import Executor, Policy, Rule, tool
+from handrail.chat import Answer, ChatSession
+from handrail.core.events import CallStarted
+from handrail.providers import AssistantMessage, Piece, Reply, Request, TextPiece, ToolMessage, UserMessage
+from handrail.testing.servers import tool_calls
+from tests.chat.desk import Bank, at, chat
+from tests.execute.kit import Held, code_of
+
+ALLOWED = Policy([Rule.allow("*")])
+
+
+class Slow:
+    """A provider that says a few words, waits, and says more when it is told."""
+
+    name = "slow:model"
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.closed = 0
+
+    async def ask(self, request: Request) -> Reply:
+        raise NotImplementedError
+
+    async def stream(self, request: Request) -> AsyncGenerator[Piece]:
+        try:
+            yield TextPiece(text="I will ")
+            await self.go.wait()
+            yield TextPiece(text="do it.")
+            yield Reply(text="I will do it.")
+        finally:
+            self.closed += 1
+
+
+async def test_an_interrupted_answer_ends_where_it_was_and_the_conversation_goes_on() -> None:
+    provider = Slow()
+    session = ChatSession(provider, Executor(), context=at(Bank()))
+    events: list[Any] = []
+    async for event in session.stream("Go."):
+        events.append(event)
+        if isinstance(event, TextPiece):
+            session.interrupt()
+
+    assert isinstance(events[-1], Answer)
+    assert (events[-1].ended, events[-1].text) == ("interrupted", "I will ")
+    assert provider.closed == 1
+    assert session.conversation.messages == (UserMessage(text="Go."), AssistantMessage(text="I will "))
+    provider.go.set()
+    assert (await session.send("Go on.")).text == "I will do it."
+
+
+@pytest.mark.parametrize(
+    ("on_interrupt", "code", "ended"),
+    [("cancel", "outcome_unknown", 0), ("finish", None, 1), ("uninterruptible", None, 1)],
+)
+async def test_calls_are_interrupted_each_as_its_tool_wants_it(on_interrupt: Any, code: str | None, ended: int) -> None:
+    held = Held()
+
+    @tool(on_interrupt=on_interrupt)
+    async def work() -> str:
+        """Work."""
+        return await held()
+
+    session = chat([tool_calls(("work", {})), "Next."], rail=Executor([work], policy=ALLOWED))
+    sending = asyncio.create_task(session.send("Go."))
+    await asyncio.wait_for(held.begun.wait(), 20)
+    session.interrupt()
+    held.go.set()
+    answer = await asyncio.wait_for(sending, 20)
+
+    assert answer.ended == "interrupted"
+    assert [code_of(one) for one in answer.results] == [code]
+    assert held.ended == ended
+    assert isinstance(session.conversation.messages[-1], ToolMessage)
+    assert (await session.send("What now?")).text == "Next."
+
+
+async def test_an_interruption_before_the_calls_begin_leaves_them_undone() -> None:
+    bank = Bank()
+    session = chat([tool_calls(("balance", {})), "Next."], bank)
+    seen = 0
+    async for event in session.stream("Go."):
+        if isinstance(event, CallStarted):
+            seen += 1
+            session.interrupt()
+    assert seen == 1
+    assert session.conversation.unanswered == ()
+
+
+def test_interrupting_nothing_does_nothing() -> None:
+    session = chat([])
+    session.interrupt()
+    assert not session.busy
+
+
+async def test_leaving_a_stream_in_the_middle_closes_it() -> None:
+    provider = Slow()
+    session = ChatSession(provider, Executor(), context=at(Bank()))
+    async with aclosing(session.stream("Go.")) as events:
+        await anext(events)
+
+    assert provider.closed == 1
+    assert not session.busy
+    assert session.conversation.messages == (UserMessage(text="Go."),)
+
+
+async def test_a_caller_that_is_cancelled_while_a_call_runs_finds_its_answer_later() -> None:
+    held = Held()
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return await held()
+
+    session = chat([tool_calls(("work", {})), "Done."], rail=Executor([work], policy=ALLOWED))
+    sending = asyncio.create_task(session.send("Go."))
+    await asyncio.wait_for(held.begun.wait(), 20)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+
+    assert [one.name for one in session.conversation.unanswered] == ["work"]
+    held.go.set()
+    answer = await asyncio.wait_for(session.go_on(), 20)
+    assert (answer.text, held.runs) == ("Done.", 1)
+    assert len(answer.results) == 1
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_caller_that_leaves_at_any_moment_leaves_a_history_that_goes_on(steps: int) -> None:
+    bank = Bank()
+    rail = Executor([*chat([], bank).executor.registry], policy=ALLOWED)
+    session = chat([tool_calls(("balance", {}), ("pay", {"amount": 5})), "Done.", "Done."], bank, rail=rail)
+    sending = asyncio.create_task(session.send("Go."))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.wait([sending])
+
+    assert not session.busy
+    await asyncio.wait_for(session.send("And?"), 20)
+    assert session.conversation.unanswered == ()
+    assert len(bank.paid) <= 1
