@@ -76,6 +76,18 @@ async def test_a_question_is_still_open_after_a_restart(
     assert (answer.text, bank.paid, bank.reads) == ("Paid.", [5], 1)
 
 
+async def test_a_question_in_a_file_is_open_again_after_a_restart(tmp_path: Path) -> None:
+    sessions, bank = FileSessions(tmp_path), Bank()
+    await chat([tool_calls(("balance", {}), ("pay", {"amount": 5}))], bank, sessions=sessions).send("Pay 5.")
+    rail = Executor([balance, pay])
+    session = await ChatSession.load(ScriptedProvider(["Paid."]), rail, context=at(bank), sessions=sessions)
+
+    (question,) = await session.approvals()
+    assert (question.tool, question.arguments, bank.paid) == ("pay", {"amount": 5}, [])
+    await session.approve(question.token)
+    assert ((await session.go_on()).text, bank.paid, bank.reads) == ("Paid.", [5], 1)
+
+
 async def test_whoever_saves_an_older_state_is_refused_and_overwrites_nothing(kept: Any) -> None:
     await chat(["One."], sessions=kept).send("a")
     first, second = [

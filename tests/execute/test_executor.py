@@ -364,3 +364,39 @@ async def test_a_handler_may_raise_or_return_a_result_of_its_own() -> None:
     assert (good.output, good.metadata["by"], good.context, good.call_id) == ({"order": "o-1"}, "desk", ["kept"], "c-1")
     assert bad.error is not None
     assert (bad.error.code, bad.error.message, bad.error.retryable) == ("closed", "It is closed.", True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "asks"),
+    [
+        (call("pay", amount=5), True),
+        (call("pay", amount="x"), False),
+        (call("pay", amount=500), False),
+        (call("look"), False),
+        (call("nothing"), False),
+    ],
+)
+async def test_a_question_can_be_asked_without_running_anything(wanted: ToolCall, asks: bool) -> None:
+    ran: list[str] = []
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        ran.append("pay")
+        return "paid"
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        ran.append("look")
+        return "seen"
+
+    rail = Executor([pay, look], policy=Policy([Rule.deny("pay", where={"amount": {"above": 100}})]))
+    token = await rail.question(wanted, at(turn=1))
+
+    assert [one.token for one in await rail.approvals.pending()] == ([token] if asks else [])
+    assert ran == []
+    if token is not None:
+        await rail.approvals.approve(token, by="customer", who="ann")
+        assert await rail.question(wanted, at(turn=2)) is None
+        assert (await rail.run(wanted, at(turn=2))).ok

@@ -67,7 +67,11 @@ class ChatSession:
         The options are those of a new session. Calls that wait for an approval still wait.
         """
         found = await sessions.load(context.session_id)
-        return cls(provider, executor, context=context, sessions=sessions, conversation=found, **options)
+        session = cls(provider, executor, context=context, sessions=sessions, conversation=found, **options)
+        then = structs.replace(context, turn=session.conversation.turn)
+        for call in session.conversation.unanswered:  # Where approvals are not kept, the questions are asked anew.
+            await executor.question(call, then)
+        return session
 
     @property
     def conversation(self) -> Conversation:

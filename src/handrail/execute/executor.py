@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from msgspec import structs
 
 from handrail.authorize.approvals import Approvals, MemoryApprovals
-from handrail.authorize.authoriser import Authoriser, Mode
+from handrail.authorize.authoriser import Authoriser, Mode, Refusal
 from handrail.authorize.limits import Breaker, RateLimit
 from handrail.authorize.policy import Policy
 from handrail.authorize.secrets import Reference, Secrets
@@ -19,7 +19,7 @@ from handrail.core.context import ToolContext
 from handrail.core.redact import Redactor
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
-from handrail.errors import ConfigError, ToolNotFoundError
+from handrail.errors import ConfigError, ToolError, ToolNotFoundError
 from handrail.execute import answers, hooks
 from handrail.execute.adopt import Adopted
 from handrail.execute.cancel import Cancelled, Interruptions
@@ -111,7 +111,9 @@ class Executor:
             approval_seconds=approval_seconds,
         )
         identities = Identities(books.digest_key)
-        permission = Permission(authoriser=self._authoriser, hooks=self._hooks, identities=identities)
+        self._permission = permission = Permission(
+            authoriser=self._authoriser, hooks=self._hooks, identities=identities
+        )
         handlers = Handlers(
             threads=self._threads, outputs=outputs, secrets=Secrets(secrets or {}), retry=retry or Retry()
         )
@@ -239,6 +241,23 @@ class Executor:
         if desk is None:
             return explained(call, None, None, context, observed=False)
         return explained(call, desk.tool, desk.plan, context, observed=self._authoriser.observes(desk.tool))
+
+    async def question(self, call: ToolCall, context: ToolContext[Any]) -> str | None:
+        """Ask whoever has to agree to a call, as running it would, without running it: the token of the open question.
+
+        None if there is none: the call needs nobody, is refused, or was decided about already.
+        """
+        desk = self._desks.get(call.name)
+        if desk is None:
+            return None
+        try:
+            value = desk.tool.parse(call.arguments_json)
+            await self._permission.of(desk, call, value, lambda: desk.tool.dump(value), context)
+        except Refusal as refusal:
+            return refusal.result.metadata.get("approval")
+        except ToolError:
+            return None
+        return None
 
     def hearing(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:
         """Have one more listener, to one session, inside a `with` block."""
