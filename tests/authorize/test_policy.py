@@ -206,3 +206,14 @@ def test_arguments_are_only_made_for_a_rule_that_looks_at_them() -> None:
 def test_what_would_hold_for_nothing_is_refused_when_it_is_written(make: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make()
+
+
+def test_a_plan_knows_every_decision_that_its_tool_can_come_to() -> None:
+    def effects(*rules: Rule) -> list[str]:
+        return [one.effect for one in Policy(rules).plan(made()).possible()]
+
+    above = Rule.deny("pay", where={"amount": {"above": 100}})
+    assert effects() == ["ask"]
+    assert effects(above) == ["deny", "ask"]
+    assert effects(Rule.allow("pay"), above) == ["deny", "allow"]
+    assert effects(Rule.deny("pay"), Rule.allow("pay")) == ["deny"]

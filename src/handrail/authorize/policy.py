@@ -169,6 +169,15 @@ class Plan:
                 return one.decision
         return self._default
 
+    def possible(self) -> list[Decision]:
+        """Every decision that a call of the tool can come to."""
+        found: list[Decision] = []
+        for one in self._candidates:
+            found.append(one.decision)
+            if one.constant:
+                return found
+        return [*found, self._default]
+
     def looked_at(self, context: ToolContext[Any], arguments: Mapping[str, Any]) -> list[tuple[Decision, bool]]:
         """Every rule that can concern the tool, in order, with whether it holds for this call."""
         return [(one.decision, one.holds(context, lambda: arguments, self._expected)) for one in self._candidates]

@@ -211,8 +211,11 @@ class ChatSession:
 
     # Saving.
 
-    async def save(self) -> None:
-        """Save the conversation now; during a turn, that happens by itself."""
+    async def save(self, sessions: Sessions | None = None) -> None:
+        """Save the conversation now, and from now on by itself during every turn; here, if a place is named."""
+        if sessions is not None and self._sessions is not sessions:
+            self._change(structs.replace(self._conversation, revision=0))
+            self._sessions = sessions
         if self._sessions is None:
             raise ConfigError(
                 "This conversation has nowhere to be saved: ChatSession(…, sessions=FileSessions('dir'))."

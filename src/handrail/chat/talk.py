@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from handrail.authorize.approvals import Approval
 from handrail.chat.conversation import Conversation, is_storable
 from handrail.core.context import ToolContext
-from handrail.core.events import CallFinished, CallStarted, Event, Progress
+from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, Progress
 from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
@@ -57,7 +57,7 @@ class Answer(Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
 
 
-ChatEvent: TypeAlias = TextPiece | CallStarted | Progress | CallFinished | Approval | Answer
+ChatEvent: TypeAlias = TextPiece | CallStarted | Progress | CallFinished | CallIgnored | Approval | Answer
 """What a streamed turn yields; an `Answer` comes last, and once."""
 
 
@@ -215,7 +215,7 @@ class Talk:
                     async for event in events:
                         if isinstance(event, list):
                             results = [*cast(list[ToolResult], event), *results]
-                        elif isinstance(event, CallStarted | Progress | CallFinished):
+                        elif isinstance(event, CallStarted | Progress | CallFinished | CallIgnored):
                             yield event
             self._response_id = ""
         self._results += results

@@ -1,79 +1,56 @@
-"""A bank's desk: the example that the commands talk to. Nothing here moves real money."""
+"""The desk that a conversation is held at: a file with tools, the bank's unless another is named."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, cast
 
-from handrail.authorize.policy import Policy, Rule
-from handrail.core.context import ToolContext
-from handrail.core.tool import Tool
-from handrail.core.values import Control, ToolResult
-from handrail.define.function import tool
-from handrail.errors import ToolError
+from msgspec import Struct
 
+from handrail.authorize.policy import Policy
+from handrail.errors import ConfigError
+from handrail.registry.registry import ToolRegistry
 
-@dataclass(slots=True, kw_only=True)
-class Bank:
-    """What the tools work on."""
-
-    accounts: dict[str, int] = field(default_factory=lambda: {"savings": 2_400, "current": 310})
-    orders: dict[str, str] = field(default_factory=lambda: {"A-17": "on its way, due tomorrow"})
-    done: list[str] = field(default_factory=list[str])
+_BANK: Final = "bank_desk.py"
 
 
-@tool(read_only=True, concurrency_safe=True)
-async def get_balance(account: Literal["current", "savings"], context: ToolContext[Bank]) -> str:
-    """Look up the balance of one of the customer's accounts.
+class Desk(Struct, frozen=True, kw_only=True):
+    """What a file says that a conversation needs."""
 
-    Args:
-        account: Which account.
-    """
-    return f"{context.deps.accounts[account]} EUR"
-
-
-@tool(read_only=True, concurrency_safe=True)
-async def get_order_status(order_id: str, context: ToolContext[Bank]) -> str:
-    """Look up where an order is.
-
-    Args:
-        order_id: The number of the order, such as A-17.
-    """
-    if order_id not in context.deps.orders:
-        raise ToolError(f"There is no order {order_id!r}. Ask the customer for the number on the confirmation.")
-    return context.deps.orders[order_id]
+    tools: ToolRegistry
+    policy: Policy
+    instructions: str
+    make_deps: Callable[[], Any]
 
 
-@tool(key=("to", "amount"), timeout=10)
-async def transfer(to: str, amount: int, context: ToolContext[Bank]) -> str:
-    """Transfer money from the customer's current account.
-
-    Args:
-        to: The name of the person who gets the money.
-        amount: How much, in whole euros.
-    """
-    bank = context.deps
-    if amount > bank.accounts["current"]:
-        raise ToolError(f"The current account holds only {bank.accounts['current']} EUR.")
-    bank.accounts["current"] -= amount
-    bank.done.append(f"{amount} EUR to {to}")
-    return f"Transferred {amount} EUR to {to}. {bank.accounts['current']} EUR are left."
+def bank_file() -> Path:
+    """The example, which an installed package carries beside this module, and a checkout in `examples`."""
+    beside = Path(__file__).with_name(_BANK)
+    return beside if beside.exists() else Path(__file__).parents[3] / "examples" / _BANK
 
 
-@tool(idempotent=True)
-async def hand_over(reason: str) -> ToolResult:
-    """Hand the conversation over to a person at the desk.
-
-    Args:
-        reason: Why, in a few words.
-    """
-    return ToolResult(output="A person takes over now.", control=Control(mode="manual"))
-
-
-TOOLS: tuple[Tool[..., object], ...] = (get_balance, get_order_status, transfer, hand_over)
-
-POLICY = Policy(
-    [
-        Rule.deny("transfer", where={"amount": {"above": 10_000}}, reason="this desk moves at most 10,000 EUR"),
-        Rule.ask("transfer", by="customer", reason="money leaves the account"),
-        Rule.allow("hand_over"),
-    ]
-)
+def load_desk(path: str | Path | None = None) -> Desk:
+    """Run a file, and take what it defines; it is code, and trusted like any other that is run."""
+    file = Path(path) if path is not None else bank_file()
+    if not file.is_file():
+        raise ConfigError(f"There is no file {file}: name a Python file that defines TOOLS.")
+    given = runpy.run_path(str(file))
+    if "TOOLS" not in given:
+        raise ConfigError(f"{file} defines no TOOLS: a list of functions with @tool, or of anything tool-shaped.")
+    policy, instructions, make_deps = (
+        given.get(name, default) for name, default in (("POLICY", None), ("INSTRUCTIONS", ""), ("make_deps", None))
+    )
+    for name, value, fits in (
+        ("POLICY", policy, policy is None or isinstance(policy, Policy)),
+        ("INSTRUCTIONS", instructions, isinstance(instructions, str)),
+        ("make_deps", make_deps, make_deps is None or callable(make_deps)),
+    ):
+        if not fits:
+            right = {"POLICY": "a Policy", "INSTRUCTIONS": "a str"}.get(name, "a function without arguments")
+            raise ConfigError(f"{name} in {file} is {right}, not {type(value).__name__}.")
+    return Desk(
+        tools=ToolRegistry(given["TOOLS"]),
+        policy=cast(Policy, policy or Policy()),
+        instructions=cast(str, instructions),
+        make_deps=cast(Callable[[], Any], make_deps or (lambda: None)),
+    )

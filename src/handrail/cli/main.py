@@ -1,21 +1,30 @@
 """The commands, and what each takes."""
 
 import argparse
-import asyncio
+import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
 
-from handrail.cli.recorded import play
+from handrail.errors import HandrailError
+
+_COMMANDS: Final = ("chat",)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the number is the exit code."""
     parser = argparse.ArgumentParser(prog="handrail", description="The tool runtime for LLM agents.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    chat = commands.add_parser("chat", help="a conversation with tools at a bank's desk (recorded, offline)")
-    chat.add_argument("--quiet", action="store_true", help="leave out what happens between the lines")
-    given = parser.parse_args(arguments)
-    if given.command is None:
-        parser.print_help()
-        return 2
-    asyncio.run(play(quiet=given.quiet))
-    return 0
+    try:
+        for name in _COMMANDS:
+            import_module(f"handrail.cli.{name}").add(commands)
+        given = parser.parse_args(arguments)
+        if given.command is None:
+            parser.print_help()
+            return 2
+        return given.run(given)
+    except HandrailError as error:
+        print(f"handrail: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
