@@ -1,6 +1,8 @@
 """Calls with consequences: each has a task of the executor's own, which outlives its caller."""
 
 import asyncio
+import sys
+from collections.abc import Coroutine
 from time import perf_counter
 from typing import Any
 from uuid import uuid4
@@ -21,6 +23,20 @@ from handrail.execute.reads import finished
 from handrail.execute.running import Running
 from handrail.execute.schedule import Lanes, Place, around
 from handrail.execute.tell import Teller
+
+
+if sys.version_info >= (3, 12):
+
+    def _owned(line: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        """A task of the executor's own. It takes its first steps at once: a line that need not wait costs no turn of the
+        loop."""
+        return asyncio.Task(line, loop=asyncio.get_running_loop(), name=name, eager_start=True)
+
+else:
+
+    def _owned(line: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        """A task of the executor's own."""
+        return asyncio.get_running_loop().create_task(line, name=name)
 
 
 class Effects:
@@ -70,8 +86,9 @@ class Effects:
         )
         self._tell.accepted(call, context)
         running.on_stuck = lambda: self._give_up(effect)
-        loop = asyncio.get_running_loop()
-        running.line = loop.create_task(self._walk(effect), name=f"handrail:{context.session_id}:{call.id}")
+        running.line = _owned(self._walk(effect), f"handrail:{context.session_id}:{call.id}")
+        if running.answer is not None:  # It had nothing to wait for.
+            return running.answer
         try:
             return await running.promise()
         except asyncio.CancelledError:
@@ -95,6 +112,7 @@ class Effects:
         running = effect.running
         if running.answer is None:  # Else it was given up, and its answer is told already.
             self._running.pop(running.place, None)
+            running.on_stuck = None  # It holds the effect, which holds it: garbage that only a collector would find.
             if running.silent:
                 result = structs.replace(result, metadata={**result.metadata, "silent": True})
             running.resolve(self._told(effect.desk, effect.call, effect.context, result, effect.started, effect))

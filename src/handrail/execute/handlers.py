@@ -39,7 +39,7 @@ class Retry(Struct, frozen=True, kw_only=True):
         return min(self.seconds * 2 ** (attempt - 1), self.most_seconds)
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
+class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     """What a handler came to."""
 
     result: ToolResult

@@ -18,7 +18,7 @@ from handrail.execute.desk import Desk
 from handrail.execute.identity import Identities
 
 
-class Permitted(Struct, frozen=True, kw_only=True):
+class Permitted(Struct, frozen=True, kw_only=True, gc=False):
     """The call may run, with these arguments."""
 
     decision: Decision

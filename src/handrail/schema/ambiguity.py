@@ -5,11 +5,15 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final, cast
 
+import msgspec
+
 from handrail.errors import ToolArgsParseError
 from handrail.schema.faults import no_json
 
 _MOST_DIGITS = 4300
 """What Python converts; the parser that reads the arguments has the same limit."""
+_SHORT: Final = 2_000
+"""Characters: no number in it can have too many digits."""
 
 
 def refuse_ambiguous(text: str) -> None:
@@ -18,7 +22,37 @@ def refuse_ambiguous(text: str) -> None:
     Parsers differ in what they make of both: what was authorised might not be what runs. Read-only tools take the last
     one of two keys.
     """
-    _read(text, _UNAMBIGUOUS)
+    if len(text) > _SHORT or not _is_plain(text):
+        _read(text, _UNAMBIGUOUS)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a short text is certainly unambiguous; one that may not be is read carefully.
+
+    Every string in it has two quotes. If there are no more than the strings that are left after reading account for,
+    no key was dropped in favour of an equal one.
+    """
+    try:
+        return text.count('"') == 2 * _strings(_PLAIN.decode(text))
+    except (msgspec.DecodeError, UnicodeError, RecursionError, _NotFinite):
+        return False
+
+
+class _NotFinite(Exception):
+    """A number is out of range."""
+
+
+def _strings(value: Any) -> int:
+    kind = type(value)
+    if kind is str:
+        return 1
+    if kind is dict:
+        return len(value) + sum(map(_strings, value.values()))
+    if kind is list:
+        return sum(map(_strings, value))
+    if kind is float and not math.isfinite(value):
+        raise _NotFinite
+    return 0
 
 
 def refuse_infinite(text: str) -> None:
@@ -70,6 +104,7 @@ def _bounded(text: str) -> None:
         raise no_json(f"a number has more than {_MOST_DIGITS:,} digits")
 
 
+_PLAIN: Final = msgspec.json.Decoder()
 # Made once: a decoder costs more than most arguments take to read.
 _FINITE: Final = json.JSONDecoder(parse_constant=_not_finite, parse_float=_finite, parse_int=_bounded)
 _UNAMBIGUOUS: Final = json.JSONDecoder(
