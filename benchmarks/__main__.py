@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import definitions, dispatch, harness, imports, peers, plot, report
+from benchmarks import crowd, database, definitions, dispatch, harness, imports, peers, plot, report
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results.json"
@@ -26,10 +26,12 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="the page and the plot from the committed results")
     options = parser.parse_args()
     if options.quick:
-        sys.stdout.write(report.page(measure({"dispatch": 25, "imports": 5, "first": 1, "definitions": 10})))
+        sys.stdout.write(
+            report.page(measure({"dispatch": 25, "imports": 5, "first": 1, "definitions": 10, "database": 100}))
+        )
         return
     if not options.render:
-        results = measure({"dispatch": 200, "imports": 25, "first": 3, "definitions": 50})
+        results = measure({"dispatch": 200, "imports": 25, "first": 3, "definitions": 50, "database": 2000})
         RESULTS.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", "utf-8")
     results = json.loads(RESULTS.read_text("utf-8"))
     PAGE.parent.mkdir(exist_ok=True)
@@ -51,6 +53,10 @@ def measure(rounds: dict[str, int]) -> report.Results:
     imported = imports.measure(rounds=rounds["imports"])
     print("definitions …", file=sys.stderr)
     made_ms, served = definitions.measure(rounds=rounds["definitions"], first_rounds=rounds["first"])
+    print("Postgres …", file=sys.stderr)
+    stored = database.measure(calls=rounds["database"])
+    print("ten thousand calls at once …", file=sys.stderr)
+    crowded = crowd.measure()
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "handrail": version("handrail"),
@@ -75,6 +81,8 @@ def measure(rounds: dict[str, int]) -> report.Results:
             "made_ms": made_ms,
             "served": [asdict(one) for one in served],
         },
+        "database": stored,
+        "crowd": crowded,
     }
 
 

@@ -16,7 +16,8 @@ import pytest
 class PostgresServer:
     """One server on the loopback. Each test makes a database of its own in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, fsync: bool = False) -> None:
+        self._fsync = "on" if fsync else "off"
         self._programs = _programs()
         self._home = Path(tempfile.mkdtemp(prefix="handrail-postgres-"))
         self._names = (f"test_{number}" for number in itertools.count())
@@ -29,7 +30,7 @@ class PostgresServer:
         """Start it, on the port that it had before or on a free one."""
         for attempt in range(5):
             port = self.port or _free_port()
-            settings = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off"}
+            settings = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": self._fsync}
             options = " ".join(f"-c {name}='{value}'" for name, value in settings.items())
             try:
                 self._run("pg_ctl", "-D", "data", "-o", options, "-l", "log", "-w", "-t", "30", "start")
