@@ -11,13 +11,14 @@ import pytest
 from packaging.requirements import Requirement
 
 import handrail
+import handrail.testing
 
 ROOT = Path(__file__).parents[1]
 
 NAMES = {
     *("tool", "build_tool", "as_tool", "LLMFunctionTool", "Tool", "ToolLike"),
     *("ToolContext", "ToolCall", "ToolResult", "Failure", "Control", "Decision"),
-    *("ToolRegistry", "assemble_tool_pool", "Executor", "Policy", "Rule"),
+    *("ToolRegistry", "assemble_tool_pool", "Executor", "Policy", "Rule", "ChatSession"),
     *("HandrailError", "ToolError", "ToolNotFoundError", "ToolArgsParseError", "InvalidArgumentsError"),
     *("PermissionDeniedError", "ToolExecutionError", "ConfigError", "ToolDefinitionError", "ToolBuildError"),
 }
@@ -68,3 +69,18 @@ def test_importing_handrail_loads_none_of_the_optional_packages(code: str) -> No
 def test_importing_handrail_leaves_the_dear_parts_for_later() -> None:
     """`jsonschema_rs` and `docstring_parser` come with the first tool that needs them."""
     assert loaded_by("from handrail import tool") & {"jsonschema_rs", "docstring_parser", "difflib"} == set()
+
+
+def test_importing_the_testing_kit_loads_neither_pytest_nor_an_sdk() -> None:
+    code = "from handrail.testing import *\nassert ScriptedProvider and Cassette and Rail and run_tool"
+
+    assert loaded_by(code) & {"pytest", "_pytest", "openai", "anthropic", "google", "mcp", "sqlalchemy"} == set()
+
+
+def test_the_names_of_the_testing_kit_are_these() -> None:
+    names = ["Cassette", "Rail", "Recorded", "ScriptedProvider", "run_tool", "run_tool_async"]
+
+    assert handrail.testing.__all__ == dir(handrail.testing) == names
+    assert [getattr(handrail.testing, name).__name__ for name in names] == names
+    with pytest.raises(AttributeError, match=r"module 'handrail\.testing' has no attribute 'Casette'"):
+        _ = handrail.testing.Casette

@@ -21,6 +21,7 @@ from handrail.errors import (
 
 if TYPE_CHECKING:
     from handrail.authorize.policy import Policy, Rule
+    from handrail.chat.session import ChatSession
     from handrail.define.build import as_tool, build_tool
     from handrail.define.model import LLMFunctionTool
     from handrail.execute.executor import Executor
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from handrail.registry.registry import ToolRegistry
 
 __all__ = [
+    "ChatSession",
     "ConfigError",
     "Control",
     "Decision",
@@ -59,6 +61,7 @@ __all__ = [
 
 # Loaded on first use, so that `from handrail import tool` stays about as cheap as `import pydantic`.
 _ON_FIRST_USE = {
+    "ChatSession": "handrail.chat.session",
     "Executor": "handrail.execute.executor",
     "LLMFunctionTool": "handrail.define.model",
     "Policy": "handrail.authorize.policy",
