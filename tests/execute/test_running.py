@@ -1,6 +1,7 @@
 """A handler has a deadline, and one that does not stop is answered for."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -206,3 +207,27 @@ async def test_a_handler_may_cancel_its_own_call(read_only: bool, moment: str) -
         assert result.output == "done"
     else:
         assert code_of(result) == ("cancelled" if read_only else "outcome_unknown")
+
+
+async def test_a_handler_that_blocks_the_loop_is_answered_with_what_it_did_and_flagged() -> None:
+    heard = Heard()
+
+    @tool
+    async def blocks() -> str:
+        """Block everything."""
+        time.sleep(0.05)
+        return "done"
+
+    @tool(read_only=True, timeout=0.01)
+    async def waits() -> str:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+        return "never"
+
+    rail = Executor([blocks, waits], policy=ALLOWED, listeners=[heard], timeout=0.02, slow_after=0.01)
+    waiting = asyncio.create_task(rail.run(call("waits", "w"), at("other")))
+    result = await rail.run(call("blocks", "b"), at())
+
+    assert result.output == "done"  # It happened: no timer can make that untrue.
+    assert [one.slow for one in heard.of(CallFinished) if one.call.name == "blocks"] == [True]
+    assert code_of(await waiting) == "tool_timeout"
