@@ -161,7 +161,9 @@ class Conversation:
             return False
         what = f"{approval.tool}({shown_arguments(approval.arguments)})"
         typed = await self._line("allow?", f"{what}  y/N ")
-        if (typed or "").strip().lower() in ("y", "yes"):
+        if typed is None:  # To leave is no decision: the question stays open.
+            return False
+        if typed.strip().lower() in ("y", "yes"):
             await self._session.approve(approval.token)
         else:
             await self._session.deny(approval.token)
