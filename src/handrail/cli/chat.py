@@ -13,13 +13,18 @@ from typing import Any, Final
 
 from handrail.authorize.approvals import Approval
 from handrail.chat import Answer, ChatEvent, ChatSession, FileSessions
+from handrail.cli import model
+from handrail.cli.choose import choose
 from handrail.cli.desk import Desk, load_desk
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, CallIgnored, DecisionMade, Event
 from handrail.core.values import ToolCall
-from handrail.errors import HandrailError, MissingExtraError
+from handrail.errors import HandrailError, MissingExtraError, ModelFileError
 from handrail.execute.executor import Executor
+from handrail.models.cache import held
+from handrail.models.catalogue import CATALOGUE
 from handrail.providers import Provider
+from handrail.providers.embedded import EmbeddedProvider
 
 try:
     from prompt_toolkit import PromptSession
@@ -30,6 +35,9 @@ try:
     from handrail.cli.screen import Screen, shown_arguments, traced
 except ImportError as error:
     raise MissingExtraError(error.name or "rich", extra="cli") from error
+
+DEFAULT: Final = "smollm2-135m"
+EMBEDDING: Final = "minilm"
 
 HELP: Final = """\
 /why     which rule decided about the last call, and why
@@ -55,7 +63,6 @@ def add(commands: Any) -> None:
     parser.add_argument("--session", metavar="NAME", help="go on with a conversation that was saved, or begin it")
     parser.add_argument("--recorded", action="store_true", help="play the recorded conversation")
     parser.add_argument("--quiet", action="store_true", help="leave out what happens between the lines")
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -67,11 +74,29 @@ def run(given: argparse.Namespace) -> int:
             raise SystemExit("handrail chat: this is no terminal, and the recorded conversation is the bank's desk's.")
         asyncio.run(play(desk, screen))
         return 0
-    # Here, because it may have to fetch a model.
-    from handrail.cli.choose import choose  # noqa: PLC0415
-
-    provider = choose(os.environ, name=given.provider, model=given.model)
+    provider = _provider(given)
+    if isinstance(provider, int):
+        return provider
     return asyncio.run(Conversation(desk, provider, screen, name=given.session).hold())
+
+
+def _provider(given: argparse.Namespace) -> Provider | int:
+    """Whoever is talked to; a model that is not on this machine yet is fetched, or the number is the exit code."""
+    missing: list[str] = []
+    try:
+        provider = choose(os.environ, name=given.provider, model=given.model)
+    except ModelFileError:
+        wanted = given.model or os.environ.get("HANDRAIL_MODEL") or DEFAULT
+        if wanted not in CATALOGUE:
+            raise
+        provider, missing = None, [wanted]
+    if provider is None or isinstance(provider, EmbeddedProvider):
+        missing += [] if held(CATALOGUE[EMBEDDING]).complete else [EMBEDDING]
+    if missing:
+        fetched = model.run(argparse.Namespace(action="pull", names=missing, yes=False))
+        if fetched:
+            return fetched
+    return provider or choose(os.environ, name=given.provider, model=given.model)
 
 
 def sessions_directory(env: Mapping[str, str]) -> Path:

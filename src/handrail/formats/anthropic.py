@@ -23,27 +23,27 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _PARAMETER: Final = re.compile(r"[a-zA-Z0-9_.-]+")
 _WHOLE: Final = ("tool_use", "end_turn", "pause_turn")
 """The stop reasons of a message whose last block is complete."""
-_MOST_STRICT: Final = {"strict tools": 20, "optional parameters": 24, "parameters with unions": 16}
+MOST_STRICT: Final = {"strict tools": 20, "optional parameters": 24, "parameters with unions": 16}
 _LOST: Final = "checked here only: "
 
 
 def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ToolParam]":
     """Definitions for `tools=`. A request has a budget for strictness; tools beyond it go out non-strict."""
     definitions = assemble(pool, dialect="anthropic", wire=_wire)
-    spent = dict.fromkeys(_MOST_STRICT, 0)
+    spent = dict.fromkeys(MOST_STRICT, 0)
     for position, definition in enumerate(definitions):
         tool, wired = definitions.behind(definition["name"])
         if wired.loose is None:
             continue
-        cost = _cost(definition["input_schema"])
-        over = [what for what, most in _MOST_STRICT.items() if spent[what] + cost[what] > most]
+        price = cost(definition["input_schema"])
+        over = [what for what, most in MOST_STRICT.items() if spent[what] + price[what] > most]
         if over:
             definitions[position] = {**wired.loose}
-            text = f"goes out non-strict: a request takes at most {_MOST_STRICT[over[0]]} {over[0]}"
+            text = f"goes out non-strict: a request takes at most {MOST_STRICT[over[0]]} {over[0]}"
             true_still = [one for one in definitions.notes if one.tool != tool or not one.text.startswith(_LOST)]
             definitions.notes = (*true_still, Diagnostic(tool=tool, text=text))
         else:
-            spent = {what: spent[what] + cost[what] for what in spent}
+            spent = {what: spent[what] + price[what] for what in spent}
     return definitions
 
 
@@ -86,7 +86,8 @@ def _definition(tool: Tool[..., Any], name: str, renamed: Renamed) -> tuple[dict
     return definition | ({"input_examples": examples} if examples else {}), left_out
 
 
-def _cost(schema: dict[str, Any]) -> dict[str, int]:
+def cost(schema: dict[str, Any]) -> dict[str, int]:
+    """What a strict schema takes of a request's budget."""
     every = [schema, *(child for _, child in subschemas(schema))]
     optional = sum(len(one.get("properties", {})) - len(one.get("required", [])) for one in every)
     unions = sum("anyOf" in one or isinstance(one.get("type"), list) for one in every)

@@ -32,7 +32,7 @@ def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ToolDict]":
 
 def _wire(tool: Tool[..., Any]) -> Wired:
     name, notes = fitted_name(tool.name, allowed=_NAME, limit=64)
-    schema = _without_const(with_properties(plain_object(tool)))
+    schema = without_const(with_properties(plain_object(tool)))
     renamed = fitted_parameters(schema, allowed=_PARAMETER, limit=64)
     definition: dict[str, Any] = {"name": name, "description": with_examples(tool)}
     if schema["properties"]:
@@ -41,11 +41,11 @@ def _wire(tool: Tool[..., Any]) -> Wired:
     return Wired(name=name, definition=definition, decode=renamed.back(None), notes=notes + renamed.notes + unstrict)
 
 
-def _without_const(node: Any) -> Any:
+def without_const(node: Any) -> Any:
     """Gemini knows `enum`, but not `const`."""
     if not isinstance(node, dict):
         return node
-    copy = map_children(cast(dict[str, Any], node), lambda _, child: _without_const(child))
+    copy = map_children(cast(dict[str, Any], node), lambda _, child: without_const(child))
     if "const" in copy:
         copy["enum"] = [copy.pop("const")]
     return copy
@@ -81,6 +81,11 @@ def _call(call: Pieces, position: int) -> ToolCall:
     return ToolCall(id=call.id or own_id, name=call.name, arguments_json=call.text(), response_id=response_id)
 
 
+def is_own(call_id: str) -> bool:
+    """Whether this module made the id up, because the API gave none."""
+    return call_id.startswith(_OWN_ID)
+
+
 def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> "list[ContentDict]":
     """The answers, all in one content; give the definitions if a name had to be changed on the way out."""
     parts: list[Any] = []
@@ -88,7 +93,7 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
         name = definitions.wire_name(one.tool_name) if isinstance(definitions, Definitions) else one.tool_name
         text, failed = rendered(one)
         answer: dict[str, Any] = {"name": name, "response": {"error" if failed else "output": text}}
-        if not one.call_id.startswith(_OWN_ID):
+        if not is_own(one.call_id):
             answer["id"] = one.call_id
         parts.append({"function_response": answer})
     return [{"role": "user", "parts": parts}] if parts else []

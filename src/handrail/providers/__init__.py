@@ -2,6 +2,7 @@
 
 from handrail.providers.messages import AssistantMessage, Message, Native, ToolMessage, UserMessage, shown
 from handrail.providers.provider import Choice, Piece, Prices, Provider, Reply, Request, Stop, TextPiece, Usage
+from handrail.providers.structured import ask_for
 
 __all__ = [
     "AssistantMessage",
@@ -18,5 +19,6 @@ __all__ = [
     "ToolMessage",
     "Usage",
     "UserMessage",
+    "ask_for",
     "shown",
 ]

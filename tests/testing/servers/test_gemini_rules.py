@@ -63,9 +63,28 @@ RIGHT: list[Body] = [
     declare(function(), mode="VALIDATED"),
     ask(tools=[{"googleSearch": {}}, {"function_declarations": [function()]}]),
     declare(*(function(f"f{n}") for n in range(512))),
+    ask(generationConfig={"responseMimeType": "application/json", "responseJsonSchema": schema()}),
 ]
 
 WRONG = [
+    wrong(
+        "schema without its kind",
+        rules.answer_format_is_valid,
+        ask(generationConfig={"responseJsonSchema": schema()}),
+        "needs a response_mime_type of application/json",
+    ),
+    wrong(
+        "two schemas",
+        rules.answer_format_is_valid,
+        ask(generation_config={"response_schema": {"type": "OBJECT"}, "response_json_schema": schema()}),
+        "mutually exclusive",
+    ),
+    wrong(
+        "schema that is none",
+        rules.answer_format_is_valid,
+        ask(generationConfig={"responseMimeType": "application/json", "responseJsonSchema": {"type": "thing"}}),
+        "generationConfig.responseJsonSchema: JSON schema is invalid",
+    ),
     wrong("no key", rules.key_is_sent, ask(), "Method doesn't allow unregistered callers", status=403, headers={}),
     wrong("unknown field", rules.fields_are_known, ask(messages=[]), 'Unknown name "messages": Cannot find field.'),
     wrong(

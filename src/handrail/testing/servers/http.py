@@ -1,6 +1,7 @@
 """The plumbing of the local servers: read a request, have it checked, take the next reply of the script, send it."""
 
 import json
+import re
 import socket
 import sys
 import threading
@@ -83,8 +84,9 @@ def sse(data: object, *, event: str | None = None, newline: str = "\n") -> bytes
 
 
 def dumps(data: object) -> str:
-    """Compact JSON."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    """Compact JSON; half a character, which a careless API may send, is an escape, because UTF-8 has none."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
 class StrictServer:

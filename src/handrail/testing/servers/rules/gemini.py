@@ -141,6 +141,23 @@ def choice_names_a_function(body: Field) -> None:
             raise Refusal(f"allowed_function_names: '{name.text()}' is not the name of a function declaration.")
 
 
+def answer_format_is_valid(body: Field) -> None:
+    """providers.md, SDK versions read: google-genai 3.1 says of `response_json_schema` that "`response_schema` must be
+    omitted, but `response_mime_type` is required", and that keywords beyond its subset may be sent.
+    """
+    config = body.find("generationConfig")
+    schema = config.find("responseJsonSchema") if config else None
+    if config is None or schema is None:
+        return
+    if config.find("responseSchema"):
+        raise Refusal("response_schema and response_json_schema are mutually exclusive.")
+    kind = config.find("responseMimeType")
+    if kind is None or kind.text() != "application/json":
+        raise Refusal("response_json_schema needs a response_mime_type of application/json.")
+    if complaint := is_malformed(schema.members()):
+        raise Refusal(f"* GenerateContentRequest.{bracketed(schema.path)}: {complaint}")
+
+
 RULES = (
     fields_are_known,
     contents_are_there,
@@ -149,6 +166,7 @@ RULES = (
     responses_follow_calls,
     declarations_are_valid,
     choice_names_a_function,
+    answer_format_is_valid,
 )
 
 

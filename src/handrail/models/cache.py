@@ -1,0 +1,93 @@
+"""Where model files are kept on this machine, and which are there."""
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from handrail.errors import ModelFileError
+from handrail.models.catalogue import CATALOGUE, Model, find
+from handrail.models.lock import locked
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """What there is of a model."""
+
+    model: Model
+    directory: Path
+    bytes: int
+    """On the disk, begun downloads among them."""
+    complete: bool
+
+
+def directory(env: Mapping[str, str] | None = None) -> Path:
+    """The directory of all models: `HANDRAIL_CACHE` if it is set, else where this system keeps a user's caches."""
+    env = os.environ if env is None else env
+    if chosen := env.get("HANDRAIL_CACHE"):
+        return Path(chosen).expanduser() / "models"
+    if sys.platform == "win32":
+        return Path(env.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "handrail" / "Cache" / "models"
+    xdg = Path(env.get("XDG_CACHE_HOME") or "")
+    if xdg.is_absolute():  # The specification says that a relative one is ignored.
+        return xdg / "handrail" / "models"
+    caches = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return caches / "handrail" / "models"
+
+
+def held(model: Model, *, root: Path | None = None) -> Held:
+    """What there is of one model. Sizes are compared; hashes were, when the files were fetched."""
+    place = (root or directory()) / model.name
+    files = [path for path in _files(place) if path.name != LOCK]
+    return Held(
+        model=model,
+        directory=place,
+        bytes=sum(map(_size, files)),
+        complete=all(_size(place / file.name) == file.size for file in model.files),
+    )
+
+
+def listed(*, root: Path | None = None, catalogue: Mapping[str, Model] = CATALOGUE) -> tuple[Held, ...]:
+    """Every model of the catalogue, and what there is of it."""
+    return tuple(held(model, root=root) for model in catalogue.values())
+
+
+def located(name: str, *, root: Path | None = None, catalogue: Mapping[str, Model] = CATALOGUE) -> Path:
+    """The directory of a model that is there, whole."""
+    there = held(find(name, catalogue=catalogue), root=root)
+    if not there.complete:
+        raise ModelFileError(
+            f"The model `{name}` is not on this machine ({there.directory}). Fetch it with: handrail model pull {name}"
+        )
+    return there.directory
+
+
+def remove(name: str, *, root: Path | None = None, catalogue: Mapping[str, Model] = CATALOGUE) -> int:
+    """Delete what there is of a model, begun downloads among it; gives back the bytes that were freed."""
+    there = held(find(name, catalogue=catalogue), root=root)
+    if not there.directory.is_dir():
+        return 0
+    with locked(there.directory / LOCK):
+        for path in _files(there.directory):
+            if path.name != LOCK:
+                path.unlink(missing_ok=True)
+    # The lock's file stays where another process may be waiting for it; an empty directory costs nothing.
+    return there.bytes
+
+
+LOCK = ".lock"
+"""The file in a model's directory that whoever changes the directory holds."""
+
+
+def _files(place: Path) -> list[Path]:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return [path for path in place.iterdir() if path.is_file()]
+    return []
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return -1

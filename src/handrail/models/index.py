@@ -1,0 +1,138 @@
+"""The package registry of this machine, as pip is configured to use it, and where in it a wheel is.
+
+pip itself is not used to fetch a wheel: it shows no progress to a program, and begins again where a download broke
+off. So its configuration is read here (the environment, then its files), and the simple index is asked as any
+installer asks it. This package names no registry: where none is configured, pip is asked for its own default.
+"""
+
+import configparser
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import urldefrag, urljoin, urlsplit
+
+from handrail.models.catalogue import Wheel
+from handrail.models.http import Unreachable, read
+
+JSON: Final = "application/vnd.pypi.simple.v1+json"
+LARGEST_PAGE: Final = 32 * 1024 * 1024
+
+
+def indexes(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The addresses of the registries to ask, in order; empty where nothing is configured and there is no pip."""
+    env = os.environ if env is None else env
+    settings = _settings(env)
+    main = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or settings.get("index-url")
+    extra = f"{settings.get('extra-index-url', '')} {env.get('UV_EXTRA_INDEX_URL', '')} {env.get('UV_INDEX', '')}"
+    if main is None and settings.get("no-index", "").lower() not in {"1", "true", "yes", "on"}:
+        main = _default(env)
+    # An index of uv may have a name before its address: name=https://…
+    found = [re.sub(r"^[\w-]+=(?=\w+:)", "", one) for one in f"{main or ''} {extra}".split()]
+    return tuple(dict.fromkeys(found))
+
+
+def find_wheel(wheel: Wheel, index: str, *, env: Mapping[str, str] | None = None) -> str:
+    """The address of a wheel in one registry. Which bytes it must have is pinned here, not believed of the registry."""
+    page = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', wheel.package).lower()}/"
+    where = urlsplit(page)
+    if where.scheme == "file" and not where.path.endswith(".html"):
+        page += "index.html"
+    body, kind, final = read(page, accept=f"{JSON}, text/html;q=0.5", most=LARGEST_PAGE, env=env)
+    for name, link in _links(body, kind):
+        address = urldefrag(urljoin(final, link)).url
+        if name == wheel.filename and urlsplit(address).scheme in {"http", "https", where.scheme}:
+            return _with_credentials(address, index)
+    raise Unreachable(f"it has no {wheel.filename}")
+
+
+def _with_credentials(address: str, index: str) -> str:
+    """Credentials of the index hold for files on its own host, and nowhere else."""
+    there, here = urlsplit(address), urlsplit(index)
+    if "@" in here.netloc and "@" not in there.netloc and here.netloc.rpartition("@")[2] == there.netloc:
+        return there._replace(netloc=here.netloc, scheme=here.scheme).geturl()
+    return address
+
+
+def _links(body: bytes, kind: str) -> Iterator[tuple[str, str]]:
+    """The name and the address of each file that a page of the index lists."""
+    if kind == JSON or kind == "application/json":
+        try:
+            page = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise Unreachable("its page is not JSON") from error
+        files: Any = cast(dict[str, Any], page).get("files") if isinstance(page, dict) else None
+        for file in cast(list[Any], files) if isinstance(files, list) else []:
+            match file:
+                case {"filename": str(name), "url": str(url)}:
+                    yield name, url
+                case _:
+                    pass
+        return
+    parser = _Anchors()
+    parser.feed(body.decode("utf-8", "replace"))
+    for link in parser.found:
+        yield urlsplit(link).path.rpartition("/")[2], link
+
+
+class _Anchors(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.found += [value for name, value in attrs if name == "href" and value]
+
+
+def _settings(env: Mapping[str, str]) -> dict[str, str]:
+    """What pip's files and its environment say, the later over the earlier, as pip reads them."""
+    settings: dict[str, str] = {}
+    for file in _files(env):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(file, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError, OSError):
+            continue  # pip will say so; another file, or the default, may still do.
+        for section in ("global", "install", "download"):
+            if parser.has_section(section):
+                settings.update(parser.items(section))
+    for option in ("index-url", "extra-index-url", "no-index"):
+        if value := env.get(f"PIP_{option.replace('-', '_').upper()}"):
+            settings[option] = value
+    return settings
+
+
+def _files(env: Mapping[str, str]) -> list[Path]:
+    chosen = env.get("PIP_CONFIG_FILE")
+    if chosen == os.devnull:
+        return []
+    home = Path(env.get("HOME") or Path.home())
+    if sys.platform == "win32":
+        files = [Path(env.get("PROGRAMDATA", "C:\\ProgramData")) / "pip" / "pip.ini", home / "pip" / "pip.ini"]
+        files += [Path(env["APPDATA"]) / "pip" / "pip.ini"] if "APPDATA" in env else []
+        return [*files, Path(sys.prefix) / "pip.ini", *([Path(chosen)] if chosen else [])]
+    files = [Path(one) / "pip" / "pip.conf" for one in env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":") if one]
+    files += [Path("/Library/Application Support/pip/pip.conf")] if sys.platform == "darwin" else []
+    files += [Path("/etc/pip.conf"), home / ".pip" / "pip.conf"]
+    files += [home / "Library/Application Support/pip/pip.conf"] if sys.platform == "darwin" else []
+    files += [Path(env.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"]
+    return [*files, Path(sys.prefix) / "pip.conf", *([Path(chosen)] if chosen else [])]
+
+
+def _default(env: Mapping[str, str]) -> str | None:
+    """The registry that pip uses when it is told of none, as its help says."""
+    command = [sys.executable, "-m", "pip", "download", "--help"]
+    try:
+        said = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=True, env={**env, "COLUMNS": "1000"}
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"--index-url <url>[^(]*\(default (https://[^\s)]+)\)", said)
+    return found[1] if found else None

@@ -1,0 +1,54 @@
+"""A file that one process holds at a time; the system lets go of it when the process ends, however it ends."""
+
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+
+@contextmanager
+def locked(path: Path, *, waiting: Callable[[], object] | None = None) -> Generator[None]:
+    """Hold the file; `waiting` is called once if somebody else does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        told = False
+        while not _try(file.fileno()):
+            if waiting is not None and not told:
+                waiting()
+            told = True
+            time.sleep(0.2)  # What waits for here takes seconds to minutes, and a blocking wait cannot be interrupted.
+        try:
+            yield
+        finally:
+            _release(file.fileno())
+
+
+if sys.platform == "win32":
+
+    def _try(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def _release(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+
+    def _try(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _release(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

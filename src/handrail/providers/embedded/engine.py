@@ -1,0 +1,177 @@
+"""One GGUF file, loaded into this process by llama.cpp: one question at a time, decoded under a schema."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+from msgspec import Struct
+
+from handrail.core.text import encodable
+from handrail.errors import (
+    ContextTooLongError,
+    MissingExtraError,
+    ModelFileError,
+    ProviderDownError,
+    ProviderError,
+    shorten,
+)
+from handrail.providers.embedded.constrain import listed, members
+from handrail.providers.provider import Stop, Usage
+
+_COMPACT: Final = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
+"""Asks the decoder for JSON on one line: a small model otherwise spends its tokens on spaces."""
+
+_STOPS: Final[Mapping[str, Stop]] = {"stop": "end", "length": "length"}
+
+
+class Completion(Struct, frozen=True, kw_only=True):
+    """What the model wrote."""
+
+    text: str
+    stop: Stop
+    usage: Usage
+    id: str
+
+
+class Engine:
+    """A model's file and the thread that asks it. The file is loaded with the first question."""
+
+    def __init__(self, file: Path, *, threads: int, context: int) -> None:
+        self.file = file
+        self.context = context
+        self._threads = threads
+        # One worker: the questions of many callers queue up here, and not in the threads that others need.
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="handrail-embedded")
+        self._server: Any = None
+        self._grammar: Callable[[dict[str, Any]], str] | None = None
+
+    async def complete(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        max_tokens: int,
+        schema: dict[str, Any] | None = None,
+        said: Callable[[str], object] | None = None,
+    ) -> Completion:
+        """What the model writes next. `said` gets the words as they come, in another thread."""
+        body: dict[str, Any] = {
+            "messages": [{key: encodable(text) for key, text in one.items()} for one in messages],
+            "max_tokens": max_tokens,
+            "temperature": 0.0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        stop = Event()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._worker, self._complete, body, schema, said, stop
+            )
+        finally:  # A caller that left: the model ends with its next word, and the one who waits is served.
+            stop.set()
+
+    def close(self) -> None:
+        """Give the memory back. A question that is still being answered is answered first."""
+        self._worker.submit(self._unload)
+        self._worker.shutdown(wait=True)
+
+    def _unload(self) -> None:
+        self._server = None
+
+    def _complete(
+        self,
+        body: dict[str, Any],
+        schema: dict[str, Any] | None,
+        said: Callable[[str], object] | None,
+        stop: Event,
+    ) -> Completion:
+        if stop.is_set():
+            return Completion(text="", stop="other", usage=Usage(), id="")
+        server = self._load()
+        heard = _Heard(said, stop)
+        try:
+            if schema is not None and self._grammar is not None:
+                body["grammar"] = self._grammar({**schema, "x-guidance": _COMPACT})
+            server.handle_chat_completions(body, heard.chunk)
+        except (ValueError, RuntimeError) as error:
+            raise ProviderError(f"{self.file.name} cannot be asked this: {shorten(str(error), 300)}") from error
+        return heard.completion(self.file.name)
+
+    def _load(self) -> Any:
+        if self._server is not None:
+            return self._server
+        try:
+            llama: Any = import_module("xllamacpp")
+        except ImportError as error:
+            raise MissingExtraError("xllamacpp", extra="embedded") from error
+        parameters = llama.CommonParams()
+        parameters.verbosity = 0
+        parameters.model.path = str(self.file)
+        parameters.n_ctx = self.context
+        parameters.n_parallel = 1
+        parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = self._threads
+        parameters.cache_ram_mib = 0  # By itself it would keep 8 GB of old prompts.
+        parameters.warmup = False
+        # It also opens a port on the loopback, which cannot be switched off. Nobody knows the key, so nobody gets in.
+        parameters.api_keys = [secrets.token_urlsafe(32)]
+        parameters.ui = parameters.endpoint_slots = False
+        try:
+            self._server = llama.Server(parameters)
+        except (RuntimeError, ValueError) as error:
+            raise ModelFileError(f"{self.file} cannot be loaded as a model: {shorten(str(error), 300)}") from error
+        self._grammar = llama.json_schema_to_grammar
+        return self._server
+
+
+class _Heard:
+    """The pieces of an answer, put together."""
+
+    def __init__(self, said: Callable[[str], object] | None, stop: Event) -> None:
+        self._said = said
+        self._stop = stop
+        self._words: list[str] = []
+        self._reason: Any = None
+        self._usage: Mapping[str, Any] = {}
+        self._id = ""
+        self._failure: Mapping[str, Any] | None = None
+
+    def chunk(self, chunk: Any) -> bool:
+        """Take one piece in; true ends the answer. An exception in here would be lost, so there is none."""
+        piece = members(chunk)
+        if failure := members(piece.get("error")):
+            self._failure = failure
+        self._id = str(piece.get("id") or self._id)
+        self._usage = members(piece.get("usage")) or self._usage
+        for choice in map(members, listed(piece.get("choices"))):
+            self._reason = choice.get("finish_reason") or self._reason
+            words = members(choice.get("delta")).get("content")
+            if isinstance(words, str) and words and not self._stop.is_set():
+                self._words.append(words)
+                if self._said is not None:
+                    self._said(words)
+        return self._stop.is_set()
+
+    def completion(self, name: str) -> Completion:
+        """The whole, or why there is none."""
+        if (failure := self._failure) is not None:
+            text = shorten(str(failure.get("message", "")), 300)
+            if failure.get("type") == "exceed_context_size_error":
+                raise ContextTooLongError(f"The conversation does not fit into {name}: {text}.")
+            raise ProviderError(f"{name} did not answer: {text}.")
+        if self._reason is None and not self._stop.is_set():
+            raise ProviderDownError(f"{name} broke off in the middle of its answer.")
+        details = members(self._usage.get("prompt_tokens_details"))
+        return Completion(
+            text=encodable("".join(self._words)),
+            stop=_STOPS.get(str(self._reason), "other"),
+            usage=Usage(
+                input=self._usage.get("prompt_tokens", 0),
+                output=self._usage.get("completion_tokens", 0),
+                cached=details.get("cached_tokens", 0),
+            ),
+            id=self._id,
+        )
