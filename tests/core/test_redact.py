@@ -329,3 +329,9 @@ def test_json_inside_json_is_read_only_so_far_and_hidden_below() -> None:
         text = json.dumps({"a": text}) if isinstance(text, str) else json.dumps(text)
 
     assert CANARY not in REDACTOR.text(text)
+
+
+@pytest.mark.parametrize("number", [4111111111111111, -4111111111111111])
+def test_the_number_of_a_card_is_hidden_whatever_its_sign(number: int) -> None:
+    assert "411111" not in Redactor().text(f'{{"password": "x", "n": {number}}}')
+    assert Redactor().value({"n": number}) == {"n": HIDDEN}

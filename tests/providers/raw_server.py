@@ -14,6 +14,7 @@ from handrail.testing.servers.openai_responses import ResponsesApi
 from handrail.testing.servers.script import Reply
 from tests.providers.kit import Subject
 
+WAIT = b"wait"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
@@ -24,6 +25,8 @@ class RawServer:
     url: str
     hung_up: asyncio.Event = field(default_factory=asyncio.Event)
     """The client has closed the connection."""
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    """What comes after a `WAIT` may be sent."""
 
 
 def events(subject: Subject, reply: Reply) -> list[bytes]:
@@ -55,6 +58,9 @@ async def serving(
             if chunks:
                 writer.write(HEAD % kind)
             for chunk in [*chunks, *([b""] if ends else [])]:
+                if chunk is WAIT:
+                    await found[0].go_on.wait()
+                    continue
                 writer.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
                 await writer.drain()
             await reader.read()

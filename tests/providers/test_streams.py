@@ -10,7 +10,7 @@ from handrail.errors import BadAnswerError, ProviderDownError, ProviderError, Pr
 from handrail.providers import Piece, Reply, Request, TextPiece
 from handrail.testing.servers import error, refusal, text, text_and_calls, tool_calls
 from tests.providers.kit import CHAT, TOOLS, Subject, every_adapter, hello
-from tests.providers.raw_server import events, serving
+from tests.providers.raw_server import WAIT, events, serving
 
 ANSWERS: dict[str, Any] = {
     "words": text("One, two, three."),
@@ -116,6 +116,30 @@ async def test_cancelling_whoever_reads_a_stream_closes_the_connection(subject: 
 
 
 @every_adapter
+async def test_leaving_one_stream_does_not_disturb_another_of_the_same_adapter(subject: Subject) -> None:
+    begun, rest = _halves(events(subject, text("One, two, three.")))
+    async with serving(subject, [*begun, WAIT, *rest], ends=True) as server, subject.at(server) as provider:
+        request = Request(messages=hello())
+        left, kept = provider.stream(request), provider.stream(request)
+        await anext(left)
+        await anext(kept)
+        asked = asyncio.create_task(_pieces(provider))
+        await left.aclose()
+        server.go_on.set()
+        said = [piece async for piece in kept]
+        other, failed = await asked
+
+    assert isinstance(said[-1], Reply)
+    assert (failed, other[-1]) == (None, said[-1])
+
+
+def _halves(sent: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """What holds the first words, and the rest."""
+    begun = next(place for place, event in enumerate(sent, start=1) if b'"One,' in event)
+    return sent[:begun], sent[begun:]
+
+
+@every_adapter
 async def test_a_provider_that_says_nothing_is_given_up_in_time(subject: Subject) -> None:
     async with serving(subject, []) as server, subject.at(server, timeout=0.2) as provider:
         with pytest.raises(ProviderDownError, match="in time"):
@@ -160,6 +184,20 @@ async def test_a_stream_of_nonsense_gives_no_reply(subject: Subject, event: byte
 
     assert pieces == []
     assert isinstance(failed, BadAnswerError | ProviderDownError)
+
+
+async def test_an_empty_reason_with_every_chunk_is_not_the_end() -> None:
+    chunk = {"id": 5, "model": None, "choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": ""}]}
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    sent = [b"data: %s\n\n" % json.dumps(one).encode() for one in (chunk, chunk, last)]
+    async with serving(CHAT, sent[:2], ends=True) as server, CHAT.at(server) as provider:
+        _, failed = await _pieces(provider)
+    async with serving(CHAT, sent, ends=True) as server, CHAT.at(server) as provider:
+        pieces, _ = await _pieces(provider)
+
+    assert isinstance(failed, ProviderDownError)
+    assert isinstance(pieces[-1], Reply)
+    assert (pieces[-1].text, pieces[-1].stop, pieces[-1].id) == ("HiHi", "end", "5")
 
 
 async def test_calls_without_an_id_get_one_each() -> None:

@@ -159,6 +159,30 @@ async def test_the_name_of_a_tool_that_is_gone_still_goes_out_as_the_api_takes_i
     assert json.dumps(with_it).count("wetter_gr") == json.dumps(without).count("wetter_gr") + 1
 
 
+async def test_anthropic_gets_a_definition_of_every_tool_that_was_called_and_is_gone() -> None:
+    history = await _made_by(ANTHROPIC, whole)
+
+    body = await _sent(ANTHROPIC, [*history, *hello("And now?")], tools=[])
+
+    assert [one["name"] for one in body["tools"]] == ["weather"]
+    assert body["tool_choice"] == {"type": "none"}
+
+
+async def test_anthropic_goes_on_with_a_turn_that_it_paused_and_with_no_other() -> None:
+    searched = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+    message = {"id": "msg_1", "role": "assistant", "model": "m", "type": "message"}
+    paused = {**message, "stop_reason": "pause_turn", "content": [{"type": "text", "text": "Hm."}, searched]}
+    done = {**message, "stop_reason": "end_turn", "content": [{"type": "text", "text": "Well."}]}
+    with ANTHROPIC.server([raw(paused), raw(done), text("Very well.")]) as server:
+        async with ANTHROPIC.at(server) as provider:
+            first = await provider.ask(Request(messages=hello()))
+            second = await provider.ask(Request(messages=[*hello(), first.message()]))
+            await provider.ask(Request(messages=[*hello(), second.message()]))
+
+    last = [request.body["messages"][-1]["role"] for request in server.requests]
+    assert last == ["user", "assistant", "user"]
+
+
 ODD_CALLS = {
     "cut off": ToolCall(id="c1", name="weather", arguments_json='{"city": "Ul'),
     "not an object": ToolCall(id="c1", name="weather", arguments_json="[1, 2]"),

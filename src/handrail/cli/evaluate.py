@@ -2,11 +2,12 @@
 
 import argparse
 import asyncio
+import os
 import sys
 from importlib import import_module
 from typing import Any
 
-from handrail.errors import HandrailError
+from handrail.errors import ConfigError, HandrailError
 from handrail.providers.embedded import EmbeddedProvider
 from handrail.providers.provider import Provider
 from handrail.testing.evaluations import Prompt, Score, Scores, Verdict, evaluate, load
@@ -75,8 +76,11 @@ def _some(prompts: tuple[Prompt, ...], limit: int | None) -> list[Prompt]:
 def _chosen(name: str | None, model: str | None) -> Provider:
     if name in (None, "embedded"):
         return EmbeddedProvider(model) if model is not None else EmbeddedProvider()
-    choose: Any = import_module("handrail.cli.choose")
-    return choose.choose(None, name=name, model=model)
+    try:
+        choose: Any = import_module("handrail.cli.choose")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"There is no provider named {name!r} here; the embedded one is.") from error
+    return choose.choose(os.environ, name=name, model=model)
 
 
 class _Progress:

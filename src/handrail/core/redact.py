@@ -178,8 +178,8 @@ class Redactor:
         return HIDDEN if type(plain) is type(value) else self._value(plain, depth + 1)
 
     def _number(self, number: int) -> int | str:
-        # No card has fewer digits, or more.
-        return HIDDEN if 10**12 <= number < 10**19 and is_card(str(number)) else number
+        # No card has fewer digits, or more; and a text has no sign that would keep its digits from being one.
+        return HIDDEN if 10**12 <= abs(number) < 10**19 and is_card(str(abs(number))) else number
 
     # Texts.
 

@@ -201,6 +201,6 @@ def _content(events: Sequence[Any]) -> list[Any]:
                 if (piece := read(delta, name)) is not None:
                     blocks[index][name] = (blocks[index].get(name) or "") + piece
     for index, text in texts.items():
-        if blocks[index].get("type") == "tool_use" and text:
+        if str(blocks[index].get("type")).endswith("tool_use") and text:  # Also a server's own.
             blocks[index]["input"] = object_of(text)
     return [block for _, block in sorted(blocks.items())]

@@ -18,7 +18,7 @@ LONGEST: Final = 256
 class Embedding:
     """The embedding model of the catalogue. It is loaded when it is first used; threads may share one."""
 
-    def __init__(self, *, root: Path | None = None, threads: int = 2, batch: int = 16) -> None:
+    def __init__(self, *, root: Path | None = None, threads: int = 1, batch: int = 16) -> None:
         self._root = root
         self._threads = threads
         self._batch = batch

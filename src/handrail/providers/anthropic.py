@@ -18,6 +18,7 @@ from handrail.providers.provider import Choice, Piece, Prices, Reply, Request, S
 from handrail.providers.shape import Shape, shaped
 from handrail.providers.transcript import (
     BEGINNING,
+    GO_ON,
     NOTHING,
     Answered,
     Heard,
@@ -117,6 +118,8 @@ class AnthropicMessages:
         messages = [message for step in spoken for message in _messages(step)]
         if messages[0]["role"] != "user":
             messages.insert(0, {"role": "user", "content": BEGINNING})
+        if not _is_users_turn(spoken[-1]):
+            messages.append({"role": "user", "content": GO_ON})
         body: dict[str, Any] = {
             **self._options,
             "model": self.model,
@@ -126,6 +129,8 @@ class AnthropicMessages:
         instructions = encodable(request.instructions)
         if definitions:
             body["tools"] = definitions
+        elif used := _used(spoken):
+            body |= {"tools": used, "tool_choice": {"type": "none"}}
         if request.choice != Choice(allowed=request.choice.allowed):
             choice = wire.choice(request.choice.mode, tool=request.choice.tool, definitions=definitions)
             body |= {"tool_choice": choice} if definitions else {}
@@ -183,6 +188,21 @@ class AnthropicMessages:
             model=read(first, "model") or "",
             said=said,
         )
+
+
+def _used(spoken: Sequence[Step]) -> list[dict[str, Any]]:
+    """Definitions of the tools that were called before: the API has refused a conversation with calls and no tools."""
+    names = dict.fromkeys(call.name for step in spoken if isinstance(step, Said | Repeated) for call in step.calls)
+    empty: dict[str, Any] = {"type": "object", "properties": {}}
+    return [{"name": name, "description": "Not available any more.", "input_schema": empty} for name in names]
+
+
+def _is_users_turn(last: Step) -> bool:
+    """Whether the model speaks next: newer ones do not go on with their own words, but for a turn that they paused."""
+    if isinstance(last, Said):
+        return False
+    blocks = [block for item in last.items for block in item["content"]] if isinstance(last, Repeated) else []
+    return not blocks or any(read(block, "type") == "server_tool_use" for block in blocks)
 
 
 def _ends_of(response: Any) -> tuple[Any, Any, dict[str, Any]]:

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ClassVar, Final, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from handrail.core.text import compact_json, encodable
 from handrail.core.tool import Tool
@@ -152,20 +152,31 @@ def _read(api: Api, reader: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _reply(api: Api, response: Any, sent: Sent) -> Reply:
-    heard: Heard = _read(api, api.read, response)
-    text = encodable(heard.text)
-    calls = [sent.definitions.decode(call) for call in distinct(heard.calls)]
-    items = json.loads(compact_json(list(heard.said)))
-    if not all(isinstance(item, dict) for item in items):
-        raise failures.not_understood(api.access, api.what)
+    heard: Heard = _read(api, lambda given: _storable(api.read(given)), response)
+    calls = [sent.definitions.decode(call) for call in heard.calls]
     return Reply(
-        text=text if sent.shape is None else sent.shape.decode(text),
+        text=heard.text if sent.shape is None else sent.shape.decode(heard.text),
         calls=tuple(calls),
         stop=_stop(heard.stop, calls),
         usage=heard.usage if api.prices is None else api.prices.of(heard.usage),
-        id=encodable(heard.id),
-        model=encodable(heard.model),
-        native=Native(format=api.form, items=tuple(items)) if items else None,
+        id=heard.id,
+        model=heard.model,
+        native=Native(format=api.form, items=tuple(heard.said)) if heard.said else None,
+    )
+
+
+def _storable(heard: Heard) -> Heard:
+    """The answer with text that UTF-8 holds, items that JSON holds, and calls that can be told apart."""
+    items = json.loads(compact_json(list(heard.said)))
+    if not all(isinstance(item, dict) for item in items):
+        raise TypeError("what a model said is objects")
+    return structs.replace(
+        heard,
+        text=encodable(heard.text),
+        calls=distinct(heard.calls),
+        id=encodable(str(heard.id)),
+        model=encodable(str(heard.model)),
+        said=items,
     )
 
 

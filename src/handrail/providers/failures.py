@@ -156,7 +156,7 @@ def as_error(told: Told, *, access: Access, model: str) -> ProviderError:
 
 def unreachable(error: BaseException, *, access: Access) -> ProviderDownError:
     """The provider did not answer; what the HTTP library says of it stays behind, because an address may be in it."""
-    slow = "time" in type(error).__name__.lower()
+    slow = "timeout" in type(error).__name__.lower()
     how = "did not answer in time" if slow else f"could not be reached, or broke off ({type(error).__name__})"
     return ProviderDownError(f"{access.place.title} at {access.host} {how}.")
 

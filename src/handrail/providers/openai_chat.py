@@ -130,7 +130,7 @@ class OpenAIChat:
 
     def ends(self, event: Any) -> bool:
         """Whether the model says in this chunk why it stopped."""
-        return read(_choice(event), "finish_reason") is not None
+        return bool(read(_choice(event), "finish_reason"))  # Some servers send an empty one with every chunk.
 
     def read(self, response: Any) -> asking.Heard:
         """A completion, or the chunks of one."""

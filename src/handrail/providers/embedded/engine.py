@@ -1,6 +1,7 @@
 """One GGUF file, loaded into this process by llama.cpp: one question at a time, decoded under a schema."""
 
 import asyncio
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from handrail.core.text import encodable
+from handrail.core.text import compact_json, encodable
 from handrail.errors import (
     ContextTooLongError,
     MissingExtraError,
@@ -60,7 +61,7 @@ class Engine:
     ) -> Completion:
         """What the model writes next. `said` gets the words as they come, in another thread."""
         body: dict[str, Any] = {
-            "messages": [{key: encodable(text) for key, text in one.items()} for one in messages],
+            "messages": [{key: _harmless(text) for key, text in one.items()} for one in messages],
             "max_tokens": max_tokens,
             "temperature": 0.0,
             "stream": True,
@@ -95,7 +96,8 @@ class Engine:
         heard = _Heard(said, stop)
         try:
             if schema is not None and self._grammar is not None:
-                body["grammar"] = self._grammar({**schema, "x-guidance": _COMPACT})
+                # Through JSON, so that what no JSON can carry (lone surrogates) is replaced.
+                body["grammar"] = self._grammar(json.loads(compact_json({**schema, "x-guidance": _COMPACT})))
             server.handle_chat_completions(body, heard.chunk)
         except (ValueError, RuntimeError) as error:
             raise ProviderError(f"{self.file.name} cannot be asked this: {shorten(str(error), 300)}") from error
@@ -125,6 +127,11 @@ class Engine:
             raise ModelFileError(f"{self.file} cannot be loaded as a model: {shorten(str(error), 300)}") from error
         self._grammar = llama.json_schema_to_grammar
         return self._server
+
+
+def _harmless(text: str) -> str:
+    """Text that cannot end its turn: llama.cpp reads `<|im_end|>` as the end, also where a customer wrote it."""
+    return encodable(text).replace("<|", "< |").replace("\x00", "")
 
 
 class _Heard:

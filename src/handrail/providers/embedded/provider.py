@@ -48,22 +48,25 @@ class EmbeddedProvider:
         path_or_name: str | Path = "smollm2-135m",
         *,
         embedding: Embedder | None = None,
-        threads: int = 2,
+        threads: int | None = None,
         context: int = 4096,
         max_tokens: int = 512,
         demonstration: bool | None = None,
     ) -> None:
         """`demonstration` is for a model too small to choose, to invent or to word: code ranks the tools, values are
         copied out of the message, and answers are templates. Unless it is said, files under 500 MB are such models.
+        They get one thread, others two: llama.cpp's threads wait for each other without pause, and where something
+        else runs on those cores, two are many times slower than one.
         """
+        file = _file(path_or_name)
+        self._small = file.stat().st_size < SMALL if demonstration is None else demonstration
+        threads = (1 if self._small else 2) if threads is None else threads
         if min(threads, context, max_tokens) < 1:
             raise ConfigError("threads, context and max_tokens are 1 or more.")
-        file = _file(path_or_name)
         self.model = str(path_or_name) if str(path_or_name) in CATALOGUE else file.stem
         self._engine = Engine(file, threads=threads, context=context)
         self._picker = Picker(embedding or Embedding(threads=threads))
         self._max_tokens = max_tokens
-        self._small = file.stat().st_size < SMALL if demonstration is None else demonstration
 
     @property
     def name(self) -> str:

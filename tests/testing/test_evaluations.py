@@ -1,0 +1,112 @@
+"""The committed prompts, and how calls are counted."""
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from handrail.core.values import ToolCall
+from handrail.errors import ProviderDownError
+from handrail.providers.provider import Piece, Reply, Request
+from handrail.testing.evaluations import TOOLS, Prompt, Verdict, evaluate, load
+
+PROMPTS = load()
+
+
+def test_the_set_is_large_enough_has_a_held_out_part_and_says_nothing_twice() -> None:
+    assert len(PROMPTS) >= 60
+    assert sum(prompt.held_out for prompt in PROMPTS) >= 20
+    assert len({prompt.say.casefold() for prompt in PROMPTS}) == len(PROMPTS)
+    for part in (True, False):
+        asked = {prompt.tool for prompt in PROMPTS if prompt.held_out is part}
+        assert asked == {None, *(tool.name for tool in TOOLS)}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS, ids=lambda prompt: prompt.say)
+def test_what_is_expected_is_a_call_that_the_tool_takes(prompt: Prompt) -> None:
+    tools = {tool.name: tool for tool in TOOLS}
+    if prompt.tool is None:
+        assert prompt.arguments == {}
+        return
+    arguments = {name: "anything" if value is None else value for name, value in prompt.arguments.items()}
+    tools[prompt.tool].parse(json.dumps(arguments))
+
+
+class Answers:
+    """A provider that answers as it was told to, by what is said."""
+
+    name = "test:answers"
+
+    def __init__(self, answers: dict[str, Reply | Exception]) -> None:
+        self._answers = answers
+
+    async def ask(self, request: Request) -> Reply:
+        answer = self._answers.get(request.messages[-1].text, Reply())  # type: ignore[union-attr]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def stream(self, request: Request) -> AsyncIterator[Piece]:
+        yield await self.ask(request)
+
+
+def calls(*named: tuple[str, str]) -> Reply:
+    return Reply(calls=tuple(ToolCall(id="c", name=name, arguments_json=text) for name, text in named))
+
+
+def right(prompt: Prompt) -> Reply:
+    if prompt.tool is None:
+        return Reply(text="Hello.")
+    arguments = {name: "because" if value is None else value for name, value in prompt.arguments.items()}
+    return calls((prompt.tool, json.dumps(arguments)))
+
+
+async def test_a_provider_that_is_always_right_has_full_marks() -> None:
+    told: list[Verdict] = []
+
+    scores = await evaluate(Answers({one.say: right(one) for one in PROMPTS}), PROMPTS, progress=told.append)
+
+    assert len(told) == len(PROMPTS)
+    for score in (scores.tuned, scores.held_out):
+        assert (score.right_tool, score.right_arguments) == (score.prompts, score.to_call)
+        assert (score.false_calls, score.errors) == (0, 0)
+    assert scores.tuned.prompts + scores.held_out.prompts == len(PROMPTS)
+
+
+async def test_a_provider_that_says_nothing_is_right_only_where_nothing_is_to_do() -> None:
+    scores = await evaluate(Answers({}), PROMPTS)
+
+    assert scores.tuned.right_tool == scores.tuned.prompts - scores.tuned.to_call
+    assert scores.tuned.right_arguments == 0
+
+
+SEND = Prompt(say="s", tool="transfer", arguments={"to": "Anna", "amount": 50}, held_out=False)
+HELLO = Prompt(say="s", tool=None, arguments={}, held_out=False)
+GOOD = '{"to": " anna", "amount": 50}'
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "tool", "arguments", "false"),
+    [
+        (SEND, calls(("transfer", GOOD)), 1, 1, 0),
+        (SEND, calls(("transfer", '{"to": "Anna", "amount": "50"}')), 1, 0, 0),
+        (SEND, calls(("transfer", '{"to": "Anna", "amount": 50.0}')), 1, 0, 0),
+        (SEND, calls(("transfer", '{"to": "Anna", "amount": 50, "note": ""}')), 1, 0, 0),
+        (SEND, calls(("transfer", '{"to": "Anna"}')), 1, 0, 0),
+        (SEND, calls(("transfer", '{"to": ')), 1, 0, 0),
+        (SEND, calls(("transfer", "[]")), 1, 0, 0),
+        (SEND, calls(("get_balance", GOOD)), 0, 0, 0),
+        (SEND, calls(("transfer", GOOD), ("transfer", GOOD)), 0, 0, 0),
+        (SEND, ProviderDownError("down"), 0, 0, 0),
+        (HELLO, Reply(), 1, 0, 0),
+        (HELLO, calls(("transfer", GOOD)), 0, 0, 1),
+        (HELLO, ProviderDownError("down"), 0, 0, 0),
+    ],
+)
+async def test_a_call_is_counted_for_what_it_is(
+    prompt: Prompt, answer: Reply | Exception, tool: int, arguments: int, false: int
+) -> None:
+    score = (await evaluate(Answers({"s": answer}), [prompt])).tuned
+
+    assert (score.right_tool, score.right_arguments, score.false_calls) == (tool, arguments, false)
+    assert score.errors == isinstance(answer, Exception)
