@@ -160,3 +160,16 @@ def test_arguments_that_were_cut_off_go_back_as_an_empty_object(arguments: str) 
     ]
     (message,) = anthropic.said(events)
     assert message["content"] == [{"type": "tool_use", "id": "t", "name": "n", "input": {}}]
+
+
+def test_what_a_server_looked_for_by_itself_goes_back_with_its_arguments() -> None:
+    block = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    pieces = ['{"query"', ': "x"}']
+    events = [
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        *(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": piece}}
+            for piece in pieces
+        ),
+    ]
+    assert anthropic.said(events) == [{"role": "assistant", "content": [{**block, "input": {"query": "x"}}]}]

@@ -1,12 +1,13 @@
 """The embedding model, with its real weights."""
 
 import math
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from handrail.errors import ModelFileError
+from handrail.errors import MissingExtraError, ModelFileError
 from handrail.models.catalogue import MINILM
 from handrail.models.embedding import Embedding, closeness
 from tests.models.weights import fetched
@@ -32,6 +33,18 @@ def test_files_that_are_no_model_are_said_to_be_none(tmp_path: Path) -> None:
         (tmp_path / "minilm" / file.name).write_bytes(bytes(file.size))
 
     with pytest.raises(ModelFileError, match="handrail model remove minilm"):
+        Embedding(root=tmp_path).embed(["hello"])
+
+
+def test_without_the_extra_the_command_that_installs_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    (tmp_path / "minilm").mkdir()
+    for file in MINILM.files:
+        (tmp_path / "minilm" / file.name).write_bytes(bytes(file.size))
+
+    with pytest.raises(MissingExtraError, match=r"`onnxruntime` is not installed.*handrail\[embedded\]"):
         Embedding(root=tmp_path).embed(["hello"])
 
 

@@ -211,8 +211,19 @@ async def test_a_choice_reaches_the_api_in_its_own_words(subject: Subject, choic
 
     body = server.requests[0].body
     said = body.get("tool_choice", body.get("toolConfig"))
-    assert (said is None) == (choice == Choice() or (subject is ANTHROPIC and choice == CHOICES["some"]))
-    assert len(_names(body)) == (1 if subject is ANTHROPIC and choice.allowed else 2)
+    leaves_out = subject in (ANTHROPIC, CHAT)
+    assert (said is None) == (choice == Choice() or (leaves_out and choice == CHOICES["some"]))
+    assert len(_names(body)) == (1 if leaves_out and choice.allowed else 2)
+
+
+def test_openais_own_servers_get_all_tools_and_the_limit() -> None:
+    provider = CHAT.adapter("m", api_key="test")
+
+    body = provider.prepare(Request(messages=hello(), tools=TOOLS, choice=CHOICES["one of some"], max_tokens=7)).body
+
+    assert len(body["tools"]) == 2
+    assert body["tool_choice"]["allowed_tools"]["tools"] == [{"type": "function", "function": {"name": "weather"}}]
+    assert body["max_completion_tokens"] == 7
 
 
 @every_adapter
@@ -289,13 +300,16 @@ async def test_a_name_says_the_api_and_the_model(subject: Subject) -> None:
 
 
 @every_adapter
-@pytest.mark.parametrize("wrong", ["no answer", "another's answer", "answer to nothing", "no messages"])
+@pytest.mark.parametrize(
+    "wrong", ["no answer", "nothing after", "another's answer", "answer to nothing", "no messages"]
+)
 async def test_a_conversation_that_no_api_takes_is_not_sent(subject: Subject, wrong: str) -> None:
     call = ToolCall(id="c1", name="weather", arguments_json="{}")
     asked = AssistantMessage(calls=(call,))
     other = ToolMessage(results=(ToolResult(output="x", call_id="c2", tool_name="weather"),))
     histories: dict[str, list[Any]] = {
         "no answer": [*hello(), asked, UserMessage(text="And?")],
+        "nothing after": [*hello(), asked],
         "another's answer": [*hello(), asked, other],
         "answer to nothing": [*hello(), other],
         "no messages": [],

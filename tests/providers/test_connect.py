@@ -5,13 +5,16 @@ import sys
 from typing import Any
 
 import pytest
+from anthropic import AsyncAnthropic
+from google import genai
+from google.genai import types
 from openai import AsyncOpenAI
 
-from handrail.errors import ConfigError, MissingExtraError, ProviderKeyError
+from handrail.errors import ConfigError, MissingExtraError, ProviderError, ProviderKeyError
 from handrail.providers import Request
 from handrail.providers.connect import NO_KEY
-from handrail.testing.servers import text
-from tests.providers.kit import ALL, CHAT, KEY, Subject, every_adapter, hello
+from handrail.testing.servers import error, text
+from tests.providers.kit import ALL, ANTHROPIC, CHAT, GEMINI, KEY, Subject, every_adapter, hello
 
 VARIABLES = (
     "OPENAI_API_KEY",
@@ -101,6 +104,13 @@ def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(subject: 
 
 
 @every_adapter
+@pytest.mark.parametrize(("name", "value"), [("timeout", 0), ("timeout", float("nan")), ("max_retries", -1)])
+def test_patience_that_is_none_is_refused(subject: Subject, name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        subject.adapter("test-model", api_key=KEY, **{name: value})
+
+
+@every_adapter
 def test_an_option_that_the_sdk_does_not_have_is_refused(subject: Subject) -> None:
     with pytest.raises(ConfigError, match="`temprature` is not an option"):
         subject.adapter("test-model", api_key=KEY, options={"temprature": 1})
@@ -151,6 +161,37 @@ async def test_a_client_that_the_caller_made_is_used_and_not_closed() -> None:
             second = await provider.ask(Request(messages=hello()))
 
     assert (first.text, second.text, provider.access.key) == ("One.", "Two.", KEY)
+
+
+async def test_a_client_of_anthropics_sdk_can_be_given_too() -> None:
+    with ANTHROPIC.server([error(400, message=f"Bad: {KEY}")]) as server:
+        async with AsyncAnthropic(api_key=KEY, base_url=server.url, max_retries=0) as client:
+            provider: Any = ANTHROPIC.adapter("m", client=client, options={"service_tier": "auto"})
+            with pytest.raises(ProviderError, match=r"Bad: \[key\]"):
+                await provider.ask(Request(messages=hello()))
+
+
+async def test_a_client_of_googles_sdk_can_be_given_too() -> None:
+    with GEMINI.server([error(400, message=f"Bad: {KEY}")]) as server:
+        client = genai.Client(api_key=KEY, http_options=types.HttpOptions(base_url=server.url))
+        provider: Any = GEMINI.adapter("m", client=client)
+        with pytest.raises(ProviderError, match=r"Bad: \[key\]"):
+            await provider.ask(Request(messages=hello()))
+        await provider.aclose()
+        await client.aio.aclose()
+        client.close()
+
+
+async def test_an_option_with_a_value_that_the_sdk_does_not_take_is_refused() -> None:
+    with GEMINI.server() as server:
+        async with GEMINI.at(server, options={"temperature": "hot"}) as provider:
+            with pytest.raises(ConfigError, match="temperature"):
+                await provider.ask(Request(messages=hello()))
+
+
+def test_an_address_is_told_without_its_path_and_its_password() -> None:
+    assert CHAT.adapter("m", api_key=KEY).access.host == "api.openai.com"
+    assert CHAT.adapter("m", base_url="https://user:secret@host/v1?key=secret").access.host == "host"
 
 
 @every_adapter

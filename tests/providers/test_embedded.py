@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, build_tool, tool
 from handrail.core.values import Failure, ToolCall, ToolResult
-from handrail.errors import ConfigError, ContextTooLongError, ModelFileError
+from handrail.errors import ConfigError, ContextTooLongError, MissingExtraError, ModelFileError
 from handrail.models.embedding import Embedding
 from handrail.providers import (
     AssistantMessage,
@@ -87,6 +88,7 @@ async def test_a_message_becomes_a_call_the_executor_runs_it_and_the_reply_tells
     assert reply.stop == "calls"
     assert reply.usage.input > 20
     assert reply.usage.output > 3
+    assert (provider.name, reply.model) == ("embedded:smollm2-135m", "smollm2-135m")
     (call,) = reply.calls
     assert (call.name, json.loads(call.arguments_json)) == ("get_balance", {"account": "savings"})
 
@@ -252,12 +254,14 @@ async def test_without_the_embedding_words_in_common_pick_the_tool(tmp_path: Pat
     assert json.loads(reply.calls[0].arguments_json)["amount"] == 30
     assert (await alone.ask(said("Hello!", tools=TOOLS))).calls == ()
     await alone.aclose()
+    assert (await alone.ask(said("Say hello.", max_tokens=3))).usage.output == 3, "it is loaded again"
+    await alone.aclose()
 
 
 @weights
 async def test_a_larger_model_is_asked_to_choose_and_to_word(provider: EmbeddedProvider) -> None:
     """The same file, told that it is no demonstration model: what it says is poor, but the path is the same."""
-    large = EmbeddedProvider(demonstration=False)
+    large = EmbeddedProvider(demonstration=False, threads=1)
     (call,) = (await large.ask(said("Send 50 euros.", tools=TOOLS, choice=Choice(mode="required")))).calls
     assert call.name in {one.name for one in TOOLS}
     assert isinstance(json.loads(call.arguments_json), dict)
@@ -343,6 +347,24 @@ async def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(ModelFileError, match="cannot be loaded as a model"):
         await EmbeddedProvider(tmp_path / "broken.gguf").ask(said("Hello"))
+
+
+async def test_without_the_extra_the_command_that_installs_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    (tmp_path / "some.gguf").write_bytes(b"GGUF")
+
+    with pytest.raises(MissingExtraError, match=r"pip install 'handrail\[embedded\]'"):
+        await EmbeddedProvider(tmp_path / "some.gguf").ask(said("Hello"))
+
+
+@pytest.mark.parametrize("wrong", [{"threads": 0}, {"context": 0}, {"max_tokens": 0}])
+def test_numbers_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+    (tmp_path / "some.gguf").write_bytes(b"GGUF")
+
+    with pytest.raises(ConfigError, match="1 or more"):
+        EmbeddedProvider(tmp_path / "some.gguf", **wrong)  # pyright: ignore[reportArgumentType]
 
 
 @weights

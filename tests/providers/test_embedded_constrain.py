@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from handrail.providers.embedded.constrain import decodable, mentions, numbers, spans
 
 WORDS = st.sampled_from(
-    ["type", "properties", "required", "enum", "const", "anyOf", "allOf", "items", "$ref", "$defs", "pattern", "format"]
-    + ["minimum", "maxLength", "minItems", "additionalProperties", "x"]
+    [
+        *("type", "properties", "required", "enum", "const", "anyOf", "allOf", "items", "$ref", "$defs", "pattern"),
+        *("format", "minimum", "maxLength", "minItems", "additionalProperties", "x"),
+    ]
 )
 VALUES = st.recursive(
     st.none()

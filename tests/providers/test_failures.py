@@ -22,7 +22,7 @@ from handrail.errors import (
     UnknownModelError,
 )
 from handrail.providers import Request
-from handrail.providers.failures import from_google
+from handrail.providers.failures import Told, as_error, from_google
 from handrail.testing.servers import error, raw, text
 from tests.providers.kit import (
     ANTHROPIC,
@@ -126,6 +126,15 @@ async def test_a_filter_in_front_of_a_model_is_a_refusal() -> None:
                 await provider.ask(Request(messages=hello()))
 
 
+def test_an_error_names_the_provider_or_the_server_that_stands_in_for_it() -> None:
+    told, model = Told(status=429, text="Slow down."), "m"
+    home = CHAT.adapter("m", api_key=KEY).access
+    other = CHAT.adapter("m", base_url="http://user:pw@localhost:8000/v1").access
+
+    assert as_error(told, access=home, model=model).message.startswith("OpenAI takes no more requests")
+    assert as_error(told, access=other, model=model).message.startswith("The server at localhost:8000 takes no more")
+
+
 async def test_a_wrong_path_is_not_taken_for_an_unknown_model() -> None:
     with CHAT.server() as server:
         adapter = CHAT.adapter("m", base_url=f"{server.url}/extra", api_key=KEY, max_retries=0)
@@ -195,7 +204,7 @@ async def test_a_server_that_echoes_the_key_does_not_get_it_into_an_error(
         seen = _everything(caught.value) + repr(provider) + str(vars(provider)["access"])
         for spelling in SPELLINGS.values():
             assert spelling not in seen
-    assert KEY not in "".join(record.getMessage() for record in caplog.records if record.name.startswith("handrail"))
+    assert KEY not in caplog.text
 
 
 @every_adapter

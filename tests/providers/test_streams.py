@@ -155,6 +155,7 @@ NONSENSE = {
     "a list": (b"application/json", b"[1, 2]"),
     "half an object": (b"application/json", b'{"choices": [{"mess'),
     "null": (b"application/json", b"null"),
+    "a pit": (b"application/json", b'{"a":' * 100_000 + b"1" + b"}" * 100_000),
     "wrong types": (
         b"application/json",
         b'{"choices": 7, "output": 7, "status": "completed", "content": 7, "candidates": 7}',

@@ -1,6 +1,7 @@
 """A conversation can go on with any provider, from any other, out of a file, and with anything in it."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from handrail import Failure, ToolCall, ToolResult
 from handrail.providers import AssistantMessage, Message, Native, Request, ToolMessage, UserMessage
-from handrail.testing.servers import raw, text, text_and_calls, tool_calls
+from handrail.testing.servers import GeminiServer, raw, text, text_and_calls, tool_calls
 from tests.providers.kit import (
     ALL,
     ANTHROPIC,
@@ -93,6 +94,21 @@ async def test_a_conversation_passes_through_every_provider_in_turn() -> None:
     assert len(history) == 4 * 2 * len(ALL)
 
 
+@pytest.mark.parametrize("maker", ALL, ids=lambda one: f"from {one.name}")
+@every_adapter
+async def test_a_longer_conversation_begins_with_the_bytes_of_the_shorter_one(maker: Subject, subject: Subject) -> None:
+    """A prompt cache holds as long as what was sent before is sent again as it was."""
+    history = await _made_by(maker, streamed, turns=3)
+    turns = [place for place, message in enumerate(history) if isinstance(message, UserMessage | ToolMessage)]
+
+    sent = [await _sent(subject, history[: place + 1]) for place in turns]
+
+    key = next(key for key in ("messages", "input", "contents") if key in sent[0])
+    texts = [json.dumps(body.pop(key)).removesuffix("]") for body in sent]
+    assert all(longer.startswith(shorter) for shorter, longer in pairwise(texts))
+    assert all(body == sent[0] for body in sent)
+
+
 THOUGHT = {
     "openai_responses": {
         "id": "resp_1",
@@ -157,6 +173,42 @@ async def test_the_name_of_a_tool_that_is_gone_still_goes_out_as_the_api_takes_i
     without = await _sent(subject, history, tools=[weather])
 
     assert json.dumps(with_it).count("wetter_gr") == json.dumps(without).count("wetter_gr") + 1
+
+
+@every_adapter
+@both_ways
+async def test_calls_that_came_without_an_id_go_on_anywhere_and_go_back_without_one(subject: Subject, way: Way) -> None:
+    calls = (("weather", {"city": "Ulm"}), ("weather", {"city": "Bern"}))
+    with GeminiServer([tool_calls(*calls), tool_calls(*calls), text("Sunny.")], call_ids=False) as server:
+        async with GEMINI.at(server) as provider:
+            history: list[Message] = hello()
+            for _ in range(2):
+                reply = await way(provider, Request(messages=history, tools=TOOLS))
+                history += [reply.message(), answered(reply.calls)]
+            history.append((await way(provider, Request(messages=history, tools=TOOLS))).message())
+
+    body = await _sent(subject, saved([*history, *hello("And now?")]))
+
+    assert json.dumps(server.requests[2].body).count('"id"') == 0
+    assert json.dumps(body).count("Bern") == 2
+
+
+@every_adapter
+@pytest.mark.parametrize("items", [(), ({"role": "assistant"}, {"role": "assistant"})], ids=["none", "two"])
+async def test_a_native_message_that_is_none_is_told_in_other_words(subject: Subject, items: Any) -> None:
+    native = Native(format=subject.name, items=items)
+    call = ToolCall(id="c1", name="weather", arguments_json="{}")
+    history = [*hello(), AssistantMessage(text="My words.", calls=(call,), native=native), answered([call])]
+
+    assert "My words." in json.dumps(await _sent(subject, history))
+
+
+@every_adapter
+async def test_a_message_in_which_nothing_was_said_is_left_out(subject: Subject) -> None:
+    body = await _sent(subject, [*hello("One."), AssistantMessage(text=" "), *hello("Two.")])
+
+    assert "assistant" not in json.dumps(body)
+    assert '"model"' not in json.dumps(body.get("contents"))
 
 
 async def test_anthropic_gets_a_definition_of_every_tool_that_was_called_and_is_gone() -> None:

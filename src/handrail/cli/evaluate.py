@@ -2,13 +2,13 @@
 
 import argparse
 import asyncio
-import os
 import sys
-from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from handrail.errors import ConfigError, HandrailError
-from handrail.providers.embedded import EmbeddedProvider
+from handrail.cli.choose import choose
+from handrail.errors import HandrailError
+from handrail.models.catalogue import CATALOGUE
 from handrail.providers.provider import Provider
 from handrail.testing.evaluations import Prompt, Score, Scores, Verdict, evaluate, load
 
@@ -18,7 +18,7 @@ def add(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser("eval", help="how well a provider calls tools")
     actions = parser.add_subparsers(dest="action", metavar="WHAT", required=True)
     tools = actions.add_parser("tools", help="right tools, right arguments and false calls, over the committed prompts")
-    tools.add_argument("--provider", metavar="NAME", help="which provider; the embedded one unless it is said")
+    tools.add_argument("--provider", metavar="NAME", help="which provider; unless it is said, what the environment has")
     tools.add_argument("--model", metavar="MODEL", help="the provider's model; for the embedded one a name or a path")
     tools.add_argument("--limit", type=int, metavar="N", help="ask only N prompts, evenly taken from all of them")
     tools.add_argument("--verbose", action="store_true", help="show every prompt that went wrong")
@@ -74,13 +74,9 @@ def _some(prompts: tuple[Prompt, ...], limit: int | None) -> list[Prompt]:
 
 
 def _chosen(name: str | None, model: str | None) -> Provider:
-    if name in (None, "embedded"):
-        return EmbeddedProvider(model) if model is not None else EmbeddedProvider()
-    try:
-        choose: Any = import_module("handrail.cli.choose")
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"There is no provider named {name!r} here; the embedded one is.") from error
-    return choose.choose(os.environ, name=name, model=model)
+    """The provider that was named; else the embedded one if the model is one of its, else what the environment has."""
+    local = model is not None and (model in CATALOGUE or Path(model).expanduser().is_file())
+    return choose(name="embedded" if name is None and local else name, model=model)
 
 
 class _Progress:

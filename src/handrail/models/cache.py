@@ -5,12 +5,16 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 
 from handrail.errors import ModelFileError
 from handrail.models.catalogue import CATALOGUE, Model, find
 from handrail.models.lock import locked
+
+LOCK: Final = ".lock"
+"""The file in a model's directory that whoever changes the directory holds."""
 
 
 class Held(Struct, frozen=True, kw_only=True):
@@ -75,10 +79,6 @@ def remove(name: str, *, root: Path | None = None, catalogue: Mapping[str, Model
                 path.unlink(missing_ok=True)
     # The lock's file stays where another process may be waiting for it; an empty directory costs nothing.
     return there.bytes
-
-
-LOCK = ".lock"
-"""The file in a model's directory that whoever changes the directory holds."""
 
 
 def _files(place: Path) -> list[Path]:

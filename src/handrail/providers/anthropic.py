@@ -6,13 +6,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Final, cast
 
 from handrail.core.text import compact_json, encodable
-from handrail.core.tool import Tool
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.formats import anthropic as wire
-from handrail.formats.definitions import Definitions, wanted
+from handrail.formats.definitions import Definitions
 from handrail.formats.incoming import read
 from handrail.providers import asking
-from handrail.providers.connect import NO_KEY, Access, Clients, Place, access
+from handrail.providers.connect import NO_KEY, Access, Clients, Place, access, check_patience
 from handrail.providers.failures import Told, from_stainless
 from handrail.providers.provider import Choice, Piece, Prices, Reply, Request, Stop, Usage
 from handrail.providers.shape import Shape, shaped
@@ -73,6 +72,7 @@ class AnthropicMessages:
         self.model = model
         self.prices = prices
         self.access = _reached(client, api_key=api_key, base_url=base_url)
+        check_patience(timeout=timeout, max_retries=max_retries)
         package, key, address = _sdk(), self.access.key, self.access.base_url
         self._clients = Clients(
             lambda: package.AsyncAnthropic(api_key=key, base_url=address, timeout=timeout, max_retries=max_retries),
@@ -113,7 +113,7 @@ class AnthropicMessages:
 
     def prepare(self, request: Request) -> asking.Sent:
         """The request in this API's terms."""
-        definitions = self._pools.of(_allowed(request))
+        definitions = self._pools.allowed(request)
         spoken = steps(request.messages, rules=_RULES, definitions=definitions)
         messages = [message for step in spoken for message in _messages(step)]
         if messages[0]["role"] != "user":
@@ -220,15 +220,6 @@ def _ends_of(response: Any) -> tuple[Any, Any, dict[str, Any]]:
 def _numbers(usage: Any) -> dict[str, Any]:
     names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     return {name: value for name in names if (value := read(usage, name)) is not None}
-
-
-def _allowed(request: Request) -> Sequence[Tool[..., Any]]:
-    """The tools that go out: the API cannot limit a choice to some of them."""
-    choice = request.choice
-    if not choice.allowed:
-        return request.tools
-    wanted(choice.mode, choice.tool, choice.allowed, wire.tools(request.tools))
-    return [tool for tool in request.tools if tool.name in choice.allowed]
 
 
 def _affordable(shape: Shape, definitions: Definitions[Any]) -> bool:

@@ -11,7 +11,7 @@ from handrail.core.text import compact_json, encodable
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
 from handrail.errors import ProviderError
-from handrail.formats.definitions import Definitions
+from handrail.formats.definitions import Definitions, wanted
 from handrail.providers import failures
 from handrail.providers.connect import Access
 from handrail.providers.messages import Native
@@ -19,7 +19,7 @@ from handrail.providers.provider import Piece, Prices, Reply, Request, Stop, Tex
 from handrail.providers.shape import Shape
 from handrail.providers.transcript import distinct
 
-_UNREADABLE: Final = (AttributeError, LookupError, TypeError, ValueError)
+_UNREADABLE: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What reading an answer raises that is not of the form that its API promises; the SDKs read too."""
 
 
@@ -206,6 +206,14 @@ class Pools:
             definitions = self._make(tools)
             self._last = (tuple(tools), definitions)
         return definitions
+
+    def allowed(self, request: Request) -> Definitions[Any]:
+        """Only the definitions that the choice allows, for an API that cannot limit a choice to some of them."""
+        choice = request.choice
+        if not choice.allowed:
+            return self.of(request.tools)
+        wanted(choice.mode, choice.tool, choice.allowed, self._make(request.tools))
+        return self.of([tool for tool in request.tools if tool.name in choice.allowed])
 
 
 @asynccontextmanager

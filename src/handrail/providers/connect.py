@@ -46,6 +46,11 @@ class Access(Struct, frozen=True, kw_only=True):
         return self.base_url is None or _is_at(self.base_url, self.place.home)
 
     @property
+    def title(self) -> str:
+        """What an error message calls it."""
+        return self.place.title if self.at_home else f"The server at {self.host}"
+
+    @property
     def host(self) -> str:
         """Where it is, for an error message: without names, passwords and paths."""
         if self.base_url is None:
@@ -109,6 +114,14 @@ def checked_options(options: Mapping[str, Any] | None, *, known: Iterable[str]) 
         if name not in allowed:
             raise ConfigError(f"`{name}` is not an option of this SDK; it has: {', '.join(allowed)}.")
     return dict(options or {})
+
+
+def check_patience(*, timeout: float, max_retries: int) -> None:
+    """Refuse what an SDK would read as "for ever", or as "never"."""
+    if not timeout > 0:
+        raise ConfigError(f"timeout is a number of seconds above 0, not {timeout!r}.")
+    if max_retries < 0:
+        raise ConfigError(f"max_retries is 0 or more, not {max_retries!r}.")
 
 
 class Clients:

@@ -127,7 +127,7 @@ def _waited(seconds: float) -> float | None:
 
 def as_error(told: Told, *, access: Access, model: str) -> ProviderError:
     """Our error for what a provider said."""
-    title, status = access.place.title, told.status
+    title, status = access.title, told.status
     number = f" ({status})" if status else ""
     said = quoted(told.text, access)
     known = f"{told.code} {told.text}"
@@ -140,7 +140,7 @@ def as_error(told: Told, *, access: Access, model: str) -> ProviderError:
     if _FILTERED.search(told.code):
         return RefusalError(f"{title} would not take the request{number}{said}", status=status)
     if told.code == "model_not_found" or (status == 404 and _UNKNOWN_MODEL.search(known)):
-        text = f"{title} at {access.host} has no model `{shorten(model)}`, or this key may not use it{number}{said}"
+        text = f"{title} has no model `{shorten(model)}`, or this key may not use it{number}{said}"
         return UnknownModelError(text, status=status)
     if status == 404:
         text = f"{access.host} has no such API{number}; is base_url right? It ends before the name of a method{said}"
@@ -158,12 +158,12 @@ def unreachable(error: BaseException, *, access: Access) -> ProviderDownError:
     """The provider did not answer; what the HTTP library says of it stays behind, because an address may be in it."""
     slow = "timeout" in type(error).__name__.lower()
     how = "did not answer in time" if slow else f"could not be reached, or broke off ({type(error).__name__})"
-    return ProviderDownError(f"{access.place.title} at {access.host} {how}.")
+    return ProviderDownError(f"{access.title} {how}.")
 
 
 def cut(access: Access) -> ProviderDownError:
     """A stream that ended before its last event; what has arrived of it is dropped, calls above all."""
-    return ProviderDownError(f"{access.place.title} at {access.host} broke off in the middle of its answer.")
+    return ProviderDownError(f"{access.title} broke off in the middle of its answer.")
 
 
 def not_understood(access: Access, what: str) -> BadAnswerError:

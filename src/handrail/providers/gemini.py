@@ -14,7 +14,7 @@ from handrail.formats import gemini as wire
 from handrail.formats.gemini_stream import field
 from handrail.formats.incoming import read
 from handrail.providers import asking
-from handrail.providers.connect import NO_KEY, Access, Clients, Place, access, checked_options
+from handrail.providers.connect import NO_KEY, Access, Clients, Place, access, check_patience, checked_options
 from handrail.providers.failures import Told, from_google
 from handrail.providers.provider import Choice, Piece, Prices, Reply, Request, Stop, Usage
 from handrail.providers.shape import shaped
@@ -79,9 +79,10 @@ class GeminiModel:
         self.model = model
         self.prices = prices
         self.access = _reached(client, api_key=api_key, base_url=base_url)
+        check_patience(timeout=timeout, max_retries=max_retries)
         package, key = _sdk(), self.access.key
         http: dict[str, Any] = {
-            "timeout": int(timeout * 1_000),
+            "timeout": max(1, int(timeout * 1_000)),
             "retry_options": {"attempts": max_retries + 1},
             "async_client_args": {"event_hooks": {"response": [_note]}},
         }

@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Final, cast
 
+from msgspec import structs
+
 from handrail.core.text import encodable
 from handrail.formats import openai_chat as wire
 from handrail.formats.incoming import read
@@ -95,7 +97,9 @@ class OpenAIChat:
 
     def prepare(self, request: Request) -> asking.Sent:
         """The request in this API's terms."""
-        definitions = self._pools.of(request.tools)
+        # Few other servers know a choice among some tools, and one that is passed over is no limit.
+        narrow = not self.access.at_home
+        definitions = self._pools.allowed(request) if narrow else self._pools.of(request.tools)
         shape = None if request.schema is None else shaped(request.schema, dialect=strict.OPENAI)
         spoken = steps(request.messages, rules=_RULES, definitions=definitions)
         system = [{"role": "system", "content": encodable(request.instructions)}] if request.instructions else []
@@ -106,8 +110,8 @@ class OpenAIChat:
         if (limit := request.max_tokens or self._max_tokens) is not None:
             # OpenAI's newer models refuse the old name; many other servers know no other.
             body["max_completion_tokens" if self.access.at_home else "max_tokens"] = limit
-        if request.choice != Choice():
-            want = request.choice
+        want = structs.replace(request.choice, allowed=()) if narrow else request.choice
+        if want != Choice():
             choice = wire.choice(want.mode, tool=want.tool, allowed=want.allowed, definitions=definitions)
             body |= {"tool_choice": choice} if definitions else {}
         if shape is not None:

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from handrail.errors import ConfigError, MissingExtraError
-from handrail.providers.connect import NO_KEY, Access, Clients, Place, access
+from handrail.providers.connect import NO_KEY, Access, Clients, Place, access, check_patience
 from handrail.providers.failures import Told, from_stainless
 
 PLACE: Final = Place(
@@ -32,6 +32,7 @@ def reached(client: Any, *, api_key: str | None, base_url: str | None) -> Access
 def clients(access: Access, *, given: Any, timeout: float, max_retries: int) -> Clients:
     """The clients for one model."""
     package = sdk()
+    check_patience(timeout=timeout, max_retries=max_retries)
     return Clients(
         lambda: package.AsyncOpenAI(
             api_key=access.key, base_url=access.base_url, timeout=timeout, max_retries=max_retries

@@ -35,10 +35,16 @@ def spans(text: str) -> list[str]:
     found: dict[str, None] = {}
     for start in range(len(words)):
         for end in range(start, min(start + _SPAN, len(words))):
-            run = text[words[start].start() : words[end].end()].strip(" \t\n.,;:!?()'\"’")
+            run = _bare(text[words[start].start() : words[end].end()])
             if run and "\n" not in run:
                 found[run] = None
     return list(found)
+
+
+def _bare(run: str) -> str:
+    while (shorter := run.strip().strip(".,;:!?()'\"’")) != run:
+        run = shorter
+    return run
 
 
 def numbers(text: str) -> list[float]:

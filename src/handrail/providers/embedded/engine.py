@@ -76,9 +76,8 @@ class Engine:
             stop.set()
 
     def close(self) -> None:
-        """Give the memory back. A question that is still being answered is answered first."""
-        self._worker.submit(self._unload)
-        self._worker.shutdown(wait=True)
+        """Give the memory back, once nobody asks any more; a later question loads the file again."""
+        self._worker.submit(self._unload).result()
 
     def _unload(self) -> None:
         self._server = None

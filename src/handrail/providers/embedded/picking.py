@@ -81,12 +81,10 @@ class Picker:
         return scores, max(closeness(message, vectors[text]) for text in CHATTER)
 
     def _known(self, texts: Sequence[str]) -> Mapping[str, list[float]]:
-        new = list(dict.fromkeys(text for text in texts if text not in self._vectors))
-        found = dict(zip(new, self._embedder.embed(new), strict=True)) if new else {}
-        if len(self._vectors) + len(found) > _REMEMBERED:
-            self._vectors = {}
-            return self._known(texts) if len(texts) <= _REMEMBERED else found
-        self._vectors |= found
+        known = self._vectors if len(self._vectors) < _REMEMBERED else {}
+        new = list(dict.fromkeys(text for text in texts if text not in known))
+        # A new mapping each time: other threads go on with the one that they have.
+        self._vectors = {**known, **dict(zip(new, self._embedder.embed(new), strict=True))} if new else known
         return self._vectors
 
 

@@ -53,7 +53,7 @@ def shaping(turns: Turns, schema: Mapping[str, Any]) -> Turns:
 def wording(turns: Turns, results: Sequence[ToolResult]) -> Turns:
     """An answer to the customer from what the tools said."""
     told = "\n".join(f"{result.tool_name}: {_clipped(result.for_model())}" for result in results)
-    ask = f"The tools answered:\n{told}\nTell me what that means, in one or two sentences. Add nothing."
+    ask = f"This was found:\n{told}\nAnswer what I asked from that, in one or two sentences. Add nothing."
     return [*turns, _turn("user", ask)]
 
 

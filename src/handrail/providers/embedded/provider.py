@@ -19,7 +19,7 @@ from handrail.providers.embedded.constrain import decodable
 from handrail.providers.embedded.engine import Completion, Engine
 from handrail.providers.embedded.picking import Embedder, Picker
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from handrail.providers.provider import Piece, Reply, Request, TextPiece, Usage
+from handrail.providers.provider import Piece, Reply, Request, Stop, TextPiece, Usage
 from handrail.providers.shape import checked
 from handrail.providers.transcript import Answered, Heard, Repeated, Rules, Said, steps
 
@@ -78,13 +78,13 @@ class EmbeddedProvider:
 
     async def ask(self, request: Request) -> Reply:
         """The whole reply."""
-        return await _Answer(self._engine, self._picker, request, self._limit(request), small=self._small).reply(None)
+        return await self._answer(request).reply(None)
 
     async def stream(self, request: Request) -> AsyncGenerator[Piece]:
         """The words as they come, then the whole reply."""
         words: asyncio.Queue[str | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        answer = _Answer(self._engine, self._picker, request, self._limit(request), small=self._small)
+        answer = self._answer(request)
 
         def said(text: str) -> None:
             loop.call_soon_threadsafe(words.put_nowait, text)
@@ -99,6 +99,7 @@ class EmbeddedProvider:
             reply = await task
         finally:
             task.cancel()
+            await asyncio.wait([task])
         if rest := reply.text.removeprefix("".join(heard)):
             yield TextPiece(text=rest)
         yield reply
@@ -107,21 +108,26 @@ class EmbeddedProvider:
         """Give the model's memory back."""
         await asyncio.to_thread(self._engine.close)
 
-    def _limit(self, request: Request) -> int:
-        return request.max_tokens or self._max_tokens
+    def _answer(self, request: Request) -> "_Answer":
+        limit = request.max_tokens or self._max_tokens
+        return _Answer(
+            request, engine=self._engine, picker=self._picker, model=self.model, limit=limit, small=self._small
+        )
 
 
 class _Answer:
     """One request, on its way to one reply."""
 
-    def __init__(self, engine: Engine, picker: Picker, request: Request, limit: int, *, small: bool) -> None:
+    def __init__(
+        self, request: Request, *, engine: Engine, picker: Picker, model: str, limit: int, small: bool
+    ) -> None:
+        self._request = request
         self._engine = engine
         self._picker = picker
-        self._request = request
+        self._model = model
         self._limit = limit
         self._small = small
         self._usage = Usage()
-        self._id = f"reply_{uuid4().hex}"
 
     async def reply(self, said: _Words | None) -> Reply:
         """A call where one is due, else words."""
@@ -134,16 +140,17 @@ class _Answer:
             picked = await self._pick(tools, message, must=must)
             if picked is not None:
                 question = prompts.missing(picked, message) if self._small and not must else ""
-                return self._worded(question) if question else await self._call(picked, message)
+                return self._reply(text=question) if question else await self._call(picked, message)
         if request.schema is not None:
             return await self._shaped(turns)
         if isinstance(last, ToolMessage):
             if self._small:
-                return self._worded(prompts.told(last.results))
+                return self._reply(text=prompts.told(last.results))
             turns = prompts.wording(turns, last.results)
         elif self._small and request.tools:
-            return self._worded(prompts.offered(tools))
-        return self._reply(await self._ask(turns, said=said))
+            return self._reply(text=prompts.offered(tools))
+        words = await self._ask(turns, said=said)
+        return self._reply(text=words.text, stop=words.stop)
 
     async def _pick(self, tools: Sequence[Tool[..., Any]], message: str, *, must: bool) -> Tool[..., Any] | None:
         if must and len(tools) == 1:
@@ -165,11 +172,12 @@ class _Answer:
             arguments, cut = filled.text, filled.stop == "length"
         # Nothing that the model wrote is believed here: it stays text, which the executor parses and validates.
         call = ToolCall(id=f"call_{uuid4().hex}", name=tool.name, arguments_json=arguments or "?")
-        return Reply(calls=(call,), stop="length" if cut else "calls", usage=self._usage, id=self._id)
+        return self._reply(calls=(call,), stop="length" if cut else "calls")
 
     async def _shaped(self, turns: prompts.Turns) -> Reply:
         schema = checked(self._request.schema or {})
-        return self._reply(await self._ask(prompts.shaping(turns, schema), schema=decodable(schema)))
+        shaped = await self._ask(prompts.shaping(turns, schema), schema=decodable(schema))
+        return self._reply(text=shaped.text, stop=shaped.stop)
 
     async def _ask(
         self, turns: prompts.Turns, *, schema: dict[str, Any] | None = None, said: _Words | None = None
@@ -178,11 +186,9 @@ class _Answer:
         self._usage += completion.usage
         return completion
 
-    def _worded(self, text: str) -> Reply:
-        return Reply(text=text, usage=self._usage, id=self._id)
-
-    def _reply(self, completion: Completion) -> Reply:
-        return Reply(text=completion.text, stop=completion.stop, usage=self._usage, id=self._id)
+    def _reply(self, *, text: str = "", calls: tuple[ToolCall, ...] = (), stop: Stop = "end") -> Reply:
+        id_ = f"reply_{uuid4().hex}"
+        return Reply(text=text, calls=calls, stop=stop, usage=self._usage, id=id_, model=self._model)
 
 
 def _file(path_or_name: str | Path) -> Path:

@@ -16,7 +16,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     arguments: Mapping[str, Any]
     """Those that it should be called with; None stands for any value."""
     held_out: bool
-    """Nobody looked at these while the embedded provider was made."""
+    """Written before the embedded provider was made, and not run until it was done."""
 
 
 def load() -> tuple[Prompt, ...]:
