@@ -30,7 +30,12 @@ class PostgresServer:
         """Start it, on the port that it had before or on a free one."""
         for attempt in range(5):
             port = self.port or _free_port()
-            settings = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": self._fsync}
+            settings = {
+                "port": port,
+                "listen_addresses": "127.0.0.1",
+                "unix_socket_directories": "",
+                "fsync": self._fsync,
+            }
             options = " ".join(f"-c {name}='{value}'" for name, value in settings.items())
             try:
                 self._run("pg_ctl", "-D", "data", "-o", options, "-l", "log", "-w", "-t", "30", "start")

@@ -6,8 +6,8 @@ from typing import Literal
 import pytest
 
 from handrail import tool
-from handrail.providers.embedded import picking
 from handrail.providers.embedded.picking import CHATTER, Picker
+from handrail.registry import search
 
 TOPICS = ("money", "parcel", "weather", "person", "chatter")
 
@@ -88,7 +88,7 @@ def test_a_description_is_embedded_once_and_nothing_of_the_tool_beside_it() -> N
 
 
 def test_more_descriptions_than_are_remembered_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(picking, "_REMEMBERED", 5)
+    monkeypatch.setattr(search, "_REMEMBERED", 5)
     picker = Picker(Topics())
 
     for said in ("my parcel", "the weather", "my parcel"):

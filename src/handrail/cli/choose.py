@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 from handrail.errors import ConfigError, shorten
+from handrail.models.catalogue import CATALOGUE
 from handrail.providers.anthropic import AnthropicMessages
 from handrail.providers.gemini import GeminiModel
 from handrail.providers.openai_chat import OpenAIChat
@@ -30,7 +31,8 @@ def choose(env: Env | None = None, *, name: str | None = None, model: str | None
     """The provider of this name, or the first one that the environment has.
 
     In this order: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, OPENAI_BASE_URL, a running Ollama, the embedded
-    one. `model`, or HANDRAIL_MODEL, says which of its models; a GGUF file is the embedded one's.
+    one. `model`, or HANDRAIL_MODEL, says which of its models; a GGUF file, and a name of the catalogue, is the embedded
+    one's.
     """
     env = os.environ if env is None else env
     model = model or env.get("HANDRAIL_MODEL") or None
@@ -42,7 +44,7 @@ def choose(env: Env | None = None, *, name: str | None = None, model: str | None
 
 
 def _found(env: Env, model: str | None) -> str:
-    if model is not None and model.lower().endswith(".gguf"):
+    if model is not None and (model in CATALOGUE or model.lower().endswith(".gguf")):
         return "embedded"
     if env.get("OPENAI_API_KEY"):
         return "compatible" if env.get("OPENAI_BASE_URL") else "openai"

@@ -24,12 +24,11 @@ from handrail.execute.running import Running
 from handrail.execute.schedule import Lanes, Place, around
 from handrail.execute.tell import Teller
 
-
 if sys.version_info >= (3, 12):
 
     def _owned(line: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
-        """A task of the executor's own. It takes its first steps at once: a line that need not wait costs no turn of the
-        loop."""
+        """A task of the executor's own. Its first steps are taken at once: a line that need not wait costs no turn of
+        the loop."""
         return asyncio.Task(line, loop=asyncio.get_running_loop(), name=name, eager_start=True)
 
 else:

@@ -17,11 +17,12 @@ from handrail.models.embedding import Embedding
 from handrail.providers.embedded import prompts
 from handrail.providers.embedded.constrain import decodable
 from handrail.providers.embedded.engine import Completion, Engine
-from handrail.providers.embedded.picking import Embedder, Picker
+from handrail.providers.embedded.picking import Picker
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import Piece, Reply, Request, Stop, TextPiece, Usage
 from handrail.providers.shape import checked
 from handrail.providers.transcript import Answered, Heard, Repeated, Rules, Said, steps
+from handrail.registry.search import Embedder
 
 SMALL: Final = 500_000_000
 """Bytes of a file under which a model is a demonstration model."""

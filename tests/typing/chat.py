@@ -1,0 +1,37 @@
+"""What a type checker knows of providers and conversations. Nobody runs this file; a test reads what pyright says of it."""
+
+from typing import assert_type
+
+from handrail import ChatSession, Executor, ToolContext
+from handrail.authorize.approvals import Approval
+from handrail.chat import Answer, Conversation, FileSessions
+from handrail.providers import Provider, Reply, Request, TextPiece, UserMessage
+from handrail.providers.openai_chat import OpenAIChat
+from handrail.testing import ScriptedProvider
+
+
+def providers_fit_the_protocol() -> None:
+    real: Provider = OpenAIChat("gpt-test")
+    scripted: Provider = ScriptedProvider(["Hello."])
+    wrong: Provider = "gpt-test"  # E: reportAssignmentType
+    assert_type((real.name, scripted.name, wrong), tuple[str, str, Provider])
+
+
+async def a_reply_is_whole_or_comes_in_pieces(provider: Provider) -> None:
+    request = Request(messages=[UserMessage(text="Hi.")])
+    assert_type(await provider.ask(request), Reply)
+    async for piece in provider.stream(request):
+        assert_type(piece, TextPiece | Reply)
+    await provider.ask("Hi.")  # E: reportArgumentType
+
+
+async def a_conversation_answers(provider: Provider, rail: Executor, context: ToolContext[object]) -> None:
+    session = ChatSession(provider, rail, context=context, sessions=FileSessions("sessions"))
+    answer = await session.send("Hi.")
+    assert_type(answer, Answer)
+    assert_type(answer.approvals, tuple[Approval, ...])
+    assert_type(session.conversation, Conversation)
+    assert_type(session.send_sync("Hi."), Answer)
+    answer.text = "other"  # E: reportAttributeAccessIssue
+    ChatSession(provider, rail, context)  # E: reportCallIssue
+    ChatSession(provider, rail)  # E: reportCallIssue
