@@ -8,6 +8,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, CallStarted
+from handrail.execute.ledger import MemoryLedger
 from tests.execute.kit import ALLOWED, Book, Heard, at, call, code_of
 
 asked: list[tuple[dict[str, Any], str | None]] = []
@@ -292,7 +293,12 @@ async def test_a_claim_that_always_fails_without_a_reason_comes_to_an_end() -> N
     assert (code_of(result), ran) == ("unavailable", [])
 
 
-async def test_a_record_holds_what_the_model_read_redacted_and_never_the_context() -> None:
+@pytest.mark.parametrize("written", [True, False])
+async def test_a_record_holds_what_the_model_read_and_what_is_written_is_redacted(
+    written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if written:  # As any ledger is that does not say otherwise.
+        monkeypatch.delattr(MemoryLedger, "in_memory")
     book = Book()
 
     @tool
@@ -309,7 +315,8 @@ async def test_a_record_holds_what_the_model_read_redacted_and_never_the_context
 
     assert first.output == {"token": "sk-secret", "n": 1}
     assert entry is not None
-    assert "sk-secret" not in repr(entry)
+    assert ("sk-secret" in repr(entry)) is not written
+    assert (again.for_model() == first.for_model()) is not written
     assert "hunter2" not in repr(entry)
     assert "mine" not in repr(entry)
     assert (again.context, again.metadata["n"]) == (None, 2)

@@ -5,7 +5,6 @@ import time
 from typing import Any
 
 from handrail.authorize.approvals import Approval, new_token
-from handrail.core.values import ToolResult
 from handrail.execute.ledger import Entry, Recorded, State, settled
 
 _numbers = itertools.count()
@@ -33,7 +32,7 @@ def an_entry(**values: Any) -> Entry:
 
 def done(entry: Entry, state: State = "committed", **values: Any) -> Entry:
     """The entry with an outcome."""
-    return settled(entry, state, ToolResult(**values), text="done", now=time.time())
+    return settled(entry, state, a_recorded(**values), now=time.time())
 
 
 def a_recorded(**values: Any) -> Recorded:

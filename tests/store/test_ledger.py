@@ -230,7 +230,7 @@ async def test_an_outcome_is_found_as_it_was_written(kept: Any, state: Any) -> N
     after = done(
         entry,
         state,
-        error=Failure(code="x", message="no", retryable=True),
+        failure=Failure(code="x", message="no", retryable=True),
         control=Control(mode="manual", lifespan="response"),
         metadata={"receipt": [1, {"a": None}]},
     )

@@ -1,4 +1,4 @@
-"""What a type checker knows of providers and conversations. Nobody runs this file; a test reads what pyright says of it."""
+"""What a type checker knows of providers and conversations."""
 
 from typing import assert_type
 

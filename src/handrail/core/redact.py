@@ -69,7 +69,8 @@ class Redactor:
         """Fields, patterns and types are added to those that are always redacted."""
         names = [words for name in (*FIELDS, *fields) if (words := _words(name))]
         self._fields = frozenset("".join(words) for words in names)
-        self._stems = tuple({max(words, key=len) for words in names} | ALONE)
+        stems = sorted({max(words, key=len) for words in names} | ALONE)
+        self._stems = re.compile("|".join(map(re.escape, stems)))  # of lower case: to ignore case is ten times as slow
         self._window = max(3, *(len(words) for words in names))
         self._known: dict[str, int] = {}
         self._types = (SecretStr, SecretBytes, Secret, *types)
@@ -234,8 +235,7 @@ class Redactor:
         """Whether a part of a secret name is anywhere in a text, which is quickly said of most."""
         if not text.isascii():
             return True
-        lower = text.lower()
-        return any([stem in lower for stem in self._stems])  # noqa: C419  # quicker than a generator here
+        return self._stems.search(text.lower()) is not None
 
     def _without_assignments(self, text: str) -> str:
         """A text without the values of `password=…`, `"apiKey": "…"`, `Authorization: …`: JSON that was cut off,

@@ -16,6 +16,8 @@ class Effect(Struct, kw_only=True, eq=False):
     """One call with consequences: what it asks for, and how far it has come."""
 
     running: Running
+    call: ToolCall
+    tool: Tool[..., Any]
     desk: Desk
     value: Any
     arguments: dict[str, Any]
@@ -30,11 +32,3 @@ class Effect(Struct, kw_only=True, eq=False):
     decision: Decision | None = None
     replayed: bool = False
     """Whether its answer is the recorded one."""
-
-    @property
-    def tool(self) -> Tool[..., Any]:
-        return self.desk.tool
-
-    @property
-    def call(self) -> ToolCall:
-        return self.running.call

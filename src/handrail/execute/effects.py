@@ -58,7 +58,7 @@ class Effects:
             value = tool.parse(call.arguments_json)
             arguments = tool.dump(value)
             identity, key = self._identities.of(tool, call, arguments, context)
-            lock_key = key_of(tool.lock_key, arguments)
+            lock_key = None if tool.lock_key is None else key_of(tool.lock_key, arguments)
         except ToolError as error:
             return self._told(desk, call, context, answers.from_error(error), started)
         except BaseException as error:
@@ -74,6 +74,8 @@ class Effects:
         running = self._running[place] = Running(call, tool, context.tenant_id, identity, place)
         effect = Effect(
             running=running,
+            call=call,
+            tool=tool,
             desk=desk,
             value=value,
             arguments=arguments,

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import random
+from collections.abc import Coroutine
 from typing import Any, Literal
 
 from msgspec import Struct, structs
@@ -76,10 +77,16 @@ class Handlers:
     def _attempts(self, tool: Tool[..., Any]) -> int:
         return self._retry.attempts if tool.read_only or tool.idempotent else 1
 
-    async def run(
+    def run(
         self, running: Running, arguments: Any, context: ToolContext[Any], *, seconds: float, most: int
-    ) -> Outcome:
+    ) -> Coroutine[Any, Any, Outcome]:
         """Run a handler until it has an outcome; only a real cancellation or an interrupt of the program is raised."""
+        run = self._tried if self.retries else self._once
+        return run(running, arguments, context, seconds, most)
+
+    async def _tried(
+        self, running: Running, arguments: Any, context: ToolContext[Any], seconds: float, most: int
+    ) -> Outcome:
         attempts = self._attempts(running.tool)
         attempt = 1
         while True:

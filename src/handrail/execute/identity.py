@@ -30,14 +30,16 @@ class Identities:
         """The identity of what the model sent, and the key of the effect that it asks for."""
         tenant = context.tenant_id or ""
         sent = told_apart(canonical_json(arguments), call)
-        key = key_of(tool.key, arguments)
+        key = None if tool.key is None else key_of(tool.key, arguments)
         whose = context.customer_id or context.session_id
         effect = sent if key is None else told_apart(key, call)
-        return self._digest(tool.name, tenant, sent), self._digest(tool.name, tenant, whose, effect)
+        # Whatever comes before the last part has its length before it: two different calls never make one text.
+        scope = f"{VERSION},{len(tool.name)},{len(tenant)},{tool.name}{tenant}"
+        return self._digest(f"{scope}{sent}"), self._digest(f"{scope}{len(whose)},{whose}{effect}")
 
-    def _digest(self, *parts: str) -> str:
+    def _digest(self, text: str) -> str:
         digest = self._keyed.copy()
-        digest.update(canonical_json((VERSION, *parts)).encode("utf-8", "surrogatepass"))
+        digest.update(text.encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
 

@@ -3,7 +3,7 @@
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct, structs
 
@@ -63,7 +63,10 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Ledger(Protocol):
-    """Where entries are kept. A claim is won by exactly one caller."""
+    """Where entries are kept. A claim is won by exactly one caller.
+
+    What it is given to settle is redacted, unless it has `in_memory = True`: it never writes anything anywhere.
+    """
 
     digest_key: bytes
     """The key of all digests: what is stored cannot be guessed back from likely arguments."""
@@ -85,6 +88,8 @@ class Ledger(Protocol):
 
 class MemoryLedger:
     """The ledger of this process; it keeps the newest entries and everything that is not settled."""
+
+    in_memory: Final = True
 
     def __init__(self, *, most: int = 100_000) -> None:
         self.digest_key = secrets.token_bytes(32)
@@ -145,12 +150,6 @@ class MemoryLedger:
                 del self._by_key[oldest.key]
 
 
-def settled(entry: Entry, state: State, result: ToolResult, *, text: str | None, now: float) -> Entry:
+def settled(entry: Entry, state: State, recorded: Recorded, *, now: float) -> Entry:
     """The entry with what became of its call."""
-    recorded = Recorded(text=text, failure=result.error, control=result.control, metadata=_plain(result.metadata))
     return structs.replace(entry, state=state, settled_at=now, recorded=recorded)
-
-
-def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata that can be stored: what belongs to this one answer is left out."""
-    return {key: value for key, value in metadata.items() if key not in ("decision", "replayed")}

@@ -1,6 +1,6 @@
 """The ledger's state table: what to do with a call, given what is known. Pure, and read from top to bottom."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -15,6 +15,9 @@ class Verdict(Struct, frozen=True, kw_only=True, gc=False):
     """The entry that decided; for `run`, the newest one of the key, after which this call is numbered."""
     number: int = 0
     repeat: int = 0
+
+
+_NOTHING_KNOWN: Final = Verdict(do="run")
 
 
 def verdict(
@@ -45,7 +48,7 @@ def verdict(
             case "unknown":
                 return Verdict(do="unknown", entry=by_id)
     if by_key is None:
-        return Verdict(do="run")
+        return _NOTHING_KNOWN
     after = by_key.number + 1
     match by_key.state_at(now):
         case "running":

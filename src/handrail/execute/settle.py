@@ -14,7 +14,7 @@ from handrail.core.values import ToolResult
 from handrail.execute import answers
 from handrail.execute.effect import Effect
 from handrail.execute.handlers import Handlers, Outcome
-from handrail.execute.ledger import Entry, Ledger, State, settled
+from handrail.execute.ledger import Entry, Ledger, Recorded, State, settled
 from handrail.execute.running import Running
 from handrail.execute.schedule import Place
 from handrail.execute.tell import Teller
@@ -31,6 +31,8 @@ class Settlement:
         self._ledger = ledger
         self._handlers = handlers
         self._redactor = redactor
+        # What never leaves this process is not written anywhere: the same call is answered again word for word.
+        self._text = _as_it_is if getattr(ledger, "in_memory", False) else redactor.output
         self._tell = tell
         self._left_behind: dict[Place, Running] = {}
         """Calls whose worker thread goes on after their answer."""
@@ -38,9 +40,8 @@ class Settlement:
     async def settle(self, entry: Entry, outcome: Outcome, pauses: tuple[float, ...] = _PAUSES) -> bool:
         """Write what became of a call, and try again if the ledger is away: the effect took place, its record must
         too."""
-        result = recordable(outcome.result, self._redactor)
-        text = result.output if result.error is None else None
-        after = settled(entry, _STATES[outcome.happened], result, text=text, now=time.time())
+        recorded = self._recordable(outcome.result)
+        after = settled(entry, _STATES[outcome.happened], recorded, now=time.time())
         for pause in (*pauses, None):
             try:
                 await self._ledger.settle(after)
@@ -50,6 +51,15 @@ class Settlement:
                 if pause is not None:
                     await asyncio.sleep(pause)
         return False
+
+    def _recordable(self, result: ToolResult) -> Recorded:
+        """What may be written of a result: its output as the model's text, its failure and its metadata."""
+        error = result.error
+        metadata = _plain(self._redactor.value(result.metadata)) if result.metadata else {}
+        if error is not None:
+            failure = structs.replace(error, message=self._text(error.message))
+            return Recorded(failure=failure, control=result.control, metadata=metadata)
+        return Recorded(text=self._text(result.output), control=result.control, metadata=metadata)
 
     async def truth(self, effect: Effect, entry: Entry, arguments: dict[str, Any]) -> Outcome | None:
         """What the tool's `verify` says: a value or True (it happened), False (it did not), None (it cannot tell)."""
@@ -88,13 +98,12 @@ class Settlement:
         return left is not None and left.still_works is not None and left.still_works()
 
 
-def recordable(result: ToolResult, redactor: Redactor) -> ToolResult:
-    """What may be written of a result: its output as the model's text, its failure and its metadata, redacted."""
-    error, metadata = result.error, result.metadata
-    if error is not None:
-        error = structs.replace(error, message=redactor.text(error.message))
-    if metadata:
-        shown: Any = redactor.value(metadata)
-        metadata = cast(dict[str, Any], shown) if isinstance(shown, dict) else {}  # Else it could not be looked at.
-    output = redactor.output(result.output) if error is None else None
-    return ToolResult(output=output, error=error, metadata=metadata, control=result.control)
+def _as_it_is(output: Any) -> str:
+    return output if type(output) is str else ToolResult(output=output).for_model()
+
+
+def _plain(metadata: Any) -> dict[str, Any]:
+    """Metadata that can be stored: what belongs to this one answer is left out, and all of it if it could not be looked
+    at."""
+    shown = cast(dict[str, Any], metadata) if isinstance(metadata, dict) else {}
+    return {key: value for key, value in shown.items() if key not in ("decision", "replayed")}
