@@ -143,6 +143,8 @@ class Conversation:
             while (line := await self._line("you")) is not None:
                 if line.strip() and not await self._typed(line.strip()):
                     break
+        if (close := getattr(self._provider, "aclose", None)) is not None:
+            await close()
         return 0
 
     async def _typed(self, line: str) -> bool:
