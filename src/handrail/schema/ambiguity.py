@@ -43,14 +43,15 @@ class _NotFinite(Exception):
 
 
 def _strings(value: Any) -> int:
-    kind = type(value)
-    if kind is str:
+    """How many strings are in a value, keys among them."""
+    if isinstance(value, str):
         return 1
-    if kind is dict:
-        return len(value) + sum(map(_strings, value.values()))
-    if kind is list:
-        return sum(map(_strings, value))
-    if kind is float and not math.isfinite(value):
+    if isinstance(value, dict):
+        members = cast(dict[str, Any], value)
+        return len(members) + sum(map(_strings, members.values()))
+    if isinstance(value, list):
+        return sum(map(_strings, cast(list[Any], value)))
+    if isinstance(value, float) and not math.isfinite(value):
         raise _NotFinite
     return 0
 
