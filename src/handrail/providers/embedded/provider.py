@@ -3,13 +3,14 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
-from handrail.errors import ConfigError, ModelFileError
+from handrail.errors import ConfigError, MissingExtraError, ModelFileError
 from handrail.formats.definitions import Definitions, wanted
 from handrail.models.cache import located
 from handrail.models.catalogue import CATALOGUE
@@ -59,6 +60,8 @@ class EmbeddedProvider:
         They get one thread, others two: llama.cpp's threads wait for each other without pause, and where something
         else runs on those cores, two are many times slower than one.
         """
+        if find_spec("xllamacpp") is None:  # Said before anybody fetches a model for it.
+            raise MissingExtraError("xllamacpp", extra="embedded")
         file = _file(path_or_name)
         self._small = file.stat().st_size < SMALL if demonstration is None else demonstration
         threads = (1 if self._small else 2) if threads is None else threads
