@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handrail import Executor, ToolContext, tool
+from handrail import ConfigError, Executor, ToolContext, tool
 from handrail.core.events import CallAccepted, CallFinished, CallStarted, Event
 from tests.execute.kit import ALLOWED, Heard, at, call
 
@@ -93,3 +93,33 @@ async def test_the_end_of_a_call_has_its_result_and_how_long_it_took() -> None:
     assert told.result == result
     assert result.duration_ms > 0
     assert (told.slow, told.decision) == (False, result.metadata["decision"])
+
+
+# Listening to one session for a while
+
+
+async def test_a_listener_to_one_session_hears_that_one_and_only_inside_the_block() -> None:
+    mine, second = Heard(), Heard()
+    rail = Executor([look])
+    with rail.hearing("a", mine):
+        await rail.run(call("look", "1"), at("a"))
+        await rail.run(call("look", "2"), at("b"))
+        with rail.hearing("a", second):
+            await rail.run(call("look", "3"), at("a"))
+    await rail.run(call("look", "4"), at("a"))
+
+    assert [one.call.id for one in mine.of(CallFinished)] == ["1", "3"]
+    assert [one.call.id for one in second.of(CallFinished)] == ["3"]
+
+
+async def test_a_listener_to_one_session_that_fails_breaks_no_call_and_one_that_is_async_is_refused() -> None:
+    def fails(event: Event) -> None:
+        raise RuntimeError
+
+    async def late(event: Event) -> None: ...
+
+    rail = Executor([look])
+    with rail.hearing("s-1", fails):
+        assert (await rail.run(call("look"), at())).ok
+    with pytest.raises(ConfigError, match="plain function"), rail.hearing("s-1", late):
+        pass
