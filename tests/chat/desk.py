@@ -1,6 +1,5 @@
 """What the tests of a conversation share: a bank with two tools, a session, and short ways to drive it."""
 
-import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,17 +53,3 @@ async def yes(session: ChatSession, answer: Answer) -> Answer:
     for approval in answer.approvals:
         await session.approve(approval.token)
     return await session.go_on()
-
-
-async def gone_on(session: ChatSession, events: Any, until: type) -> list[Any]:
-    """The events of a turn, up to the first of a kind."""
-    seen: list[Any] = []
-    async for event in events:
-        seen.append(event)
-        if isinstance(event, until):
-            break
-    return seen
-
-
-async def begun(event: asyncio.Event) -> None:
-    await asyncio.wait_for(event.wait(), 20)

@@ -22,7 +22,7 @@ from handrail.core.values import ToolCall
 from handrail.errors import HandrailError, MissingExtraError, ModelFileError
 from handrail.execute.executor import Executor
 from handrail.models.cache import held
-from handrail.models.catalogue import CATALOGUE
+from handrail.models.catalogue import CATALOGUE, MINILM, SMOLLM2
 from handrail.providers import Provider
 from handrail.providers.embedded import EmbeddedProvider
 
@@ -32,12 +32,9 @@ try:
     from rich.console import Console
 
     from handrail.cli.recorded import play
-    from handrail.cli.screen import Screen, shown_arguments, traced
+    from handrail.cli.screen import Screen, printable, shown_arguments, traced
 except ImportError as error:
     raise MissingExtraError(error.name or "rich", extra="cli") from error
-
-DEFAULT: Final = "smollm2-135m"
-EMBEDDING: Final = "minilm"
 
 HELP: Final = """\
 /why     which rule decided about the last call, and why
@@ -86,12 +83,12 @@ def _provider(given: argparse.Namespace) -> Provider | int:
     try:
         provider = choose(os.environ, name=given.provider, model=given.model)
     except ModelFileError:
-        wanted = given.model or os.environ.get("HANDRAIL_MODEL") or DEFAULT
+        wanted = given.model or os.environ.get("HANDRAIL_MODEL") or SMOLLM2.name
         if wanted not in CATALOGUE:
             raise
         provider, missing = None, [wanted]
     if provider is None or isinstance(provider, EmbeddedProvider):
-        missing += [] if held(CATALOGUE[EMBEDDING]).complete else [EMBEDDING]
+        missing += [] if held(MINILM).complete else [MINILM.name]
     if missing:
         fetched = model.run(argparse.Namespace(action="pull", names=missing, yes=False))
         if fetched:
@@ -201,8 +198,7 @@ class Conversation:
         self._screen.end_line()
         try:
             # Only our own words may hold escapes: whatever a model wrote into the arguments is made harmless.
-            prompt = f"\x1b[1m{who:>9}\x1b[0m  " + "".join(char if char.isprintable() else "�" for char in question)
-            return await self._prompt.prompt_async(ANSI(prompt))
+            return await self._prompt.prompt_async(ANSI(f"\x1b[1m{who:>9}\x1b[0m  {printable(question)}"))
         except (EOFError, KeyboardInterrupt):
             return None
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from handrail.cli.choose import choose
 from handrail.errors import HandrailError
-from handrail.models.catalogue import CATALOGUE
 from handrail.providers.provider import Provider
 from handrail.testing.evaluations import Prompt, Score, Scores, Verdict, evaluate, load
 
@@ -74,8 +73,8 @@ def _some(prompts: tuple[Prompt, ...], limit: int | None) -> list[Prompt]:
 
 
 def _chosen(name: str | None, model: str | None) -> Provider:
-    """The provider that was named; else the embedded one if the model is one of its, else what the environment has."""
-    local = model is not None and (model in CATALOGUE or Path(model).expanduser().is_file())
+    """The provider that was named; else the embedded one if the model is a file, else what `choose` makes of it."""
+    local = model is not None and Path(model).expanduser().is_file()
     return choose(name="embedded" if name is None and local else name, model=model)
 
 

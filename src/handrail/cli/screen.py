@@ -1,6 +1,5 @@
 """What a conversation looks like in a terminal: what is said, and between the lines what was done."""
 
-import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -157,8 +156,3 @@ def traced(event: Event, began: float) -> str | None:
             return f"{at} {event.tool_name}  {event.message}"
         case _:
             return None
-
-
-def clock() -> float:
-    """Now, as events count it."""
-    return time.time()

@@ -6,12 +6,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Final, cast
 
 from handrail.core.text import compact_json, encodable
-from handrail.errors import ConfigError, MissingExtraError
+from handrail.errors import MissingExtraError
 from handrail.formats import anthropic as wire
 from handrail.formats.definitions import Definitions
 from handrail.formats.incoming import read
 from handrail.providers import asking
-from handrail.providers.connect import NO_KEY, Access, Clients, Place, access, check_patience
+from handrail.providers.connect import NO_KEY, Access, Clients, Place, check_patience, reached
 from handrail.providers.failures import Told, from_stainless
 from handrail.providers.provider import Choice, Piece, Prices, Reply, Request, Stop, Usage
 from handrail.providers.shape import Shape, shaped
@@ -71,7 +71,7 @@ class AnthropicMessages:
     ) -> None:
         self.model = model
         self.prices = prices
-        self.access = _reached(client, api_key=api_key, base_url=base_url)
+        self.access = reached(PLACE, client, api_key=api_key, base_url=base_url, its=_access_of)
         check_patience(timeout=timeout, max_retries=max_retries)
         package, key, address = _sdk(), self.access.key, self.access.base_url
         self._clients = Clients(
@@ -263,9 +263,5 @@ def _sdk() -> Any:
     return anthropic
 
 
-def _reached(client: Any, *, api_key: str | None, base_url: str | None) -> Access:
-    if client is None:
-        return access(PLACE, api_key=api_key, base_url=base_url)
-    if api_key is not None or base_url is not None:
-        raise ConfigError("A client has its own key and address; leave api_key and base_url out.")
+def _access_of(client: Any) -> Access:
     return Access(place=PLACE, key=str(client.api_key or client.auth_token or NO_KEY), base_url=str(client.base_url))

@@ -84,6 +84,17 @@ def access(place: Place, *, api_key: str | None, base_url: str | None) -> Access
     return Access(place=place, key=key or NO_KEY, base_url=address)
 
 
+def reached(
+    place: Place, client: Any, *, api_key: str | None, base_url: str | None, its: Callable[[Any], Access]
+) -> Access:
+    """The key and the address: those of a client that the caller has made (`its`), or those that one is made with."""
+    if client is None:
+        return access(place, api_key=api_key, base_url=base_url)
+    if api_key is not None or base_url is not None:
+        raise ConfigError("A client has its own key and address; leave api_key and base_url out.")
+    return its(client)
+
+
 def _is_address(address: str) -> bool:
     try:
         found = urlsplit(address)

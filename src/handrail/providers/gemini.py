@@ -14,7 +14,7 @@ from handrail.formats import gemini as wire
 from handrail.formats.gemini_stream import field
 from handrail.formats.incoming import read
 from handrail.providers import asking
-from handrail.providers.connect import NO_KEY, Access, Clients, Place, access, check_patience, checked_options
+from handrail.providers.connect import NO_KEY, Access, Clients, Place, check_patience, checked_options, reached
 from handrail.providers.failures import Told, from_google
 from handrail.providers.provider import Choice, Piece, Prices, Reply, Request, Stop, Usage
 from handrail.providers.shape import shaped
@@ -78,7 +78,7 @@ class GeminiModel:
     ) -> None:
         self.model = model
         self.prices = prices
-        self.access = _reached(client, api_key=api_key, base_url=base_url)
+        self.access = reached(PLACE, client, api_key=api_key, base_url=base_url, its=_access_of)
         check_patience(timeout=timeout, max_retries=max_retries)
         package, key = _sdk(), self.access.key
         http: dict[str, Any] = {
@@ -323,10 +323,6 @@ def _sdk() -> Any:
     return genai
 
 
-def _reached(client: Any, *, api_key: str | None, base_url: str | None) -> Access:
-    if client is None:
-        return access(PLACE, api_key=api_key, base_url=base_url)
-    if api_key is not None or base_url is not None:
-        raise ConfigError("A client has its own key and address; leave api_key and base_url out.")
+def _access_of(client: Any) -> Access:
     inner = getattr(client, "_api_client", None)
     return Access(place=PLACE, key=str(getattr(inner, "api_key", None) or NO_KEY), base_url=None)

@@ -12,6 +12,7 @@ from handrail.formats import openai_chat as wire
 from handrail.formats.incoming import read
 from handrail.formats.openai_schema import NAME, loose
 from handrail.providers import asking, openai_sdk
+from handrail.providers.connect import reached
 from handrail.providers.failures import Told
 from handrail.providers.provider import Choice, Piece, Prices, Reply, Request, Stop, Usage
 from handrail.providers.shape import Shape, shaped
@@ -60,7 +61,7 @@ class OpenAIChat:
     ) -> None:
         self.model = model
         self.prices = prices
-        self.access = openai_sdk.reached(client, api_key=api_key, base_url=base_url)
+        self.access = reached(openai_sdk.PLACE, client, api_key=api_key, base_url=base_url, its=openai_sdk.access_of)
         self._clients = openai_sdk.clients(self.access, given=client, timeout=timeout, max_retries=max_retries)
         self._max_tokens = max_tokens
         self._options = self._clients.options(options, of=lambda client: client.chat.completions.create)

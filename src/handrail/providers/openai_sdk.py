@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from handrail.errors import ConfigError, MissingExtraError
-from handrail.providers.connect import NO_KEY, Access, Clients, Place, access, check_patience
+from handrail.errors import MissingExtraError
+from handrail.providers.connect import NO_KEY, Access, Clients, Place, check_patience
 from handrail.providers.failures import Told, from_stainless
 
 PLACE: Final = Place(
@@ -20,12 +20,8 @@ def sdk() -> Any:
     return openai
 
 
-def reached(client: Any, *, api_key: str | None, base_url: str | None) -> Access:
-    """The key and the address: those of a client that the caller has made, or those that one is made with."""
-    if client is None:
-        return access(PLACE, api_key=api_key, base_url=base_url)
-    if api_key is not None or base_url is not None:
-        raise ConfigError("A client has its own key and address; leave api_key and base_url out.")
+def access_of(client: Any) -> Access:
+    """The key and the address of a client."""
     return Access(place=PLACE, key=str(client.api_key or NO_KEY), base_url=str(client.base_url))
 
 

@@ -13,7 +13,7 @@ from handrail.core.values import ToolCall
 from handrail.errors import ConfigError, MissingExtraError, ModelFileError
 from handrail.formats.definitions import Definitions, wanted
 from handrail.models.cache import located
-from handrail.models.catalogue import CATALOGUE
+from handrail.models.catalogue import CATALOGUE, SMOLLM2
 from handrail.models.embedding import Embedding
 from handrail.providers.embedded import prompts
 from handrail.providers.embedded.constrain import decodable
@@ -47,7 +47,7 @@ class EmbeddedProvider:
 
     def __init__(
         self,
-        path_or_name: str | Path = "smollm2-135m",
+        path_or_name: str | Path = SMOLLM2.name,
         *,
         embedding: Embedder | None = None,
         threads: int | None = None,
