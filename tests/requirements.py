@@ -76,7 +76,7 @@ HARNESS = (
     R("HC-34", "harness", "A pool has the built-in tools first and then those of MCP servers, each part sorted by name."),
     R("HC-35", "harness", "Where a built-in tool and an MCP tool have one name, the pool has the built-in one."),
     R("HC-36", "harness", "The same tools give the same bytes of definitions whatever order they came in, and the lists that came in stay as they were."),
-    R("HC-37", "harness", "The tools of a live MCP server come into the pool with `mcp:<server>` as their source, and run there.", open="sources"),
+    R("HC-37", "harness", "The tools of a live MCP server come into the pool with `mcp:<server>` as their source, and run there."),
 )
 
 HARNESS_DEFECTS = (
@@ -238,8 +238,8 @@ GUIDED = (
     # execution
     R("GC-18", "guided", "A Python function is a tool: it is called with the arguments under their names and types."),
     R("GC-19", "guided", "An operation of an OpenAPI document is a tool: calling it makes the HTTP request.", open="sources"),
-    R("GC-20", "guided", "A tool of an MCP server is a tool: calling it speaks MCP.", open="sources"),
-    R("GC-21", "guided", "Wherever a tool lives, its call passes the same executor, policy and events.", open="sources"),
+    R("GC-20", "guided", "A tool of an MCP server is a tool: calling it speaks MCP."),
+    R("GC-21", "guided", "Wherever a tool lives, its call passes the same executor, policy and events."),
     R("GC-22", "guided", "Every call is told when it starts."),
     R("GC-23", "guided", "Every call is told when it ends, with its result."),
     R("GC-24", "guided", "Independent calls of one iteration run together, as their declared safety allows.", open="guided"),

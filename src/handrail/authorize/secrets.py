@@ -26,21 +26,7 @@ class Secrets(Mapping[str, str]):
         self._references = dict(references)
 
     def __getitem__(self, name: str) -> str:
-        reference = self._references[name]
-        if callable(reference):
-            return reference()
-        kind, _, place = reference.partition(":")
-        if kind == "env":
-            if place not in os.environ:
-                raise ConfigError(f"The secret `{name}` refers to the environment variable {place}, which is not set.")
-            return os.environ[place]
-        try:
-            return Path(place).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise ConfigError(f"The secret `{name}` refers to a file that cannot be read: {error.strerror}.") from error
-        except UnicodeDecodeError:
-            # Not chained: the error holds the bytes.
-            raise ConfigError(f"The secret `{name}` refers to a file that is not text in UTF-8.") from None
+        return resolve_reference(self._references[name], name=f"The secret `{name}`")
 
     def __contains__(self, name: object) -> bool:
         return name in self._references  # Without fetching it.
@@ -55,8 +41,40 @@ class Secrets(Mapping[str, str]):
         return f"Secrets({', '.join(self._references)})"
 
 
-def _is_reference(reference: Any) -> bool:
+def check_reference(reference: object, *, name: str) -> None:
+    """Refuse what is no reference to a secret: `env:NAME`, `file:/path`, `secret:name`, or a function."""
+    if not callable(reference) and not _is_reference(reference, ("env", "file", "secret")):
+        # The value itself is not in the message: it may be a secret.
+        raise ConfigError(
+            f"{name} must be a reference: 'env:NAME', 'file:/path', 'secret:name' or a function. "
+            f"A literal secret does not belong into a configuration."
+        )
+
+
+def resolve_reference(reference: Reference, *, name: str, secrets: Mapping[str, str] | None = None) -> str:
+    """Fetch the value of a reference; `secret:name` is looked up in `secrets`, which are those of a call's context."""
+    if callable(reference):
+        return reference()
+    kind, _, place = reference.partition(":")
+    if kind == "env":
+        if place not in os.environ:
+            raise ConfigError(f"{name} refers to the environment variable {place}, which is not set.")
+        return os.environ[place]
+    if kind == "secret":
+        if place not in (secrets or {}):
+            raise ConfigError(f"{name} refers to the secret `{place}`, which is not among the secrets of this call.")
+        return (secrets or {})[place]
+    try:
+        return Path(place).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"{name} refers to a file that cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError:
+        # Not chained: the error holds the bytes.
+        raise ConfigError(f"{name} refers to a file that is not text in UTF-8.") from None
+
+
+def _is_reference(reference: Any, kinds: tuple[str, ...] = ("env", "file")) -> bool:
     if not isinstance(reference, str):
         return False
     kind, _, place = reference.partition(":")
-    return kind in ("env", "file") and bool(place)
+    return kind in kinds and bool(place)

@@ -1,0 +1,282 @@
+"""An MCP server while it is connected: its tools, its state, and calls to it."""
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import mcp_types as types
+from mcp import MCPError
+from msgspec import structs
+
+from handrail.authorize.secrets import resolve_reference
+from handrail.core.context import ToolContext
+from handrail.core.log import log
+from handrail.core.tool import Tool
+from handrail.core.values import ToolResult
+from handrail.errors import ConfigError, ToolError, shorten
+from handrail.sources.mcp.connection import Connection, ConnectionFailed
+from handrail.sources.mcp.definitions import BuiltTools, build_tools
+from handrail.sources.mcp.http import RequestTrace, current_trace
+from handrail.sources.mcp.results import build_result
+from handrail.sources.mcp_server import McpServer
+from handrail.sources.source import SourceStatus
+
+_FIRST_PAUSE: Final = 0.5
+_LONGEST_PAUSE: Final = 30.0
+_LISTING_PAUSE: Final = 0.25
+"""Seconds between two listings at least: a server may announce changes without end."""
+_OTHERS: Final = 64
+"""How many connections with other headers than the first one's are kept open."""
+_CALL_TIMEOUT: Final = 3_600.0
+"""The executor has a limit of its own; this one is for whoever calls a tool without it."""
+
+_NOT_RUN: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, types.HEADER_MISMATCH})
+"""Errors of the protocol after which nothing has happened."""
+
+
+class McpCallError(Exception):
+    """The server did not say what became of a call."""
+
+
+class OpenMcpServer:
+    """Keeps one server connected, with growing pauses between the attempts, until it is closed."""
+
+    def __init__(self, server: McpServer, *, on_change: Callable[[], None], secrets: Mapping[str, str]) -> None:
+        self._server = server
+        self._on_change = on_change
+        self._secrets = secrets
+        self._built = BuiltTools(tools={}, skipped=())
+        self._status = SourceStatus(name=server.name, state="connecting")
+        self._main: Connection | None = None
+        self._main_headers: Mapping[str, str] = {}
+        self._others: OrderedDict[tuple[tuple[str, str], ...], asyncio.Task[Connection]] = OrderedDict()
+        self._list_changed = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._settled = asyncio.Event()
+        """Set when the first attempt to connect has ended, either way."""
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def tools(self) -> tuple[Tool[..., Any], ...]:
+        """The tools, in the order of the server."""
+        return tuple(self._built.tools.values())
+
+    @property
+    def status(self) -> SourceStatus:
+        """How the server is doing."""
+        known = self._status
+        if known.state == "connected" and self._main is not None and self._main.client is None:
+            known = structs.replace(known, state="reconnecting", reason=self._main.reason)
+        return structs.replace(known, tools=len(self._built.tools), skipped=self._built.skipped)
+
+    async def start(self) -> None:
+        """Begin, and wait until the first attempt has worked or failed."""
+        self._task = asyncio.create_task(self._keep(), name=f"mcp-keep:{self._server.name}")
+        try:
+            await self._settled.wait()
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Close every connection, and end the processes."""
+        self._stopped.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        others = [task.result() for task in self._others.values() if _has_worked(task)]
+        self._others.clear()
+        await asyncio.gather(*(one.aclose() for one in others))
+        self._say("closed")
+
+    # Staying connected.
+
+    async def _keep(self) -> None:
+        attempt = 0
+        loop = asyncio.get_running_loop()
+        while not self._stopped.is_set():
+            began = loop.time()
+            try:
+                await self._serve()
+                reason, is_final = "", False
+            except ConnectionFailed as failed:
+                reason, is_final = str(failed), failed.is_final
+            except ConfigError as error:
+                reason, is_final = error.message, True
+            if loop.time() - began > _LONGEST_PAUSE:  # One that dies at once each time is not asked at once each time.
+                attempt = 0
+            if self._main is not None:
+                await self._main.aclose()
+                reason = reason or self._main.reason
+                self._main = None
+            if self._stopped.is_set():
+                break
+            log.warning("the MCP server %s is not connected: %s", self._server.name, reason)
+            if is_final:
+                self._say("failed", reason)
+                self._settled.set()
+                break
+            self._say("reconnecting", reason)
+            self._settled.set()
+            pause = min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * (0.5 + random.random() / 2)
+            attempt += 1
+            await _wait_any(self._stopped.wait(), timeout=pause)
+
+    async def _serve(self) -> None:
+        """One connection, from its beginning to its end."""
+        self._main_headers = self._headers_for(None, self._secrets)
+        env = {name: self._env_value(name, value) for name, value in self._server.env.items()}
+        main = Connection(self._server, headers=self._main_headers, env=env, on_list_changed=self._list_changed.set)
+        self._main = main
+        await main.open()
+        while not self._stopped.is_set():
+            self._list_changed.clear()
+            await self._list(main)
+            await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=_LISTING_PAUSE)
+            await _wait_any(main.wait_lost(), self._stopped.wait(), self._list_changed.wait())
+            if main.client is None:
+                return
+
+    async def _list(self, connection: Connection) -> None:
+        """Read the tools, and tell if they are others than before."""
+        listed = await connection.list_tools()
+        # In a thread: a thousand schemas are compiled here.
+        built = await asyncio.to_thread(build_tools, self._server, listed, self._call, self._built.tools)
+        is_changed = built.tools.keys() != self._built.tools.keys()
+        self._built = built
+        for one in built.skipped:
+            log.warning("a tool of the MCP server %s is skipped: %s: %s", self._server.name, one.name, one.reason)
+        self._say("connected")
+        self._settled.set()
+        if is_changed:
+            self._on_change()
+
+    def _say(self, state: Any, reason: str = "") -> None:
+        self._status = SourceStatus(name=self._server.name, state=state, reason=reason)
+
+    # Who asks.
+
+    def _env_value(self, name: str, value: str) -> str:
+        if value.partition(":")[0] not in ("env", "file", "secret"):
+            return value
+        return resolve_reference(value, name=f"env[{name!r}] of {self._server.name!r}", secrets=self._secrets)
+
+    def _headers_for(self, context: ToolContext[Any] | None, secrets: Mapping[str, str]) -> dict[str, str]:
+        server = self._server
+        given = server.headers(context) if callable(server.headers) else server.headers
+        headers = {str(name): str(value) for name, value in given.items()}
+        if server.bearer is not None:
+            is_secret = isinstance(server.bearer, str) and server.bearer.startswith("secret:")
+            if context is None and is_secret and str(server.bearer).partition(":")[2] not in secrets:
+                return headers  # Some servers list their tools to anybody.
+            token = resolve_reference(server.bearer, name=f"bearer of {server.name!r}", secrets=secrets)
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
+
+    async def _connection(self, context: ToolContext[Any]) -> Connection:
+        """The connection for a call: the first one, or one of its own for other headers."""
+        server = self._server
+        headers = self._main_headers
+        if callable(server.headers) or server.bearer is not None:
+            headers = self._headers_for(context, {**self._secrets, **context.secrets})
+        if headers == self._main_headers:
+            if self._main is None or self._main.client is None:
+                raise ConnectionFailed(self._status.reason or "it is not connected")
+            return self._main
+        key = tuple(sorted(headers.items()))
+        task = self._others.get(key)
+        if task is None or (task.done() and (not _has_worked(task) or task.result().client is None)):
+            task = self._others[key] = asyncio.create_task(self._open_other(headers))
+            if len(self._others) > _OTHERS:
+                await self._close_oldest()
+        self._others.move_to_end(key)
+        return await asyncio.shield(task)
+
+    async def _open_other(self, headers: Mapping[str, str]) -> Connection:
+        connection = Connection(self._server, headers=headers, env={})
+        await connection.open()
+        return connection
+
+    async def _close_oldest(self) -> None:
+        _, oldest = self._others.popitem(last=False)
+        await asyncio.wait([oldest])
+        if _has_worked(oldest):
+            await oldest.result().aclose()
+
+    # Calls.
+
+    async def _call(
+        self, name: str, read_only: bool, arguments: Mapping[str, Any], context: ToolContext[Any]
+    ) -> ToolResult:
+        try:
+            connection = await self._connection(context)
+            client = connection.client
+            if client is None:
+                raise ConnectionFailed(connection.reason)
+        except (ConnectionFailed, ConfigError) as error:
+            log.warning("a call of %s on the MCP server %s was not sent: %s", name, self._server.name, error)
+            raise self._unavailable() from error
+        trace = RequestTrace()
+        token = current_trace.set(trace)
+        try:
+            result = await client.call_tool(
+                name,
+                dict(arguments),
+                read_timeout_seconds=self._server.timeout or _CALL_TIMEOUT,
+                progress_callback=_progress_to(context),
+            )
+        except MCPError as error:
+            raise self._judge(connection, name, error, trace, read_only=read_only) from error
+        except (RuntimeError, ValueError, ExceptionGroup) as error:  # What came is not what the server had promised.
+            if not read_only:
+                raise
+            log.error("the MCP server %s answered %s wrongly", self._server.name, name, exc_info=error)
+            raise ToolError("The server's answer is not what it has promised, and was dropped.") from error
+        finally:
+            current_trace.reset(token)
+        return build_result(result)
+
+    def _judge(
+        self, connection: Connection, name: str, error: MCPError, trace: RequestTrace, *, read_only: bool
+    ) -> Exception:
+        """What an error of the protocol means for a call."""
+        is_gone = error.message == "Session terminated"  # What the SDK says for a 404 to a session.
+        if is_gone or trace.is_unsent or error.code == types.CONNECTION_CLOSED or trace.status == 401:
+            connection.mark_lost(trace.reason or connection.reason or shorten(error.message, 200))
+        if trace.is_unsent or is_gone or (trace.is_refused and error.code not in _NOT_RUN):
+            log.warning("the MCP server %s did not take a call of %s: %s", self._server.name, name, trace.reason)
+            return self._unavailable()
+        if error.code in _NOT_RUN:
+            return ToolError(f"The server refused the call: {error.message[:1000]}")
+        if read_only:
+            log.warning("the MCP server %s did not answer a call of %s: %s", self._server.name, name, error.message)
+            return self._unavailable()
+        return McpCallError(f"{self._server.name} did not say what became of {name}: {error.message}")
+
+    def _unavailable(self) -> ToolError:
+        text = f"The server {self._server.name!r} cannot be reached now. Nothing was done. It may work later."
+        return ToolError(text, code="unavailable", retryable=True)
+
+
+def _has_worked(task: asyncio.Task[Connection]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _progress_to(context: ToolContext[Any]) -> Any:
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        fraction = min(max(progress / total, 0.0), 1.0) if total else None
+        context.progress(message[:1000] if message else f"{progress:g}", fraction=fraction)
+
+    return report
+
+
+async def _wait_any(*waits: Any, timeout: float | None = None) -> None:
+    """Wait for the first of several, or for the time."""
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    try:
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

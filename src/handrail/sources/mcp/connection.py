@@ -1,0 +1,215 @@
+"""One connection to an MCP server: opened, listed, called, and lost."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any, Final, cast
+
+import anyio
+import mcp_types as types
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import SubscriptionLost
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from handrail.core.log import log
+from handrail.errors import ConfigError, shorten
+from handrail.sources.mcp.definitions import McpDefinition
+from handrail.sources.mcp.http import RequestTrace, current_trace, make_client
+from handrail.sources.mcp.stdio import ServerProcess, open_process
+from handrail.sources.mcp_server import McpServer
+
+_PAGES: Final = 1_000
+"""How many pages a list of tools may have: one that never ends must not be read for ever."""
+_CLOSE_TIMEOUT: Final = 10.0
+_INFO: Final = types.Implementation(name="handrail", version="0.1.0")
+
+
+class ConnectionFailed(Exception):
+    """The server could not be reached, or did not answer as one should; the text is for the operator."""
+
+    def __init__(self, reason: str, *, is_final: bool = False) -> None:
+        super().__init__(reason)
+        self.is_final = is_final
+        """Whether trying again is of no use: the configuration must be changed."""
+
+
+class Connection:
+    """A client of the SDK in a task of its own, which owns everything that the SDK opens."""
+
+    def __init__(
+        self,
+        server: McpServer,
+        *,
+        headers: Mapping[str, str],
+        env: Mapping[str, str],
+        on_list_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._server = server
+        self._headers = headers
+        self._env = env
+        self._on_list_changed = on_list_changed
+        self._client: Client | None = None
+        self._lost = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[Client] | None = None
+        self._reason = ""
+        self._process: ServerProcess | None = None
+        """Set when it has ended."""
+
+    @property
+    def client(self) -> Client | None:
+        """The SDK's client while the connection lives."""
+        return None if self._lost.is_set() else self._client
+
+    @property
+    def reason(self) -> str:
+        """Why it was lost, for the operator."""
+        return self._process.describe_end() if self._process is not None else self._reason
+
+    async def open(self) -> None:
+        """Connect, or raise `ConnectionFailed`."""
+        self._ready = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._own(self._ready), name=f"mcp:{self._server.name}")
+        try:
+            self._client = await asyncio.shield(self._ready)
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+
+    async def wait_lost(self) -> None:
+        """Wait until the connection is lost."""
+        await self._lost.wait()
+
+    def mark_lost(self, reason: str) -> None:
+        """Give the connection up."""
+        if not self._lost.is_set():
+            self._reason = reason
+            self._lost.set()
+
+    async def aclose(self) -> None:
+        """Close it, and end what was started for it."""
+        self.mark_lost("closed")
+        task = self._task
+        if task is None:
+            return
+        done, _ = await asyncio.wait([task], timeout=self._server.connect_timeout + _CLOSE_TIMEOUT)
+        if not done:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _own(self, ready: asyncio.Future[Client]) -> None:
+        trace = RequestTrace()
+        current_trace.set(trace)  # Of what this task itself asks: to connect, and to listen.
+        try:
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(self._server.connect_timeout):
+                    client = await stack.enter_async_context(await self._enter(stack))
+                ready.set_result(client)
+                listener = asyncio.create_task(self._listen(client))
+                try:
+                    await self._lost.wait()
+                finally:
+                    listener.cancel()
+                    await asyncio.wait([listener])
+        except TimeoutError:
+            self._fail(ready, f"it did not answer within {self._server.connect_timeout:g} s")
+        except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+            self._fail(ready, f"{error.strerror}: {shorten(str(error.filename), 200)}", is_final=True)
+        except asyncio.CancelledError:
+            self._fail(ready, "cancelled")
+            raise
+        except (Exception, BaseExceptionGroup) as error:  # The SDK raises groups of anything.
+            self._fail(ready, trace.reason or self.reason or describe(error))
+            log.debug("the connection to %s ended", self._server.name, exc_info=error)
+
+    def _fail(self, ready: asyncio.Future[Client], reason: str, *, is_final: bool = False) -> None:
+        self.mark_lost(reason)
+        if not ready.done():
+            ready.set_exception(ConnectionFailed(reason, is_final=is_final))
+
+    async def _enter(self, stack: AsyncExitStack) -> Client:
+        server = self._server
+        transport: AbstractAsyncContextManager[Any]
+        if server.command is not None:
+            transport = open_process(
+                server.command,
+                env=self._env,
+                cwd=server.cwd,
+                max_message_bytes=server.max_message_bytes,
+                on_end=self._ended,
+            )
+        else:
+            http = make_client(
+                self._headers, timeout=server.connect_timeout, max_message_bytes=server.max_message_bytes
+            )
+            await stack.enter_async_context(http)
+            transport = streamable_http_client(
+                server.url or "", http_client=http, max_sse_event_size=server.max_message_bytes
+            )
+        return Client(
+            transport,  # pyright: ignore[reportArgumentType]  # a context manager of streams is what it takes
+            message_handler=self._receive,
+            client_info=_INFO,
+            read_timeout_seconds=server.connect_timeout,
+            cache=None,
+        )
+
+    def _ended(self, process: ServerProcess) -> None:
+        if not self._lost.is_set():
+            self._process = process
+            self._lost.set()
+
+    async def _receive(self, message: object) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._on_list_changed()
+
+    async def _listen(self, client: Client) -> None:
+        """Hear of changed tools, where the protocol wants to be asked for that."""
+        tools = client.server_capabilities.tools
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
+            return
+        pause = 0.5
+        while True:
+            with contextlib.suppress(MCPError, SubscriptionLost, TimeoutError, anyio.ClosedResourceError):
+                async with client.listen(tools_list_changed=True) as events:
+                    pause = 0.5
+                    async for _ in events:
+                        self._on_list_changed()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 30.0)
+            self._on_list_changed()  # What happened in between was not told.
+
+    async def list_tools(self) -> list[McpDefinition]:
+        """Every tool that the server has, page by page; raises `ConnectionFailed`."""
+        client = self.client
+        if client is None:
+            raise ConnectionFailed(self.reason)
+        trace = RequestTrace()
+        current_trace.set(trace)
+        found: list[McpDefinition] = []
+        cursor: str | None = None
+        try:
+            async with asyncio.timeout(self._server.connect_timeout):
+                for _ in range(_PAGES):
+                    page = await client.list_tools(cursor=cursor)
+                    found += map(McpDefinition.of, page.tools)
+                    cursor = page.next_cursor
+                    if cursor is None:
+                        return found
+        except TimeoutError as error:
+            raise ConnectionFailed(f"it did not list its tools within {self._server.connect_timeout:g} s") from error
+        except MCPError as error:
+            raise ConnectionFailed(f"its tools cannot be listed: {trace.reason or shorten(str(error), 200)}") from error
+        except ValueError as error:  # Pydantic's.
+            raise ConnectionFailed(f"its list of tools is not valid: {shorten(str(error), 300)}") from error
+        raise ConnectionFailed(f"its list of tools has more than {_PAGES} pages")
+
+
+def describe(error: BaseException) -> str:
+    """The first real error in a group, for the operator."""
+    found: Any = error
+    while isinstance(found, BaseExceptionGroup):
+        found = cast(Any, found).exceptions[0]
+    return found.message if isinstance(found, ConfigError) else f"{type(found).__name__}: {shorten(str(found), 300)}"

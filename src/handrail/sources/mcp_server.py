@@ -1,0 +1,99 @@
+"""`McpServer`: where an MCP server is, and how far it is trusted."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from handrail.authorize.secrets import Reference, check_reference
+from handrail.core.context import ToolContext
+from handrail.errors import ConfigError, MissingExtraError
+
+if TYPE_CHECKING:
+    from handrail.sources.source import OpenSource
+
+Headers = Mapping[str, str] | Callable[[ToolContext[Any] | None], Mapping[str, str]]
+"""HTTP headers, or a function of a call's context; it gets None where there is no call, to list the tools."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9]+(?:[_.-][A-Za-z0-9]+)*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpServer:
+    """An MCP server: a command that is started and spoken to over stdio, or the URL of one that speaks HTTP.
+
+    Its tools are named `server__tool`. What it says of them (`readOnlyHint` and the like) counts only if it is
+    `trusted`; otherwise every tool is taken for one that may change something.
+    """
+
+    name: str = field(kw_only=False)
+    command: Sequence[str] | None = None
+    """The program and its arguments; no shell is involved."""
+    url: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Environment variables of the command; a value may be a reference (`env:`, `file:`, `secret:`). Of this process's
+    own environment it gets only PATH, HOME and the like."""
+    cwd: str | Path | None = None
+    bearer: Reference | None = field(default=None, repr=False)
+    """The bearer token, as a reference: `env:NAME`, `file:/path`, `secret:name` or a function."""
+    headers: Headers = field(default_factory=dict[str, str], repr=False)
+    trusted: bool = False
+    include: Sequence[str] | None = None
+    """Only these of its tools, by the server's own names or globs."""
+    exclude: Sequence[str] = ()
+    pins: str | Path | None = None
+    """The file with the accepted definitions; what differs from it is held (`handrail mcp pin`)."""
+    timeout: float | None = None
+    """Seconds that a call may take; the executor's own limit if unset."""
+    connect_timeout: float = 15.0
+    """Seconds that the server has to answer when it is connected, and to list its tools."""
+    max_message_bytes: int = 16_000_000
+    """What one answer of the server may have; a longer one is dropped."""
+    max_tools: int = 1_000
+    max_definition_bytes: int = 200_000
+    """What the definition of one tool may have; one with more is skipped."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or len(self.name) > 32:
+            raise ConfigError(
+                f"name must be 1 to 32 of A-Z a-z 0-9 with single '_', '-' or '.' between them, got {self.name!r}."
+            )
+        if (self.command is None) == (self.url is None):
+            raise ConfigError(f"The MCP server {self.name!r} needs either command=[…] or url=…, and not both.")
+        if isinstance(self.command, str) or (self.command is not None and not self.command):
+            raise ConfigError(f"command must be a list such as ['npx', 'server'], got {self.command!r}.")
+        if self.url is not None:
+            parts = urlsplit(self.url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ConfigError(f"url must be an http or https URL, got one with scheme {parts.scheme!r}.")
+            if parts.username or parts.password:
+                raise ConfigError("url must not hold a name or password; use bearer= or headers=.")
+        elif self.bearer is not None or self.headers:
+            raise ConfigError(f"bearer and headers are for a server with url=…; give {self.name!r} env=… instead.")
+        if self.bearer is not None:
+            check_reference(self.bearer, name=f"bearer of the MCP server {self.name!r}")
+        for limit in ("connect_timeout", "max_message_bytes", "max_tools", "max_definition_bytes"):
+            if not getattr(self, limit) > 0:
+                raise ConfigError(f"{limit} must be more than 0, got {getattr(self, limit)!r}.")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ConfigError(f"timeout must be more than 0, got {self.timeout!r}.")
+
+    async def open(self, *, on_change: Callable[[], None], secrets: Mapping[str, str]) -> "OpenSource":
+        """Connect; a server that does not answer is tried again in the background."""
+        client = import_with_sdk("handrail.sources.mcp.client")
+        opened = client.OpenMcpServer(self, on_change=on_change, secrets=secrets)
+        await opened.start()
+        return opened
+
+
+def import_with_sdk(module: str) -> Any:
+    """A module that needs the SDK, or `MissingExtraError`."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("handrail"):
+            raise
+        raise MissingExtraError("mcp", extra="mcp") from error
