@@ -24,14 +24,14 @@ async def bytes_per_call(calls: int, kind: str) -> float:
         return f"slept {n}"
 
     made = tool(sleep, read_only=kind == "read", concurrency_safe=True)
-    rail = Executor([made], policy=Policy([Rule.allow("sleep")]))
+    executor = Executor([made], policy=Policy([Rule.allow("sleep")]))
     wanted = [ToolCall(id=f"c-{n}", name="sleep", arguments_json=f'{{"n": {n}}}') for n in range(calls)]
     contexts = [ToolContext[Any](session_id=f"s-{n}") for n in range(calls)]
     gc.collect()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        running = [asyncio.ensure_future(rail.run(*one)) for one in zip(wanted, contexts, strict=True)]
+        running = [asyncio.ensure_future(executor.run(*one)) for one in zip(wanted, contexts, strict=True)]
         await all_sleep.wait()
         gc.collect()
         taken = tracemalloc.get_traced_memory()[0] - before

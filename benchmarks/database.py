@@ -53,13 +53,15 @@ async def _measured(url: str, calls: int) -> list[Times]:
                 await bare.execute("UPDATE bare SET state = 'done', text = $2 WHERE id = $1", number, f"paid {number}")
 
         async with open_store(url) as store:
-            rail = Executor([pay], policy=Policy([Rule.allow("pay")]), ledger=store.ledger, approvals=store.approvals)
+            executor = Executor(
+                [pay], policy=Policy([Rule.allow("pay")]), ledger=store.ledger, approvals=store.approvals
+            )
             context = ToolContext[Any](session_id="s-1")
 
             async def one_call() -> None:
                 number = next(numbers)
                 call = ToolCall(id=f"call_{number}", name="pay", arguments_json=f'{{"number": {number}}}')
-                result = await rail.run(call, context)
+                result = await executor.run(call, context)
                 assert result.output == f"paid {number}", result
 
             names = ("a bare transaction of two statements", "Handrail executor, consequential, in Postgres")

@@ -62,7 +62,7 @@ def _served(serve: dict[str, Callable[[], Any]], first: dict[str, list[float]], 
     return [
         Served(
             name=again.name,
-            sent=COUNT - len(getattr(row.run(), "set_aside", ())),
+            sent=COUNT - len(getattr(row.run(), "skipped", ())),
             first_ms=statistics.median(first[again.name]),
             again_ms=again.ns / 1e6,
         )

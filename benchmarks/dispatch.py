@@ -160,14 +160,14 @@ def _executor() -> list[Row]:
     allowed = Policy([Rule.allow(NAME)])
     context = ToolContext[Any](session_id="s-1")
 
-    def through(rail: Any, *, same_arguments: bool = True) -> Any:
+    def through(executor: Any, *, same_arguments: bool = True) -> Any:
         # An executor answers a call that it knows from memory, so every call has an id of its own.
         numbers = count(1)
 
         async def run() -> object:
             number = next(numbers)
             text = ARGUMENTS if same_arguments else f'{{"city": "Oslo", "days": {number + 4}}}'
-            result = await rail.run(ToolCall(id=f"call_{number}", name=NAME, arguments_json=text), context)
+            result = await executor.run(ToolCall(id=f"call_{number}", name=NAME, arguments_json=text), context)
             return {"role": "tool", "tool_call_id": result.call_id, "content": result.for_model()}
 
         return run

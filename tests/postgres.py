@@ -110,5 +110,5 @@ DATABASES = [pytest.param("sqlite"), pytest.param("postgres", marks=pytest.mark.
 def new_database(kind: str, folder: Path, request: pytest.FixtureRequest) -> str:
     """The address of a new, empty database of this kind."""
     if kind == "sqlite":
-        return f"sqlite+aiosqlite:///{folder / 'rail.db'}"
+        return f"sqlite+aiosqlite:///{folder / 'executor.db'}"
     return request.getfixturevalue("postgres").new_database()

@@ -30,11 +30,11 @@ class Desk:
             self.ran.append((invoice, amount))
             return f"Paid {amount}."
 
-        self.rail = Executor([pay], policy=policy, listeners=[self.heard], **options)
+        self.executor = Executor([pay], policy=policy, listeners=[self.heard], **options)
 
     async def pay(self, id: str = "c-1", turn: int = 1, amount: int = 5, **where: Any) -> ToolResult:
         sent = call("pay", id, invoice="i-1", amount=amount)
-        return await self.rail.run(sent, at(turn=turn, **{"customer_id": "ann", **where}))
+        return await self.executor.run(sent, at(turn=turn, **{"customer_id": "ann", **where}))
 
     async def asked(self, **where: Any) -> str:
         result = await self.pay(**where)
@@ -42,7 +42,7 @@ class Desk:
         return result.metadata["approval"]
 
     async def approve(self, token: str, **more: Any) -> Approval:
-        return await self.rail.approvals.approve(token, **{"by": "operator", "who": "bo", **more})
+        return await self.executor.approvals.approve(token, **{"by": "operator", "who": "bo", **more})
 
 
 both = pytest.mark.parametrize("read_only", [True, False])
@@ -60,7 +60,7 @@ async def test_a_question_names_the_call_and_nothing_runs(read_only: bool) -> No
     assert (result.error.code, result.error.retryable) == ("approval_required", True)
     assert "operator" in result.error.message
     assert "a person looks at it" in result.error.message
-    (pending,) = await desk.rail.approvals.pending()
+    (pending,) = await desk.executor.approvals.pending()
     assert (pending.token, pending.tool, pending.by, pending.state) == (
         result.metadata["approval"],
         "pay",
@@ -71,15 +71,15 @@ async def test_a_question_names_the_call_and_nothing_runs(read_only: bool) -> No
     assert dict(pending.arguments) == {"invoice": "i-1", "amount": 5}
     assert pending.question == "a person looks at it"
     assert not desk.ran
-    assert [one.decision.effect for one in desk.heard.of(DecisionMade)] == ["ask"]
+    assert [one.decision.action for one in desk.heard.of(DecisionMade)] == ["ask"]
 
 
 async def test_arguments_are_validated_before_anybody_is_asked() -> None:
     desk = Desk()
-    result = await desk.rail.run(call("pay", invoice="i-1", amount="many"), at())
+    result = await desk.executor.run(call("pay", invoice="i-1", amount="many"), at())
 
     assert code_of(result) == "invalid_arguments"
-    assert await desk.rail.approvals.pending() == []
+    assert await desk.executor.approvals.pending() == []
 
 
 async def test_what_is_shown_is_redacted() -> None:
@@ -87,9 +87,9 @@ async def test_what_is_shown_is_redacted() -> None:
     async def login(user: str, password: str) -> None:
         """Log in."""
 
-    rail = Executor([login], policy=OPERATOR)
-    await rail.run(call("login", user="ann", password="hunter2"), at())
-    (pending,) = await rail.approvals.pending()
+    executor = Executor([login], policy=OPERATOR)
+    await executor.run(call("login", user="ann", password="hunter2"), at())
+    (pending,) = await executor.approvals.pending()
 
     assert pending.arguments["user"] == "ann"
     assert "hunter2" not in repr(pending)
@@ -98,7 +98,7 @@ async def test_what_is_shown_is_redacted() -> None:
 async def test_the_same_call_again_is_the_same_question() -> None:
     desk = Desk()
     assert await desk.asked() == await desk.asked(turn=2) == await desk.asked(id="c-2")
-    assert len(await desk.rail.approvals.pending()) == 1
+    assert len(await desk.executor.approvals.pending()) == 1
 
 
 async def test_pending_questions_can_be_listed_by_session_and_tenant() -> None:
@@ -106,7 +106,7 @@ async def test_pending_questions_can_be_listed_by_session_and_tenant() -> None:
     await desk.asked(session_id="s-1", tenant_id="acme")
     await desk.asked(session_id="s-2", tenant_id="acme")
     await desk.asked(session_id="s-3", tenant_id="globex")
-    pending = desk.rail.approvals.pending
+    pending = desk.executor.approvals.pending
 
     assert [one.session_id for one in await pending()] == ["s-1", "s-2", "s-3"]
     assert [one.session_id for one in await pending(tenant_id="acme")] == ["s-1", "s-2"]
@@ -125,7 +125,7 @@ async def test_an_approved_call_runs_once(read_only: bool) -> None:
 
     assert (await desk.pay()).output == "Paid 5."
     assert desk.ran == [("i-1", 5)]
-    assert await desk.rail.approvals.pending() == []
+    assert await desk.executor.approvals.pending() == []
     assert (await desk.pay()).metadata["replayed"] is True
     # Used up: the same arguments under another id have to be asked about again.
     assert code_of(await desk.pay(id="c-2", turn=2)) == "approval_required"
@@ -147,9 +147,9 @@ async def test_the_wrong_person_can_neither_approve_nor_deny(policy: Policy, by:
     desk = Desk(policy)
     token = await desk.asked()
     with pytest.raises(ApprovalError, match=says):
-        await desk.rail.approvals.approve(token, by=by, who=who)
+        await desk.executor.approvals.approve(token, by=by, who=who)
     with pytest.raises(ApprovalError, match=says):
-        await desk.rail.approvals.deny(token, by=by, who=who)
+        await desk.executor.approvals.deny(token, by=by, who=who)
 
     assert code_of(await desk.pay(turn=2)) == "approval_required"
     assert not desk.ran
@@ -175,11 +175,11 @@ def test_tokens_cannot_be_guessed() -> None:
 async def test_an_answer_is_given_once(first: str, second: str) -> None:
     desk = Desk()
     token = await desk.asked()
-    await getattr(desk.rail.approvals, first.split()[0])(token, by="operator", who="bo")
+    await getattr(desk.executor.approvals, first.split()[0])(token, by="operator", who="bo")
     if "use" in first:
         await desk.pay()
     with pytest.raises(ApprovalError, match="not open any more"):
-        await getattr(desk.rail.approvals, second)(token, by="operator", who="bo")
+        await getattr(desk.executor.approvals, second)(token, by="operator", who="bo")
 
 
 @pytest.mark.parametrize(
@@ -209,11 +209,11 @@ async def test_an_approval_of_one_tool_is_not_one_of_another() -> None:
         """Sell."""
         ran.append("sell")
 
-    rail = Executor([pay, sell], policy=OPERATOR)
-    asked = await rail.run(call("pay", n=1), at())
-    await rail.approvals.approve(asked.metadata["approval"], by="operator", who="bo")
+    executor = Executor([pay, sell], policy=OPERATOR)
+    asked = await executor.run(call("pay", n=1), at())
+    await executor.approvals.approve(asked.metadata["approval"], by="operator", who="bo")
 
-    assert code_of(await rail.run(call("sell", "c-2", n=1), at())) == "approval_required"
+    assert code_of(await executor.run(call("sell", "c-2", n=1), at())) == "approval_required"
     assert not ran
 
 
@@ -225,7 +225,7 @@ async def test_an_approval_of_one_tool_is_not_one_of_another() -> None:
 async def test_the_customers_yes_counts_from_a_later_turn_on(read_only: bool) -> None:
     desk = Desk(CUSTOMER, read_only=read_only)
     token = await desk.asked(turn=3)
-    await desk.rail.approvals.approve(token, by="customer", who="ann")
+    await desk.executor.approvals.approve(token, by="customer", who="ann")
     now = await desk.pay(turn=3)
     earlier = await desk.pay(turn=2)
 
@@ -249,7 +249,7 @@ async def test_an_approval_expires_before_and_after_it_is_given(monkeypatch: pyt
     later[0] = 61
     with pytest.raises(ApprovalError, match="expired"):
         await desk.approve(token)
-    assert await desk.rail.approvals.pending() == []
+    assert await desk.executor.approvals.pending() == []
     fresh = await desk.asked()
     assert fresh != token
     await desk.approve(fresh)
@@ -283,13 +283,13 @@ async def test_what_is_expired_is_forgotten() -> None:
 
 async def test_a_no_is_told_with_its_reason_and_stays() -> None:
     desk = Desk()
-    await desk.rail.approvals.deny(await desk.asked(), by="operator", who="bo", reason="not this month")
+    await desk.executor.approvals.deny(await desk.asked(), by="operator", who="bo", reason="not this month")
     result = await desk.pay(id="c-2")
 
     assert result.error is not None
     assert result.error.code == "permission_denied"
     assert "the operator said no: not this month" in result.error.message
-    assert result.metadata["decision"].effect == "deny"
+    assert result.metadata["decision"].action == "deny"
     assert desk.heard.of(DecisionMade)[-1].decision.reason == "the operator said no: not this month"
     assert not desk.ran
 
@@ -320,12 +320,12 @@ async def test_an_approval_is_used_by_one_of_many() -> None:
     desk = Desk()
     token = await desk.asked()
     await desk.approve(token)
-    used = await asyncio.gather(*(desk.rail.approvals.consume(token, now=time.time()) for _ in range(10)))
+    used = await asyncio.gather(*(desk.executor.approvals.consume(token, now=time.time()) for _ in range(10)))
 
     assert sorted(used) == [False] * 9 + [True]
-    await desk.rail.approvals.restore(token)
-    assert await desk.rail.approvals.consume(token, now=time.time())
-    await desk.rail.approvals.restore("apr_nobody")
+    await desk.executor.approvals.restore(token)
+    assert await desk.executor.approvals.consume(token, now=time.time())
+    await desk.executor.approvals.restore("apr_nobody")
 
 
 async def test_a_call_that_was_approved_and_failed_has_to_be_asked_about_again() -> None:
@@ -336,12 +336,12 @@ async def test_a_call_that_was_approved_and_failed_has_to_be_asked_about_again()
         """Pay."""
         raise ToolError("Closed.")
 
-    rail = Executor([pay], policy=OPERATOR)
-    asked = await rail.run(call("pay", n=1), at())
-    await rail.approvals.approve(asked.metadata["approval"], by="operator", who="bo")
-    assert code_of(await rail.run(call("pay", n=1), at())) == "tool_execution_failed"
+    executor = Executor([pay], policy=OPERATOR)
+    asked = await executor.run(call("pay", n=1), at())
+    await executor.approvals.approve(asked.metadata["approval"], by="operator", who="bo")
+    assert code_of(await executor.run(call("pay", n=1), at())) == "tool_execution_failed"
 
-    assert code_of(await rail.run(call("pay", "c-2", n=1), at())) == "approval_required"
+    assert code_of(await executor.run(call("pay", "c-2", n=1), at())) == "approval_required"
 
 
 # Other arguments

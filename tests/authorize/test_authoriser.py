@@ -41,16 +41,16 @@ both = pytest.mark.parametrize("name", ["look", "act"])
 @both
 async def test_a_decision_is_in_the_result_and_in_the_events(name: str) -> None:
     heard = Heard()
-    rail = Executor(
+    executor = Executor(
         [look, act],
         policy=Policy([Rule.deny("*", where={"n": 2}, reason="not two"), Rule.allow("*")]),
         listeners=[heard],
     )
-    allowed = await rail.run(call(name, "c-1", n=1), at())
-    denied = await rail.run(call(name, "c-2", n=2), at())
+    allowed = await executor.run(call(name, "c-1", n=1), at())
+    denied = await executor.run(call(name, "c-2", n=2), at())
 
-    assert [one.metadata["decision"].effect for one in (allowed, denied)] == ["allow", "deny"]
-    assert [one.decision.effect if one.decision else None for one in heard.of(CallFinished)] == ["allow", "deny"]
+    assert [one.metadata["decision"].action for one in (allowed, denied)] == ["allow", "deny"]
+    assert [one.decision.action if one.decision else None for one in heard.of(CallFinished)] == ["allow", "deny"]
     assert [one.decision.reason for one in heard.of(DecisionMade)] == [
         "not two"
     ]  # What is simply allowed makes no event.
@@ -61,21 +61,21 @@ async def test_a_decision_is_in_the_result_and_in_the_events(name: str) -> None:
 
 @pytest.mark.proves("GC-39", "GC-40")
 async def test_by_default_reads_run_and_the_customer_is_asked_for_every_other() -> None:
-    rail = Executor([look, act])
+    executor = Executor([look, act])
 
-    assert (await rail.run(call("look"), at())).output == "seen"
-    asked = await rail.run(call("act", "c-2"), at())
+    assert (await executor.run(call("look"), at())).output == "seen"
+    asked = await executor.run(call("act", "c-2"), at())
     assert code_of(asked) == "approval_required"
-    assert (await rail.approvals.pending())[0].by == "customer"
+    assert (await executor.approvals.pending())[0].by == "customer"
     assert ran == ["look"]
 
 
 async def test_the_developer_is_told_once_what_would_allow_a_tool_and_the_model_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    rail = Executor([act])
+    executor = Executor([act])
     with caplog.at_level(logging.WARNING, "handrail"):
-        results = [await rail.run(call("act", f"c-{n}", n=n), at()) for n in range(3)]
+        results = [await executor.run(call("act", f"c-{n}", n=n), at()) for n in range(3)]
 
     assert caplog.text.count("Rule.allow") == 1
     assert "act" in caplog.text
@@ -173,24 +173,24 @@ async def test_a_check_that_passes_leaves_the_decision_to_policy() -> None:
 )
 async def test_observing_decides_and_records_and_blocks_nothing(name: str, policy: Policy) -> None:
     heard = Heard()
-    rail = Executor([look, act], policy=policy, mode="observe", listeners=[heard])
-    result = await rail.run(call(name), at())
+    executor = Executor([look, act], policy=policy, mode="observe", listeners=[heard])
+    result = await executor.run(call(name), at())
 
     assert result.ok
     assert ran == [name]
     (told,) = heard.of(DecisionMade)
-    assert (told.observed, told.decision.effect) == (True, policy.rules[0].effect)
-    assert result.metadata["decision"].effect == policy.rules[0].effect
-    assert await rail.approvals.pending() == []
+    assert (told.observed, told.decision.action) == (True, policy.rules[0].action)
+    assert result.metadata["decision"].action == policy.rules[0].action
+    assert await executor.approvals.pending() == []
 
 
 async def test_observing_may_be_for_some_tools_only() -> None:
-    rail = Executor([look, act], policy=Policy([Rule.deny("*")]), mode={"loo*": "observe", "act": "enforce"})
+    executor = Executor([look, act], policy=Policy([Rule.deny("*")]), mode={"loo*": "observe", "act": "enforce"})
 
-    assert (await rail.run(call("look"), at())).ok
-    assert code_of(await rail.run(call("act", "c-2"), at())) == "permission_denied"
-    assert "observed only" in str(rail.explain(call("look"), at()))
-    assert "observed only" not in str(rail.explain(call("act"), at()))
+    assert (await executor.run(call("look"), at())).ok
+    assert code_of(await executor.run(call("act", "c-2"), at())) == "permission_denied"
+    assert "observed only" in str(executor.explain(call("look"), at()))
+    assert "observed only" not in str(executor.explain(call("act"), at()))
 
 
 async def test_observing_also_lets_a_failed_check_pass_and_says_so() -> None:
@@ -203,9 +203,9 @@ async def test_observing_also_lets_a_failed_check_pass_and_says_so() -> None:
         return "ran"
 
     heard = Heard()
-    rail = Executor([guarded], policy=ALLOWED, mode="observe", listeners=[heard])
+    executor = Executor([guarded], policy=ALLOWED, mode="observe", listeners=[heard])
 
-    assert (await rail.run(call("guarded"), at())).output == "ran"
+    assert (await executor.run(call("guarded"), at())).output == "ran"
     assert heard.of(DecisionMade)[0].decision.reason == "not yours"
 
 
@@ -221,9 +221,9 @@ async def test_observing_never_uses_up_an_approval() -> None:
 
 
 async def test_observing_still_runs_the_same_call_once() -> None:
-    rail = Executor([act], policy=Policy([Rule.deny("*")]), mode="observe")
-    await rail.run(call("act"), at())
-    await rail.run(call("act"), at())
-    await rail.run(call("act", "c-2"), at())
+    executor = Executor([act], policy=Policy([Rule.deny("*")]), mode="observe")
+    await executor.run(call("act"), at())
+    await executor.run(call("act"), at())
+    await executor.run(call("act", "c-2"), at())
 
     assert ran == ["act"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import ConfigError, build_tool
-from handrail.authorize.limits import Breaker, Breakers, RateLimit, RateLimits
+from handrail.authorize.limits import Breakers, CircuitBreaker, RateLimit, RateLimits
 from tests.execute.kit import at
 
 PAY: Any = build_tool({"name": "pay", "input_schema": {}, "execute": lambda payload: None, "tags": ["money"]})
@@ -107,7 +107,7 @@ class Switch:
         self.clock = Clock()
         self.told: list[str] = []
         self.breakers = Breakers(
-            Breaker(**{"failures": 3, "seconds": 10, **settings}),
+            CircuitBreaker(**{"failures": 3, "seconds": 10, **settings}),
             changed=lambda tool, state: self.told.append(f"{tool} {state}"),
             clock=self.clock,
         )
@@ -163,4 +163,4 @@ def test_a_try_that_fails_opens_it_for_another_rest_and_one_that_tells_nothing_l
 @pytest.mark.parametrize("wrong", [{"failures": 0}, {"seconds": 0}])
 def test_a_breaker_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        Breaker(**wrong)
+        CircuitBreaker(**wrong)

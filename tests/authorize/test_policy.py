@@ -1,4 +1,4 @@
-"""deny > ask > allow > default, the first match within an effect, and every decision says which rule it was."""
+"""deny > ask > allow > default, the first match within an action, and every decision says which rule it was."""
 
 import itertools
 from typing import Any
@@ -30,13 +30,13 @@ def decided(
 def test_deny_before_ask_before_allow_whatever_the_order(order: tuple[str, ...]) -> None:
     rules = {"deny": Rule.deny("pay"), "ask": Rule.ask("pay", by="operator"), "allow": Rule.allow("pay")}
     left = list(order)
-    for effect in ("deny", "ask", "allow"):
-        assert decided([rules[one] for one in left]).effect == effect
-        left.remove(effect)
+    for action in ("deny", "ask", "allow"):
+        assert decided([rules[one] for one in left]).action == action
+        left.remove(action)
     assert decided([]).source == DEFAULT
 
 
-def test_the_first_match_within_an_effect_counts() -> None:
+def test_the_first_match_within_an_action_counts() -> None:
     rules = [
         Rule.ask("pay", by="operator", where={"amount": {"above": 500}}, name="big"),
         Rule.ask("pay", by="customer", name="small"),
@@ -49,22 +49,22 @@ EFFECTS = st.sampled_from(["deny", "ask", "allow"])
 
 
 @given(st.lists(st.tuples(EFFECTS, st.integers(0, 5)), max_size=8), st.integers(0, 5))
-def test_a_decision_is_that_of_the_first_rule_that_holds_in_the_strictest_effect(
+def test_a_decision_is_that_of_the_first_rule_that_holds_in_the_strictest_action(
     given_rules: list[tuple[str, int]], amount: int
 ) -> None:
     rules = [
         Rule(
-            effect=effect,
+            action=action,
             tools=("pay",),
-            by="operator" if effect == "ask" else None,
+            by="operator" if action == "ask" else None,
             where={"amount": n},
             name=f"{number}",
         )  # pyright: ignore[reportArgumentType]
-        for number, (effect, n) in enumerate(given_rules)
+        for number, (action, n) in enumerate(given_rules)
     ]
     holding = [
-        (["deny", "ask", "allow"].index(effect), number)
-        for number, (effect, n) in enumerate(given_rules)
+        (["deny", "ask", "allow"].index(action), number)
+        for number, (action, n) in enumerate(given_rules)
         if n == amount
     ]
     decision = decided(rules, {"amount": amount})
@@ -77,10 +77,10 @@ def test_the_default_allows_reads_and_asks_the_customer_for_every_other() -> Non
     read = decided([], made_tool=made(read_only=True))
     write = decided([])
 
-    assert (read.effect, write.effect, write.by) == ("allow", "ask", "customer")
+    assert (read.action, write.action, write.by) == ("allow", "ask", "customer")
     assert "Rule.allow" in write.reason
     assert "read_only=True" in write.reason
-    assert Policy(default=Decision(effect="deny")).decide(made(), {}, at()).effect == "deny"
+    assert Policy(default=Decision(action="deny")).decide(made(), {}, at()).action == "deny"
 
 
 # What a rule is about
@@ -105,7 +105,7 @@ def test_the_default_allows_reads_and_asks_the_customer_for_every_other() -> Non
 def test_a_rule_selects_by_name_glob_source_and_tag(selectors: tuple[str, ...], holds: bool) -> None:
     one = made(tags=["money"], source="mcp:bank")
 
-    assert (decided([Rule.deny(*selectors)], made_tool=one).effect == "deny") is holds
+    assert (decided([Rule.deny(*selectors)], made_tool=one).action == "deny") is holds
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ def test_a_rule_selects_by_name_glob_source_and_tag(selectors: tuple[str, ...], 
 def test_a_rule_may_be_about_a_tenant_an_agent_or_what_changes_nothing(
     rule: Rule, where: dict[str, Any], holds: bool
 ) -> None:
-    assert (decided([rule], **where).effect == "deny") is holds
+    assert (decided([rule], **where).action == "deny") is holds
 
 
 @pytest.mark.parametrize("arguments", [{"amount": "many"}, {"amount": None}, {"amount": True}, {}, {"amount": [7]}])
 def test_in_doubt_a_restriction_holds_and_a_permission_does_not(arguments: dict[str, Any]) -> None:
     where = {"amount": {"at_most": 500}}
 
-    assert decided([Rule.deny("pay", where=where)], arguments).effect == "deny"
+    assert decided([Rule.deny("pay", where=where)], arguments).action == "deny"
     assert decided([Rule.ask("pay", by="operator", where=where)], arguments).by == "operator"
     assert decided([Rule.allow("pay", where=where)], arguments).source == DEFAULT
 
@@ -144,8 +144,8 @@ def test_a_rule_for_many_tools_says_nothing_about_those_that_have_no_such_argume
 
     rules = [Rule.deny("*", where={"amount": {"above": 5}}), Rule.allow("*")]
 
-    assert Policy(rules).decide(ping, {"text": "a"}, at()).effect == "allow"
-    assert decided(rules, {}).effect == "deny"
+    assert Policy(rules).decide(ping, {"text": "a"}, at()).action == "allow"
+    assert decided(rules, {}).action == "deny"
 
 
 def test_a_decision_says_which_rule_it_was_where_it_stands_and_why() -> None:
@@ -162,7 +162,7 @@ def test_a_decision_says_which_rule_it_was_where_it_stands_and_why() -> None:
 def test_a_decision_that_is_always_the_same_is_known_beforehand() -> None:
     def constant(*rules: Rule) -> str | None:
         found = Policy(rules).plan(made()).constant
-        return found.effect if found else None
+        return found.action if found else None
 
     assert constant() == "ask"
     assert constant(Rule.allow("pay")) == "allow"
@@ -187,10 +187,10 @@ def test_arguments_are_only_made_for_a_rule_that_looks_at_them() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Rule(effect="forbid", tools=("a",)), "allows, asks or denies"),  # pyright: ignore[reportArgumentType]
+        (lambda: Rule(action="forbid", tools=("a",)), "allows, asks or denies"),  # pyright: ignore[reportArgumentType]
         (lambda: Rule.ask("a", by="boss"), "customer"),  # pyright: ignore[reportArgumentType]
-        (lambda: Rule(effect="ask", tools=("a",)), "says whom"),
-        (lambda: Rule(effect="allow", tools=("a",), by="customer"), "says whom"),
+        (lambda: Rule(action="ask", tools=("a",)), "says whom"),
+        (lambda: Rule(action="allow", tools=("a",), by="customer"), "says whom"),
         (lambda: Rule.allow(), "every tool"),
         (lambda: Rule.deny(), "every tool"),
         (lambda: Rule.deny("a", read_only="yes"), "read_only"),
@@ -210,7 +210,7 @@ def test_what_would_hold_for_nothing_is_refused_when_it_is_written(make: Any, sa
 
 def test_a_plan_knows_every_decision_that_its_tool_can_come_to() -> None:
     def effects(*rules: Rule) -> list[str]:
-        return [one.effect for one in Policy(rules).plan(made()).possible()]
+        return [one.action for one in Policy(rules).plan(made()).possible()]
 
     above = Rule.deny("pay", where={"amount": {"above": 100}})
     assert effects() == ["ask"]

@@ -38,9 +38,9 @@ def test_a_policy_is_read_with_the_lines_of_its_rules() -> None:
 
     assert [rule.source for rule in policy.rules] == [f"desk.yaml:{line}" for line in (3, 8, 13, 15)]
     denied = policy.decide(pay(), {"amount": 20_000, "to": {"country": "KP"}}, at())
-    assert (denied.effect, denied.source, denied.reason) == ("deny", "desk.yaml:3", "over the limit of this desk")
+    assert (denied.action, denied.source, denied.reason) == ("deny", "desk.yaml:3", "over the limit of this desk")
     asked = policy.decide(pay(), {"amount": 501, "to": {"country": "CH"}}, at())
-    assert (asked.effect, asked.by, asked.rule, asked.source) == ("ask", "operator", "big payments", "desk.yaml:8")
+    assert (asked.action, asked.by, asked.rule, asked.source) == ("ask", "operator", "big payments", "desk.yaml:8")
     last = policy.rules[-1]
     assert (last.tools, last.tenant, last.agent, last.read_only) == (("get_*",), "acme", "a-1", True)
 

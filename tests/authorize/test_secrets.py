@@ -33,13 +33,13 @@ async def test_a_handler_gets_secrets_by_name(place: Path, read_only: bool, is_a
         return fetch(context)
 
     use = tool(name="use", read_only=read_only)(later if is_async else now)
-    rail = Executor(
+    executor = Executor(
         [use],
         policy=ALLOWED,
         secrets={"env": "env:THE_KEY", "file": f"file:{place}", "function": lambda: "from a function"},
     )
 
-    assert (await rail.run(call("use"), at())).output == ["from the environment", "from a file", "from a function"]
+    assert (await executor.run(call("use"), at())).output == ["from the environment", "from a file", "from a function"]
 
 
 async def test_a_secret_is_fetched_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,11 +48,11 @@ async def test_a_secret_is_fetched_when_it_is_needed(monkeypatch: pytest.MonkeyP
         """Use it."""
         return context.secrets["key"]
 
-    rail = Executor([use], secrets={"key": "env:ROTATED"})
+    executor = Executor([use], secrets={"key": "env:ROTATED"})
     outputs: list[Any] = []
     for n, value in enumerate(("old", "new")):
         monkeypatch.setenv("ROTATED", value)
-        outputs.append((await rail.run(call("use", f"c-{n}"), at())).output)
+        outputs.append((await executor.run(call("use", f"c-{n}"), at())).output)
 
     assert outputs == ["old", "new"]
 

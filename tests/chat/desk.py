@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from handrail import Executor, ToolContext, ToolError, tool
-from handrail.chat import Answer, ChatSession
+from handrail.chat import ChatSession, TurnResult
 from handrail.testing.scripted import Scripted, ScriptedProvider
 from handrail.testing.servers import tool_calls
 
@@ -42,14 +42,14 @@ def at(bank: Bank, **more: Any) -> ToolContext[Bank]:
     return ToolContext(**{"session_id": "s-1", "customer_id": "ann", "deps": bank, **more})
 
 
-def chat(lines: Iterable[Scripted], bank: Bank | None = None, *, rail: Any = None, **more: Any) -> ChatSession:
-    executor = rail or Executor([balance, pay])
+def chat(lines: Iterable[Scripted], bank: Bank | None = None, *, executor: Any = None, **more: Any) -> ChatSession:
+    executor = executor or Executor([balance, pay])
     context = more.pop("context", None) or at(bank or Bank())
     return ChatSession(ScriptedProvider(lines), executor, context=context, **more)
 
 
-async def yes(session: ChatSession, answer: Answer) -> Answer:
+async def yes(session: ChatSession, answer: TurnResult) -> TurnResult:
     """The person agrees to everything that was asked, and the conversation goes on."""
     for approval in answer.approvals:
         await session.approve(approval.token)
-    return await session.go_on()
+    return await session.resume()

@@ -10,11 +10,11 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from handrail import Executor, ToolContext, tool
 from handrail.authorize.approvals import MemoryApprovals
-from handrail.chat import ChatSession, Conversation, TurnBudget
+from handrail.chat import Budget, ChatSession, Conversation
 from handrail.chat.conversation import decoded, encoded
 from handrail.errors import ConfigError, ProviderDownError
 from handrail.execute.ledger import MemoryLedger
-from handrail.providers import Request
+from handrail.providers import ModelRequest
 from handrail.testing.scripted import Line, ScriptedProvider
 from handrail.testing.servers import text, text_and_calls, tool_calls, truncated
 
@@ -82,7 +82,7 @@ class ConversationMachine(RuleBasedStateMachine):
         self.session = self.runner.run(self._loaded())
 
     async def _loaded(self) -> ChatSession:
-        def next_line(request: Request) -> Line:
+        def next_line(request: ModelRequest) -> Line:
             return self.queue.pop(0) if self.queue else "Nothing more."
 
         return await ChatSession.load(
@@ -90,7 +90,7 @@ class ConversationMachine(RuleBasedStateMachine):
             Executor(self.tools, ledger=self.ledger, approvals=self.approvals),
             context=ToolContext(session_id="s", customer_id="ann"),
             sessions=self.kept,
-            budget=TurnBudget(steps=3, calls=4),
+            budget=Budget(max_steps=3, max_calls=4),
         )
 
     def play(self, turn: Any, leaves_after: int | None) -> None:
@@ -113,7 +113,7 @@ class ConversationMachine(RuleBasedStateMachine):
 
     @rule(leaves_after=st.none() | st.integers(0, 30))
     def go_on(self, leaves_after: int | None) -> None:
-        self.play(self.session.go_on(), leaves_after)
+        self.play(self.session.resume(), leaves_after)
 
     @rule(after=st.integers(0, 20))
     def interrupt(self, after: int) -> None:
@@ -138,7 +138,7 @@ class ConversationMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """Another process goes on, with what was saved and nothing else."""
-        self.runner.run(self.session.executor.close())
+        self.runner.run(self.session.executor.aclose())
         self.session = self.runner.run(self._loaded())
 
     @invariant()
@@ -160,8 +160,12 @@ class ConversationMachine(RuleBasedStateMachine):
         self.queue = []
         if hasattr(self, "session"):
             # Whatever happened, a last word is answered: the scripted provider refuses a history that is not whole.
-            assert self.runner.run(self.session.send("And?")).ended in ("done", "steps", "approval")
-            self.runner.run(self.session.executor.close())
+            assert self.runner.run(self.session.send("And?")).stop_reason in (
+                "completed",
+                "max_steps",
+                "approval_required",
+            )
+            self.runner.run(self.session.executor.aclose())
         self.runner.close()
 
 

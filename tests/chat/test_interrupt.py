@@ -8,9 +8,17 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, tool
-from handrail.chat import Answer, ChatSession
+from handrail.chat import ChatSession, TurnResult
 from handrail.core.events import CallStarted
-from handrail.providers import AssistantMessage, Piece, Reply, Request, TextPiece, ToolMessage, UserMessage
+from handrail.providers import (
+    AssistantMessage,
+    ModelRequest,
+    ModelResponse,
+    StreamEvent,
+    TextDelta,
+    ToolMessage,
+    UserMessage,
+)
 from handrail.testing.servers import tool_calls
 from tests.chat.desk import Bank, at, chat
 from tests.execute.kit import Held, code_of
@@ -27,15 +35,15 @@ class Slow:
         self.go = asyncio.Event()
         self.closed = 0
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ModelRequest) -> ModelResponse:
         raise NotImplementedError
 
-    async def stream(self, request: Request) -> AsyncGenerator[Piece]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         try:
-            yield TextPiece(text="I will ")
+            yield TextDelta(text="I will ")
             await self.go.wait()
-            yield TextPiece(text="do it.")
-            yield Reply(text="I will do it.")
+            yield TextDelta(text="do it.")
+            yield ModelResponse(text="I will do it.")
         finally:
             self.closed += 1
 
@@ -46,11 +54,11 @@ async def test_an_interrupted_answer_ends_where_it_was_and_the_conversation_goes
     events: list[Any] = []
     async for event in session.stream("Go."):
         events.append(event)
-        if isinstance(event, TextPiece):
+        if isinstance(event, TextDelta):
             session.interrupt()
 
-    assert isinstance(events[-1], Answer)
-    assert (events[-1].ended, events[-1].text) == ("interrupted", "I will ")
+    assert isinstance(events[-1], TurnResult)
+    assert (events[-1].stop_reason, events[-1].text) == ("interrupted", "I will ")
     assert provider.closed == 1
     assert session.conversation.messages == (UserMessage(text="Go."), AssistantMessage(text="I will "))
     provider.go.set()
@@ -69,14 +77,14 @@ async def test_calls_are_interrupted_each_as_its_tool_wants_it(on_interrupt: Any
         """Work."""
         return await held()
 
-    session = chat([tool_calls(("work", {})), "Next."], rail=Executor([work], policy=ALLOWED))
+    session = chat([tool_calls(("work", {})), "Next."], executor=Executor([work], policy=ALLOWED))
     sending = asyncio.create_task(session.send("Go."))
     await asyncio.wait_for(held.begun.wait(), 20)
     session.interrupt()
     held.go.set()
     answer = await asyncio.wait_for(sending, 20)
 
-    assert answer.ended == "interrupted"
+    assert answer.stop_reason == "interrupted"
     assert [code_of(one) for one in answer.results] == [code]
     assert held.ended == ended
     assert isinstance(session.conversation.messages[-1], ToolMessage)
@@ -120,7 +128,7 @@ async def test_a_caller_that_is_cancelled_while_a_call_runs_finds_its_answer_lat
         """Work."""
         return await held()
 
-    session = chat([tool_calls(("work", {})), "Done."], rail=Executor([work], policy=ALLOWED))
+    session = chat([tool_calls(("work", {})), "Done."], executor=Executor([work], policy=ALLOWED))
     sending = asyncio.create_task(session.send("Go."))
     await asyncio.wait_for(held.begun.wait(), 20)
     sending.cancel()
@@ -129,7 +137,7 @@ async def test_a_caller_that_is_cancelled_while_a_call_runs_finds_its_answer_lat
 
     assert [one.name for one in session.conversation.unanswered] == ["work"]
     held.go.set()
-    answer = await asyncio.wait_for(session.go_on(), 20)
+    answer = await asyncio.wait_for(session.resume(), 20)
     assert (answer.text, held.runs) == ("Done.", 1)
     assert len(answer.results) == 1
 
@@ -137,8 +145,8 @@ async def test_a_caller_that_is_cancelled_while_a_call_runs_finds_its_answer_lat
 @pytest.mark.parametrize("steps", range(12))
 async def test_a_caller_that_leaves_at_any_moment_leaves_a_history_that_goes_on(steps: int) -> None:
     bank = Bank()
-    rail = Executor([*chat([], bank).executor.registry], policy=ALLOWED)
-    session = chat([tool_calls(("balance", {}), ("pay", {"amount": 5})), "Done.", "Done."], bank, rail=rail)
+    executor = Executor([*chat([], bank).executor.registry], policy=ALLOWED)
+    session = chat([tool_calls(("balance", {}), ("pay", {"amount": 5})), "Done.", "Done."], bank, executor=executor)
     sending = asyncio.create_task(session.send("Go."))
     for _ in range(steps):
         await asyncio.sleep(0)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, tool
-from handrail.chat import ChatSession, FileSessions
+from handrail.chat import ChatSession, FileSessionStore
 from handrail.errors import ProviderDownError
-from handrail.providers import TextPiece
+from handrail.providers import TextDelta
 from handrail.testing.servers import text, text_and_calls, tool_calls, truncated
 from tests.chat.desk import Bank, at, balance, pay, yes
 from tests.execute.kit import Held, code_of
@@ -36,8 +36,8 @@ async def test_a_conversation_with_a_question_a_mistake_and_two_calls_at_once(su
 
     assert [code_of(one) for one in asked.results] == [None, "invalid_arguments", None]
     assert (done.text, bank.paid) == ("Paid.", [5])
-    assert (cut.text, cut.stop) == ("I was about to", "length")
-    assert (bye.text, bye.ended) == ("Bye.", "done")
+    assert (cut.text, cut.finish_reason) == ("I was about to", "length")
+    assert (bye.text, bye.stop_reason) == ("Bye.", "completed")
 
 
 @every_adapter
@@ -54,19 +54,19 @@ async def test_a_conversation_that_was_interrupted_and_one_that_broke_off_go_on(
         text("A long answer that nobody hears.", cut_after=3),
         text("Here I am."),
     ]
-    rail = Executor([work], policy=Policy([Rule.allow("*")]))
+    executor = Executor([work], policy=Policy([Rule.allow("*")]))
     with subject.server(script) as server:
         async with subject.at(server) as provider:
-            session = ChatSession(provider, rail, context=at(Bank()))
+            session = ChatSession(provider, executor, context=at(Bank()))
             sending = asyncio.create_task(session.send("Work."))
             await asyncio.wait_for(held.begun.wait(), 20)
             session.interrupt()
             interrupted = await sending
             with pytest.raises(ProviderDownError):
                 await session.send("Are you there?")
-            back = await session.go_on()
+            back = await session.resume()
 
-    assert (interrupted.ended, code_of(interrupted.results[0])) == ("interrupted", "outcome_unknown")
+    assert (interrupted.stop_reason, code_of(interrupted.results[0])) == ("interrupted", "outcome_unknown")
     assert back.text == "Here I am."
 
 
@@ -75,7 +75,7 @@ async def test_a_conversation_that_was_interrupted_and_one_that_broke_off_go_on(
 async def test_a_conversation_goes_on_with_another_provider_after_a_restart(
     subject: Subject, after: Subject, tmp_path: Path
 ) -> None:
-    bank, sessions = Bank(), FileSessions(tmp_path)
+    bank, sessions = Bank(), FileSessionStore(tmp_path)
     with subject.server([tool_calls(("balance", {}), ("pay", {"amount": 5}))]) as server:
         async with subject.at(server) as provider:
             session = ChatSession(provider, Executor([balance, pay]), context=at(bank), sessions=sessions)
@@ -85,8 +85,8 @@ async def test_a_conversation_goes_on_with_another_provider_after_a_restart(
             session = await ChatSession.load(provider, Executor([balance, pay]), context=at(bank), sessions=sessions)
             (question,) = await session.approvals()
             await session.approve(question.token)
-            paid = await session.go_on()
+            paid = await session.resume()
             events: list[Any] = [event async for event in session.stream("Thanks.")]
 
     assert (paid.text, bank.paid, bank.reads) == ("Paid.", [5], 1)
-    assert "".join(one.text for one in events if isinstance(one, TextPiece)) == "Bye."
+    assert "".join(one.text for one in events if isinstance(one, TextDelta)) == "Bye."

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from handrail import ConfigError, Executor, Policy, Rule
-from handrail.chat import ChatSession, Conversation, FileSessions
+from handrail.chat import ChatSession, Conversation, FileSessionStore
 from handrail.chat.conversation import decoded, encoded
 from handrail.core.values import Failure, ToolCall, ToolResult
 from handrail.errors import StoreError
-from handrail.providers import AssistantMessage, Native, Reply, ToolMessage, UserMessage
+from handrail.providers import AssistantMessage, ModelResponse, Native, ToolMessage, UserMessage
 from handrail.store import open_store
 from handrail.testing.scripted import ScriptedProvider
 from handrail.testing.servers import tool_calls
@@ -36,7 +36,7 @@ FORMS = ["file", *DATABASES]
 async def kept(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Any]:
     """Conversations, in every form."""
     if request.param == "file":
-        yield FileSessions(tmp_path / "sessions")
+        yield FileSessionStore(tmp_path / "sessions")
         return
     async with open_store(new_database(request.param, tmp_path, request)) as store:
         yield store.sessions
@@ -64,12 +64,16 @@ async def test_a_question_is_still_open_after_a_restart(
 ) -> None:
     url, bank = new_database(kind, tmp_path, request), Bank()
     async with open_store(url) as store:
-        rail = Executor([balance, pay], ledger=store.ledger, approvals=store.approvals)
-        session = chat([tool_calls(("balance", {}), ("pay", {"amount": 5}))], bank, rail=rail, sessions=store.sessions)
+        executor = Executor([balance, pay], ledger=store.ledger, approvals=store.approvals)
+        session = chat(
+            [tool_calls(("balance", {}), ("pay", {"amount": 5}))], bank, executor=executor, sessions=store.sessions
+        )
         asked = await session.send("Pay 5.")
     async with open_store(url) as store:
-        rail = Executor([balance, pay], ledger=store.ledger, approvals=store.approvals)
-        session = await ChatSession.load(ScriptedProvider(["Paid."]), rail, context=at(bank), sessions=store.sessions)
+        executor = Executor([balance, pay], ledger=store.ledger, approvals=store.approvals)
+        session = await ChatSession.load(
+            ScriptedProvider(["Paid."]), executor, context=at(bank), sessions=store.sessions
+        )
         assert [one.token for one in await session.approvals()] == [one.token for one in asked.approvals]
         answer = await yes(session, asked)
 
@@ -77,15 +81,15 @@ async def test_a_question_is_still_open_after_a_restart(
 
 
 async def test_a_question_in_a_file_is_open_again_after_a_restart(tmp_path: Path) -> None:
-    sessions, bank = FileSessions(tmp_path), Bank()
+    sessions, bank = FileSessionStore(tmp_path), Bank()
     await chat([tool_calls(("balance", {}), ("pay", {"amount": 5}))], bank, sessions=sessions).send("Pay 5.")
-    rail = Executor([balance, pay])
-    session = await ChatSession.load(ScriptedProvider(["Paid."]), rail, context=at(bank), sessions=sessions)
+    executor = Executor([balance, pay])
+    session = await ChatSession.load(ScriptedProvider(["Paid."]), executor, context=at(bank), sessions=sessions)
 
     (question,) = await session.approvals()
     assert (question.tool, question.arguments, bank.paid) == ("pay", {"amount": 5}, [])
     await session.approve(question.token)
-    assert ((await session.go_on()).text, bank.paid, bank.reads) == ("Paid.", [5], 1)
+    assert ((await session.resume()).text, bank.paid, bank.reads) == ("Paid.", [5], 1)
 
 
 async def test_whoever_saves_an_older_state_is_refused_and_overwrites_nothing(kept: Any) -> None:
@@ -143,13 +147,13 @@ async def test_the_conversation_of_somebody_else_is_not_gone_on_with(kept: Any) 
 
 
 async def test_saving_needs_a_place() -> None:
-    with pytest.raises(ConfigError, match="FileSessions"):
+    with pytest.raises(ConfigError, match="FileSessionStore"):
         await chat([]).save()
 
 
 async def test_what_a_person_said_is_saved_when_asked(kept: Any) -> None:
     session = chat([], sessions=kept)
-    session.say("Olga here.")
+    session.reply_as_operator("Olga here.")
     await session.save()
 
     found = await kept.load("s-1")
@@ -157,14 +161,14 @@ async def test_what_a_person_said_is_saved_when_asked(kept: Any) -> None:
 
 
 async def test_a_place_that_fails_stops_the_turn_before_anything_is_done() -> None:
-    class Full(FileSessions):
+    class Full(FileSessionStore):
         async def save(self, conversation: Conversation) -> None:
             if conversation.asked:
                 raise StoreError("the disk is full")
 
     bank = Bank()
-    rail = Executor([pay], policy=Policy([Rule.allow("*")]))
-    session = chat([PAY_5, "Paid."], bank, rail=rail, sessions=Full("unused"))
+    executor = Executor([pay], policy=Policy([Rule.allow("*")]))
+    session = chat([PAY_5, "Paid."], bank, executor=executor, sessions=Full("unused"))
     with pytest.raises(StoreError, match="disk is full"):
         await session.send("Pay 5.")
     assert bank.paid == []
@@ -190,17 +194,17 @@ async def pay(amount: int) -> str:
     return "paid"
 
 async def main():
-    async with open_store(f"sqlite+aiosqlite:///{folder}/rail.db") as store:
-        rail = Executor([pay], policy=Policy([Rule.allow("*")]), ledger=store.ledger, approvals=store.approvals,
+    async with open_store(f"sqlite+aiosqlite:///{folder}/executor.db") as store:
+        executor = Executor([pay], policy=Policy([Rule.allow("*")]), ledger=store.ledger, approvals=store.approvals,
                         lease_grace=0.1)
         lines = [tool_calls(("pay", {"amount": 5}))] if die else ["I do not know whether it went out."]
         session = await ChatSession.load(
-            ScriptedProvider(lines), rail, context=ToolContext(session_id="s"), sessions=store.sessions
+            ScriptedProvider(lines), executor, context=ToolContext(session_id="s"), sessions=store.sessions
         )
         if die:
             await session.send("Pay 5.")
         else:
-            print((await session.go_on()).results[0].error.code)
+            print((await session.resume()).results[0].error.code)
 
 asyncio.run(main())
 """
@@ -220,7 +224,7 @@ def test_a_process_that_is_killed_while_it_pays_is_gone_on_with_and_nothing_is_p
 
 
 def test_a_file_is_for_its_owner_only_and_never_half_written(tmp_path: Path) -> None:
-    sessions = FileSessions(tmp_path / "new" / "sessions")
+    sessions = FileSessionStore(tmp_path / "new" / "sessions")
     session = chat(["Hello."], sessions=sessions)
     session.send_sync("Hi.")
 
@@ -232,7 +236,7 @@ def test_a_file_is_for_its_owner_only_and_never_half_written(tmp_path: Path) -> 
 
 @given(st.lists(st.text(min_size=1, max_size=300), min_size=2, max_size=8, unique=True))
 def test_every_id_has_a_file_of_its_own_inside_the_directory(ids: list[str]) -> None:
-    sessions = FileSessions("sessions")
+    sessions = FileSessionStore("sessions")
     paths = [sessions.path(one) for one in ids]
 
     assert len({str(path).lower() for path in paths}) == len(ids)
@@ -254,7 +258,7 @@ def test_every_id_has_a_file_of_its_own_inside_the_directory(ids: list[str]) -> 
     ],
 )
 async def test_a_file_that_is_not_a_conversation_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
-    sessions = FileSessions(tmp_path)
+    sessions = FileSessionStore(tmp_path)
     sessions.path("s-1").write_text(text)
     with pytest.raises(StoreError, match=says) as caught:
         await sessions.load("s-1")
@@ -287,8 +291,10 @@ async def test_half_a_character_from_a_model_is_saved_whole_and_never_runs(kept:
     half = ToolCall(id="c\ud83d", name="pay", arguments_json='{"amount": 5, "to": "\ud83d"}')
     native = Native(format="openai_chat", items=({"text": "\ud83d"},))
     bank = Bank()
-    rail = Executor([pay], policy=Policy([Rule.allow("*")]))
-    session = chat([Reply(text="a\ud83d", calls=(half,), native=native), "Hm."], bank, rail=rail, sessions=kept)
+    executor = Executor([pay], policy=Policy([Rule.allow("*")]))
+    session = chat(
+        [ModelResponse(text="a\ud83d", calls=(half,), native=native), "Hm."], bank, executor=executor, sessions=kept
+    )
     answer = await session.send("Go.")
 
     assert [code_of(one) for one in answer.results] == ["tool_args_parse_error"]

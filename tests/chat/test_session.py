@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Control, Executor, Policy, Rule, ToolContext, ToolResult, tool
-from handrail.chat import Answer, ChatSession, TurnBudget
+from handrail.chat import Budget, ChatSession, TurnResult
 from handrail.core.events import CallFinished, CallStarted, Progress
 from handrail.errors import ApprovalError, BadAnswerError, ProviderDownError
-from handrail.providers import AssistantMessage, Reply, TextPiece, ToolMessage, Usage, UserMessage
+from handrail.providers import AssistantMessage, ModelResponse, TextDelta, ToolMessage, Usage, UserMessage
 from handrail.testing.scripted import ScriptedProvider
 from handrail.testing.servers import refusal, text, text_and_calls, tool_calls, truncated
 from tests.chat.desk import PAY_5, Bank, at, balance, chat, pay, yes
@@ -21,7 +21,7 @@ async def test_words_are_answered_with_words() -> None:
     session = chat(["Hello!"])
     answer = await session.send("Hi.")
 
-    assert (answer.text, answer.ended, answer.results) == ("Hello!", "done", ())
+    assert (answer.text, answer.stop_reason, answer.results) == ("Hello!", "completed", ())
     assert session.conversation.messages == (UserMessage(text="Hi."), AssistantMessage(text="Hello!"))
     assert session.conversation.usage == Usage(input=10, output=5)
 
@@ -39,13 +39,13 @@ async def test_calls_are_run_and_their_answers_go_back_to_the_model() -> None:
 
 
 async def test_a_stream_tells_everything_as_it_happens_and_ends_with_the_answer() -> None:
-    rail = Executor([balance, pay], policy=Policy([Rule.allow("*")]))
-    session = chat([text_and_calls("One moment.", ("pay", {"amount": 5})), "Paid."], rail=rail)
+    executor = Executor([balance, pay], policy=Policy([Rule.allow("*")]))
+    session = chat([text_and_calls("One moment.", ("pay", {"amount": 5})), "Paid."], executor=executor)
     events = [event async for event in session.stream("Pay 5.")]
 
     kinds = [type(event) for event in events]
-    assert kinds == [TextPiece, TextPiece, CallStarted, Progress, CallFinished, TextPiece, Answer]
-    assert "".join(one.text for one in events if isinstance(one, TextPiece)) == "One moment.Paid."
+    assert kinds == [TextDelta, TextDelta, CallStarted, Progress, CallFinished, TextDelta, TurnResult]
+    assert "".join(one.text for one in events if isinstance(one, TextDelta)) == "One moment.Paid."
     assert events[-1].text == "Paid."
 
 
@@ -57,9 +57,9 @@ async def test_what_other_sessions_do_is_not_heard_here() -> None:
         """Slow."""
         return await held()
 
-    rail = Executor([slow, balance])
-    one = chat([tool_calls(("slow", {})), "one"], rail=rail, context=at(Bank(), session_id="one"))
-    two = chat([tool_calls(("balance", {})), "two"], rail=rail, context=at(Bank(), session_id="two"))
+    executor = Executor([slow, balance])
+    one = chat([tool_calls(("slow", {})), "one"], executor=executor, context=at(Bank(), session_id="one"))
+    two = chat([tool_calls(("balance", {})), "two"], executor=executor, context=at(Bank(), session_id="two"))
 
     async def events(session: ChatSession) -> list[Any]:
         return [event async for event in session.stream("Go.")]
@@ -78,12 +78,12 @@ async def test_an_approval_stops_the_turn_and_the_persons_yes_goes_on_with_it() 
     session = chat([PAY_5, "Paid."], bank)
     asked = await session.send("Pay 5.")
 
-    assert (asked.ended, asked.results, bank.paid) == ("approval", (), [])
+    assert (asked.stop_reason, asked.results, bank.paid) == ("approval_required", (), [])
     (approval,) = asked.approvals
     assert (approval.tool, approval.arguments, approval.by) == ("pay", {"amount": 5}, "customer")
 
     done = await yes(session, asked)
-    assert (done.text, done.ended, bank.paid) == ("Paid.", "done", [5])
+    assert (done.text, done.stop_reason, bank.paid) == ("Paid.", "completed", [5])
     assert await session.approvals() == []
 
 
@@ -92,7 +92,7 @@ async def test_a_no_is_told_to_the_model_with_its_reason() -> None:
     session = chat([PAY_5, "All right."], bank)
     asked = await session.send("Pay 5.")
     await session.deny(asked.approvals[0].token, reason="too much")
-    answer = await session.go_on()
+    answer = await session.resume()
 
     assert (answer.text, bank.paid) == ("All right.", [])
     assert code_of(answer.results[0]) == "permission_denied"
@@ -104,7 +104,7 @@ async def test_calls_beside_a_question_are_answered_once() -> None:
     session = chat([tool_calls(("balance", {}), ("pay", {"amount": 5})), "Done."], bank)
     answer = await yes(session, await session.send("Go."))
 
-    assert answer.ended == "done"
+    assert answer.stop_reason == "completed"
     assert (bank.reads, bank.paid) == (1, [5])
     tools = next(one for one in session.conversation.messages if isinstance(one, ToolMessage))
     assert [one.for_model() for one in tools.results] == ["100 EUR", "paid 5"]
@@ -114,11 +114,11 @@ async def test_going_on_without_a_decision_still_waits() -> None:
     bank = Bank()
     session = chat([PAY_5, "Paid."], bank)
     asked = await session.send("Pay 5.")
-    again = await session.go_on()
+    again = await session.resume()
 
-    assert (again.ended, bank.paid) == ("approval", [])
+    assert (again.stop_reason, bank.paid) == ("approval_required", [])
     assert [one.token for one in again.approvals] == [one.token for one in asked.approvals]
-    assert (await yes(session, again)).ended == "done"
+    assert (await yes(session, again)).stop_reason == "completed"
 
 
 async def test_words_instead_of_a_decision_are_no_decision() -> None:
@@ -146,22 +146,22 @@ async def test_words_after_a_yes_are_heard_after_it_is_done() -> None:
 
 async def test_an_operators_question_is_not_the_customers_to_answer() -> None:
     bank = Bank()
-    rail = Executor([pay], policy=Policy([Rule.ask("pay", by="operator")]))
-    session = chat([PAY_5, "Paid."], bank, rail=rail)
+    executor = Executor([pay], policy=Policy([Rule.ask("pay", by="operator")]))
+    session = chat([PAY_5, "Paid."], bank, executor=executor)
     asked = await session.send("Pay 5.")
     token = asked.approvals[0].token
     with pytest.raises(ApprovalError, match="operator"):
         await session.approve(token)
-    await rail.approvals.approve(token, by="operator", who="olga")
+    await executor.approvals.approve(token, by="operator", who="olga")
 
-    assert (await session.go_on()).text == "Paid."
+    assert (await session.resume()).text == "Paid."
     assert bank.paid == [5]
 
 
 async def test_a_question_of_another_conversation_cannot_be_answered_here() -> None:
-    rail = Executor([pay])
-    one = chat([PAY_5], rail=rail, context=at(Bank(), session_id="one"))
-    two = chat([], rail=rail, context=at(Bank(), session_id="two"))
+    executor = Executor([pay])
+    one = chat([PAY_5], executor=executor, context=at(Bank(), session_id="one"))
+    two = chat([], executor=executor, context=at(Bank(), session_id="two"))
     asked = await one.send("Pay 5.")
 
     for decide in (two.approve, two.deny):
@@ -192,9 +192,9 @@ async def test_unknown_tools_and_bad_arguments_are_answered_so_that_the_model_ca
 
 async def test_a_server_that_counts_its_calls_anew_does_not_swallow_a_second_payment() -> None:
     bank = Bank()
-    rail = Executor([balance, pay], policy=Policy([Rule.allow("*")]), repeat_window=1e-9)
+    executor = Executor([balance, pay], policy=Policy([Rule.allow("*")]), repeat_window=1e-9)
     same = tool_calls(("pay", {"amount": 5}, "call_0"), id="resp")
-    session = chat([same, "Once.", same, "Twice."], bank, rail=rail)
+    session = chat([same, "Once.", same, "Twice."], bank, executor=executor)
     await session.send("Pay 5.")
     answer = await session.send("And again.")
 
@@ -204,8 +204,10 @@ async def test_a_server_that_counts_its_calls_anew_does_not_swallow_a_second_pay
 
 
 async def test_two_calls_under_one_id_are_two_calls() -> None:
-    rail = Executor([balance])
-    session = chat([tool_calls(("balance", {}, "x"), ("balance", {}, "x"), ("balance", {}, "")), "Done."], rail=rail)
+    executor = Executor([balance])
+    session = chat(
+        [tool_calls(("balance", {}, "x"), ("balance", {}, "x"), ("balance", {}, "")), "Done."], executor=executor
+    )
     answer = await session.send("Go.")
 
     assert [one.ok for one in answer.results] == [True] * 3
@@ -213,40 +215,40 @@ async def test_two_calls_under_one_id_are_two_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "ended", "asked"),
+    ("budget", "stop_reason", "asked"),
     [
-        (TurnBudget(steps=2), "steps", 2),
-        (TurnBudget(calls=2), "calls", 3),
-        (TurnBudget(tokens=20), "tokens", 2),
-        (TurnBudget(seconds=1e-9), "seconds", 0),
+        (Budget(max_steps=2), "max_steps", 2),
+        (Budget(max_calls=2), "max_calls", 3),
+        (Budget(max_tokens=20), "token_budget", 2),
+        (Budget(timeout=1e-9), "timeout", 0),
     ],
 )
 async def test_a_budget_that_runs_out_leaves_a_conversation_that_can_go_on(
-    budget: TurnBudget, ended: str, asked: int
+    budget: Budget, stop_reason: str, asked: int
 ) -> None:
     lines: Any = [tool_calls(("balance", {})) for _ in range(asked)]
     session = chat([*lines, "Enough."], budget=budget)
     answer = await session.send("Go.")
 
-    assert answer.ended == ended
+    assert answer.stop_reason == stop_reason
     provider: Any = session.provider
     assert len(provider.requests) == asked
     assert session.conversation.unanswered == ()
-    if ended != "seconds":
-        assert (await session.go_on()).text == "Enough."
+    if stop_reason != "timeout":
+        assert (await session.resume()).text == "Enough."
 
 
-@pytest.mark.parametrize("wrong", [{"tokens": 0}, {"steps": 0}])
+@pytest.mark.parametrize("wrong", [{"max_tokens": 0}, {"max_steps": 0}])
 def test_a_budget_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        TurnBudget(**wrong)
+        Budget(**wrong)
 
 
 @pytest.mark.parametrize(("line", "stop"), [(truncated("Half a"), "length"), (refusal("I will not."), "refusal")])
 async def test_why_the_model_stopped_is_said(line: Any, stop: str) -> None:
     answer = await chat([line]).send("Go.")
 
-    assert (answer.stop, answer.ended) == (stop, "done")
+    assert (answer.finish_reason, answer.stop_reason) == (stop, "completed")
     assert answer.text
 
 
@@ -257,7 +259,7 @@ async def test_a_provider_that_fails_loses_nothing() -> None:
         await session.send("How much?")
 
     assert not session.busy
-    answer = await session.go_on()
+    answer = await session.resume()
     assert (answer.text, bank.reads) == ("100 EUR.", 1)
 
 
@@ -273,13 +275,13 @@ async def test_a_stream_that_was_cut_can_be_asked_for_again() -> None:
         await listen()
     assert [one.text for one in heard] == ["This ", "is "]
     assert session.conversation.messages == (UserMessage(text="Go."),)
-    assert (await session.go_on()).text == "Short."
+    assert (await session.resume()).text == "Short."
 
 
 async def test_a_provider_that_ends_without_a_reply_is_not_believed() -> None:
     class Silent(ScriptedProvider):
         async def stream(self, request: Any) -> Any:
-            yield TextPiece(text="Hm.")
+            yield TextDelta(text="Hm.")
 
     session = ChatSession(Silent([]), Executor(), context=at(Bank()))
     with pytest.raises(BadAnswerError, match="without a reply"):
@@ -287,7 +289,7 @@ async def test_a_provider_that_ends_without_a_reply_is_not_believed() -> None:
 
 
 async def test_an_empty_answer_leaves_no_empty_message() -> None:
-    session = chat([Reply(), "Again."])
+    session = chat([ModelResponse(), "Again."])
     assert (await session.send("Go.")).text == ""
     assert session.conversation.messages == (UserMessage(text="Go."),)
     assert (await session.send("Well?")).text == "Again."
@@ -296,10 +298,10 @@ async def test_an_empty_answer_leaves_no_empty_message() -> None:
 async def test_there_must_be_something_to_go_on_with() -> None:
     session = chat(["Hello."])
     with pytest.raises(ConfigError, match="nothing to go on with"):
-        await session.go_on()
+        await session.resume()
     await session.send("Hi.")
     with pytest.raises(ConfigError, match="nothing to go on with"):
-        await session.go_on()
+        await session.resume()
 
 
 async def test_one_turn_at_a_time() -> None:
@@ -307,7 +309,7 @@ async def test_one_turn_at_a_time() -> None:
     async with aclosing(session.stream("Go.")) as events:
         await anext(events)
         assert session.busy
-        for wrong in (session.send("Now."), session.go_on()):
+        for wrong in (session.send("Now."), session.resume()):
             with pytest.raises(ConfigError, match="middle of a turn"):
                 await wrong
         with pytest.raises(ConfigError, match="middle of a turn"):
@@ -322,14 +324,14 @@ async def test_a_person_takes_over_and_gives_back() -> None:
         """A person takes over."""
         return ToolResult(output="Over.", control=Control(mode="manual"))
 
-    rail = Executor([hand_over], policy=Policy([Rule.allow("*")]))
-    session = chat([tool_calls(("hand_over", {})), "I am back."], rail=rail)
+    executor = Executor([hand_over], policy=Policy([Rule.allow("*")]))
+    session = chat([tool_calls(("hand_over", {})), "I am back."], executor=executor)
     answer = await session.send("A person, please.")
 
-    assert (answer.ended, session.handed_over) == ("handed_over", True)
+    assert (answer.stop_reason, session.handed_off) == ("handed_off", True)
     silent = await session.send("Hello?")
-    assert (silent.ended, silent.text) == ("handed_over", "")
-    session.say("Olga here: all done.")
+    assert (silent.stop_reason, silent.text) == ("handed_off", "")
+    session.reply_as_operator("Olga here: all done.")
     session.hand_back()
     assert (await session.send("Thanks.")).text == "I am back."
     assert AssistantMessage(text="Olga here: all done.") in session.conversation.messages
@@ -341,7 +343,7 @@ async def test_a_result_for_one_response_only_leaves_the_history_after_it() -> N
         """A secret."""
         return ToolResult(output="hunter2", control=Control(lifespan="response"))
 
-    session = chat([tool_calls(("secret", {})), "It is a word.", "No idea."], rail=Executor([secret]))
+    session = chat([tool_calls(("secret", {})), "It is a word.", "No idea."], executor=Executor([secret]))
     await session.send("What is it?")
     provider: Any = session.provider
 
@@ -358,7 +360,7 @@ async def test_the_turn_counts_up_and_reaches_the_tools() -> None:
         return context.turn
 
     lines: Any = [tool_calls(("which", {})), "One.", tool_calls(("which", {})), "Two."]
-    session = chat(lines, rail=Executor([which]))
+    session = chat(lines, executor=Executor([which]))
     answers = [await session.send(words) for words in ("a", "b")]
     assert [one.results[0].output for one in answers] == [1, 2]
 
@@ -367,9 +369,9 @@ def test_a_program_without_a_loop_can_talk_too() -> None:
     bank = Bank()
     session = chat([PAY_5, "Paid.", "Bye."], bank)
     asked = session.send_sync("Pay 5.")
-    session.executor.wait_for(session.approve(asked.approvals[0].token))
+    session.executor.run_coroutine(session.approve(asked.approvals[0].token))
 
-    assert session.go_on_sync().text == "Paid."
+    assert session.resume_sync().text == "Paid."
     assert bank.paid == [5]
     assert session.send_sync("Bye.").text == "Bye."
 

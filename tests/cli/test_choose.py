@@ -15,7 +15,7 @@ import pytest
 from handrail.cli import choose as module
 from handrail.cli.choose import choose
 from handrail.errors import ConfigError, ProviderKeyError
-from handrail.providers import Request, UserMessage
+from handrail.providers import ModelRequest, UserMessage
 from handrail.testing.servers import OpenAIServer, text
 
 KEYS = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "GEMINI_API_KEY")
@@ -201,7 +201,7 @@ def test_openais_own_address_is_not_asked_for_its_models() -> None:
 async def test_what_was_chosen_answers() -> None:
     with OpenAIServer([text("Hello.")]) as server:
         provider: Any = choose({"OPENAI_BASE_URL": server.url, "HANDRAIL_MODEL": "m"})
-        reply = await provider.ask(Request(messages=[UserMessage(text="Hi.")]))
+        reply = await provider.ask(ModelRequest(messages=[UserMessage(text="Hi.")]))
         await provider.aclose()
 
     assert reply.text == "Hello."

@@ -83,7 +83,7 @@ def test_an_event_is_handed_on_as_it_is() -> None:
     heard: list[Event] = []
     event = Event(at=1.0, session_id="s-1")
 
-    ToolContext(session_id="s-1", listener=heard.append).tell(event)
+    ToolContext(session_id="s-1", listener=heard.append).emit(event)
 
     assert heard == [event]
     assert heard[0] is event
@@ -92,7 +92,7 @@ def test_an_event_is_handed_on_as_it_is() -> None:
 def test_without_a_listener_telling_is_silent() -> None:
     context: ToolContext[Any] = ToolContext(session_id="s-1")
 
-    context.tell(Event(at=1.0, session_id="s-1"))
+    context.emit(Event(at=1.0, session_id="s-1"))
     context.progress("nobody hears this")
 
     assert context.listener is None

@@ -46,7 +46,7 @@ def test_a_secret_gives_itself_away_by_its_looks(secret: str, around: str) -> No
 
 
 def test_the_password_of_an_address_is_hidden_and_its_host_is_not() -> None:
-    assert REDACTOR.text("postgresql://rail:hunter2@db.test/rail") == f"postgresql://{HIDDEN}@db.test/rail"
+    assert REDACTOR.text("postgresql://executor:hunter2@db.test/executor") == f"postgresql://{HIDDEN}@db.test/executor"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ VALUES = [
     Control(mode="manual"),
     ToolCall(id="c-1", name="pay"),
     ToolResult(output="done"),
-    Decision(effect="ask"),
+    Decision(action="ask"),
     ToolContext(session_id="s-1"),
 ]
 

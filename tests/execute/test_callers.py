@@ -73,7 +73,7 @@ class Scene:
             self.ended.append(context.call.id)
             return f"done {n}"
 
-        self.rail = Executor(
+        self.executor = Executor(
             [act],
             policy=Policy([*([Rule.ask("act", by="operator", where={"n": 1})] if asked else []), Rule.allow("*")]),
             ledger=self.book,
@@ -84,7 +84,7 @@ class Scene:
         )
 
     async def run(self, id: str = "c-1", n: int = 1) -> ToolResult:
-        return await self.rail.run(call("act", id, n=n), at())
+        return await self.executor.run(call("act", id, n=n), at())
 
     async def approve(self) -> None:
         for one in await self.approvals.pending():
@@ -92,7 +92,7 @@ class Scene:
 
     async def over(self) -> None:
         """Everything that was begun has come to its end, and nothing is left of it."""
-        while self.rail.running("s-1"):
+        while self.executor.running_calls("s-1"):
             await asyncio.sleep(0)
         await quiet()
         assert (await self.run("other", n=2)).output == "done 2"  # Nobody holds the lane, or a place, any more.
@@ -211,18 +211,18 @@ async def test_a_cancelled_caller_inside_a_task_group_takes_its_siblings_along_a
         raise ValueError("sibling")
 
     book = Book()
-    rail = Executor([act], policy=ALLOWED, ledger=book)
+    executor = Executor([act], policy=ALLOWED, ledger=book)
 
     async def both() -> None:
         async with asyncio.TaskGroup() as group:
-            group.create_task(rail.run(call("act"), at()))
+            group.create_task(executor.run(call("act"), at()))
             group.create_task(fail())
 
     with pytest.raises(ExceptionGroup):
         await both()
     assert await book.state() == "running"
     slow.go.set()
-    assert (await rail.run(call("act"), at())).output == "done"
+    assert (await executor.run(call("act"), at())).output == "done"
     assert (slow.runs, await book.state()) == (1, "committed")
 
 
@@ -235,15 +235,15 @@ async def test_a_timeout_around_a_call_is_the_callers_own(read_only: bool) -> No
         """Act."""
         return await slow()
 
-    rail = Executor([act], policy=ALLOWED)
+    executor = Executor([act], policy=ALLOWED)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
-            await rail.run(call("act"), at())
+            await executor.run(call("act"), at())
     task = asyncio.current_task()
     assert task is not None
     assert not task.cancelling()
     slow.go.set()
-    assert (await rail.run(call("act"), at())).output == "done"
+    assert (await executor.run(call("act"), at())).output == "done"
     assert slow.runs == (2 if read_only else 1)
 
 
@@ -254,11 +254,11 @@ async def test_a_deadline_and_a_cancellation_in_the_same_moment_are_both_told() 
         await asyncio.Event().wait()
 
     heard = Heard()
-    rail = Executor([hang], listeners=[heard])
-    task = asyncio.create_task(rail.run(call("hang"), at()))
-    while not rail.running("s-1"):
+    executor = Executor([hang], listeners=[heard])
+    task = asyncio.create_task(executor.run(call("hang"), at()))
+    while not executor.running_calls("s-1"):
         await asyncio.sleep(0)
-    rail.cancel("c-1", session_id="s-1")
+    executor.cancel("c-1", session_id="s-1")
     task.cancel()
     await asyncio.wait([task])
 
@@ -280,16 +280,16 @@ async def test_a_gather_of_calls_that_is_cancelled_leaves_nothing_running_but_ef
         await asyncio.Event().wait()
         return ""
 
-    rail = Executor([act, look], policy=ALLOWED)
-    task = asyncio.create_task(rail.run_all([call("look", "c-1"), call("act", "c-2"), call("look", "c-3")], at()))
+    executor = Executor([act, look], policy=ALLOWED)
+    task = asyncio.create_task(executor.run_all([call("look", "c-1"), call("act", "c-2"), call("look", "c-3")], at()))
     await slow.begun.wait()
     task.cancel()
     await asyncio.wait([task])
     await quiet()
 
-    assert [one.id for one in rail.running("s-1")] == ["c-2"]
+    assert [one.id for one in executor.running_calls("s-1")] == ["c-2"]
     slow.go.set()
-    assert (await rail.run(call("act", "c-2"), at())).output == "done"
+    assert (await executor.run(call("act", "c-2"), at())).output == "done"
 
 
 def test_a_loop_that_ends_leaves_an_executor_that_still_works() -> None:
@@ -301,21 +301,21 @@ def test_a_loop_that_ends_leaves_an_executor_that_still_works() -> None:
         return await slow[0]() if n else "quick"
 
     book = Book()
-    rail = Executor([act], policy=ALLOWED, ledger=book)
+    executor = Executor([act], policy=ALLOWED, ledger=book)
 
     async def leave() -> None:
         slow[:] = [Held()]
-        task = asyncio.create_task(rail.run(call("act", "c-1", n=1), at()))
+        task = asyncio.create_task(executor.run(call("act", "c-1", n=1), at()))
         await slow[0].begun.wait()
-        asyncio.create_task(rail.run(call("act", "c-2", n=2), at()))  # noqa: RUF006  # it never takes its turn
+        asyncio.create_task(executor.run(call("act", "c-2", n=2), at()))  # noqa: RUF006  # it never takes its turn
         await asyncio.sleep(0)
         del task
 
     asyncio.run(leave())
     assert asyncio.run(book.state("c-1")) == "unknown"
     assert asyncio.run(book.state("c-2")) is None
-    assert not rail.running("s-1")
-    assert asyncio.run(rail.run(call("act", "c-3", n=0), at())).output == "quick"
+    assert not executor.running_calls("s-1")
+    assert asyncio.run(executor.run(call("act", "c-3", n=0), at())).output == "quick"
 
 
 def test_another_thread_goes_to_the_loop_that_uses_the_executor_and_another_loop_is_refused() -> None:
@@ -325,15 +325,15 @@ def test_another_thread_goes_to_the_loop_that_uses_the_executor_and_another_loop
         await asyncio.sleep(0)
         return "seen"
 
-    rail = Executor([look, Later().hang])
+    executor = Executor([look, Later().hang])
     answers: list[ToolResult] = []
 
     async def first() -> None:
         slow = Later.slow = Held()
-        task = asyncio.create_task(rail.run(call("hang"), at()))
+        task = asyncio.create_task(executor.run(call("hang"), at()))
         await slow.begun.wait()
-        answers.append(await asyncio.to_thread(rail.run_sync, call("look", "c-2"), at("s-2")))
-        answers.append(await asyncio.to_thread(asyncio.run, rail.run(call("look", "c-3"), at("s-3"))))
+        answers.append(await asyncio.to_thread(executor.run_sync, call("look", "c-2"), at("s-2")))
+        answers.append(await asyncio.to_thread(asyncio.run, executor.run(call("look", "c-3"), at("s-3"))))
         slow.go.set()
         answers.append(await task)
 

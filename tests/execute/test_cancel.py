@@ -39,7 +39,7 @@ class Stage:
             """Waits for its turn, and is not to be dropped."""
             return "acted"
 
-        self.rail = Executor(
+        self.executor = Executor(
             [*tools, alone, must_alone], policy=ALLOWED, listeners=[self.heard], ledger=self.book, **options
         )
         self.tasks: list[asyncio.Task[ToolResult]] = []
@@ -56,7 +56,7 @@ class Stage:
         held = self.held.setdefault(name, Held())
         before = held.runs
         self.tasks.append(
-            asyncio.create_task(self.rail.run(call(name, id or name, response_id=response_id), at(session)))
+            asyncio.create_task(self.executor.run(call(name, id or name, response_id=response_id), at(session)))
         )
         while name not in ("alone", "must_alone") and held.runs == before:
             await asyncio.sleep(0)
@@ -82,23 +82,23 @@ async def test_one_call_is_cancelled_unless_it_cannot_be(name: str, cancelled: b
     stage = Stage()
     await stage.start(name)
 
-    assert stage.rail.cancel(name, session_id="s-2") is False
-    assert stage.rail.cancel("other", session_id="s-1") is False
-    assert stage.rail.cancel(name, session_id="s-1") is cancelled
+    assert stage.executor.cancel(name, session_id="s-2") is False
+    assert stage.executor.cancel("other", session_id="s-1") is False
+    assert stage.executor.cancel(name, session_id="s-1") is cancelled
     stage.held[name].go.set()
     (result,) = await stage.results()
 
     assert code_of(result) == code
     assert len(stage.heard.of(CallCancelled)) == cancelled
-    assert stage.rail.cancel(name, session_id="s-1") is False
+    assert stage.executor.cancel(name, session_id="s-1") is False
 
 
 async def test_what_has_not_begun_never_begins_and_says_so() -> None:
     stage = Stage()
     await stage.start("act")
     await stage.start("alone")
-    assert [one.id for one in stage.rail.running("s-1")] == ["act", "alone"]
-    stage.rail.cancel("alone", session_id="s-1")
+    assert [one.id for one in stage.executor.running_calls("s-1")] == ["act", "alone"]
+    stage.executor.cancel("alone", session_id="s-1")
     assert code_of(await stage.tasks[1]) == "cancelled"
     assert "Nothing was done" in ((await stage.tasks[1]).error or pytest.fail("no error")).message
     assert await stage.book.state("alone") is None
@@ -112,11 +112,11 @@ async def test_a_call_that_waits_for_a_place_or_for_its_twin_can_be_cancelled() 
     stage = Stage(max_concurrent_per_tool={"act": 1})
     await stage.start("act", "first")
     held = stage.held["act"]
-    waiting = asyncio.create_task(stage.rail.run(call("act", "place"), at("s-2", customer_id="another")))
-    twin = asyncio.create_task(stage.rail.run(call("act", "twin"), at("s-1")))
+    waiting = asyncio.create_task(stage.executor.run(call("act", "place"), at("s-2", customer_id="another")))
+    twin = asyncio.create_task(stage.executor.run(call("act", "twin"), at("s-1")))
     await quiet()
-    assert stage.rail.cancel("place", session_id="s-2")
-    assert stage.rail.cancel("twin", session_id="s-1")
+    assert stage.executor.cancel("place", session_id="s-2")
+    assert stage.executor.cancel("twin", session_id="s-1")
 
     assert code_of(await waiting) == "cancelled"
     joined = await twin
@@ -138,7 +138,7 @@ async def test_the_calls_of_a_response_are_cancelled_each_as_its_tool_wants_it_a
     await stage.start("look", "other response", response_id="r-2")
     await stage.start("look", "other session", response_id="r-1", session="s-2")
 
-    cancelled = stage.rail.cancel_tools_for_response("r-1", session_id="s-1")
+    cancelled = stage.executor.cancel_tools_for_response("r-1", session_id="s-1")
     for held in stage.held.values():
         held.go.set()
     results = {one.call_id: one for one in await stage.results()}
@@ -163,7 +163,7 @@ async def test_what_waits_for_its_turn_is_dropped_with_its_response_unless_it_mu
     await stage.start("act", response_id="r-1")
     await stage.start("alone", response_id="r-1")
     await stage.start("must_alone", response_id="r-1")
-    assert stage.rail.cancel_tools_for_response("r-1", session_id="s-1") == 1
+    assert stage.executor.cancel_tools_for_response("r-1", session_id="s-1") == 1
     stage.held["act"].go.set()
 
     assert [code_of(one) for one in await stage.results()] == [None, "cancelled", None]
@@ -173,7 +173,7 @@ async def test_what_waits_for_its_turn_is_dropped_with_its_response_unless_it_mu
 async def test_a_cancellation_without_a_response_id_does_nothing_and_is_told() -> None:
     stage = Stage()
     await stage.start("look")
-    assert stage.rail.cancel_tools_for_response("", session_id="s-1") == 0
+    assert stage.executor.cancel_tools_for_response("", session_id="s-1") == 0
     (told,) = stage.heard.of(Cancellation)
     assert (told.reason, told.cancelled) == ("missing_response_id", 0)
     stage.held["look"].go.set()
@@ -190,7 +190,7 @@ async def test_the_end_of_a_session_drops_reads_and_finishes_effects() -> None:
     for name in ("look", "act", "drop", "quietly", "must", "alone"):
         await stage.start(name)
     await stage.start("look", "theirs", session="s-2")
-    ending = asyncio.create_task(stage.rail.cancel_all("s-1", grace=30))
+    ending = asyncio.create_task(stage.executor.cancel_all("s-1", grace=30))
     await quiet()
     (begin,) = stage.heard.of(Cancelling)
     assert (begin.tracked, begin.cancellable) == (6, 3)
@@ -200,7 +200,7 @@ async def test_the_end_of_a_session_drops_reads_and_finishes_effects() -> None:
     done = await ending
 
     assert (done.cancelled, done.remaining) == (3, 0)
-    assert stage.rail.running("s-1") == ()
+    assert stage.executor.running_calls("s-1") == ()
     (end,) = stage.heard.of(Cancellation)
     assert (end.scope, end.cancelled, end.remaining, end.pending) == ("session", 3, 0, 0)
     codes = {one.call_id: code_of(one) for one in await stage.results()}
@@ -226,12 +226,12 @@ async def test_what_does_not_finish_within_the_grace_is_cut_off_as_unknown() -> 
     stage = Stage()
     await stage.start("act")
     await stage.start("must")
-    done = await stage.rail.cancel_all("s-1", grace=0.02)
+    done = await stage.executor.cancel_all("s-1", grace=0.02)
 
     assert (done.cancelled, done.remaining) == (2, 0)
     assert [code_of(one) for one in await stage.results()] == ["outcome_unknown", "outcome_unknown"]
     assert [await stage.book.state(name) for name in ("act", "must")] == ["unknown", "unknown"]
-    assert stage.rail.running("s-1") == ()
+    assert stage.executor.running_calls("s-1") == ()
 
 
 async def test_what_does_not_stop_at_all_is_told_as_remaining(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,10 +250,10 @@ async def test_what_does_not_stop_at_all_is_told_as_remaining(monkeypatch: pytes
                 continue
 
     heard = Heard()
-    rail = Executor([stuck], policy=ALLOWED, listeners=[heard])
-    task = asyncio.create_task(rail.run(call("stuck"), at()))
+    executor = Executor([stuck], policy=ALLOWED, listeners=[heard])
+    task = asyncio.create_task(executor.run(call("stuck"), at()))
     await begun.wait()
-    done = await rail.cancel_all("s-1", grace=0.02)
+    done = await executor.cancel_all("s-1", grace=0.02)
 
     assert (done.cancelled, done.remaining) == (1, 1)
     assert code_of(await task) == "outcome_unknown"
@@ -265,7 +265,7 @@ async def test_what_does_not_stop_at_all_is_told_as_remaining(monkeypatch: pytes
 
 async def test_a_session_without_calls_ends_at_once() -> None:
     stage = Stage()
-    done = await stage.rail.cancel_all("nobody")
+    done = await stage.executor.cancel_all("nobody")
 
     assert (done.cancelled, done.remaining) == (0, 0)
     assert stage.heard.names == ["Cancelling", "Cancellation"]
@@ -283,23 +283,23 @@ async def test_a_call_may_end_its_own_session() -> None:
     @tool(concurrency_safe=True)
     async def hang_up(context: ToolContext[Any]) -> str:
         """Hang up."""
-        done = await rail.cancel_all(context.session_id, grace=30)
+        done = await executor.cancel_all(context.session_id, grace=30)
         return f"{done.cancelled} dropped"
 
-    rail = Executor([look, hang_up], policy=ALLOWED, timeout=30)
-    looking = asyncio.create_task(rail.run(call("look"), at()))
+    executor = Executor([look, hang_up], policy=ALLOWED, timeout=30)
+    looking = asyncio.create_task(executor.run(call("look"), at()))
     await slow.begun.wait()
-    result = await rail.run(call("hang_up", "c-2"), at())
+    result = await executor.run(call("hang_up", "c-2"), at())
 
     assert result.output == "1 dropped"
     assert code_of(await looking) == "cancelled"
 
 
 async def test_leaving_an_executor_ends_every_session() -> None:
-    async with Executor([Stage().rail.registry.get("look")]) as empty:
-        assert empty.running("s-1") == ()
+    async with Executor([Stage().executor.registry.get("look")]) as empty:
+        assert empty.running_calls("s-1") == ()
     stage = Stage()
-    async with stage.rail:
+    async with stage.executor:
         await stage.start("look")
         await stage.start("act", session="s-2")
         stage.held["act"].go.set()
@@ -320,20 +320,20 @@ async def test_a_call_that_is_cancelled_while_it_is_looked_up_asks_nobody() -> N
     async def act() -> None:
         """Act."""
 
-    rail = Executor([act], policy=Policy([Rule.ask("*", by="operator")]), ledger=Slow())
-    task = asyncio.create_task(rail.run(call("act"), at()))
+    executor = Executor([act], policy=Policy([Rule.ask("*", by="operator")]), ledger=Slow())
+    task = asyncio.create_task(executor.run(call("act"), at()))
     await looking.wait()
-    rail.cancel("c-1", session_id="s-1")
+    executor.cancel("c-1", session_id="s-1")
     go.set()
 
     assert code_of(await task) == "cancelled"
-    assert await rail.approvals.pending() == []
+    assert await executor.approvals.pending() == []
 
 
 async def test_two_that_wait_for_one_read_get_a_truthful_answer_when_the_first_one_leaves() -> None:
     stage = Stage()
     await stage.start("look")
-    second = asyncio.create_task(stage.rail.run(call("look", "look"), at()))
+    second = asyncio.create_task(stage.executor.run(call("look", "look"), at()))
     await quiet()
     stage.tasks[0].cancel()
     result = await second

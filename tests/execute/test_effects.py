@@ -37,10 +37,10 @@ class Bank:
             return f"Paid {amount}."
 
         made: Tool[..., Any] = tool(name="pay", **{"key": "invoice", **options})(pay)
-        self.rail = Executor([made], ledger=self.book, listeners=[self.heard], **{"policy": ALLOWED, **executor})
+        self.executor = Executor([made], ledger=self.book, listeners=[self.heard], **{"policy": ALLOWED, **executor})
 
     async def pay(self, id: str, invoice: str = "i-1", amount: int = 5, turn: int = 1, **where: Any) -> ToolResult:
-        return await self.rail.run(call("pay", id, invoice=invoice, amount=amount), at(turn=turn, **where))
+        return await self.executor.run(call("pay", id, invoice=invoice, amount=amount), at(turn=turn, **where))
 
 
 # The same id
@@ -152,7 +152,7 @@ async def test_no_intended_second_payment_is_swallowed() -> None:
     asked = await bank.pay("c-2", turn=2, customer_id=None)
     assert code_of(asked) == "approval_required"
     assert "already done at" in (asked.error.message if asked.error else "")
-    await bank.rail.approvals.approve(asked.metadata["approval"], by="customer", who="c")
+    await bank.executor.approvals.approve(asked.metadata["approval"], by="customer", who="c")
     assert code_of(await bank.pay("c-2", turn=2)) == "approval_required"  # Not in the same turn.
     done = await bank.pay("c-2", turn=3)
 
@@ -160,7 +160,7 @@ async def test_no_intended_second_payment_is_swallowed() -> None:
     assert len(bank.paid) == 2
     assert len(set(bank.keys)) == 2
     asked = await bank.pay("c-3", turn=4)
-    await bank.rail.approvals.approve(asked.metadata["approval"], by="customer", who="c")
+    await bank.executor.approvals.approve(asked.metadata["approval"], by="customer", who="c")
     assert (await bank.pay("c-3", turn=5)).output == "Paid 5."
     assert len(set(bank.keys)) == 3
 
@@ -211,7 +211,7 @@ async def test_defaults_and_the_order_of_arguments_make_no_difference() -> None:
     text = '{"note": "", "amount": 5, "invoice": "i-1"}'
     from handrail import ToolCall
 
-    again = await bank.rail.run(ToolCall(id="c-1", name="pay", arguments_json=text), at())
+    again = await bank.executor.run(ToolCall(id="c-1", name="pay", arguments_json=text), at())
 
     assert (again.metadata["replayed"], len(bank.paid)) == (True, 1)
 
@@ -226,11 +226,11 @@ async def test_two_secrets_are_two_effects(key: str | None) -> None:
         charged.append(card.get_secret_value())
         return "charged"
 
-    rail = Executor([charge], policy=ALLOWED)
+    executor = Executor([charge], policy=ALLOWED)
     for n, card in enumerate(("4111", "4222")):
-        await rail.run(call("charge", f"c-{n}", card=card), at())
+        await executor.run(call("charge", f"c-{n}", card=card), at())
     assert charged == ["4111", "4222"]
-    await rail.run(call("charge", "c-9", card="4111"), at())
+    await executor.run(call("charge", "c-9", card="4111"), at())
     assert len(charged) == 2
 
 
@@ -267,7 +267,7 @@ async def test_a_repetition_that_failed_is_not_a_first_time() -> None:
     bank = Bank()
     await bank.pay("c-1", turn=1)
     asked = await bank.pay("c-2", turn=2)
-    await bank.rail.approvals.approve(asked.metadata["approval"], by="customer", who="c")
+    await bank.executor.approvals.approve(asked.metadata["approval"], by="customer", who="c")
     bank.fails = lambda: ToolError("Closed.")
     await bank.pay("c-2", turn=3)
     bank.fails = None

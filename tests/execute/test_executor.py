@@ -116,13 +116,13 @@ async def test_two_sessions_get_their_own_dependencies_and_never_each_others() -
         await asyncio.sleep(0)
         return f"{context.deps} {context.session_id} {context.tenant_id} {context.call.id if context.call else ''}"
 
-    rail = Executor([who])
+    executor = Executor([who])
     results = await asyncio.gather(
-        *(rail.run(call("who", f"c-{n}"), at(f"s-{n}", tenant_id=f"t-{n}", deps=f"d-{n}")) for n in range(3))
+        *(executor.run(call("who", f"c-{n}"), at(f"s-{n}", tenant_id=f"t-{n}", deps=f"d-{n}")) for n in range(3))
     )
 
     assert [one.output for one in results] == [f"d-{n} s-{n} t-{n} c-{n}" for n in range(3)]
-    assert not any(rail.running(f"s-{n}") for n in range(3))
+    assert not any(executor.running_calls(f"s-{n}") for n in range(3))
 
 
 @pytest.mark.proves("PH-38")
@@ -133,9 +133,9 @@ async def test_another_tenant_never_gets_the_answer_of_a_call_with_the_same_ids(
         """A balance."""
         return f"of {context.tenant_id}"
 
-    rail = Executor([balance], policy=ALLOWED)
-    first = await rail.run(call("balance"), at(tenant_id="acme"))
-    second = await rail.run(call("balance"), at(tenant_id="globex"))
+    executor = Executor([balance], policy=ALLOWED)
+    first = await executor.run(call("balance"), at(tenant_id="acme"))
+    second = await executor.run(call("balance"), at(tenant_id="globex"))
 
     assert first.output == "of acme"
     assert second.error is not None
@@ -168,17 +168,17 @@ async def test_every_call_is_told_when_it_starts_and_when_it_ends(name: str) -> 
 
 async def test_around_runs_the_handler_of_another_framework_under_our_rules() -> None:
     heard = Heard()
-    rail = Executor(policy=Policy([Rule.deny("wire"), Rule.allow("send")]), listeners=[heard])
+    executor = Executor(policy=Policy([Rule.deny("wire"), Rule.allow("send")]), listeners=[heard])
     ran: list[str] = []
 
     async def proceed() -> str:
         ran.append("sent")
         return "sent"
 
-    assert (await rail.around(call("send", to="bo"), at(), proceed)).output == "sent"
-    again = await rail.around(call("send", to="bo"), at(), proceed)
-    denied = await rail.around(call("wire", "c-2", to="bo"), at(), proceed)
-    asked = await rail.around(call("other", "c-3", to="bo"), at(), proceed)
+    assert (await executor.guard(call("send", to="bo"), at(), proceed)).output == "sent"
+    again = await executor.guard(call("send", to="bo"), at(), proceed)
+    denied = await executor.guard(call("wire", "c-2", to="bo"), at(), proceed)
+    asked = await executor.guard(call("other", "c-3", to="bo"), at(), proceed)
 
     assert ran == ["sent"]
     assert again.metadata["replayed"] is True
@@ -192,15 +192,15 @@ async def test_around_a_registered_tool_keeps_what_the_tool_says_of_itself() -> 
         """Look up."""
         raise AssertionError("the other framework runs it")
 
-    rail = Executor([lookup])
+    executor = Executor([lookup])
     # The arguments are the other framework's to check, and its handler may be a plain function.
-    result = await rail.around(call("lookup", whatever=1), at(), lambda: "theirs")
+    result = await executor.guard(call("lookup", whatever=1), at(), lambda: "theirs")
 
     assert result.output == "theirs"
 
 
 async def test_around_a_name_that_is_no_tools_name_is_answered_too() -> None:
-    result = await Executor().around(call("a:b"), at(), lambda: "never")
+    result = await Executor().guard(call("a:b"), at(), lambda: "never")
 
     assert result.error is not None
     assert result.error.code == "tool_not_found"
@@ -223,15 +223,15 @@ async def test_what_is_not_registered_goes_to_the_fallback_under_policy_and_is_r
         return dispatch(call, context)
 
     heard = Heard()
-    rail = Executor(
+    executor = Executor(
         [echo],
         policy=Policy([Rule.allow("old_*")]),
         fallback=dispatch_async if is_async else dispatch,
         listeners=[heard],
     )
-    result = await rail.run(call("old_pay", amount=1), at())
-    again = await rail.run(call("old_pay", amount=1), at())
-    asked = await rail.run(call("new_pay", "c-2", amount=1), at())
+    result = await executor.run(call("old_pay", amount=1), at())
+    again = await executor.run(call("old_pay", amount=1), at())
+    asked = await executor.run(call("new_pay", "c-2", amount=1), at())
 
     assert result.output == "theirs"
     assert ran == ['old_pay {"amount": 1} s-1']
@@ -240,7 +240,7 @@ async def test_what_is_not_registered_goes_to_the_fallback_under_policy_and_is_r
     assert asked.error.code == "approval_required"  # Nothing is known of it, so that somebody has to agree.
     assert "CallStarted" in heard.names
     assert (threads[0] == threading.current_thread().name) is is_async  # One that may block has a thread of its own.
-    assert "old_pay" in str(rail.explain(call("old_pay"), at()))
+    assert "old_pay" in str(executor.explain(call("old_pay"), at()))
 
 
 @pytest.mark.parametrize("name", ["", "a:b", " pay", "x" * 300])
@@ -252,27 +252,27 @@ async def test_a_name_that_no_tool_can_have_is_not_found_also_with_a_fallback(na
 
 
 async def test_a_model_that_makes_up_names_does_not_fill_the_memory() -> None:
-    rail = Executor(policy=ALLOWED, fallback=lambda call, context: call.name)
+    executor = Executor(policy=ALLOWED, fallback=lambda call, context: call.name)
     for n in range(1_100):
-        assert (await rail.run(call(f"made_up_{n}", f"c-{n}"), at())).output == f"made_up_{n}"
+        assert (await executor.run(call(f"made_up_{n}", f"c-{n}"), at())).output == f"made_up_{n}"
 
-    assert len(rail._adopted._desks) == 1_000  # pyright: ignore[reportPrivateUsage]
+    assert len(executor._adopted._desks) == 1_000  # pyright: ignore[reportPrivateUsage]
 
 
 # The sync edge
 
 
 def test_a_caller_without_a_loop_gets_the_same_answers() -> None:
-    rail = Executor([echo, pay], policy=ALLOWED)
+    executor = Executor([echo, pay], policy=ALLOWED)
 
-    assert rail.run_sync(call("echo", text="hi"), at()).output == "hi"
+    assert executor.run_sync(call("echo", text="hi"), at()).output == "hi"
     assert [
-        one.output for one in rail.run_all_sync([call("pay", "c-2", amount=1), call("echo", "c-3", text="x")], at())
+        one.output for one in executor.run_all_sync([call("pay", "c-2", amount=1), call("echo", "c-3", text="x")], at())
     ] == [
         "Paid 1.",
         "x",
     ]
-    assert rail.wait_for(rail.approvals.pending()) == []
+    assert executor.run_coroutine(executor.approvals.pending()) == []
 
 
 async def test_the_sync_form_refuses_to_block_a_running_loop() -> None:
@@ -294,26 +294,26 @@ def test_a_sync_handler_may_call_other_tools_through_the_same_executor(way: str)
     @tool
     def middle() -> str:
         """Middle."""
-        return f"middle {rail.run_sync(call('inner', 'c-3'), at()).output}"
+        return f"middle {executor.run_sync(call('inner', 'c-3'), at()).output}"
 
     @tool
     def outer() -> str:
         """Outer."""
         HERE.set("here")
-        return f"outer {rail.run_sync(call('middle', 'c-2'), at()).output}"
+        return f"outer {executor.run_sync(call('middle', 'c-2'), at()).output}"
 
-    rail = Executor([inner, middle, outer], policy=ALLOWED, max_threads=1, timeout=20)
-    result = rail.run_sync(call("outer"), at()) if way == "sync" else asyncio.run(rail.run(call("outer"), at()))
+    executor = Executor([inner, middle, outer], policy=ALLOWED, max_threads=1, timeout=20)
+    result = executor.run_sync(call("outer"), at()) if way == "sync" else asyncio.run(executor.run(call("outer"), at()))
 
     assert result.output == "outer middle inner here"
 
 
 def test_many_threads_may_use_one_executor() -> None:
-    rail = Executor([echo, pay], policy=ALLOWED)
+    executor = Executor([echo, pay], policy=ALLOWED)
     outputs: dict[int, str] = {}
 
     def work(n: int) -> None:
-        outputs[n] = rail.run_sync(call("pay", f"c-{n}", amount=n), at(f"s-{n % 3}")).output
+        outputs[n] = executor.run_sync(call("pay", f"c-{n}", amount=n), at(f"s-{n % 3}")).output
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(20)]
     for one in threads:
@@ -357,9 +357,9 @@ async def test_a_handler_may_raise_or_return_a_result_of_its_own() -> None:
             raise ToolError("It is closed.", code="closed", retryable=True)
         return ToolResult(output={"order": order}, metadata={"by": "desk"}, context=["kept"])
 
-    rail = Executor([refund], policy=ALLOWED)
-    good = await rail.run(call("refund", order="o-1"), at())
-    bad = await rail.run(call("refund", "c-2", order="closed"), at())
+    executor = Executor([refund], policy=ALLOWED)
+    good = await executor.run(call("refund", order="o-1"), at())
+    bad = await executor.run(call("refund", "c-2", order="closed"), at())
 
     assert (good.output, good.metadata["by"], good.context, good.call_id) == ({"order": "o-1"}, "desk", ["kept"], "c-1")
     assert bad.error is not None
@@ -391,12 +391,12 @@ async def test_a_question_can_be_asked_without_running_anything(wanted: ToolCall
         ran.append("look")
         return "seen"
 
-    rail = Executor([pay, look], policy=Policy([Rule.deny("pay", where={"amount": {"above": 100}})]))
-    token = await rail.question(wanted, at(turn=1))
+    executor = Executor([pay, look], policy=Policy([Rule.deny("pay", where={"amount": {"above": 100}})]))
+    token = await executor.request_approval(wanted, at(turn=1))
 
-    assert [one.token for one in await rail.approvals.pending()] == ([token] if asks else [])
+    assert [one.token for one in await executor.approvals.pending()] == ([token] if asks else [])
     assert ran == []
     if token is not None:
-        await rail.approvals.approve(token, by="customer", who="ann")
-        assert await rail.question(wanted, at(turn=2)) is None
-        assert (await rail.run(wanted, at(turn=2))).ok
+        await executor.approvals.approve(token, by="customer", who="ann")
+        assert await executor.request_approval(wanted, at(turn=2)) is None
+        assert (await executor.run(wanted, at(turn=2))).ok

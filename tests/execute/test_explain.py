@@ -35,11 +35,11 @@ rules:
         source="desk.yaml",
     )
     heard = Heard()
-    rail = Executor([pay], policy=policy, listeners=[heard])
-    explained = rail.explain(call("pay", amount=500), at())
+    executor = Executor([pay], policy=policy, listeners=[heard])
+    explained = executor.explain(call("pay", amount=500), at())
 
     assert explained.decision is not None
-    assert (explained.decision.effect, explained.decision.by, explained.decision.source) == (
+    assert (explained.decision.action, explained.decision.by, explained.decision.source) == (
         "ask",
         "operator",
         "desk.yaml:5",
@@ -53,9 +53,9 @@ rules:
     assert any("desk.yaml:2" in line and line.endswith("does not hold") for line in lines)
     assert not any("desk.yaml:9" in line for line in lines)
     assert any("permission check is asked" in line for line in lines)
-    assert "because: too much" in str(rail.explain(call("pay", amount=2_000), at()))
+    assert "because: too much" in str(executor.explain(call("pay", amount=2_000), at()))
     assert heard == []
-    assert await rail.approvals.pending() == []
+    assert await executor.approvals.pending() == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import Executor, ToolContext, ToolError, ToolResult, tool
-from handrail.authorize.limits import Breaker, RateLimit
+from handrail.authorize.limits import CircuitBreaker, RateLimit
 from handrail.core.events import BreakerTurned, CallFinished, CallStarted
 from handrail.execute.gates import Room
 from tests.execute.kit import ALLOWED, Heard, Held, at, call, code_of, quiet
@@ -22,7 +22,7 @@ class Crowd:
         self.most: dict[str, int] = {}
         names = ("one", "two")
         tools = [tool(name=name, read_only=read_only, concurrency_safe=True)(self.handler(name)) for name in names]
-        self.rail = Executor(tools, policy=ALLOWED, **limits)
+        self.executor = Executor(tools, policy=ALLOWED, **limits)
 
     def handler(self, name: str) -> Any:
         async def handler(n: int, context: ToolContext[Any]) -> int:
@@ -44,7 +44,7 @@ class Crowd:
     async def rush(self) -> list[ToolResult]:
         sent = [(name, session, n) for n in range(4) for name in ("one", "two") for session in ("s-1", "s-2")]
         return await asyncio.gather(
-            *(self.rail.run(call(name, f"{name}-{n}", n=n), at(session)) for name, session, n in sent)
+            *(self.executor.run(call(name, f"{name}-{n}", n=n), at(session)) for name, session, n in sent)
         )
 
 
@@ -71,14 +71,14 @@ async def test_never_more_run_at_once_than_allowed_and_all_of_them_run(
     assert crowd.most[what] == most
     if limits.get("max_concurrent_per_tool") == {"one": 1}:
         assert crowd.most["two"] == 8
-    assert not crowd.rail._reads._gates._sessions  # pyright: ignore[reportPrivateUsage]
+    assert not crowd.executor._reads._gates._sessions  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_call_inside_a_call_needs_no_place_of_its_own() -> None:
     @tool
     async def outer(context: ToolContext[Any]) -> str:
         """Outer."""
-        results = await rail.run_all([call("inner", "i-1", n=1), call("inner", "i-2", n=2)], context)
+        results = await executor.run_all([call("inner", "i-1", n=1), call("inner", "i-2", n=2)], context)
         return ", ".join(one.output for one in results)
 
     @tool(read_only=True)
@@ -87,7 +87,7 @@ async def test_a_call_inside_a_call_needs_no_place_of_its_own() -> None:
         await asyncio.sleep(0)
         return f"inner {n}"
 
-    rail = Executor(
+    executor = Executor(
         [outer, inner],
         policy=ALLOWED,
         max_concurrent=1,
@@ -96,7 +96,7 @@ async def test_a_call_inside_a_call_needs_no_place_of_its_own() -> None:
         timeout=20,
     )
 
-    assert (await rail.run(call("outer"), at())).output == "inner 1, inner 2"
+    assert (await executor.run(call("outer"), at())).output == "inner 1, inner 2"
 
 
 @given(st.integers(1, 3), st.lists(st.sampled_from(["enter", "leave", "cancel"]), max_size=30))
@@ -155,14 +155,14 @@ async def test_a_tool_that_is_called_too_often_is_refused_and_the_model_reads_wh
         return "free"
 
     heard = Heard()
-    rail = Executor(
+    executor = Executor(
         [act, free],
         policy=ALLOWED,
         rate_limits=[RateLimit(calls=2, seconds=600, tools=("act",), per=per)],
         listeners=[heard],
     )
     where = [at("s-1", tenant_id="a")] * 3 + [at("s-2", tenant_id="a"), at("s-3", tenant_id="b")]
-    results = [await rail.run(call("act", f"c-{n}", n=n), one) for n, one in enumerate(where)]
+    results = [await executor.run(call("act", f"c-{n}", n=n), one) for n, one in enumerate(where)]
 
     assert [one.ok for one in results] == let_through
     refused = [one for one in results if not one.ok]
@@ -170,7 +170,7 @@ async def test_a_tool_that_is_called_too_often_is_refused_and_the_model_reads_wh
     assert all(one.error and one.error.retryable and "Try again in" in one.error.message for one in refused)
     assert len(heard.of(CallStarted)) == sum(let_through)
     assert len(heard.of(CallFinished)) == 5
-    assert (await rail.run(call("free", "f"), at())).output == "free"
+    assert (await executor.run(call("free", "f"), at())).output == "free"
 
 
 async def test_a_refused_call_uses_up_nothing() -> None:
@@ -181,22 +181,22 @@ async def test_a_refused_call_uses_up_nothing() -> None:
         """Act."""
         return n
 
-    rail = Executor(
+    executor = Executor(
         [act], policy=Policy([Rule.ask("act", by="operator")]), rate_limits=[RateLimit(calls=1, seconds=0.05)]
     )
     for n in (1, 2):
-        asked = await rail.run(call("act", f"c-{n}", n=n), at())
-        await rail.approvals.approve(asked.metadata["approval"], by="operator", who="ann")
-    assert (await rail.run(call("act", "c-1", n=1), at())).output == 1
-    assert code_of(await rail.run(call("act", "c-2", n=2), at())) == "rate_limited"
+        asked = await executor.run(call("act", f"c-{n}", n=n), at())
+        await executor.approvals.approve(asked.metadata["approval"], by="operator", who="ann")
+    assert (await executor.run(call("act", "c-1", n=1), at())).output == 1
+    assert code_of(await executor.run(call("act", "c-2", n=2), at())) == "rate_limited"
     await asyncio.sleep(0.06)
-    assert (await rail.run(call("act", "c-2", n=2), at())).output == 2  # The approval is still good.
+    assert (await executor.run(call("act", "c-2", n=2), at())).output == 2  # The approval is still good.
 
 
 # The breaker
 
 
-def broken(read_only: bool = True, breaker: Breaker | None = None) -> tuple[Executor, list[str], Heard]:
+def broken(read_only: bool = True, circuit_breaker: CircuitBreaker | None = None) -> tuple[Executor, list[str], Heard]:
     state = ["down"]
     heard = Heard()
 
@@ -214,22 +214,25 @@ def broken(read_only: bool = True, breaker: Breaker | None = None) -> tuple[Exec
         """Another tool."""
         return "other"
 
-    rail = Executor(
-        [act, other], policy=ALLOWED, breaker=breaker or Breaker(failures=3, seconds=0.05), listeners=[heard]
+    executor = Executor(
+        [act, other],
+        policy=ALLOWED,
+        circuit_breaker=circuit_breaker or CircuitBreaker(failures=3, seconds=0.05),
+        listeners=[heard],
     )
-    return rail, state, heard
+    return executor, state, heard
 
 
 @pytest.mark.parametrize("read_only", [True, False])
 async def test_a_tool_that_keeps_failing_rests_and_then_one_call_tries(read_only: bool) -> None:
-    rail, state, heard = broken(read_only)
+    executor, state, heard = broken(read_only)
     failed = "tool_execution_failed" if read_only else "outcome_unknown"
 
     async def run(n: int) -> str | None:
-        return code_of(await rail.run(call("act", f"c-{n}", n=n), at()))
+        return code_of(await executor.run(call("act", f"c-{n}", n=n), at()))
 
     assert [await run(n) for n in range(5)] == [failed, failed, failed, "unavailable", "unavailable"]
-    assert (await rail.run(call("other", "o"), at())).output == "other"
+    assert (await executor.run(call("other", "o"), at())).output == "other"
     await asyncio.sleep(0.06)
     assert [await run(n) for n in (10, 11)] == [failed, "unavailable"]  # It tried once, and rests again.
     await asyncio.sleep(0.06)
@@ -241,10 +244,10 @@ async def test_a_tool_that_keeps_failing_rests_and_then_one_call_tries(read_only
 
 
 async def test_errors_for_the_model_and_cancellations_say_nothing_against_a_tool() -> None:
-    rail, state, heard = broken(breaker=Breaker(failures=2, seconds=60))
+    executor, state, heard = broken(circuit_breaker=CircuitBreaker(failures=2, seconds=60))
     state[0] = "refuses"
     for n in range(5):
-        assert code_of(await rail.run(call("act", f"c-{n}", n=n), at())) == "tool_execution_failed"
+        assert code_of(await executor.run(call("act", f"c-{n}", n=n), at())) == "tool_execution_failed"
 
     assert not heard.of(BreakerTurned)
 
@@ -262,22 +265,22 @@ async def test_a_try_that_is_cancelled_lets_the_next_one_try(read_only: bool, ho
             raise ConnectionError("down")
         return await slow()
 
-    rail = Executor([act], policy=ALLOWED, breaker=Breaker(failures=1, seconds=0.02))
-    await rail.run(call("act", "c-1", n=1), at())
+    executor = Executor([act], policy=ALLOWED, circuit_breaker=CircuitBreaker(failures=1, seconds=0.02))
+    await executor.run(call("act", "c-1", n=1), at())
     fails.clear()
     await asyncio.sleep(0.03)
-    trying = asyncio.create_task(rail.run(call("act", "c-2", n=2), at()))
+    trying = asyncio.create_task(executor.run(call("act", "c-2", n=2), at()))
     await slow.begun.wait()
-    assert code_of(await rail.run(call("act", "c-3", n=3), at("s-2"))) == "unavailable"
+    assert code_of(await executor.run(call("act", "c-3", n=3), at("s-2"))) == "unavailable"
     if how == "call":
-        rail.cancel("c-2", session_id="s-1")
+        executor.cancel("c-2", session_id="s-1")
     else:
         trying.cancel()
     await asyncio.wait([trying])
     await quiet()
     slow.go.set()
 
-    assert (await rail.run(call("act", "c-4", n=4), at("s-2"))).output == "done"
+    assert (await executor.run(call("act", "c-4", n=4), at("s-2"))).output == "done"
 
 
 async def test_a_try_that_waits_for_its_turn_and_is_cancelled_lets_the_next_one_try() -> None:
@@ -296,17 +299,17 @@ async def test_a_try_that_waits_for_its_turn_and_is_cancelled_lets_the_next_one_
         """Holds the session."""
         return await slow()
 
-    rail = Executor([act, hold], policy=ALLOWED, breaker=Breaker(failures=1, seconds=0.02))
-    await rail.run(call("act", "c-1", n=1), at())
+    executor = Executor([act, hold], policy=ALLOWED, circuit_breaker=CircuitBreaker(failures=1, seconds=0.02))
+    await executor.run(call("act", "c-1", n=1), at())
     fails.clear()
     await asyncio.sleep(0.03)
-    holding = asyncio.create_task(rail.run(call("hold", "h"), at()))
+    holding = asyncio.create_task(executor.run(call("hold", "h"), at()))
     await slow.begun.wait()
-    waiting = asyncio.create_task(rail.run(call("act", "c-2", n=2), at()))
+    waiting = asyncio.create_task(executor.run(call("act", "c-2", n=2), at()))
     await quiet()
-    rail.cancel("c-2", session_id="s-1")
+    executor.cancel("c-2", session_id="s-1")
     await waiting
     slow.go.set()
     await holding
 
-    assert (await rail.run(call("act", "c-3", n=3), at())).output == "up"
+    assert (await executor.run(call("act", "c-3", n=3), at())).output == "up"

@@ -9,7 +9,7 @@ import pytest
 
 from handrail import ConfigError, Executor, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished
-from handrail.execute.handlers import Retry
+from handrail.execute.handlers import RetryPolicy
 from tests.execute.kit import ALLOWED, Book, Heard, at, call, code_of
 
 
@@ -89,9 +89,9 @@ async def test_a_return_of_the_wrong_type_names_the_tool_and_the_type(
         return make()
 
     book = Book()
-    rail = Executor([tool(name="act", read_only=read_only)(handler)], policy=ALLOWED, ledger=book)
+    executor = Executor([tool(name="act", read_only=read_only)(handler)], policy=ALLOWED, ledger=book)
     with caplog.at_level(logging.ERROR, "handrail"):
-        result = await rail.run(call("act"), at())
+        result = await executor.run(call("act"), at())
 
     assert result.error is not None
     assert result.error.code == "tool_execution_failed"
@@ -123,7 +123,7 @@ async def test_what_a_handler_puts_into_metadata_never_passes_for_a_decision_or_
     heard = Heard()
     result = await Executor([act], policy=ALLOWED, listeners=[heard]).run(call("act"), at())
 
-    assert result.metadata["decision"].effect == "allow"
+    assert result.metadata["decision"].action == "allow"
     assert result.metadata["note"] == 1
     assert heard.names[-1] == "CallFinished"
 
@@ -136,10 +136,10 @@ async def test_metadata_that_cannot_be_looked_at_does_not_lose_the_effect() -> N
         """Act."""
         return ToolResult(output="done", metadata={"odd": Hostile()})
 
-    rail = Executor([act], policy=ALLOWED, ledger=book)
-    assert (await rail.run(call("act"), at())).output == "done"
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    assert (await executor.run(call("act"), at())).output == "done"
     assert await book.state() == "committed"
-    assert (await rail.run(call("act"), at())).output == "done"
+    assert (await executor.run(call("act"), at())).output == "done"
 
 
 # What it raises
@@ -179,10 +179,10 @@ async def test_whatever_a_handler_raises_is_an_answer_with_a_fixed_text(
     heard, book = Heard(), Book()
     reads = tool(name="look", read_only=True, inline=kind == "inline")(handler)
     acts = tool(name="act", inline=kind == "inline")(handler)
-    rail = Executor([reads, acts], policy=ALLOWED, listeners=[heard], ledger=book)
+    executor = Executor([reads, acts], policy=ALLOWED, listeners=[heard], ledger=book)
     with caplog.at_level(logging.ERROR, "handrail"):
-        looked = await rail.run(call("look", "c-1"), at())
-        acted = await rail.run(call("act", "c-2"), at())
+        looked = await executor.run(call("look", "c-1"), at())
+        acted = await executor.run(call("act", "c-2"), at())
 
     assert (code_of(looked), code_of(acted)) == ("tool_execution_failed", "outcome_unknown")
     assert looked.error is not None
@@ -190,7 +190,7 @@ async def test_whatever_a_handler_raises_is_an_answer_with_a_fixed_text(
     assert await book.state("c-2") == "unknown"
     assert [one.result for one in heard.of(CallFinished)] == [looked, acted]
     assert "look failed" in caplog.text
-    assert not rail.running("s-1")
+    assert not executor.running_calls("s-1")
     task = asyncio.current_task()
     assert task is not None
     assert not task.cancelling()
@@ -208,13 +208,13 @@ def test_an_interrupt_of_the_program_is_recorded_and_passes_on() -> None:
             await asyncio.sleep(0)
             raise KeyboardInterrupt
 
-        rail = Executor([act], policy=ALLOWED, listeners=[heard], ledger=book)
+        executor = Executor([act], policy=ALLOWED, listeners=[heard], ledger=book)
         with pytest.raises(KeyboardInterrupt):
-            asyncio.run(rail.run(call("act"), at()))
+            asyncio.run(executor.run(call("act"), at()))
 
         assert heard.names[-1] == "CallFinished"
         assert asyncio.run(book.state()) == (None if read_only else "unknown")
-        assert not rail.running("s-1")
+        assert not executor.running_calls("s-1")
 
 
 async def test_a_handler_that_cancels_its_own_task_leaves_an_effect_unknown_and_answered() -> None:
@@ -228,12 +228,12 @@ async def test_a_handler_that_cancels_its_own_task_leaves_an_effect_unknown_and_
         task.cancel()
         await asyncio.sleep(0)
 
-    rail = Executor([act], policy=ALLOWED, ledger=book)
-    result = await rail.run(call("act"), at())
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    result = await executor.run(call("act"), at())
 
     assert (code_of(result), await book.state()) == ("outcome_unknown", "unknown")
-    assert not rail.running("s-1")
-    assert code_of(await rail.run(call("act", "c-2"), at(turn=2))) == "outcome_unknown"
+    assert not executor.running_calls("s-1")
+    assert code_of(await executor.run(call("act", "c-2"), at(turn=2))) == "outcome_unknown"
 
 
 async def test_a_read_that_cancels_its_own_task_cancels_its_caller_and_is_told_as_over() -> None:
@@ -247,12 +247,12 @@ async def test_a_read_that_cancels_its_own_task_cancels_its_caller_and_is_told_a
         task.cancel()
         await asyncio.sleep(0)
 
-    rail = Executor([look], listeners=[heard])
+    executor = Executor([look], listeners=[heard])
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.create_task(rail.run(call("look"), at()))
+        await asyncio.create_task(executor.run(call("look"), at()))
 
     assert heard.names == ["CallStarted", "CallFinished"]
-    assert not rail.running("s-1")
+    assert not executor.running_calls("s-1")
 
 
 @pytest.mark.proves("PH-49")
@@ -284,7 +284,7 @@ def flaky(failures: int, error: Callable[[], BaseException] = lambda: ValueError
     return act, tries, keys
 
 
-AT_ONCE = Retry(attempts=3, seconds=0)
+AT_ONCE = RetryPolicy(attempts=3, seconds=0)
 
 
 @pytest.mark.parametrize(
@@ -294,8 +294,8 @@ AT_ONCE = Retry(attempts=3, seconds=0)
 )
 async def test_only_what_is_safe_to_repeat_is_tried_again(options: dict[str, Any], tries: int) -> None:
     handler, tried, keys = flaky(2)
-    rail = Executor([tool(name="act", **options)(handler)], policy=ALLOWED, retry=AT_ONCE)
-    result = await rail.run(call("act"), at())
+    executor = Executor([tool(name="act", **options)(handler)], policy=ALLOWED, retry=AT_ONCE)
+    result = await executor.run(call("act"), at())
 
     assert len(tried) == tries
     assert result.output == ("after 3" if tries == 3 else None)
@@ -304,38 +304,40 @@ async def test_only_what_is_safe_to_repeat_is_tried_again(options: dict[str, Any
 
 async def test_a_retry_ends_after_its_attempts_and_what_is_not_retryable_is_not_retried() -> None:
     handler, tried, _ = flaky(9)
-    rail = Executor([tool(name="act", read_only=True)(handler)], retry=AT_ONCE)
-    assert code_of(await rail.run(call("act"), at())) == "tool_execution_failed"
+    executor = Executor([tool(name="act", read_only=True)(handler)], retry=AT_ONCE)
+    assert code_of(await executor.run(call("act"), at())) == "tool_execution_failed"
     assert len(tried) == 3
 
     handler, tried, _ = flaky(9, lambda: ToolError("no"))
-    rail = Executor([tool(name="act", read_only=True)(handler)], retry=AT_ONCE)
-    assert code_of(await rail.run(call("act"), at())) == "tool_execution_failed"
+    executor = Executor([tool(name="act", read_only=True)(handler)], retry=AT_ONCE)
+    assert code_of(await executor.run(call("act"), at())) == "tool_execution_failed"
     assert len(tried) == 1
 
     handler, tried, _ = flaky(1, lambda: ToolError("busy", retryable=True))
-    rail = Executor([tool(name="act", read_only=True)(handler)], retry=AT_ONCE)
-    assert (await rail.run(call("act"), at())).output == "after 2"
+    executor = Executor([tool(name="act", read_only=True)(handler)], retry=AT_ONCE)
+    assert (await executor.run(call("act"), at())).output == "after 2"
 
 
 async def test_a_call_that_waits_for_its_next_try_can_be_cancelled() -> None:
     handler, tried, _ = flaky(9)
-    rail = Executor([tool(name="act", read_only=True)(handler)], retry=Retry(attempts=3, seconds=60, most_seconds=60))
-    running = asyncio.create_task(rail.run(call("act"), at()))
+    executor = Executor(
+        [tool(name="act", read_only=True)(handler)], retry=RetryPolicy(attempts=3, seconds=60, most_seconds=60)
+    )
+    running = asyncio.create_task(executor.run(call("act"), at()))
     while not tried:
         await asyncio.sleep(0)
-    assert rail.cancel("c-1", session_id="s-1")
+    assert executor.cancel("c-1", session_id="s-1")
 
     assert code_of(await running) == "cancelled"
     assert len(tried) == 1
 
 
 def test_pauses_double_up_to_a_most() -> None:
-    retry = Retry(attempts=9, seconds=1, most_seconds=5)
+    retry = RetryPolicy(attempts=9, seconds=1, most_seconds=5)
     assert [retry.pause(attempt) for attempt in (1, 2, 3, 4, 5)] == [1, 2, 4, 5, 5]
 
 
 @pytest.mark.parametrize("wrong", [{"attempts": 0}, {"seconds": -1}, {"seconds": 2, "most_seconds": 1}])
 def test_a_retry_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        Retry(**wrong)
+        RetryPolicy(**wrong)

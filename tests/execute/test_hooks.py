@@ -69,8 +69,8 @@ async def test_a_hook_changes_arguments_before_they_are_validated(name: str, is_
         assert (tool.name, context.session_id) == (name, "s-1")
         return structs.replace(call, arguments_json='{"text": "mended"}')
 
-    rail, heard = rail_with(Hook(before=as_async(before) if is_async else before))
-    result = await rail.run(call(name, wrong=1), at())
+    executor, heard = rail_with(Hook(before=as_async(before) if is_async else before))
+    result = await executor.run(call(name, wrong=1), at())
 
     assert result.output == "mended"
     assert heard.of(CallFinished)[0].call.arguments_json == '{"text": "mended"}'
@@ -84,20 +84,20 @@ async def test_hooks_run_in_order_and_may_leave_a_call_as_it_is(name: str) -> No
 
         return before
 
-    rail, _ = rail_with(Hook(before=append("b")), Hook(before=lambda *_: None), object(), Hook(before=append("c")))
+    executor, _ = rail_with(Hook(before=append("b")), Hook(before=lambda *_: None), object(), Hook(before=append("c")))
 
-    assert (await rail.run(call(name, text="a"), at())).output == "abc"
+    assert (await executor.run(call(name, text="a"), at())).output == "abc"
 
 
 @both
 async def test_a_hook_cannot_make_another_call_of_it(name: str) -> None:
     for other in ({"id": "c-2"}, {"name": "other"}):
-        rail, _ = rail_with(Hook(before=lambda call, *_, other=other: structs.replace(call, **other)))
-        result = await rail.run(call(name, text="a"), at())
+        executor, _ = rail_with(Hook(before=lambda call, *_, other=other: structs.replace(call, **other)))
+        result = await executor.run(call(name, text="a"), at())
         assert result.error is not None
         assert (result.error.code, result.call_id, result.tool_name) == ("refused_by_hook", "c-1", name)
-    rail, _ = rail_with(Hook(before=lambda *_: "nonsense"))
-    assert not (await rail.run(call(name, text="a"), at())).ok
+    executor, _ = rail_with(Hook(before=lambda *_: "nonsense"))
+    assert not (await executor.run(call(name, text="a"), at())).ok
     assert not ran
 
 
@@ -121,15 +121,15 @@ async def test_a_hook_that_fails_in_any_way_refuses(
     def fail(*_: Any) -> None:
         raise error
 
-    rail, heard = rail_with(Hook(**{moment: as_async(fail) if is_async else fail}))
-    result = await rail.run(call(name, text="a"), at())
+    executor, heard = rail_with(Hook(**{moment: as_async(fail) if is_async else fail}))
+    result = await executor.run(call(name, text="a"), at())
 
     assert result.error is not None
     assert result.error.code == "refused_by_hook"
     assert "hook failed" in result.error.message
     assert not ran
     assert [one.result for one in heard.of(CallFinished)] == [result]
-    assert not rail.running("s-1")
+    assert not executor.running_calls("s-1")
 
 
 @both
@@ -138,8 +138,8 @@ async def test_a_hook_may_refuse_in_words_for_the_model(name: str, moment: str) 
     def refuse(*_: Any) -> None:
         raise ToolError("Not on a Sunday.")
 
-    rail, _ = rail_with(Hook(**{moment: refuse}))
-    result = await rail.run(call(name, text="a"), at())
+    executor, _ = rail_with(Hook(**{moment: refuse}))
+    result = await executor.run(call(name, text="a"), at())
 
     assert result.error is not None
     assert (result.error.code, result.error.message) == ("refused_by_hook", "Not on a Sunday.")
@@ -151,11 +151,11 @@ async def test_after_authorise_a_hook_sees_the_decision_and_only_what_may_run(na
     seen: list[tuple[str, str]] = []
 
     def look_on(call: ToolCall, tool: Tool[..., Any], decision: Decision, context: ToolContext[Any]) -> None:
-        seen.append((call.id, decision.effect))
+        seen.append((call.id, decision.action))
 
-    rail, _ = rail_with(Hook(authorised=look_on), policy=Policy([Rule.deny("*", tenant="acme"), Rule.allow("*")]))
-    await rail.run(call(name, "c-1", text="a"), at())
-    await rail.run(call(name, "c-2", text="b"), at(tenant_id="acme"))
+    executor, _ = rail_with(Hook(authorised=look_on), policy=Policy([Rule.deny("*", tenant="acme"), Rule.allow("*")]))
+    await executor.run(call(name, "c-1", text="a"), at())
+    await executor.run(call(name, "c-2", text="b"), at(tenant_id="acme"))
 
     assert seen == [("c-1", "allow")]
 
@@ -169,12 +169,12 @@ async def test_a_refusal_by_a_hook_uses_up_no_approval() -> None:
 
     for name in ("look", "act"):
         closed[:] = [True]
-        rail, _ = rail_with(Hook(authorised=refuse), policy=Policy([Rule.ask("*", by="operator")]))
-        asked = await rail.run(call(name, text="a"), at())
-        await rail.approvals.approve(asked.metadata["approval"], by="operator", who="ann")
-        assert (await rail.run(call(name, text="a"), at())).error is not None
+        executor, _ = rail_with(Hook(authorised=refuse), policy=Policy([Rule.ask("*", by="operator")]))
+        asked = await executor.run(call(name, text="a"), at())
+        await executor.approvals.approve(asked.metadata["approval"], by="operator", who="ann")
+        assert (await executor.run(call(name, text="a"), at())).error is not None
         closed.clear()
-        assert (await rail.run(call(name, text="a"), at())).output == "a"
+        assert (await executor.run(call(name, text="a"), at())).output == "a"
 
 
 async def test_calls_start_in_their_order_however_long_their_hooks_take() -> None:
@@ -183,8 +183,8 @@ async def test_calls_start_in_their_order_however_long_their_hooks_take() -> Non
     async def before(call: ToolCall, *_: Any) -> None:
         await gates[int(call.id)].wait()
 
-    rail, _ = rail_with(Hook(before=before))
-    running = asyncio.create_task(rail.run_all([call("act", str(n), text=str(n)) for n in range(3)], at()))
+    executor, _ = rail_with(Hook(before=before))
+    running = asyncio.create_task(executor.run_all([call("act", str(n), text=str(n)) for n in range(3)], at()))
     for gate in reversed(gates):
         gate.set()
         await asyncio.sleep(0)

@@ -56,19 +56,19 @@ def rail_with(*rules: Rule, **options: Any) -> tuple[Executor, list[Any]]:
 
 
 async def test_a_read_only_tool_runs_and_both_ends_are_told() -> None:
-    rail, heard = rail_with()
+    executor, heard = rail_with()
 
-    result = await rail.run(call("1", "look", place="here"), at())
+    result = await executor.run(call("1", "look", place="here"), at())
 
     assert (result.ok, result.output, result.call_id, result.tool_name) == (True, "seen here", "1", "look")
     assert [type(event) for event in heard] == [CallStarted, CallFinished]
-    assert heard[1].decision.effect == "allow"
+    assert heard[1].decision.action == "allow"
 
 
 async def test_a_tool_that_says_nothing_of_itself_asks_the_customer_and_names_what_would_allow_it() -> None:
-    rail, heard = rail_with()
+    executor, heard = rail_with()
 
-    result = await rail.run(call("1", "pay", invoice="a", amount=1), at())
+    result = await executor.run(call("1", "pay", invoice="a", amount=1), at())
 
     assert result.error is not None
     assert result.error.code == "approval_required"
@@ -78,10 +78,10 @@ async def test_a_tool_that_says_nothing_of_itself_asks_the_customer_and_names_wh
 
 
 async def test_the_same_call_runs_once_and_is_answered_alike() -> None:
-    rail, heard = rail_with(Rule.allow("pay"))
+    executor, heard = rail_with(Rule.allow("pay"))
     same = call("1", "pay", invoice="a", amount=1)
 
-    first, second = await rail.run(same, at()), await rail.run(same, at())
+    first, second = await executor.run(same, at()), await executor.run(same, at())
 
     assert (first.output, second.output) == ("paid 1", "paid 1")
     assert second.metadata["replayed"] is True
@@ -90,10 +90,10 @@ async def test_the_same_call_runs_once_and_is_answered_alike() -> None:
 
 
 async def test_calls_that_arrive_together_join_the_one_that_runs() -> None:
-    rail, _ = rail_with(Rule.allow("pay"))
+    executor, _ = rail_with(Rule.allow("pay"))
     same = call("1", "pay", invoice="a", amount=1)
 
-    results = await rail.run_all([same, same, call("2", "pay", invoice="a", amount=1)], at())
+    results = await executor.run_all([same, same, call("2", "pay", invoice="a", amount=1)], at())
 
     assert [result.call_id for result in results] == ["1", "1", "2"]
     assert all(result.ok for result in results)
@@ -101,10 +101,10 @@ async def test_calls_that_arrive_together_join_the_one_that_runs() -> None:
 
 
 async def test_an_id_that_was_another_call_is_refused() -> None:
-    rail, _ = rail_with(Rule.allow("pay"))
-    await rail.run(call("1", "pay", invoice="a", amount=1), at())
+    executor, _ = rail_with(Rule.allow("pay"))
+    await executor.run(call("1", "pay", invoice="a", amount=1), at())
 
-    result = await rail.run(call("1", "pay", invoice="b", amount=1), at())
+    result = await executor.run(call("1", "pay", invoice="b", amount=1), at())
 
     assert result.error is not None
     assert result.error.code == "duplicate_call"
@@ -112,15 +112,15 @@ async def test_an_id_that_was_another_call_is_refused() -> None:
 
 
 async def test_an_intended_second_payment_is_asked_about_and_then_made_under_its_own_key() -> None:
-    rail, _ = rail_with(Rule.allow("pay"))
-    await rail.run(call("1", "pay", invoice="a", amount=1), at(turn=1))
+    executor, _ = rail_with(Rule.allow("pay"))
+    await executor.run(call("1", "pay", invoice="a", amount=1), at(turn=1))
     again = call("2", "pay", invoice="a", amount=1)
 
-    asked = await rail.run(again, at(turn=2))
+    asked = await executor.run(again, at(turn=2))
     assert asked.error is not None
     assert asked.error.code == "approval_required"
-    await rail.approvals.approve(asked.metadata["approval"], by="customer", who="c")
-    done = await rail.run(again, at(turn=3))
+    await executor.approvals.approve(asked.metadata["approval"], by="customer", who="c")
+    done = await executor.run(again, at(turn=3))
 
     assert done.output == "paid 1"
     assert len(paid) == 2
@@ -128,22 +128,22 @@ async def test_an_intended_second_payment_is_asked_about_and_then_made_under_its
 
 
 async def test_a_refusal_of_the_handler_means_that_nothing_happened_and_may_be_tried_again() -> None:
-    rail, _ = rail_with(Rule.allow("pay"))
+    executor, _ = rail_with(Rule.allow("pay"))
 
-    results = [await rail.run(call(one, "pay", invoice="closed", amount=1), at()) for one in ("1", "2")]
+    results = [await executor.run(call(one, "pay", invoice="closed", amount=1), at()) for one in ("1", "2")]
 
     assert [result.error.message for result in results if result.error] == ["The account is closed."] * 2
 
 
 @pytest.mark.parametrize("invoice", ["crash", "hang"])
 async def test_what_nobody_can_know_is_unknown_and_is_never_run_again_by_itself(invoice: str) -> None:
-    rail, _ = rail_with(Rule.allow("pay"))
-    first = asyncio.create_task(rail.run(call("1", "pay", invoice=invoice, amount=1), at()))
+    executor, _ = rail_with(Rule.allow("pay"))
+    first = asyncio.create_task(executor.run(call("1", "pay", invoice=invoice, amount=1), at()))
     while not paid:
         await asyncio.sleep(0)
-    rail.cancel("1", session_id="s")
+    executor.cancel("1", session_id="s")
 
-    codes = [(await first).error, (await rail.run(call("2", "pay", invoice=invoice, amount=1), at(turn=2))).error]
+    codes = [(await first).error, (await executor.run(call("2", "pay", invoice=invoice, amount=1), at(turn=2))).error]
 
     assert [error.code for error in codes if error] == ["outcome_unknown", "outcome_unknown"]
     assert len(paid) == 1
@@ -160,9 +160,9 @@ async def test_an_effect_outlives_its_caller_and_is_recorded() -> None:
         done.append(order)
         return "shipped"
 
-    rail = Executor([ship], policy=Policy([Rule.allow("*")]))
-    caller = asyncio.create_task(rail.run(call("1", "ship", order="a"), at()))
-    while not rail.running("s"):
+    executor = Executor([ship], policy=Policy([Rule.allow("*")]))
+    caller = asyncio.create_task(executor.run(call("1", "ship", order="a"), at()))
+    while not executor.running_calls("s"):
         await asyncio.sleep(0)
     for _ in range(5):
         await asyncio.sleep(0)
@@ -171,24 +171,24 @@ async def test_an_effect_outlives_its_caller_and_is_recorded() -> None:
         await caller
     gate.set()
 
-    result = await rail.run(call("1", "ship", order="a"), at())
+    result = await executor.run(call("1", "ship", order="a"), at())
 
     assert (result.output, done) == ("shipped", ["a"])
 
 
-async def approval_of(rail: Executor, **arguments: Any) -> tuple[ToolCall, Approval]:
+async def approval_of(executor: Executor, **arguments: Any) -> tuple[ToolCall, Approval]:
     asked = call("1", "pay", **arguments)
-    await rail.run(asked, at())
-    return asked, (await rail.approvals.pending())[0]
+    await executor.run(asked, at())
+    return asked, (await executor.approvals.pending())[0]
 
 
 async def test_an_operators_approval_lets_exactly_this_call_run_once() -> None:
-    rail, _ = rail_with(Rule.ask("pay", by="operator"))
-    asked, approval = await approval_of(rail, invoice="a", amount=1)
-    await rail.approvals.approve(approval.token, by="operator", who="ann")
+    executor, _ = rail_with(Rule.ask("pay", by="operator"))
+    asked, approval = await approval_of(executor, invoice="a", amount=1)
+    await executor.approvals.approve(approval.token, by="operator", who="ann")
 
-    other = await rail.run(call("2", "pay", invoice="a", amount=2), at())
-    results = [await rail.run(asked, at()) for _ in range(2)]
+    other = await executor.run(call("2", "pay", invoice="a", amount=2), at())
+    results = [await executor.run(asked, at()) for _ in range(2)]
 
     assert other.error is not None
     assert other.error.code == "approval_required"
@@ -197,11 +197,11 @@ async def test_an_operators_approval_lets_exactly_this_call_run_once() -> None:
 
 
 async def test_an_approval_of_the_customer_counts_from_a_later_turn_on() -> None:
-    rail, _ = rail_with(Rule.ask("pay", by="customer"))
-    asked, approval = await approval_of(rail, invoice="a", amount=1)
-    await rail.approvals.approve(approval.token, by="customer", who="c")
+    executor, _ = rail_with(Rule.ask("pay", by="customer"))
+    asked, approval = await approval_of(executor, invoice="a", amount=1)
+    await executor.approvals.approve(approval.token, by="customer", who="c")
 
-    now, later = await rail.run(asked, at(turn=1)), await rail.run(asked, at(turn=2))
+    now, later = await executor.run(asked, at(turn=1)), await executor.run(asked, at(turn=2))
 
     assert now.error is not None
     assert (now.error.code, later.output, len(paid)) == ("approval_required", "paid 1", 1)
@@ -214,22 +214,22 @@ async def test_an_approval_of_the_customer_counts_from_a_later_turn_on() -> None
 async def test_an_approval_that_is_forged_or_of_the_wrong_person_is_refused(
     token: str | None, by: Any, who: str
 ) -> None:
-    rail, _ = rail_with(Rule.ask("pay", by="customer"))
-    asked, approval = await approval_of(rail, invoice="a", amount=1)
+    executor, _ = rail_with(Rule.ask("pay", by="customer"))
+    asked, approval = await approval_of(executor, invoice="a", amount=1)
 
     with pytest.raises(ApprovalError):
-        await rail.approvals.approve(token or approval.token, by=by, who=who)
+        await executor.approvals.approve(token or approval.token, by=by, who=who)
 
-    assert not (await rail.run(asked, at(turn=2))).ok
+    assert not (await executor.run(asked, at(turn=2))).ok
     assert not paid
 
 
 async def test_a_denied_call_is_refused_with_the_reason() -> None:
-    rail, _ = rail_with(Rule.ask("pay", by="operator"))
-    asked, approval = await approval_of(rail, invoice="a", amount=1)
-    await rail.approvals.deny(approval.token, by="operator", who="ann", reason="not this month")
+    executor, _ = rail_with(Rule.ask("pay", by="operator"))
+    asked, approval = await approval_of(executor, invoice="a", amount=1)
+    await executor.approvals.deny(approval.token, by="operator", who="ann", reason="not this month")
 
-    result = await rail.run(asked, at())
+    result = await executor.run(asked, at())
 
     assert result.error is not None
     assert result.error.code == "permission_denied"
@@ -237,14 +237,14 @@ async def test_a_denied_call_is_refused_with_the_reason() -> None:
 
 
 async def test_another_frameworks_handler_goes_the_same_way() -> None:
-    rail, _ = rail_with(Rule.allow("remote"))
+    executor, _ = rail_with(Rule.allow("remote"))
     ran: list[int] = []
 
     async def proceed() -> ToolResult:
         ran.append(1)
         return ToolResult(output="done elsewhere")
 
-    results = [await rail.around(call("1", "remote", a=1), at(), proceed) for _ in range(2)]
+    results = [await executor.guard(call("1", "remote", a=1), at(), proceed) for _ in range(2)]
 
     assert [result.output for result in results] == ["done elsewhere", "done elsewhere"]
     assert ran == [1]
@@ -254,6 +254,6 @@ async def test_a_listener_that_raises_never_breaks_a_call() -> None:
     def broken(event: Any) -> None:
         raise RuntimeError("no ears")
 
-    rail = Executor([look], listeners=[broken])
+    executor = Executor([look], listeners=[broken])
 
-    assert (await rail.run(call("1", "look", place="here"), at())).output == "seen here"
+    assert (await executor.run(call("1", "look", place="here"), at())).output == "seen here"

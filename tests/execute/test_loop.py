@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Executor, ToolError, ToolResult, tool
-from handrail.execute.loop import Budget, Done, run_until_done, run_until_done_sync
+from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
 from handrail.formats import openai_chat
 from handrail.testing.servers import text, text_and_calls, tool_calls
 from tests.execute.kit import ALLOWED, at
@@ -30,7 +30,7 @@ async def book(what: str, people: int = 1) -> dict[str, Any]:
     return {"booked": what, "people": people}
 
 
-def rail() -> Executor:
+def executor() -> Executor:
     return Executor([weather, book], policy=ALLOWED)
 
 
@@ -39,11 +39,11 @@ each = pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provi
 SCRIPT = [
     tool_calls(("weather", {"city": "Paris"}), ("weather", {"city": "Rome"})),
     text_and_calls("Let me book.", ("book", {"what": "table"}), ("weather", {"city": "Atlantis"})),
-    text("Done."),
+    text("LoopResult."),
 ]
 
 
-async def play(provider: Provider, way: str, server: Any, **more: Any) -> Done:
+async def play(provider: Provider, way: str, server: Any, **more: Any) -> LoopResult:
     def step(messages: list[Any], definitions: Sequence[Any]) -> Any:
         return provider.ask(server, messages, definitions)
 
@@ -52,8 +52,8 @@ async def play(provider: Provider, way: str, server: Any, **more: Any) -> Done:
 
     given: Any = {"wire": provider.wire, "messages": [provider.user("Plan my evening.")], **more}
     if way == "sync":
-        return await asyncio.to_thread(run_until_done_sync, step, rail(), at(), **given)
-    return await run_until_done(step_async if way == "async" else step, rail(), at(), **given)
+        return await asyncio.to_thread(run_until_done_sync, step, executor(), at(), **given)
+    return await run_until_done(step_async if way == "async" else step, executor(), at(), **given)
 
 
 @pytest.mark.proves("HC-21", "TC-10")
@@ -63,8 +63,8 @@ async def test_a_conversation_runs_until_the_model_answers_in_words(provider: Pr
     with provider.server(SCRIPT) as server:
         done = await play(provider, way, server)
 
-    assert done.ended == "done"
-    assert provider.text(done.response) == "Done."
+    assert done.stop_reason == "completed"
+    assert provider.text(done.response) == "LoopResult."
     assert [one.output for one in done.results] == [
         "sunny in Paris",
         "sunny in Rome",
@@ -82,13 +82,13 @@ async def test_a_collected_stream_is_a_response_too(provider: Provider) -> None:
     with provider.server(SCRIPT) as server:
         done = await run_until_done(
             lambda messages, tools: provider.stream(server, messages, tools),
-            rail(),
+            executor(),
             at(),
             wire=provider.wire,
             messages=[provider.user("Plan my evening.")],
         )
 
-    assert done.ended == "done"
+    assert done.stop_reason == "completed"
     assert provider.answers(done.messages) == [one.call_id for one in done.results]
     assert len(done.results) == 4
 
@@ -106,30 +106,30 @@ async def test_a_next_turn_goes_on_from_the_messages(provider: Provider) -> None
 
 @each
 @pytest.mark.parametrize(
-    ("budget", "ended", "ran", "asked"),
+    ("budget", "stop_reason", "ran", "asked"),
     [
-        (Budget(steps=1), "steps", 2, 1),
-        (Budget(steps=2), "steps", 4, 2),
-        (Budget(calls=1), "calls", 1, 1),
-        (Budget(calls=3), "calls", 3, 2),
-        (Budget(calls=0), "calls", 0, 1),
-        (Budget(calls=4), "done", 4, 3),
-        (Budget(seconds=1e-9), "seconds", 0, 1),
+        (Budget(max_steps=1), "max_steps", 2, 1),
+        (Budget(max_steps=2), "max_steps", 4, 2),
+        (Budget(max_calls=1), "max_calls", 1, 1),
+        (Budget(max_calls=3), "max_calls", 3, 2),
+        (Budget(max_calls=0), "max_calls", 0, 1),
+        (Budget(max_calls=4), "completed", 4, 3),
+        (Budget(timeout=1e-9), "timeout", 0, 1),
     ],
 )
 async def test_a_budget_that_runs_out_leaves_every_call_answered(
-    provider: Provider, budget: Budget, ended: str, ran: int, asked: int
+    provider: Provider, budget: Budget, stop_reason: str, ran: int, asked: int
 ) -> None:
     with provider.server([*SCRIPT[:asked], text("All right.")]) as server:
         done = await play(provider, "async", server, budget=budget)
-        assert done.ended == ended
+        assert done.stop_reason == stop_reason
         assert len(server.requests) == asked
         refused = [one for one in done.results if one.error and one.error.code == "rate_limited"]
         assert len(done.results) - len(refused) == ran
         assert provider.answers(done.messages) == [one.call_id for one in done.results]
         # The server takes a history in which every call has its answer, and no other.
-        more = [provider.user("Thanks.")] if ended == "done" else []
-        provider.ask(server, [*done.messages, *more], provider.wire.tools(rail().registry))
+        more = [provider.user("Thanks.")] if stop_reason == "completed" else []
+        provider.ask(server, [*done.messages, *more], provider.wire.tools(executor().registry))
 
 
 class Scripted:
@@ -151,32 +151,32 @@ def chat(*calls: tuple[str, str, str], content: str | None = None) -> dict[str, 
 
 
 def test_in_the_sync_form_the_step_runs_in_the_callers_own_thread() -> None:
-    step = Scripted(chat(("1", "weather", '{"city": "Ulm"}')), chat(content="Done."))
-    done = run_until_done_sync(step, rail(), at(), wire=openai_chat, messages=[])
+    step = Scripted(chat(("1", "weather", '{"city": "Ulm"}')), chat(content="LoopResult."))
+    done = run_until_done_sync(step, executor(), at(), wire=openai_chat, messages=[])
 
-    assert done.ended == "done"
+    assert done.stop_reason == "completed"
     assert set(step.threads) == {threading.get_ident()}
 
 
 async def test_in_the_async_form_a_step_that_blocks_has_a_thread_of_its_own() -> None:
-    step = Scripted(chat(("1", "weather", '{"city": "Ulm"}')), chat(content="Done."))
-    done = await run_until_done(step, rail(), at(), wire=openai_chat, messages=[])
+    step = Scripted(chat(("1", "weather", '{"city": "Ulm"}')), chat(content="LoopResult."))
+    done = await run_until_done(step, executor(), at(), wire=openai_chat, messages=[])
 
-    assert done.ended == "done"
+    assert done.stop_reason == "completed"
     assert threading.get_ident() not in step.threads
 
 
 async def test_a_plain_function_may_return_an_awaitable() -> None:
     async def answer() -> Any:
-        return chat(content="Done.")
+        return chat(content="LoopResult.")
 
-    done = await run_until_done(lambda messages, tools: answer(), rail(), at(), wire=openai_chat, messages=[])
-    assert done.ended == "done"
+    done = await run_until_done(lambda messages, tools: answer(), executor(), at(), wire=openai_chat, messages=[])
+    assert done.stop_reason == "completed"
 
 
 def test_the_sync_form_refuses_an_async_step() -> None:
     async def step(messages: list[Any], definitions: Sequence[Any]) -> Any:
-        return chat(content="Done.")
+        return chat(content="LoopResult.")
 
     coroutines: list[Any] = []
 
@@ -185,13 +185,13 @@ def test_the_sync_form_refuses_an_async_step() -> None:
         return coroutines[-1]
 
     with pytest.raises(ConfigError, match="use run_until_done"):
-        run_until_done_sync(remembered, rail(), at(), wire=openai_chat, messages=[])
+        run_until_done_sync(remembered, executor(), at(), wire=openai_chat, messages=[])
     coroutines[0].close()
 
 
 async def test_the_messages_that_came_in_are_left_as_they_were() -> None:
     messages = [{"role": "user", "content": "Hi."}]
-    done = await run_until_done(Scripted(chat(content="Hi.")), rail(), at(), wire=openai_chat, messages=messages)
+    done = await run_until_done(Scripted(chat(content="Hi.")), executor(), at(), wire=openai_chat, messages=messages)
 
     assert len(messages) == 1
     assert len(done.messages) == 2
@@ -200,10 +200,10 @@ async def test_the_messages_that_came_in_are_left_as_they_were() -> None:
 async def test_a_model_that_asks_for_the_same_again_and_again_is_answered_and_stopped() -> None:
     answers = [chat((f"{n}", "book", '{"what": "table"}')) for n in range(30)]
     done = await run_until_done(
-        Scripted(*answers), rail(), at(), wire=openai_chat, messages=[], budget=Budget(steps=10)
+        Scripted(*answers), executor(), at(), wire=openai_chat, messages=[], budget=Budget(max_steps=10)
     )
 
-    assert (done.ended, len(done.results)) == ("steps", 10)
+    assert (done.stop_reason, len(done.results)) == ("max_steps", 10)
     assert sum("Already done" in one.for_model() for one in done.results) == 9
 
 
@@ -221,10 +221,10 @@ async def test_time_that_runs_out_while_tools_run_ends_the_loop_after_their_answ
         at(),
         wire=openai_chat,
         messages=[],
-        budget=Budget(seconds=0.02),
+        budget=Budget(timeout=0.02),
     )
 
-    assert (done.ended, [one.output for one in done.results]) == ("seconds", ["done"])
+    assert (done.stop_reason, [one.output for one in done.results]) == ("timeout", ["done"])
     assert time.monotonic() - started < 30
 
 
@@ -233,10 +233,10 @@ async def test_a_step_that_fails_reaches_the_caller() -> None:
         raise ConnectionError("no model")
 
     with pytest.raises(ConnectionError):
-        await run_until_done(step, rail(), at(), wire=openai_chat, messages=[])
+        await run_until_done(step, executor(), at(), wire=openai_chat, messages=[])
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"calls": -1}, {"seconds": 0}])
+@pytest.mark.parametrize("wrong", [{"max_steps": 0}, {"max_calls": -1}, {"timeout": 0}])
 def test_a_budget_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Budget(**wrong)

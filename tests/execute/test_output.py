@@ -28,9 +28,9 @@ def says(output: Any, **options: Any) -> Executor:
     return Executor([say])
 
 
-async def read_all(rail: Executor, limit: int, session: str = "s-1") -> str:
+async def read_all(executor: Executor, limit: int, session: str = "s-1") -> str:
     """Read an output as a model would: the first part, and then on and on."""
-    first: str = (await rail.run(call("say"), at(session))).output
+    first: str = (await executor.run(call("say"), at(session))).output
     notice = NOTICE.search(first)
     if notice is None:
         return first
@@ -41,7 +41,7 @@ async def read_all(rail: Executor, limit: int, session: str = "s-1") -> str:
     while True:
         number += 1
         sent = call("read_more", f"m-{number}", handle=handle, offset=offset, limit=limit)
-        page: str = (await rail.run(sent, at(session))).output
+        page: str = (await executor.run(sent, at(session))).output
         more = MORE.search(page)
         if more is None:
             return text + page
@@ -58,8 +58,8 @@ def test_reading_on_gives_the_whole_text(text: str, most: int, limit: int) -> No
 
 async def test_a_value_that_is_too_long_is_cut_as_its_json() -> None:
     value = {"items": [f"item {n}" for n in range(100)]}
-    rail = says(value, max_output_chars=100)
-    whole = await read_all(rail, 40)
+    executor = says(value, max_output_chars=100)
+    whole = await read_all(executor, 40)
 
     assert whole.startswith('{"items":["item 0","item 1"')
     assert whole.endswith('"item 99"]}')
@@ -80,11 +80,11 @@ async def test_the_notice_says_how_much_is_shown() -> None:
 
 
 async def test_a_handle_belongs_to_its_session() -> None:
-    rail = says("x" * 500, max_output_chars=100)
-    notice = NOTICE.search((await rail.run(call("say"), at("s-1"))).output)
+    executor = says("x" * 500, max_output_chars=100)
+    notice = NOTICE.search((await executor.run(call("say"), at("s-1"))).output)
     assert notice is not None
-    theirs = await rail.run(call("read_more", "m-1", handle=notice[3]), at("s-2"))
-    guessed = await rail.run(call("read_more", "m-2", handle="out_guess"), at("s-1"))
+    theirs = await executor.run(call("read_more", "m-1", handle=notice[3]), at("s-2"))
+    guessed = await executor.run(call("read_more", "m-2", handle="out_guess"), at("s-1"))
 
     assert [code_of(theirs), code_of(guessed)] == ["unavailable", "unavailable"]
     assert theirs.error is not None
@@ -93,48 +93,48 @@ async def test_a_handle_belongs_to_its_session() -> None:
 
 @pytest.mark.parametrize("wrong", [{"offset": -1}, {"limit": 0}, {"limit": -5}])
 async def test_reading_on_from_nowhere_is_refused(wrong: dict[str, int]) -> None:
-    rail = says("x" * 500, max_output_chars=100)
-    notice = NOTICE.search((await rail.run(call("say"), at())).output)
+    executor = says("x" * 500, max_output_chars=100)
+    notice = NOTICE.search((await executor.run(call("say"), at())).output)
     assert notice is not None
 
-    assert code_of(await rail.run(call("read_more", "m-1", handle=notice[3], **wrong), at())) == "invalid_arguments"
+    assert code_of(await executor.run(call("read_more", "m-1", handle=notice[3], **wrong), at())) == "invalid_arguments"
 
 
 async def test_reading_past_the_end_says_so() -> None:
-    rail = says("x" * 500, max_output_chars=100)
-    notice = NOTICE.search((await rail.run(call("say"), at())).output)
+    executor = says("x" * 500, max_output_chars=100)
+    notice = NOTICE.search((await executor.run(call("say"), at())).output)
     assert notice is not None
 
     assert (
-        await rail.run(call("read_more", "m-1", handle=notice[3], offset=500), at())
+        await executor.run(call("read_more", "m-1", handle=notice[3], offset=500), at())
     ).output == "[The output ends at 500.]"
 
 
 async def test_a_page_has_a_limit_of_its_own() -> None:
-    rail = says("x" * 100_000, max_output_chars=100)
-    notice = NOTICE.search((await rail.run(call("say"), at())).output)
+    executor = says("x" * 100_000, max_output_chars=100)
+    notice = NOTICE.search((await executor.run(call("say"), at())).output)
     assert notice is not None
-    page = (await rail.run(call("read_more", "m-1", handle=notice[3], limit=10**9), at())).output
+    page = (await executor.run(call("read_more", "m-1", handle=notice[3], limit=10**9), at())).output
 
     assert len(page) < PAGE + 500
 
 
 @pytest.mark.proves("PH-D14")
 async def test_an_executor_has_a_limit_without_being_told_and_offers_to_read_on_only_where_a_limit_is_set() -> None:
-    rail = says("x" * 200_000)
-    output = (await rail.run(call("say"), at())).output
+    executor = says("x" * 200_000)
+    output = (await executor.run(call("say"), at())).output
     assert len(output) < 101_000
     assert "read_more" not in output
-    assert "read_more" not in rail.registry
+    assert "read_more" not in executor.registry
 
     @tool(read_only=True)
     async def say() -> str:
         """Say."""
         return "x" * 5_000
 
-    rail = Executor([say], max_output_chars=1_000)
-    assert "read_more" in rail.registry
-    assert "read_more" in (await rail.run(call("say"), at())).output
+    executor = Executor([say], max_output_chars=1_000)
+    assert "read_more" in executor.registry
+    assert "read_more" in (await executor.run(call("say"), at())).output
 
 
 async def test_a_tool_of_the_same_name_is_left_alone() -> None:
@@ -148,16 +148,16 @@ async def test_a_tool_of_the_same_name_is_left_alone() -> None:
         """Say."""
         return "x" * 5_000
 
-    rail = Executor([say, read_more], max_output_chars=1_000)
-    assert (await rail.run(call("read_more"), at())).output == "mine"
-    assert "read_more" not in (await rail.run(call("say", "c-2"), at())).output
+    executor = Executor([say, read_more], max_output_chars=1_000)
+    assert (await executor.run(call("read_more"), at())).output == "mine"
+    assert "read_more" not in (await executor.run(call("say", "c-2"), at())).output
 
 
 async def test_a_policy_speaks_of_read_more_too() -> None:
-    rail = Executor(
+    executor = Executor(
         [*says("x" * 500, max_output_chars=100).registry.select("say")], policy=Policy([Rule.deny("read_more")])
     )
-    assert code_of(await rail.run(call("read_more", "m-1", handle="x"), at())) == "permission_denied"
+    assert code_of(await executor.run(call("read_more", "m-1", handle="x"), at())) == "permission_denied"
 
 
 async def test_a_flood_of_output_is_bounded_and_so_is_what_is_kept_of_it() -> None:
@@ -168,11 +168,11 @@ async def test_a_flood_of_output_is_bounded_and_so_is_what_is_kept_of_it() -> No
         """Pour out 50 MB."""
         return flood
 
-    rail = Executor([pour], policy=Policy([Rule.allow("*")]), max_output_chars=1_000)
+    executor = Executor([pour], policy=Policy([Rule.allow("*")]), max_output_chars=1_000)
     for n in range(4):
-        result = await rail.run(call("pour", f"c-{n}", n=n), at())
+        result = await executor.run(call("pour", f"c-{n}", n=n), at())
         assert len(result.for_model()) < 1_500
-    outputs = rail._reads._handlers.outputs  # pyright: ignore[reportPrivateUsage]
+    outputs = executor._reads._handlers.outputs  # pyright: ignore[reportPrivateUsage]
     kept = outputs._texts.values()  # pyright: ignore[reportPrivateUsage]
 
     assert sum(len(text) for _, text in kept) <= 50_000_000

@@ -24,10 +24,10 @@ class Counted:
             return f"{text} {self.runs}"
 
         self.heard = Heard()
-        self.rail = Executor([tool(name="look", read_only=True, **options)(look)], listeners=[self.heard])
+        self.executor = Executor([tool(name="look", read_only=True, **options)(look)], listeners=[self.heard])
 
     async def ask(self, text: str, id: str = "c-1", **where: Any) -> ToolResult:
-        return await self.rail.run(call("look", id, text=text), at(**where))
+        return await self.executor.run(call("look", id, text=text), at(**where))
 
 
 @pytest.mark.proves("PH-33")
@@ -52,8 +52,8 @@ async def test_a_call_that_arrives_while_it_runs_waits_for_the_same_answer() -> 
         return await slow()
 
     heard = Heard()
-    rail = Executor([look], listeners=[heard])
-    both = [asyncio.create_task(rail.run(call("look", response_id="r-1"), at())) for _ in range(2)]
+    executor = Executor([look], listeners=[heard])
+    both = [asyncio.create_task(executor.run(call("look", response_id="r-1"), at())) for _ in range(2)]
     await slow.begun.wait()
     await quiet()
     slow.go.set()
@@ -72,12 +72,12 @@ async def test_the_same_id_with_other_arguments_or_another_tool_is_a_clash() -> 
         """Another tool."""
         return "other"
 
-    rail = Executor([look.rail.registry.get("look"), other])
-    await rail.run(call("look", text="a"), at())
+    executor = Executor([look.executor.registry.get("look"), other])
+    await executor.run(call("look", text="a"), at())
 
-    assert code_of(await rail.run(call("look", text="b"), at())) == "duplicate_call"
-    assert code_of(await rail.run(call("other", text="a"), at())) == "duplicate_call"
-    assert (await rail.run(call("other", text="a"), at("s-2"))).output == "other"
+    assert code_of(await executor.run(call("look", text="b"), at())) == "duplicate_call"
+    assert code_of(await executor.run(call("other", text="a"), at())) == "duplicate_call"
+    assert (await executor.run(call("other", text="a"), at("s-2"))).output == "other"
 
 
 async def test_the_same_id_of_a_read_and_of_an_effect_is_a_clash_while_both_run() -> None:
@@ -95,11 +95,11 @@ async def test_the_same_id_of_a_read_and_of_an_effect_is_a_clash_while_both_run(
 
     from tests.execute.kit import ALLOWED
 
-    rail = Executor([look, act], policy=ALLOWED)
-    looking = asyncio.create_task(rail.run(call("look"), at()))
+    executor = Executor([look, act], policy=ALLOWED)
+    looking = asyncio.create_task(executor.run(call("look"), at()))
     await slow.begun.wait()
 
-    assert code_of(await rail.run(call("act"), at())) == "duplicate_call"
+    assert code_of(await executor.run(call("act"), at())) == "duplicate_call"
     slow.go.set()
     assert (await looking).output == "done"
 
@@ -115,8 +115,8 @@ async def test_a_failure_is_not_remembered() -> None:
             raise ToolError("Not yet.")
         return "seen"
 
-    rail = Executor([look])
-    assert [(await rail.run(call("look"), at())).ok for _ in range(2)] == [False, True]
+    executor = Executor([look])
+    assert [(await executor.run(call("look"), at())).ok for _ in range(2)] == [False, True]
 
 
 @pytest.mark.proves("PH-D17")
@@ -166,9 +166,9 @@ async def test_the_order_and_the_spaces_of_arguments_make_no_other_question() ->
         runs.append(1)
         return "seen"
 
-    rail = Executor([look])
+    executor = Executor([look])
     for n, text in enumerate(('{"a":1,"b":2}', '{ "b": 2, "a": 1 }', '{"a":1}')):
-        await rail.run(ToolCall(id=f"c-{n}", name="look", arguments_json=text), at())
+        await executor.run(ToolCall(id=f"c-{n}", name="look", arguments_json=text), at())
 
     assert len(runs) == 1
 
@@ -179,8 +179,8 @@ async def test_two_secrets_are_two_questions() -> None:
         """The balance behind a pin."""
         return f"of {pin.get_secret_value()}"
 
-    rail = Executor([balance])
-    outputs = [(await rail.run(call("balance", f"c-{pin}", pin=pin), at())).output for pin in ("1111", "2222")]
+    executor = Executor([balance])
+    outputs = [(await executor.run(call("balance", f"c-{pin}", pin=pin), at())).output for pin in ("1111", "2222")]
 
     assert outputs == ["of 1111", "of 2222"]
 
@@ -200,9 +200,9 @@ async def test_a_cached_answer_grows_old_and_a_failure_is_never_cached() -> None
         tries.append(1)
         raise ToolError("No.")
 
-    rail = Executor([fail])
+    executor = Executor([fail])
     for n in range(2):
-        await rail.run(call("fail", f"c-{n}"), at())
+        await executor.run(call("fail", f"c-{n}"), at())
     assert len(tries) == 2
 
 
@@ -215,6 +215,6 @@ async def test_a_lock_key_that_cannot_be_made_is_an_answer() -> None:
         """Look."""
         return "never"
 
-    rail = Executor([look])
-    assert code_of(await rail.run(call("look"), at())) == "tool_execution_failed"
-    assert not rail.running("s-1")
+    executor = Executor([look])
+    assert code_of(await executor.run(call("look"), at())) == "tool_execution_failed"
+    assert not executor.running_calls("s-1")

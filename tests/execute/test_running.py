@@ -30,13 +30,13 @@ async def test_a_handler_that_takes_too_long_is_stopped(read_only: bool, code: s
             raise
 
     book = Book()
-    rail = Executor([hang], policy=ALLOWED, ledger=book, timeout=60 if whose == "tool" else 0.02)
-    result = await rail.run(call("hang"), at())
+    executor = Executor([hang], policy=ALLOWED, ledger=book, timeout=60 if whose == "tool" else 0.02)
+    result = await executor.run(call("hang"), at())
 
     assert code_of(result) == code
     assert stopped == ["stopped"]
     assert await book.state() == (None if read_only else "unknown")
-    assert not rail.running("s-1")
+    assert not executor.running_calls("s-1")
     task = asyncio.current_task()
     assert task is not None
     assert not task.cancelling()
@@ -50,9 +50,9 @@ async def test_a_slow_call_is_flagged_in_the_events() -> None:
         await asyncio.sleep(seconds)
 
     heard = Heard()
-    rail = Executor([look], listeners=[heard], slow_after=0.02)
-    await rail.run(call("look", "c-1", seconds=0), at())
-    await rail.run(call("look", "c-2", seconds=0.03), at())
+    executor = Executor([look], listeners=[heard], slow_after=0.02)
+    await executor.run(call("look", "c-1", seconds=0), at())
+    await executor.run(call("look", "c-2", seconds=0.03), at())
 
     assert [one.slow for one in heard.of(CallFinished)] == [False, True]
 
@@ -70,9 +70,9 @@ async def test_one_calls_deadline_is_nobody_elses() -> None:
         """Wait."""
         return await slow()
 
-    rail = Executor([short, long])
-    waiting = asyncio.create_task(rail.run(call("long", "c-0"), at()))
-    codes = [code_of(one) for one in await rail.run_all([call("short", f"c-{n}") for n in (1, 2)], at())]
+    executor = Executor([short, long])
+    waiting = asyncio.create_task(executor.run(call("long", "c-0"), at()))
+    codes = [code_of(one) for one in await executor.run_all([call("short", f"c-{n}") for n in (1, 2)], at())]
     slow.go.set()
 
     assert codes == ["tool_timeout", "tool_timeout"]
@@ -149,21 +149,21 @@ async def test_a_stuck_handler_is_answered_as_unknown_and_its_session_goes_on() 
         return "acted"
 
     heard, book = Heard(), Book()
-    rail = Executor([stuck, act], policy=ALLOWED, ledger=book, listeners=[heard])
-    result = await rail.run(call("stuck"), at())
+    executor = Executor([stuck, act], policy=ALLOWED, ledger=book, listeners=[heard])
+    result = await executor.run(call("stuck"), at())
     assert code_of(result) == "outcome_unknown"
-    assert not rail.running("s-1")
+    assert not executor.running_calls("s-1")
     assert await book.state() == "running"  # It is the truth.
 
-    assert (await rail.run(call("act", "c-2"), at())).output == "acted"
-    assert code_of(await rail.run(call("stuck"), at())) == "outcome_unknown"
-    assert code_of(await rail.run(call("stuck", "c-3"), at(turn=2))) == "outcome_unknown"
+    assert (await executor.run(call("act", "c-2"), at())).output == "acted"
+    assert code_of(await executor.run(call("stuck"), at())) == "outcome_unknown"
+    assert code_of(await executor.run(call("stuck", "c-3"), at(turn=2))) == "outcome_unknown"
     assert len(heard.of(CallStarted)) == 2
 
     go.set()
     while await book.state() == "running":
         await asyncio.sleep(0)
-    assert (await rail.run(call("stuck"), at())).output == "done in the end"
+    assert (await executor.run(call("stuck"), at())).output == "done in the end"
     assert swallowed
 
 
@@ -193,14 +193,14 @@ async def test_a_handler_may_cancel_its_own_call(read_only: bool, moment: str) -
         """Cancel myself."""
         if moment != "first step":
             await asyncio.sleep(0)
-        rail.cancel("c-1", session_id="s-1")
+        executor.cancel("c-1", session_id="s-1")
         if moment != "last step":
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         return "done"
 
-    rail = Executor([act], policy=ALLOWED)
-    result = await rail.run(call("act"), at())
+    executor = Executor([act], policy=ALLOWED)
+    result = await executor.run(call("act"), at())
     await asyncio.sleep(0)  # Nothing is left that would cancel the caller.
 
     if moment == "last step" or (read_only and moment == "first step"):  # Then it is not known as running yet.
@@ -224,9 +224,9 @@ async def test_a_handler_that_blocks_the_loop_is_answered_with_what_it_did_and_f
         await asyncio.Event().wait()
         return "never"
 
-    rail = Executor([blocks, waits], policy=ALLOWED, listeners=[heard], timeout=0.02, slow_after=0.01)
-    waiting = asyncio.create_task(rail.run(call("waits", "w"), at("other")))
-    result = await rail.run(call("blocks", "b"), at())
+    executor = Executor([blocks, waits], policy=ALLOWED, listeners=[heard], timeout=0.02, slow_after=0.01)
+    waiting = asyncio.create_task(executor.run(call("waits", "w"), at("other")))
+    result = await executor.run(call("blocks", "b"), at())
 
     assert result.output == "done"  # It happened: no timer can make that untrue.
     assert [one.slow for one in heard.of(CallFinished) if one.call.name == "blocks"] == [True]

@@ -30,7 +30,7 @@ class World:
                 tool(name=f"{prefix}_alone", read_only=reads)(self.plain),
                 tool(name=f"{prefix}_locked", read_only=reads, lock_key="lock")(self.locked),
             ]
-        self.rail = Executor(tools, policy=ALLOWED)
+        self.executor = Executor(tools, policy=ALLOWED)
 
     async def plain(self, number: int) -> int:
         """Work."""
@@ -95,7 +95,7 @@ async def play(
         if one.kind == "locked":
             arguments["lock"] = one.lock
         sent = call(f"{prefix}_{one.kind}", f"c-{one.number}", **arguments)
-        tasks.append(asyncio.create_task(world.rail.run(sent, at(one.session))))
+        tasks.append(asyncio.create_task(world.executor.run(sent, at(one.session))))
     over: set[int] = set()
     while len(over) < len(wanted):
         await quiet(lambda: list(world.began))
@@ -108,8 +108,8 @@ async def play(
     results = [await one for one in tasks]
     assert [one.output for one in results] == [one.number for one in wanted]
     assert [one.call_id for one in results] == [f"c-{one.number}" for one in wanted]
-    assert not world.rail.running("s-1")
-    assert not world.rail.running("s-2")
+    assert not world.executor.running_calls("s-1")
+    assert not world.executor.running_calls("s-2")
 
 
 @pytest.mark.proves("HC-08", "HC-D5")
@@ -157,10 +157,10 @@ async def test_one_sessions_slow_tool_holds_no_other_session() -> None:
         """Act."""
         return "acted"
 
-    rail = Executor([hang, act], policy=ALLOWED)
-    running = asyncio.create_task(rail.run(call("hang"), at("s-1")))
+    executor = Executor([hang, act], policy=ALLOWED)
+    running = asyncio.create_task(executor.run(call("hang"), at("s-1")))
     await slow.begun.wait()
-    assert (await rail.run(call("act"), at("s-2"))).output == "acted"
+    assert (await executor.run(call("act"), at("s-2"))).output == "acted"
     slow.go.set()
     assert (await running).output == "done"
 
@@ -205,17 +205,17 @@ def nesting(
         """Outer."""
         calls = [call("inner", f"i-{n}", n=n) for n in range(2)]
         if how == "gather":
-            results = await asyncio.gather(*(rail.run(one, context) for one in calls))
+            results = await asyncio.gather(*(executor.run(one, context) for one in calls))
         elif how == "tasks first":
-            tasks = [asyncio.create_task(rail.run(one, context)) for one in calls]
+            tasks = [asyncio.create_task(executor.run(one, context)) for one in calls]
             await asyncio.sleep(0)
             results = [await one for one in tasks]
         else:
-            results = [await rail.run(one, context) for one in calls]
+            results = [await executor.run(one, context) for one in calls]
         return ", ".join(str(one.output) for one in results)
 
-    rail = Executor([inner, outer], policy=ALLOWED, timeout=20)
-    return rail, order
+    executor = Executor([inner, outer], policy=ALLOWED, timeout=20)
+    return executor, order
 
 
 @pytest.mark.parametrize("how", ["gather", "tasks first", "one by one"])
@@ -226,11 +226,11 @@ def nesting(
 async def test_a_call_from_inside_a_call_does_not_wait_for_it(
     outer_alone: bool, inner_alone: bool, outer_reads: bool, inner_reads: bool, how: str
 ) -> None:
-    rail, order = nesting(outer_alone, inner_alone, outer_reads, inner_reads, how)
+    executor, order = nesting(outer_alone, inner_alone, outer_reads, inner_reads, how)
     # Somebody who wants to be alone waits behind it, and must not come between it and what it calls.
-    behind = rail.registry.get("inner").name
-    first = asyncio.create_task(rail.run(call("outer"), at()))
-    second = asyncio.create_task(rail.run(call(behind, "c-2", n=9), at()))
+    behind = executor.registry.get("inner").name
+    first = asyncio.create_task(executor.run(call("outer"), at()))
+    second = asyncio.create_task(executor.run(call(behind, "c-2", n=9), at()))
 
     assert (await first).output == "inner 0, inner 1"
     assert (await second).output == "inner 9"
@@ -248,18 +248,18 @@ async def test_calls_inside_calls_inside_calls_come_to_an_end() -> None:
         if len(path) == 4:
             return 0
         calls = [call("deeper", path + one, path=path + one) for one in "ab"]
-        return 1 + max([one.output for one in await rail.run_all(calls, context)])
+        return 1 + max([one.output for one in await executor.run_all(calls, context)])
 
-    rail = Executor([deeper], policy=ALLOWED, timeout=20)
+    executor = Executor([deeper], policy=ALLOWED, timeout=20)
 
-    assert (await rail.run(call("deeper", path=""), at())).output == 4
+    assert (await executor.run(call("deeper", path=""), at())).output == 4
 
 
 async def test_a_call_inside_takes_its_own_lock_again() -> None:
     @tool(lock_key="account")
     async def outer(account: str, context: ToolContext[Any]) -> str:
         """Outer."""
-        return f"outer {(await rail.run(call('inner', 'i', account=account), context)).output}"
+        return f"outer {(await executor.run(call('inner', 'i', account=account), context)).output}"
 
     @tool(lock_key="account")
     async def inner(account: str) -> str:
@@ -267,8 +267,8 @@ async def test_a_call_inside_takes_its_own_lock_again() -> None:
         await asyncio.sleep(0)
         return f"inner {account}"
 
-    rail = Executor([outer, inner], policy=ALLOWED, timeout=20)
-    results = await asyncio.gather(*(rail.run(call("outer", account="a"), at(f"s-{n}")) for n in range(3)))
+    executor = Executor([outer, inner], policy=ALLOWED, timeout=20)
+    results = await asyncio.gather(*(executor.run(call("outer", account="a"), at(f"s-{n}")) for n in range(3)))
 
     assert [one.output for one in results] == ["outer inner a"] * 3
 
@@ -284,7 +284,7 @@ async def test_what_waits_behind_another_session_does_not_slip_past_a_lock_that_
         """Holds the lock."""
         held.append("outer")
         most.append(len(held))
-        await rail.run(call("alone", "x"), at("s-2"))
+        await executor.run(call("alone", "x"), at("s-2"))
         over.set()
         await go.wait()
         held.remove("outer")
@@ -305,10 +305,10 @@ async def test_what_waits_behind_another_session_does_not_slip_past_a_lock_that_
         held.remove("locked")
         return "locked"
 
-    rail = Executor([outer, alone, locked], policy=ALLOWED, timeout=20)
-    first = asyncio.create_task(rail.run(call("outer", key="k"), at("s-1")))
+    executor = Executor([outer, alone, locked], policy=ALLOWED, timeout=20)
+    first = asyncio.create_task(executor.run(call("outer", key="k"), at("s-1")))
     await begun.wait()
-    second = asyncio.create_task(rail.run(call("locked", "y", key="k"), at("s-2")))
+    second = asyncio.create_task(executor.run(call("locked", "y", key="k"), at("s-2")))
     await quiet()
     queued.set()
     await over.wait()
@@ -331,7 +331,7 @@ async def test_what_a_handler_leaves_behind_is_not_inside_it_any_more() -> None:
 
         async def later_on() -> ToolResult:
             await later.wait()
-            return await rail.run(call("act", "c-3"), at())
+            return await executor.run(call("act", "c-3"), at())
 
         left.append(asyncio.create_task(later_on()))
         return "left"
@@ -347,9 +347,9 @@ async def test_what_a_handler_leaves_behind_is_not_inside_it_any_more() -> None:
         assert slow.ended
         return "acted"
 
-    rail = Executor([leaves, hang, act], policy=ALLOWED)
-    assert (await rail.run(call("leaves"), at())).output == "left"
-    running = asyncio.create_task(rail.run(call("hang", "c-2"), at()))
+    executor = Executor([leaves, hang, act], policy=ALLOWED)
+    assert (await executor.run(call("leaves"), at())).output == "left"
+    running = asyncio.create_task(executor.run(call("hang", "c-2"), at()))
     await slow.begun.wait()
     later.set()
     await quiet()
@@ -368,12 +368,12 @@ async def test_a_call_cannot_wait_for_itself(read_only: bool, same: str) -> None
         await asyncio.sleep(0)
         if context.call is not None and context.call.id == "c-1":
             again = context.call if same == "id" else call("act", "c-2")
-            result = await rail.run(again, context)
+            result = await executor.run(again, context)
             return result.error.code if result.error else result.output
         return "inside"
 
-    rail = Executor([act], policy=ALLOWED, timeout=20)
-    result = await rail.run(call("act"), at())
+    executor = Executor([act], policy=ALLOWED, timeout=20)
+    result = await executor.run(call("act"), at())
 
     assert result.output == ("inside" if read_only and same == "effect" else "in_progress")
 

@@ -64,8 +64,8 @@ both = pytest.mark.parametrize("is_async", [True, False])
 )
 async def test_verify_says_what_happened(truth: Any, output: Any, code: str | None, state: str, is_async: bool) -> None:
     book = Book()
-    rail = Executor([act_with(truth, is_async=is_async)], policy=ALLOWED, ledger=book)
-    result = await rail.run(call("act", n=1), at())
+    executor = Executor([act_with(truth, is_async=is_async)], policy=ALLOWED, ledger=book)
+    result = await executor.run(call("act", n=1), at())
 
     assert (result.output, code_of(result), await book.state()) == (output, code, state)
     entry = await book.entry()
@@ -74,9 +74,9 @@ async def test_verify_says_what_happened(truth: Any, output: Any, code: str | No
 
 
 async def test_verify_is_not_asked_when_the_outcome_is_known() -> None:
-    rail = Executor([act_with(True, raises=lambda: ToolError("No."))], policy=ALLOWED)
-    await rail.run(call("act", "c-1", n=0), at())
-    await rail.run(call("act", "c-2", n=1), at())
+    executor = Executor([act_with(True, raises=lambda: ToolError("No."))], policy=ALLOWED)
+    await executor.run(call("act", "c-1", n=0), at())
+    await executor.run(call("act", "c-2", n=1), at())
 
     assert not asked
 
@@ -126,10 +126,10 @@ async def test_a_later_call_asks_what_became_of_the_earlier_one(
         return "acted"
 
     book = Book()
-    rail = Executor([act], policy=ALLOWED, ledger=book)
-    assert code_of(await rail.run(call("act"), at())) == "outcome_unknown"
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    assert code_of(await executor.run(call("act"), at())) == "outcome_unknown"
     told[0] = truth
-    result = await rail.run(call("act", "c-1" if same_id else "c-2"), at(turn=2))
+    result = await executor.run(call("act", "c-1" if same_id else "c-2"), at(turn=2))
 
     assert (code_of(result), len(tries)) == (code, runs)
     assert result.metadata.get("verified", False) is (truth is True)
@@ -154,10 +154,10 @@ async def test_many_later_calls_ask_together_and_one_of_them_runs() -> None:
             raise ConnectionError("lost")
         return "acted"
 
-    rail = Executor([act], policy=ALLOWED)
-    await rail.run(call("act"), at())
+    executor = Executor([act], policy=ALLOWED)
+    await executor.run(call("act"), at())
     told[0] = False
-    results = await rail.run_all([call("act", f"c-{n}") for n in range(2, 7)], at(turn=2))
+    results = await executor.run_all([call("act", f"c-{n}") for n in range(2, 7)], at(turn=2))
 
     assert len(tries) == 2
     assert all("acted" in one.output for one in results)
@@ -176,8 +176,8 @@ async def act_once(book: Book, id: str = "c-1", **options: Any) -> tuple[ToolRes
         return "acted"
 
     heard = Heard()
-    rail = Executor([act], policy=ALLOWED, ledger=book, listeners=[heard], **options)
-    return await rail.run(call("act", id), at()), ran, heard
+    executor = Executor([act], policy=ALLOWED, ledger=book, listeners=[heard], **options)
+    return await executor.run(call("act", id), at()), ran, heard
 
 
 @pytest.mark.parametrize("what", ["recall", "claim"])
@@ -239,11 +239,11 @@ async def test_a_truth_that_cannot_be_written_down_is_not_acted_on() -> None:
         raise ConnectionError("lost")
 
     book = Book()
-    rail = Executor([act], policy=ALLOWED, ledger=book)
-    await rail.run(call("act"), at())
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    await executor.run(call("act"), at())
     told[0], book.away = False, {"settle": -1}
 
-    assert code_of(await rail.run(call("act", "c-2"), at(turn=2))) == "outcome_unknown"
+    assert code_of(await executor.run(call("act", "c-2"), at(turn=2))) == "outcome_unknown"
     assert len(tries) == 1
 
 
@@ -274,14 +274,14 @@ async def test_approvals_that_are_away_mean_that_nothing_runs(what: str, read_on
         return "acted"
 
     approvals = Away()
-    rail = Executor([act], policy=Policy([Rule.ask("act", by="operator")]), approvals=approvals)
-    question = await rail.run(call("act"), at())
+    executor = Executor([act], policy=Policy([Rule.ask("act", by="operator")]), approvals=approvals)
+    question = await executor.run(call("act"), at())
     await approvals.approve(question.metadata["approval"], by="operator", who="ann")
     approvals.away = True
-    assert code_of(await rail.run(call("act"), at())) == "unavailable"
+    assert code_of(await executor.run(call("act"), at())) == "unavailable"
     assert not ran
     approvals.away = False
-    assert (await rail.run(call("act", "c-2"), at())).output == "acted"
+    assert (await executor.run(call("act", "c-2"), at())).output == "acted"
 
 
 async def test_a_claim_that_always_fails_without_a_reason_comes_to_an_end() -> None:
@@ -308,9 +308,9 @@ async def test_a_record_holds_what_the_model_read_and_what_is_written_is_redacte
             output={"token": "sk-secret", "n": 1}, context="mine", metadata={"password": "hunter2", "n": 2}
         )
 
-    rail = Executor([act], policy=ALLOWED, ledger=book)
-    first = await rail.run(call("act"), at())
-    again = await rail.run(call("act"), at())
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    first = await executor.run(call("act"), at())
+    again = await executor.run(call("act"), at())
     entry = await book.entry()
 
     assert first.output == {"token": "sk-secret", "n": 1}

@@ -43,9 +43,9 @@ async def test_a_listener_that_raises_anything_breaks_no_call_and_no_other_liste
         raise error
 
     before, after = Heard(), Heard()
-    rail = Executor([look, act], policy=ALLOWED, listeners=[before, broken, after])
+    executor = Executor([look, act], policy=ALLOWED, listeners=[before, broken, after])
     with caplog.at_level(logging.ERROR, "handrail"):
-        result = await rail.run(call(name), at())
+        result = await executor.run(call(name), at())
 
     assert result.ok
     assert before == after
@@ -61,7 +61,7 @@ async def test_a_handler_that_tells_something_is_not_broken_by_a_listener() -> N
     async def tells(context: ToolContext[Any]) -> str:
         """Tell."""
         context.progress("half")
-        context.tell(CallStarted(at=0, session_id="s", call=call("x")))
+        context.emit(CallStarted(at=0, session_id="s", call=call("x")))
         return "told"
 
     assert (await Executor([tells], policy=ALLOWED, listeners=[broken]).run(call("tells"), at())).output == "told"
@@ -71,10 +71,10 @@ async def test_a_call_is_told_as_taken_on_started_and_finished_with_all_its_ids(
     class Bank: ...
 
     heard = Heard()
-    rail = Executor([look, act], policy=ALLOWED, listeners=[heard])
+    executor = Executor([look, act], policy=ALLOWED, listeners=[heard])
     sent = call("act", response_id="r-1")
-    await rail.run(sent, at(tenant_id="acme", agent_id="a-1", deps=Bank()))
-    await rail.run(call("look", "c-2"), at(deps={"crm": object(), "bank": object()}))
+    await executor.run(sent, at(tenant_id="acme", agent_id="a-1", deps=Bank()))
+    await executor.run(call("look", "c-2"), at(deps={"crm": object(), "bank": object()}))
 
     assert heard.names == ["CallAccepted", "CallStarted", "CallFinished", "CallStarted", "CallFinished"]
     assert all(
@@ -100,13 +100,13 @@ async def test_the_end_of_a_call_has_its_result_and_how_long_it_took() -> None:
 
 async def test_a_listener_to_one_session_hears_that_one_and_only_inside_the_block() -> None:
     mine, second = Heard(), Heard()
-    rail = Executor([look])
-    with rail.hearing("a", mine):
-        await rail.run(call("look", "1"), at("a"))
-        await rail.run(call("look", "2"), at("b"))
-        with rail.hearing("a", second):
-            await rail.run(call("look", "3"), at("a"))
-    await rail.run(call("look", "4"), at("a"))
+    executor = Executor([look])
+    with executor.subscribe("a", mine):
+        await executor.run(call("look", "1"), at("a"))
+        await executor.run(call("look", "2"), at("b"))
+        with executor.subscribe("a", second):
+            await executor.run(call("look", "3"), at("a"))
+    await executor.run(call("look", "4"), at("a"))
 
     assert [one.call.id for one in mine.of(CallFinished)] == ["1", "3"]
     assert [one.call.id for one in second.of(CallFinished)] == ["3"]
@@ -118,8 +118,8 @@ async def test_a_listener_to_one_session_that_fails_breaks_no_call_and_one_that_
 
     async def late(event: Event) -> None: ...
 
-    rail = Executor([look])
-    with rail.hearing("s-1", fails):
-        assert (await rail.run(call("look"), at())).ok
-    with pytest.raises(ConfigError, match="plain function"), rail.hearing("s-1", late):
+    executor = Executor([look])
+    with executor.subscribe("s-1", fails):
+        assert (await executor.run(call("look"), at())).ok
+    with pytest.raises(ConfigError, match="plain function"), executor.subscribe("s-1", late):
         pass

@@ -65,11 +65,11 @@ async def test_a_sync_handler_blocks_nobody_and_has_the_callers_context_variable
         """Look."""
         return "seen"
 
-    rail = Executor([work, look], policy=ALLOWED)
+    executor = Executor([work, look], policy=ALLOWED)
     WHO.set("me")
-    running = asyncio.create_task(rail.run(call("work"), at()))
+    running = asyncio.create_task(executor.run(call("work"), at()))
     await latch.has_begun()
-    assert (await rail.run(call("look"), at("s-2"))).output == "seen"
+    assert (await executor.run(call("look"), at("s-2"))).output == "seen"
     latch.go.set()
 
     assert (await running).output == "done"
@@ -101,8 +101,8 @@ async def test_there_are_never_more_threads_than_allowed(latch: Latch) -> None:
             together.remove(n)
         return n
 
-    rail = Executor([work], policy=ALLOWED, max_threads=2)
-    running = asyncio.create_task(rail.run_all([call("work", f"c-{n}", n=n) for n in range(6)], at()))
+    executor = Executor([work], policy=ALLOWED, max_threads=2)
+    running = asyncio.create_task(executor.run_all([call("work", f"c-{n}", n=n) for n in range(6)], at()))
     await latch.has_begun()
     await latch.has_begun()
     latch.go.set()
@@ -120,13 +120,13 @@ async def test_a_thread_that_outlives_its_timeout_is_counted_and_visible(
         """Block."""
         return latch()
 
-    rail = Executor([work], policy=ALLOWED)
-    result = await rail.run(call("work"), at())
+    executor = Executor([work], policy=ALLOWED)
+    result = await executor.run(call("work"), at())
 
     assert code_of(result) == code
-    assert rail.stranded_threads == 1
+    assert executor.stranded_threads == 1
     latch.go.set()
-    await until(lambda: rail.stranded_threads == 0)
+    await until(lambda: executor.stranded_threads == 0)
 
 
 async def test_what_never_reached_a_thread_did_nothing(latch: Latch) -> None:
@@ -143,14 +143,14 @@ async def test_what_never_reached_a_thread_did_nothing(latch: Latch) -> None:
         ran.append("acted")
 
     book = Book()
-    rail = Executor([block, act], policy=ALLOWED, max_threads=1, ledger=book)
-    blocking = asyncio.create_task(rail.run(call("block"), at()))
+    executor = Executor([block, act], policy=ALLOWED, max_threads=1, ledger=book)
+    blocking = asyncio.create_task(executor.run(call("block"), at()))
     await latch.has_begun()
 
-    late = await rail.run(call("act", "c-2"), at())
-    waiting = asyncio.create_task(rail.run(call("act", "c-3"), at()))
-    await until(lambda: len(rail.running("s-1")) == 2)
-    rail.cancel("c-3", session_id="s-1")
+    late = await executor.run(call("act", "c-2"), at())
+    waiting = asyncio.create_task(executor.run(call("act", "c-3"), at()))
+    await until(lambda: len(executor.running_calls("s-1")) == 2)
+    executor.cancel("c-3", session_id="s-1")
     dropped = await waiting
     latch.go.set()
     await blocking
@@ -158,7 +158,7 @@ async def test_what_never_reached_a_thread_did_nothing(latch: Latch) -> None:
     assert [code_of(late), code_of(dropped)] == ["tool_timeout", "cancelled"]
     assert [await book.state("c-2"), await book.state("c-3")] == ["failed", "failed"]
     assert not ran
-    assert rail.stranded_threads == 0
+    assert executor.stranded_threads == 0
 
 
 async def test_an_effect_in_a_thread_is_finished_when_its_caller_leaves_or_the_session_ends(latch: Latch) -> None:
@@ -168,17 +168,17 @@ async def test_an_effect_in_a_thread_is_finished_when_its_caller_leaves_or_the_s
         return latch()
 
     book = Book()
-    rail = Executor([work], policy=ALLOWED, ledger=book)
-    caller = asyncio.create_task(rail.run(call("work"), at()))
+    executor = Executor([work], policy=ALLOWED, ledger=book)
+    caller = asyncio.create_task(executor.run(call("work"), at()))
     await latch.has_begun()
     caller.cancel()
     await asyncio.wait([caller])
-    ending = asyncio.create_task(rail.cancel_all("s-1", grace=30))
+    ending = asyncio.create_task(executor.cancel_all("s-1", grace=30))
     await asyncio.sleep(0)
     latch.go.set()
 
     assert (await ending).cancelled == 0
-    assert (await book.state(), latch.runs, rail.stranded_threads) == ("committed", 1, 0)
+    assert (await book.state(), latch.runs, executor.stranded_threads) == ("committed", 1, 0)
 
 
 async def test_a_thread_that_is_still_at_work_is_never_verified_as_not_happened(latch: Latch) -> None:
@@ -196,14 +196,14 @@ async def test_a_thread_that_is_still_at_work_is_never_verified_as_not_happened(
         return "acted"
 
     book = Book()
-    rail = Executor([act], policy=ALLOWED, ledger=book)
-    first = await rail.run(call("act", "c-1"), at())
-    second = await rail.run(call("act", "c-2"), at(turn=2))
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    first = await executor.run(call("act", "c-1"), at())
+    second = await executor.run(call("act", "c-2"), at(turn=2))
     assert [code_of(first), code_of(second)] == ["outcome_unknown", "outcome_unknown"]
     latch.go.set()
-    await until(lambda: rail.stranded_threads == 0)
+    await until(lambda: executor.stranded_threads == 0)
 
-    third = await rail.run(call("act", "c-3"), at(turn=3))
+    third = await executor.run(call("act", "c-3"), at(turn=3))
     assert third.metadata["verified"] is True
     assert happened == ["once"]
 
@@ -250,16 +250,16 @@ async def test_a_loop_that_is_gone_is_not_reported_to(latch: Latch) -> None:
         """Block."""
         return latch()
 
-    rail = Executor([work])
+    executor = Executor([work])
     done: list[ToolResult] = []
 
     def elsewhere() -> None:
-        done.append(asyncio.run(rail.run(call("work"), at())))
+        done.append(asyncio.run(executor.run(call("work"), at())))
 
     await asyncio.to_thread(elsewhere)
     assert code_of(done[0]) == "tool_timeout"
     latch.go.set()
     deadline = time.monotonic() + 30
-    while rail.stranded_threads and time.monotonic() < deadline:
+    while executor.stranded_threads and time.monotonic() < deadline:
         await asyncio.sleep(0.001)
-    assert rail.stranded_threads == 0
+    assert executor.stranded_threads == 0

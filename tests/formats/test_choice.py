@@ -71,7 +71,7 @@ def responses_only(mode: str, *names: str) -> Any:
     ids=lambda given: given.name if isinstance(given, Api) else str(given)[:40],
 )
 def test_a_choice_is_said_as_the_api_wants_it(api: Api, asked: dict[str, Any], value: Any) -> None:
-    assert api.wire.choice(**asked) == value
+    assert api.wire.tool_choice(**asked) == value
 
 
 @pytest.mark.proves("PH-D12")
@@ -94,7 +94,7 @@ def test_a_choice_is_said_as_the_api_wants_it(api: Api, asked: dict[str, Any], v
 )
 def test_a_choice_that_no_api_takes_is_refused_with_what_would_be_right(api: Api, asked: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        api.wire.choice(**asked)
+        api.wire.tool_choice(**asked)
 
 
 @with_choice
@@ -102,7 +102,7 @@ def test_a_choice_has_the_names_that_went_out(api: Api) -> None:
     definitions = api.wire.tools([size, weight])
     sent = api.shown(definitions)[0].name
 
-    value = str(api.wire.choice(tool="größe", definitions=definitions))
+    value = str(api.wire.tool_choice(tool="größe", definitions=definitions))
 
     assert sent in value
     assert "größe" not in value
@@ -112,22 +112,22 @@ def test_a_choice_has_the_names_that_went_out(api: Api) -> None:
 @pytest.mark.parametrize("asked", [{"tool": "ghost"}, {"allowed": ["weight", "ghost"]}], ids=str)
 def test_a_choice_of_a_tool_that_does_not_go_out_is_refused(api: Api, asked: Any) -> None:
     with pytest.raises(ConfigError, match=r"`ghost` is not among the definitions of this request; they have: .*weight"):
-        api.wire.choice(**asked, definitions=api.wire.tools([size, weight]))
+        api.wire.tool_choice(**asked, definitions=api.wire.tools([size, weight]))
 
 
 @with_choice
 def test_a_choice_cannot_be_required_without_tools(api: Api) -> None:
     with pytest.raises(ConfigError, match="without tools"):
-        api.wire.choice("required", definitions=api.wire.tools([]))
-    assert api.wire.choice("none", definitions=api.wire.tools([]))
+        api.wire.tool_choice("required", definitions=api.wire.tools([]))
+    assert api.wire.tool_choice("none", definitions=api.wire.tools([]))
 
 
 @pytest.mark.parametrize("api", [REALTIME, ANTHROPIC], ids=lambda api: api.name)
 def test_an_api_that_cannot_limit_a_choice_says_what_to_do_instead(api: Api) -> None:
     with pytest.raises(ConfigError, match="send only those tools instead"):
-        api.wire.choice(allowed=["weight"])
+        api.wire.tool_choice(allowed=["weight"])
 
 
 def test_mcp_has_no_choice() -> None:
     with pytest.raises(ConfigError, match="the client decides"):
-        MCP.wire.choice()
+        MCP.wire.tool_choice()

@@ -45,7 +45,7 @@ def test_the_same_tools_go_out_in_the_same_order(api: Api, strict: bool) -> None
     definitions = api.wire.tools(ToolRegistry(tools))
 
     assert [one.name for one in api.shown(definitions)] == ["sayable", "unsayable", "good"]
-    assert definitions.set_aside == ()
+    assert definitions.skipped == ()
     assert [json.dumps(each.input_schema) for each in tools] == schemas
     for each, was in zip(tools, before, strict=True):
         assert all(getattr(each, name) == value for name, value in was.items() if name != "wire")
@@ -123,7 +123,7 @@ def test_every_name_goes_out_as_one_that_is_accepted_and_comes_back(api: Api, na
     assert all(map(api.accepts, sent))
     assert len(set(sent)) == len(sent)
     back = [definitions.decode(ToolCall(id="1", name=name)).name for name in sent]
-    assert sorted([*back, *(one.tool for one in definitions.set_aside)]) == sorted(names)
+    assert sorted([*back, *(one.tool for one in definitions.skipped)]) == sorted(names)
     assert back == [name for name in names if name in back]
     assert [definitions.wire_name(name) for name in back] == sent
 
@@ -135,7 +135,7 @@ def test_names_that_look_alike_once_they_are_changed_all_go_out(api: Api) -> Non
     definitions = api.wire.tools([replace(good, name=name) for name in names])
 
     assert len({one.name for one in api.shown(definitions)}) == 5
-    assert definitions.set_aside == ()
+    assert definitions.skipped == ()
 
 
 @every_api
@@ -162,7 +162,7 @@ def test_of_two_tools_that_would_have_one_name_the_second_is_set_aside(api: Api)
 
     assert [one.name for one in api.shown(definitions)] == [shown.name]
     assert definitions.decode(ToolCall(id="1", name=shown.name)).name == "schön"
-    assert [(one.tool, "schön" in one.text) for one in definitions.set_aside] == [(twin.name, True)]
+    assert [(one.tool, "schön" in one.text) for one in definitions.skipped] == [(twin.name, True)]
 
 
 @every_api
@@ -195,8 +195,8 @@ def test_one_bad_tool_is_set_aside_and_the_rest_goes_out(api: Api, schema: Any, 
     definitions = api.wire.tools([bad, good])
 
     assert [one.name for one in api.shown(definitions)] == ["good"]
-    assert [one.tool for one in definitions.set_aside] == ["bad"]
-    assert definitions.set_aside[0].text
+    assert [one.tool for one in definitions.skipped] == ["bad"]
+    assert definitions.skipped[0].text
     json.dumps(definitions, allow_nan=False, ensure_ascii=False).encode()
 
 
@@ -208,7 +208,7 @@ def test_a_union_at_the_root_is_set_aside_where_the_api_refuses_it(api: Api, key
     definitions = api.wire.tools([either, good])
 
     assert [one.name for one in api.shown(definitions)] == ["good"]
-    assert keyword in definitions.set_aside[0].text
+    assert keyword in definitions.skipped[0].text
     assert len(MCP.wire.tools([either])) == 1
 
 
@@ -220,7 +220,7 @@ def test_a_schema_nested_beyond_reason_is_set_aside(api: Api) -> None:
 
     definitions = api.wire.tools([with_schema({"type": "object", "properties": {"a": deep}}), good])
 
-    assert [one.tool for one in definitions.set_aside] == ["bad"]
+    assert [one.tool for one in definitions.skipped] == ["bad"]
     assert [one.name for one in api.shown(definitions)] == ["good"]
 
 
@@ -228,7 +228,7 @@ def test_a_schema_nested_beyond_reason_is_set_aside(api: Api) -> None:
 def test_an_example_that_json_cannot_hold_sets_its_tool_aside(api: Api) -> None:
     definitions = api.wire.tools([replace(good, name="bad", examples=({"a": object()},)), good])
 
-    assert [one.tool for one in definitions.set_aside] == ["bad"]
+    assert [one.tool for one in definitions.skipped] == ["bad"]
 
 
 @pytest.mark.parametrize(("api", "most"), [(CHAT, 128), (GEMINI, 512)], ids=["openai_chat", "gemini"])
@@ -236,7 +236,7 @@ def test_what_is_more_than_a_request_takes_is_set_aside(api: Api, most: int) -> 
     definitions = api.wire.tools([replace(good, name=f"t{n}") for n in range(most + 2)])
 
     assert len(api.shown(definitions)) == most
-    assert [one.tool for one in definitions.set_aside] == [f"t{most}", f"t{most + 1}"]
+    assert [one.tool for one in definitions.skipped] == [f"t{most}", f"t{most + 1}"]
 
 
 class Root(LLMFunctionTool):
@@ -298,7 +298,7 @@ def test_an_argument_under_both_of_its_names_is_refused(api: Api) -> None:
 def test_a_parameter_that_cannot_be_renamed_sets_its_tool_aside(api: Api) -> None:
     dependent = raw("odd", {"properties": {"$a": {}, "$b": {}}, "dependentRequired": {"$a": ["$b"]}})
 
-    assert [one.tool for one in api.wire.tools([dependent]).set_aside] == ["odd"]
+    assert [one.tool for one in api.wire.tools([dependent]).skipped] == ["odd"]
 
 
 # Nobody changes a definition of somebody else.

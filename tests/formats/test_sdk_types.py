@@ -82,7 +82,7 @@ def test_gemini_definitions_are_of_the_sdks_type() -> None:
 
     assert len(found.function_declarations or ()) == 5
     assert found.model_dump(exclude_none=True) == entry
-    assert genai.GenerateContentConfig(tools=[found], tool_config=GEMINI.wire.choice(tool="sayable"))
+    assert genai.GenerateContentConfig(tools=[found], tool_config=GEMINI.wire.tool_choice(tool="sayable"))
 
 
 def test_mcp_definitions_are_of_the_sdks_type() -> None:
@@ -145,11 +145,11 @@ def test_mcp_results_are_of_the_sdks_type() -> None:
     ids=lambda given: given.name if isinstance(given, Api) else "" if not isinstance(given, dict) else str(given),
 )
 def test_choices_are_of_the_sdks_type(api: Api, kind: Any, asked: Any) -> None:
-    fits(kind, api.wire.choice(**asked))
+    fits(kind, api.wire.tool_choice(**asked))
 
 
 @pytest.mark.parametrize("asked", CHOICES + ALLOWED, ids=str)
 def test_gemini_choices_are_of_the_sdks_type(asked: Any) -> None:
-    value = GEMINI.wire.choice(**asked, definitions=GEMINI.wire.tools(ToolRegistry(hard_tools(strict=False))))
+    value = GEMINI.wire.tool_choice(**asked, definitions=GEMINI.wire.tools(ToolRegistry(hard_tools(strict=False))))
 
     assert genai.ToolConfig.model_validate(value).model_dump(exclude_none=True, mode="json") == value

@@ -78,7 +78,7 @@ def chat(script: Any, registry: ToolRegistry, stream: bool) -> Iterator[Turn]:
 
         def send(history: list[Any]) -> Any:
             messages: Any = [{"role": "user", "content": ASK}, *history]
-            choice = openai_chat.choice(allowed=["sayable", "unsayable"], definitions=definitions)
+            choice = openai_chat.tool_choice(allowed=["sayable", "unsayable"], definitions=definitions)
             answer = client.chat.completions.create(
                 model="m", messages=messages, tools=definitions, tool_choice=choice, stream=stream
             )
@@ -100,7 +100,7 @@ def responses(script: Any, registry: ToolRegistry, stream: bool) -> Iterator[Tur
     with OpenAIServer(script) as server, OpenAI(api_key="test", base_url=server.url, max_retries=0) as client:
 
         def send(history: list[Any]) -> Any:
-            choice = openai_responses.choice("required", allowed=["sayable"], definitions=definitions)
+            choice = openai_responses.tool_choice("required", allowed=["sayable"], definitions=definitions)
             answer: Any = client.responses.create(
                 model="m",
                 input=[{"role": "user", "content": ASK}, *history],
@@ -128,7 +128,7 @@ def messages(script: Any, registry: ToolRegistry, stream: bool) -> Iterator[Turn
                 max_tokens=100,
                 messages=[{"role": "user", "content": ASK}, *history],
                 tools=definitions,
-                tool_choice=anthropic.choice(tool="wetter größe", definitions=definitions),
+                tool_choice=anthropic.tool_choice(tool="wetter größe", definitions=definitions),
                 stream=stream,
             )
             return list(answer) if stream else answer
@@ -155,7 +155,7 @@ def contents(script: Any, registry: ToolRegistry, stream: bool, call_ids: bool =
                 "contents": [{"role": "user", "parts": [{"text": ASK}]}, *history],
                 "config": {
                     "tools": definitions,
-                    "tool_config": gemini.choice("required", allowed=["sayable"], definitions=definitions),
+                    "tool_config": gemini.tool_choice("required", allowed=["sayable"], definitions=definitions),
                 },
             }
             if stream:
@@ -203,7 +203,7 @@ async def test_hard_tools_go_out_come_back_and_are_answered(connect: Any, strict
     ]
     tools = registry(strict=strict)
     with connect(script, tools, stream) as turn:
-        assert [one.tool for one in turn.definitions.set_aside] == ["bad"]
+        assert [one.tool for one in turn.definitions.skipped] == ["bad"]
         assert (json.dumps(turn.definitions).count('"strict": true') > 0) is (strict and connect is not contents)
 
         results = await turn.run(tools)

@@ -231,7 +231,7 @@ async def logged(written: Written, level: int) -> AsyncGenerator[None]:
         logger.setLevel(before)
 
 
-async def make_every_kind_of_call(rail: Executor, *, notes: bool) -> list[ToolResult]:
+async def make_every_kind_of_call(executor: Executor, *, notes: bool) -> list[ToolResult]:
     """`notes` says whether arguments hold values that only look like nothing."""
 
     def note(place: str) -> str:
@@ -245,7 +245,7 @@ async def make_every_kind_of_call(rail: Executor, *, notes: bool) -> list[ToolRe
     results: list[ToolResult] = []
 
     async def run(name: str, arguments_json: str, id: str = "") -> ToolResult:
-        result = await rail.run(
+        result = await executor.run(
             ToolCall(id=id or f"c-{len(results)}", name=name, arguments_json=arguments_json), context
         )
         results.append(result)
@@ -276,20 +276,20 @@ async def make_every_kind_of_call(rail: Executor, *, notes: bool) -> list[ToolRe
     for answer in ("approve", "deny"):
         question = login.replace(HARMLESS, f"{HARMLESS}-{answer}")
         token = (await run("asked", question, answer)).metadata["approval"]
-        await getattr(rail.approvals, answer)(token, by="operator", who="ann", reason=f"checked {key('reason')}")
+        await getattr(executor.approvals, answer)(token, by="operator", who="ann", reason=f"checked {key('reason')}")
         await run("asked", question, answer)
 
-    leaving = asyncio.create_task(rail.run(ToolCall(id="left", name="late"), context))
-    while not rail.running("s-1"):
+    leaving = asyncio.create_task(executor.run(ToolCall(id="left", name="late"), context))
+    while not executor.running_calls("s-1"):
         await asyncio.sleep(0)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
-    rail.cancel_tools_for_response("r", session_id="s-1")
-    await rail.cancel_all("s-1")
+    executor.cancel_tools_for_response("r", session_id="s-1")
+    await executor.cancel_all("s-1")
     return results
 
 
-def executor(listeners: list[Any], **options: Any) -> Executor:
+def executor_with(listeners: list[Any], **options: Any) -> Executor:
     policy = Policy([Rule.deny("denied"), Rule.ask("asked", by="operator"), Rule.allow("*")])
     return Executor(
         TOOLS,
@@ -315,10 +315,10 @@ def check_that_everything_happened(results: list[ToolResult]) -> None:
 
 async def test_no_value_of_any_kind_is_in_the_log_a_span_or_a_metric() -> None:
     written = Written()
-    rail = executor([broken_listener, Log(), written.bare, written.metrics, written.meters])
+    executor = executor_with([broken_listener, Log(), written.bare, written.metrics, written.meters])
 
     async with logged(written, logging.INFO):
-        results = await make_every_kind_of_call(rail, notes=True)
+        results = await make_every_kind_of_call(executor, notes=True)
 
     check_that_everything_happened(results)
     texts = list(written.texts())
@@ -335,12 +335,12 @@ REDACTORS = {True: Redactor(fields=["word"]), False: Redactor()}
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
 async def test_no_secret_is_written_anywhere_even_where_values_are(level: int, values: bool, tmp_path: Path) -> None:
     written = Written()
-    url = f"sqlite+aiosqlite:///{tmp_path / 'rail.db'}"
+    url = f"sqlite+aiosqlite:///{tmp_path / 'executor.db'}"
 
     async with logged(written, level), open_store(url, audit_values=values, redactor=REDACTORS[values]) as store:
         listeners = [Log(), written.full, written.metrics, written.meters, store.audit]
-        rail = executor(listeners, ledger=store.ledger, approvals=store.approvals)
-        results = await make_every_kind_of_call(rail, notes=False)
+        executor = executor_with(listeners, ledger=store.ledger, approvals=store.approvals)
+        results = await make_every_kind_of_call(executor, notes=False)
         await store.audit.flush()
 
     check_that_everything_happened(results)
@@ -350,4 +350,4 @@ async def test_no_secret_is_written_anywhere_even_where_values_are(level: int, v
     assert [name for name, content in files.items() if b"canary-secret" in content or b"sk-canary" in content] == []
     # What may be seen is seen, in every place that was searched: the search works.
     assert any(HARMLESS in text and "gen_ai.tool.call.result" in text for text in texts)
-    assert HARMLESS.encode() in files["rail.db"]
+    assert HARMLESS.encode() in files["executor.db"]

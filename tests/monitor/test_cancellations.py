@@ -12,9 +12,9 @@ from tests.monitor.conftest import CONTEXT, Door, Lines, call, ids_of
 ALLOWED = Policy([Rule.allow("*")])
 
 
-async def running(rail: Executor, door: Door, **options: Any) -> asyncio.Task[ToolResult]:
+async def running(executor: Executor, door: Door, **options: Any) -> asyncio.Task[ToolResult]:
     """A call whose handler has begun."""
-    task = asyncio.create_task(rail.run(call("wait", **options), CONTEXT))
+    task = asyncio.create_task(executor.run(call("wait", **options), CONTEXT))
     await door.entered.wait()
     door.entered.clear()
     return task
@@ -23,11 +23,11 @@ async def running(rail: Executor, door: Door, **options: Any) -> asyncio.Task[To
 @pytest.mark.proves("PH-69", "PH-70")
 async def test_the_calls_of_a_response_are_told_each_and_then_together(lines: Lines) -> None:
     door = Door()
-    rail = Executor([door.tool(read_only=True, concurrency_safe=True)], listeners=[lines.log])
-    cancelled = [await running(rail, door, id=f"c-{n}", response_id="r-1") for n in (1, 2)]
-    other = await running(rail, door, id="c-3", response_id="r-2")
+    executor = Executor([door.tool(read_only=True, concurrency_safe=True)], listeners=[lines.log])
+    cancelled = [await running(executor, door, id=f"c-{n}", response_id="r-1") for n in (1, 2)]
+    other = await running(executor, door, id="c-3", response_id="r-2")
 
-    assert rail.cancel_tools_for_response("r-1", session_id="s-1") == 2
+    assert executor.cancel_tools_for_response("r-1", session_id="s-1") == 2
     results = await asyncio.gather(*cancelled)
     door.opened.set()
 
@@ -47,10 +47,10 @@ async def test_the_calls_of_a_response_are_told_each_and_then_together(lines: Li
 
 async def test_what_its_tool_lets_finish_is_told_as_remaining(lines: Lines) -> None:
     door = Door()
-    rail = Executor([door.tool()], policy=ALLOWED, listeners=[lines.log])
-    paying = await running(rail, door)
+    executor = Executor([door.tool()], policy=ALLOWED, listeners=[lines.log])
+    paying = await running(executor, door)
 
-    assert rail.cancel_tools_for_response("r-1", session_id="s-1") == 0
+    assert executor.cancel_tools_for_response("r-1", session_id="s-1") == 0
     door.opened.set()
 
     assert (await paying).ok
@@ -62,10 +62,10 @@ async def test_what_its_tool_lets_finish_is_told_as_remaining(lines: Lines) -> N
 @pytest.mark.proves("PH-71")
 async def test_a_cancellation_that_does_not_say_what_does_nothing_and_is_told(lines: Lines) -> None:
     door = Door()
-    rail = Executor([door.tool(read_only=True)], listeners=[lines.log])
-    waiting = await running(rail, door, response_id=None)
+    executor = Executor([door.tool(read_only=True)], listeners=[lines.log])
+    waiting = await running(executor, door, response_id=None)
 
-    assert rail.cancel_tools_for_response("", session_id="s-1") == 0
+    assert executor.cancel_tools_for_response("", session_id="s-1") == 0
     door.opened.set()
 
     assert (await waiting).ok
@@ -87,12 +87,12 @@ async def test_the_end_of_a_session_is_told_at_its_start_and_at_its_end(lines: L
         await second.opened.wait()
         return "paid"
 
-    rail = Executor([read, pay], policy=ALLOWED, listeners=[lines.log, finish_when_told(second)])
-    looking = await running(rail, door)
-    paying = asyncio.create_task(rail.run(call("pay", id="c-2"), CONTEXT))
+    executor = Executor([read, pay], policy=ALLOWED, listeners=[lines.log, finish_when_told(second)])
+    looking = await running(executor, door)
+    paying = asyncio.create_task(executor.run(call("pay", id="c-2"), CONTEXT))
     await second.entered.wait()
 
-    ended = await rail.cancel_all("s-1")
+    ended = await executor.cancel_all("s-1")
 
     started, end = lines.one("cancelling"), lines.one("cancellation")
     assert (started.tracked, started.cancellable, started.tenant_id) == (2, 1, "acme")
@@ -102,7 +102,7 @@ async def test_the_end_of_a_session_is_told_at_its_start_and_at_its_end(lines: L
     # Everything had ended before the end was told.
     assert lines.names[-1] == "cancellation"
     assert {line.call_id: line.ok for line in lines.of("call_finished")} == {"c-1": False, "c-2": True}
-    assert rail.running("s-1") == ()
+    assert executor.running_calls("s-1") == ()
     assert ((await looking).ok, (await paying).ok) == (False, True)
 
 
@@ -134,10 +134,10 @@ async def test_a_handler_that_does_not_stop_is_told_as_remaining_and_counted_onc
                 continue
         return "done"
 
-    rail = Executor([stubborn], listeners=[lines.log])
-    waiting = await running(rail, door)
+    executor = Executor([stubborn], listeners=[lines.log])
+    waiting = await running(executor, door)
 
-    ended = await rail.cancel_all("s-1", grace=0.01)
+    ended = await executor.cancel_all("s-1", grace=0.01)
     end = lines.one("cancellation")
     door.opened.set()
     await waiting
@@ -149,8 +149,8 @@ async def test_a_handler_that_does_not_stop_is_told_as_remaining_and_counted_onc
 
 async def test_a_caller_who_leaves_is_told_as_the_end_of_a_read(lines: Lines) -> None:
     door = Door()
-    rail = Executor([door.tool(read_only=True)], listeners=[lines.log])
-    looking = await running(rail, door)
+    executor = Executor([door.tool(read_only=True)], listeners=[lines.log])
+    looking = await running(executor, door)
 
     looking.cancel()
 
@@ -161,10 +161,12 @@ async def test_a_caller_who_leaves_is_told_as_the_end_of_a_read(lines: Lines) ->
 
 
 async def test_a_call_with_the_id_of_another_is_told_too(lines: Lines) -> None:
-    rail = Executor([Door().tool(), tool(read_only=True, name="look")(shown)], policy=ALLOWED, listeners=[lines.log])
+    executor = Executor(
+        [Door().tool(), tool(read_only=True, name="look")(shown)], policy=ALLOWED, listeners=[lines.log]
+    )
 
-    await rail.run(call("look", '{"a": 1}'), CONTEXT)
-    clash = await rail.run(call("look", '{"a": 2}'), CONTEXT)
+    await executor.run(call("look", '{"a": 1}'), CONTEXT)
+    clash = await executor.run(call("look", '{"a": 2}'), CONTEXT)
 
     assert clash.error is not None
     assert [line.ok for line in lines.of("call_finished")] == [True, False]

@@ -30,9 +30,9 @@ async def test_a_listener_that_raises_never_breaks_a_call(
     kind: type[BaseException], name: str, lines: Lines, caplog: pytest.LogCaptureFixture
 ) -> None:
     tools, metrics = [look, pay, crash, refuse], Metrics()
-    rail = Executor(tools, policy=ALLOWED, listeners=[broken(kind), lines.log, metrics])
+    executor = Executor(tools, policy=ALLOWED, listeners=[broken(kind), lines.log, metrics])
 
-    result = await rail.run(call(name), CONTEXT)
+    result = await executor.run(call(name), CONTEXT)
     alone = await Executor(tools, policy=ALLOWED).run(call(name), CONTEXT)
 
     assert (result.output, result.error, result.call_id) == (alone.output, alone.error, "c-1")
@@ -44,9 +44,9 @@ async def test_a_listener_that_raises_never_breaks_a_call(
 
 
 async def test_a_listener_that_raises_never_breaks_a_cancellation(lines: Lines) -> None:
-    rail = Executor([look], listeners=[broken(RuntimeError), lines.log])
+    executor = Executor([look], listeners=[broken(RuntimeError), lines.log])
 
-    assert rail.cancel_tools_for_response("r-1", session_id="s-1") == 0
-    await rail.cancel_all("s-1")
+    assert executor.cancel_tools_for_response("r-1", session_id="s-1") == 0
+    await executor.cancel_all("s-1")
 
     assert lines.names == ["cancellation", "cancelling", "cancellation"]

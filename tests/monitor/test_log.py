@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, tool
-from handrail.authorize.limits import Breaker
+from handrail.authorize.limits import CircuitBreaker
 from handrail.core import events
 from handrail.core.redact import HIDDEN
 from handrail.core.values import Decision, Failure, ToolResult
@@ -26,9 +26,9 @@ ALLOWED = Policy([Rule.allow("*")])
 
 @pytest.mark.proves("PH-34", "PH-40", "PH-45", "PH-47", "GC-22")
 async def test_a_call_that_starts_is_told_with_its_ids_and_names(lines: Lines) -> None:
-    rail = Executor([look], listeners=[lines.log])
+    executor = Executor([look], listeners=[lines.log])
 
-    await rail.run(call("look", '{"days": 3, "city": "Rome"}'), CONTEXT)
+    await executor.run(call("look", '{"days": 3, "city": "Rome"}'), CONTEXT)
 
     line = lines.one("call_started")
     assert ids_of(line) == IDS
@@ -42,11 +42,11 @@ async def test_a_call_that_starts_is_told_with_its_ids_and_names(lines: Lines) -
 @pytest.mark.proves("PH-34")
 async def test_a_call_that_is_taken_on_and_has_to_wait_is_told_with_the_counts(lines: Lines) -> None:
     door = Door()
-    rail = Executor([door.tool(), look], policy=ALLOWED, listeners=[lines.log])
+    executor = Executor([door.tool(), look], policy=ALLOWED, listeners=[lines.log])
 
-    first = asyncio.create_task(rail.run(call("wait"), CONTEXT))
+    first = asyncio.create_task(executor.run(call("wait"), CONTEXT))
     await door.entered.wait()
-    second = asyncio.create_task(rail.run(call("look", id="c-2"), CONTEXT))
+    second = asyncio.create_task(executor.run(call("look", id="c-2"), CONTEXT))
     await lines.until("call_accepted", times=2)
     waiting, started = lines.of("call_accepted"), lines.of("call_started")
     door.opened.set()
@@ -63,18 +63,18 @@ async def test_the_dependencies_of_a_typed_context_are_told_by_their_type(lines:
     class Bank:
         pass
 
-    rail = Executor([look], listeners=[lines.log])
+    executor = Executor([look], listeners=[lines.log])
 
-    await rail.run(call("look"), ToolContext(session_id="s-1", deps=Bank()))
+    await executor.run(call("look"), ToolContext(session_id="s-1", deps=Bank()))
 
     assert lines.one("call_started").dependencies == ["Bank"]
 
 
 @pytest.mark.proves("PH-50", "GC-23")
 async def test_a_call_that_is_over_is_told_with_what_came_of_it(lines: Lines) -> None:
-    rail = Executor([look], listeners=[lines.log])
+    executor = Executor([look], listeners=[lines.log])
 
-    await rail.run(call("look"), CONTEXT)
+    await executor.run(call("look"), CONTEXT)
 
     line = lines.one("call_finished")
     assert ids_of(line) == IDS
@@ -87,9 +87,9 @@ async def test_a_call_that_is_over_is_told_with_what_came_of_it(lines: Lines) ->
 
 @pytest.mark.proves("PH-41")
 async def test_a_tool_that_does_not_exist_is_told_with_the_log_dict_of_its_error(lines: Lines) -> None:
-    rail = Executor([look], listeners=[lines.log])
+    executor = Executor([look], listeners=[lines.log])
 
-    result = await rail.run(call("lok"), CONTEXT)
+    result = await executor.run(call("lok"), CONTEXT)
 
     line = lines.one("call_finished")
     assert result.error is not None
@@ -109,9 +109,9 @@ async def test_the_failure_of_a_handler_is_an_error_in_the_log(
         """Break, having perhaps done something."""
         raise RuntimeError("boom")
 
-    rail = Executor([crash, fall], policy=ALLOWED, listeners=[lines.log])
+    executor = Executor([crash, fall], policy=ALLOWED, listeners=[lines.log])
 
-    await rail.run(call(name), CONTEXT)
+    await executor.run(call(name), CONTEXT)
 
     line = lines.one("call_finished")
     assert (line.levelno, line.error) == (logging.ERROR, {"code": code, "retryable": False})
@@ -160,11 +160,11 @@ def finished(result: ToolResult, **fields: Any) -> events.CallFinished:
 @pytest.mark.parametrize("options", [{}, {"read_only": True}], ids=["an effect", "a read"])
 async def test_a_second_arrival_of_a_running_call_is_told_as_ignored(options: dict[str, Any], lines: Lines) -> None:
     door = Door()
-    rail = Executor([door.tool(**options)], policy=ALLOWED, listeners=[lines.log])
+    executor = Executor([door.tool(**options)], policy=ALLOWED, listeners=[lines.log])
 
-    first = asyncio.create_task(rail.run(call("wait"), CONTEXT))
+    first = asyncio.create_task(executor.run(call("wait"), CONTEXT))
     await door.entered.wait()
-    second = asyncio.create_task(rail.run(call("wait"), CONTEXT))
+    second = asyncio.create_task(executor.run(call("wait"), CONTEXT))
     await lines.until("call_ignored")
     door.opened.set()
     results = await asyncio.gather(first, second)
@@ -179,10 +179,10 @@ async def test_a_second_arrival_of_a_running_call_is_told_as_ignored(options: di
 @pytest.mark.proves("PH-33")
 @pytest.mark.parametrize("name", ["pay", "look"])
 async def test_a_second_arrival_of_a_call_that_has_run_is_told_as_ignored(name: str, lines: Lines) -> None:
-    rail = Executor([pay, look], policy=ALLOWED, listeners=[lines.log])
+    executor = Executor([pay, look], policy=ALLOWED, listeners=[lines.log])
 
-    await rail.run(call(name), CONTEXT)
-    await rail.run(call(name), CONTEXT)
+    await executor.run(call(name), CONTEXT)
+    await executor.run(call(name), CONTEXT)
 
     line = lines.one("call_ignored")
     assert (line.reason, line.tool, line.levelno) == ("already_executed", name, logging.INFO)
@@ -192,12 +192,12 @@ async def test_a_second_arrival_of_a_call_that_has_run_is_told_as_ignored(name: 
 
 @pytest.mark.parametrize("name", ["pay", "look"])
 async def test_counts_come_back_to_nothing(name: str, lines: Lines) -> None:
-    rail = Executor([pay, look, crash, refuse], policy=ALLOWED, listeners=[lines.log])
+    executor = Executor([pay, look, crash, refuse], policy=ALLOWED, listeners=[lines.log])
 
     for arrival in (call(name), call(name), call("crash", id="c-2"), call("refuse", id="c-3"), call("no", id="c-4")):
-        await rail.run(arrival, CONTEXT)
-    await rail.run(call(name, '{"wrong": []}', id="c-5"), CONTEXT)
-    await rail.run(call("look", id="c-9"), CONTEXT)
+        await executor.run(arrival, CONTEXT)
+    await executor.run(call(name, '{"wrong": []}', id="c-5"), CONTEXT)
+    await executor.run(call("look", id="c-9"), CONTEXT)
 
     last = lines.of("call_started")[-1]
     assert (last.pending, last.active) == (1, 1)
@@ -208,10 +208,10 @@ async def test_counts_come_back_to_nothing(name: str, lines: Lines) -> None:
 
 async def test_a_decision_is_told_with_its_rule_its_source_and_its_reason(lines: Lines) -> None:
     policy = Policy([Rule.deny("look", reason="closed on Sundays"), Rule.ask("pay", by="operator")])
-    rail = Executor([look, pay], policy=policy, listeners=[lines.log])
+    executor = Executor([look, pay], policy=policy, listeners=[lines.log])
 
-    await rail.run(call("look"), CONTEXT)
-    await rail.run(call("pay"), CONTEXT)
+    await executor.run(call("look"), CONTEXT)
+    await executor.run(call("pay"), CONTEXT)
 
     denied, asked = lines.of("decision_made")
     assert (denied.decision, denied.decision_reason, denied.source) == ("deny", "closed on Sundays", "code")
@@ -230,9 +230,9 @@ async def test_what_a_tools_own_check_says_is_for_the_model_only(lines: Lines) -
         """Go there."""
         return "there"
 
-    rail = Executor([visit], listeners=[lines.log])
+    executor = Executor([visit], listeners=[lines.log])
 
-    result = await rail.run(call("visit", '{"city": "Rome"}'), CONTEXT)
+    result = await executor.run(call("visit", '{"city": "Rome"}'), CONTEXT)
 
     assert "Rome" in result.for_model()
     assert lines.one("decision_made").rule == "permission_check"
@@ -240,9 +240,9 @@ async def test_what_a_tools_own_check_says_is_for_the_model_only(lines: Lines) -
 
 
 async def test_a_breaker_that_opens_is_a_warning(lines: Lines) -> None:
-    rail = Executor([crash], breaker=Breaker(failures=1), listeners=[lines.log])
+    executor = Executor([crash], circuit_breaker=CircuitBreaker(failures=1), listeners=[lines.log])
 
-    await rail.run(call("crash"), CONTEXT)
+    await executor.run(call("crash"), CONTEXT)
 
     line = lines.one("breaker_turned")
     assert (line.tool, line.state, line.levelno) == ("crash", "open", logging.WARNING)
@@ -291,7 +291,7 @@ def test_an_event_that_is_not_known_is_told_by_its_name_and_its_numbers(lines: L
 
 def test_what_a_model_or_a_person_named_is_redacted_and_bounded(lines: Lines) -> None:
     key = "sk-proj-abcdefghijklmnop1234"
-    decision = Decision(effect="deny", rule="r", reason=f"not with {key}")
+    decision = Decision(action="deny", rule="r", reason=f"not with {key}")
     arguments = json.dumps({key: 1, "x" * 1_000: 2})
     lines.log(events.CallStarted(at=0.0, session_id="s", call=call(f"no {key}\n", arguments)))
     lines.log(events.DecisionMade(at=0.0, session_id="s" * 1_000, call=call("look"), decision=decision))

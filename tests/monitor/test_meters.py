@@ -36,10 +36,10 @@ class Meter:
 
 async def test_the_duration_of_calls_is_recorded_under_the_conventional_name() -> None:
     meter = Meter()
-    rail = Executor([look, crash], listeners=[meter.listener])
+    executor = Executor([look, crash], listeners=[meter.listener])
 
-    results = [await rail.run(call("look", id=f"c-{n}"), CONTEXT) for n in range(2)]
-    results.append(await rail.run(call("crash", id="c-9"), ToolContext(session_id="s-2")))
+    results = [await executor.run(call("look", id=f"c-{n}"), CONTEXT) for n in range(2)]
+    results.append(await executor.run(call("crash", id="c-9"), ToolContext(session_id="s-2")))
 
     assert (meter.metric.name, meter.metric.unit) == ("gen_ai.execute_tool.duration", "s")
     good, bad = sorted(meter.points, key=lambda point: "error.type" in (point.attributes or {}))
@@ -60,11 +60,11 @@ async def test_the_duration_of_calls_is_recorded_under_the_conventional_name() -
 
 async def test_what_is_refused_before_it_begins_has_no_duration() -> None:
     meter = Meter()
-    rail = Executor([look, pay], listeners=[meter.listener])
+    executor = Executor([look, pay], listeners=[meter.listener])
 
-    await rail.run(call("pay"), CONTEXT)
-    await rail.run(call("nothing", id="c-2"), CONTEXT)
-    await rail.run(call("look", id="c-3"), CONTEXT)
+    await executor.run(call("pay"), CONTEXT)
+    await executor.run(call("nothing", id="c-2"), CONTEXT)
+    await executor.run(call("look", id="c-3"), CONTEXT)
 
     [point] = meter.points
     assert point.attributes is not None
@@ -73,11 +73,11 @@ async def test_what_is_refused_before_it_begins_has_no_duration() -> None:
 
 async def test_tools_and_tenants_beyond_the_bound_share_one_name() -> None:
     meter = Meter(max_tools=1, max_tenants=1)
-    rail = Executor([look, crash], listeners=[meter.listener])
+    executor = Executor([look, crash], listeners=[meter.listener])
 
-    await rail.run(call("look"), CONTEXT)
+    await executor.run(call("look"), CONTEXT)
     for number in range(3):
-        await rail.run(call("crash", id=f"c-{number}"), ToolContext(session_id="s", tenant_id=f"t-{number}"))
+        await executor.run(call("crash", id=f"c-{number}"), ToolContext(session_id="s", tenant_id=f"t-{number}"))
 
     named = [(dict(point.attributes or {}), point.count) for point in meter.points]
     assert sorted((one["gen_ai.tool.name"], one["handrail.tenant.id"], count) for one, count in named) == [

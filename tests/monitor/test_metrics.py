@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from handrail import Executor, Policy, Rule, ToolContext, tool
-from handrail.authorize.limits import Breaker
+from handrail.authorize.limits import CircuitBreaker
 from handrail.core import events
 from handrail.core.values import Failure, ToolResult
 from handrail.errors import ConfigError
@@ -43,15 +43,15 @@ def figures(metrics: Metrics, tool: str, tenant: str = "acme") -> Figures:
 @pytest.mark.proves("PH-82", "PH-83", "PH-85")
 async def test_calls_are_counted_per_tool_and_tenant_by_what_came_of_them() -> None:
     metrics = Metrics()
-    rail = Executor([look, crash, refuse, pay], listeners=[metrics])
+    executor = Executor([look, crash, refuse, pay], listeners=[metrics])
 
     for number in range(3):
-        await rail.run(call("look", id=f"l-{number}"), CONTEXT)
-    await rail.run(call("look", id="l-9"), OTHER)
-    await rail.run(call("look", '{"days": "many"}', id="l-10"), CONTEXT)
-    await rail.run(call("crash", id="x-1"), CONTEXT)
-    await rail.run(call("refuse", id="x-2"), CONTEXT)
-    await rail.run(call("pay", id="p-1"), CONTEXT)
+        await executor.run(call("look", id=f"l-{number}"), CONTEXT)
+    await executor.run(call("look", id="l-9"), OTHER)
+    await executor.run(call("look", '{"days": "many"}', id="l-10"), CONTEXT)
+    await executor.run(call("crash", id="x-1"), CONTEXT)
+    await executor.run(call("refuse", id="x-2"), CONTEXT)
+    await executor.run(call("pay", id="p-1"), CONTEXT)
 
     seen = figures(metrics, "look")
     assert (seen.count, seen.succeeded, seen.failed, seen.refused) == (4, 3, 0, 1)
@@ -89,10 +89,10 @@ def test_what_was_refused_or_cancelled_is_not_in_the_histogram() -> None:
 
 async def test_a_call_that_arrives_again_is_counted_as_ignored_only() -> None:
     metrics = Metrics()
-    rail = Executor([pay], policy=ALLOWED, listeners=[metrics])
+    executor = Executor([pay], policy=ALLOWED, listeners=[metrics])
 
-    await rail.run(call("pay"), CONTEXT)
-    await rail.run(call("pay"), CONTEXT)
+    await executor.run(call("pay"), CONTEXT)
+    await executor.run(call("pay"), CONTEXT)
 
     assert (figures(metrics, "pay").count, figures(metrics, "pay").ignored) == (1, {"already_executed": 1})
 
@@ -107,9 +107,9 @@ async def test_slow_calls_running_calls_and_open_breakers_are_counted() -> None:
         door.entered.set()
         return "x"
 
-    rail = Executor([look_around, crash], breaker=Breaker(failures=1), listeners=[metrics])
-    await rail.run(call("look_around"), CONTEXT)
-    await rail.run(call("crash", id="c-2"), CONTEXT)
+    executor = Executor([look_around, crash], circuit_breaker=CircuitBreaker(failures=1), listeners=[metrics])
+    await executor.run(call("look_around"), CONTEXT)
+    await executor.run(call("crash", id="c-2"), CONTEXT)
     metrics(finished("late", slow=True))
 
     text = metrics.prometheus()
@@ -136,11 +136,11 @@ def test_names_beyond_the_bound_share_one_label() -> None:
 
 async def test_tools_that_do_not_exist_share_one_label_and_take_no_room() -> None:
     metrics = Metrics(max_tools=2)
-    rail = Executor([look], listeners=[metrics])
+    executor = Executor([look], listeners=[metrics])
 
     for number in range(5):
-        await rail.run(call(f"invented-{number}", id=f"c-{number}"), CONTEXT)
-    await rail.run(call("look", id="c-9"), CONTEXT)
+        await executor.run(call(f"invented-{number}", id=f"c-{number}"), CONTEXT)
+    await executor.run(call("look", id="c-9"), CONTEXT)
 
     assert [(one.tool, one.count) for one in metrics.snapshot()] == [("look", 1), ("unknown", 5)]
 

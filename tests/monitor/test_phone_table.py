@@ -100,15 +100,15 @@ async def everything(lines: Lines) -> None:
         await door.opened.wait()
         return "held"
 
-    rail = Executor([look, crash, hold], policy=Policy([Rule.allow("*")]), listeners=[lines.log])
+    executor = Executor([look, crash, hold], policy=Policy([Rule.allow("*")]), listeners=[lines.log])
     for name in ("look", "look", "crash", "nothing"):
-        await rail.run(call(name, id=name), CONTEXT)
-    arrivals = [asyncio.create_task(rail.run(call("hold", '{"city": "Rome"}'), CONTEXT)) for _ in range(2)]
+        await executor.run(call(name, id=name), CONTEXT)
+    arrivals = [asyncio.create_task(executor.run(call("hold", '{"city": "Rome"}'), CONTEXT)) for _ in range(2)]
     await door.entered.wait()
-    rail.cancel("c-1", session_id="s-1")
-    rail.cancel_tools_for_response("r-1", session_id="s-1")
-    rail.cancel_tools_for_response("", session_id="s-1")
-    await rail.cancel_all("s-1")
+    executor.cancel("c-1", session_id="s-1")
+    executor.cancel_tools_for_response("r-1", session_id="s-1")
+    executor.cancel_tools_for_response("", session_id="s-1")
+    await executor.cancel_all("s-1")
     await asyncio.gather(*arrivals)
     lines.log(events.ToolsBuilt(at=0.0, session_id="", tenant_id="acme", tool_names=("a",), failed=("b",)))
 

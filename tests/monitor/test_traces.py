@@ -50,9 +50,9 @@ def tracing() -> Tracing:
 
 async def test_a_call_is_a_span_with_the_conventional_names() -> None:
     tracing = Tracing(tools=[look], agent_name="Ann")
-    rail = Executor([look], listeners=[tracing.listener])
+    executor = Executor([look], listeners=[tracing.listener])
 
-    await rail.run(call("look"), CONTEXT)
+    await executor.run(call("look"), CONTEXT)
 
     span = tracing.of("execute_tool look")
     assert span.kind is SpanKind.INTERNAL
@@ -67,7 +67,7 @@ async def test_a_call_is_a_span_with_the_conventional_names() -> None:
         "gen_ai.agent.name": "Ann",
         "handrail.tenant.id": "acme",
         "handrail.call.started": True,
-        "handrail.decision.effect": "allow",
+        "handrail.decision.action": "allow",
         "handrail.decision.rule": "default",
         "handrail.decision.source": "default",
     }
@@ -103,10 +103,10 @@ def made(kind: str, tracing: Tracing) -> Any:
 
 @pytest.mark.parametrize("kind", ["read", "safe read", "effect", "sync"])
 async def test_the_span_is_inside_the_callers_and_around_the_handlers(kind: str, tracing: Tracing) -> None:
-    rail = Executor([made(kind, tracing)], policy=ALLOWED, listeners=[tracing.listener])
+    executor = Executor([made(kind, tracing)], policy=ALLOWED, listeners=[tracing.listener])
 
     with tracing.tracer.start_as_current_span("caller") as caller:
-        await rail.run(call("work"), CONTEXT)
+        await executor.run(call("work"), CONTEXT)
         assert trace.get_current_span() is caller
 
     outside, span, inside = tracing.of("caller"), tracing.of("execute_tool work"), tracing.of("inside")
@@ -117,10 +117,10 @@ async def test_the_span_is_inside_the_callers_and_around_the_handlers(kind: str,
 
 @pytest.mark.parametrize("kind", ["safe read", "effect"])
 async def test_calls_that_run_together_have_spans_beside_each_other(kind: str, tracing: Tracing) -> None:
-    rail = Executor([made(kind, tracing)], policy=ALLOWED, listeners=[tracing.listener])
+    executor = Executor([made(kind, tracing)], policy=ALLOWED, listeners=[tracing.listener])
 
     with tracing.tracer.start_as_current_span("caller") as caller:
-        await rail.run_all([call("work", id=f"c-{n}") for n in range(3)], CONTEXT)
+        await executor.run_all([call("work", id=f"c-{n}") for n in range(3)], CONTEXT)
         assert trace.get_current_span() is caller
 
     outside = tracing.of("caller").context.span_id
@@ -132,13 +132,13 @@ async def test_a_call_inside_a_call_is_a_span_inside_a_span(tracing: Tracing) ->
     @tool(name="outer", read_only=True)
     async def outer(context: ToolContext[Any]) -> str:
         """Call another tool."""
-        return (await rail.run(call("look", id="c-2"), CONTEXT)).for_model()
+        return (await executor.run(call("look", id="c-2"), CONTEXT)).for_model()
 
-    rail = Executor(
+    executor = Executor(
         [outer, tool(name="look", read_only=True, concurrency_safe=True)(sunny)], listeners=[tracing.listener]
     )
 
-    await rail.run(call("outer"), ToolContext(session_id="s-0"))
+    await executor.run(call("outer"), ToolContext(session_id="s-0"))
 
     assert tracing.of("execute_tool look").parent.span_id == tracing.of("execute_tool outer").context.span_id
 
@@ -149,19 +149,19 @@ async def sunny() -> str:
 
 
 def test_a_caller_without_a_loop_has_its_spans_around_the_call_too(tracing: Tracing) -> None:
-    rail = Executor([look], listeners=[tracing.listener])
+    executor = Executor([look], listeners=[tracing.listener])
 
     with tracing.tracer.start_as_current_span("caller"):
-        rail.run_sync(call("look"), CONTEXT)
+        executor.run_sync(call("look"), CONTEXT)
 
     assert tracing.of("execute_tool look").parent.span_id == tracing.of("caller").context.span_id
 
 
 async def test_listeners_after_it_see_the_span_of_the_call(tracing: Tracing) -> None:
     seen: list[Any] = []
-    rail = Executor([look], listeners=[tracing.listener, lambda event: seen.append(trace.get_current_span())])
+    executor = Executor([look], listeners=[tracing.listener, lambda event: seen.append(trace.get_current_span())])
 
-    await rail.run(call("look"), CONTEXT)
+    await executor.run(call("look"), CONTEXT)
 
     assert seen[0].get_span_context().span_id == tracing.of("execute_tool look").context.span_id
     assert not trace.get_current_span().get_span_context().is_valid
@@ -180,9 +180,9 @@ async def test_listeners_after_it_see_the_span_of_the_call(tracing: Tracing) -> 
     ],
 )
 async def test_a_failure_is_told_by_its_code(name: str, code: str, status: StatusCode, tracing: Tracing) -> None:
-    rail = Executor([crash, refuse, pay], listeners=[tracing.listener])
+    executor = Executor([crash, refuse, pay], listeners=[tracing.listener])
 
-    await rail.run(call(name), CONTEXT)
+    await executor.run(call(name), CONTEXT)
 
     span = tracing.of(f"execute_tool {name}")
     assert span.attributes["error.type"] == code
@@ -192,23 +192,23 @@ async def test_a_failure_is_told_by_its_code(name: str, code: str, status: Statu
 
 
 async def test_a_refused_call_has_a_span_from_its_arrival_to_its_answer(tracing: Tracing) -> None:
-    rail = Executor([pay], listeners=[tracing.listener])
+    executor = Executor([pay], listeners=[tracing.listener])
 
     with tracing.tracer.start_as_current_span("caller"):
-        result = await rail.run(call("pay"), CONTEXT)
+        result = await executor.run(call("pay"), CONTEXT)
 
     span = tracing.of("execute_tool pay")
     assert (span.end_time - span.start_time) / 1e6 == pytest.approx(result.duration_ms, abs=0.01)
     assert span.parent.span_id == tracing.of("caller").context.span_id
-    assert span.attributes["handrail.decision.effect"] == "ask"
+    assert span.attributes["handrail.decision.action"] == "ask"
 
 
 @pytest.mark.parametrize("name", ["look", "pay"])
 async def test_a_call_that_arrives_again_has_no_span(name: str, tracing: Tracing) -> None:
-    rail = Executor([look, pay], policy=ALLOWED, listeners=[tracing.listener])
+    executor = Executor([look, pay], policy=ALLOWED, listeners=[tracing.listener])
 
-    await rail.run(call(name), CONTEXT)
-    await rail.run(call(name), CONTEXT)
+    await executor.run(call(name), CONTEXT)
+    await executor.run(call(name), CONTEXT)
 
     assert len(tracing.spans) == 1
     assert tracing.listener.unfinished == 0
@@ -221,12 +221,12 @@ async def test_a_call_that_arrives_again_has_no_span(name: str, tracing: Tracing
 async def test_a_cancelled_call_ends_its_span_and_says_why(read_only: bool, tracing: Tracing) -> None:
     door = Door()
     wait = door.tool(read_only=read_only, on_interrupt="cancel")
-    rail = Executor([wait], policy=ALLOWED, listeners=[tracing.listener])
-    waiting = asyncio.create_task(rail.run(call("wait"), CONTEXT))
+    executor = Executor([wait], policy=ALLOWED, listeners=[tracing.listener])
+    waiting = asyncio.create_task(executor.run(call("wait"), CONTEXT))
     await door.entered.wait()
     assert tracing.listener.unfinished == 1
 
-    rail.cancel("c-1", session_id="s-1")
+    executor.cancel("c-1", session_id="s-1")
     await waiting
 
     span = tracing.of("execute_tool wait")
@@ -240,13 +240,13 @@ async def test_a_cancelled_call_ends_its_span_and_says_why(read_only: bool, trac
 async def test_a_caller_who_leaves_leaves_no_span_open(read_only: bool, tracing: Tracing, lines: Lines) -> None:
     door = Door()
     wait = door.tool(read_only=read_only, on_interrupt="cancel")
-    rail = Executor([wait], policy=ALLOWED, listeners=[tracing.listener, lines.log])
+    executor = Executor([wait], policy=ALLOWED, listeners=[tracing.listener, lines.log])
     current: list[Any] = []
 
     async def caller() -> None:
         with tracing.tracer.start_as_current_span("caller") as span:
             try:
-                await rail.run(call("wait"), CONTEXT)
+                await executor.run(call("wait"), CONTEXT)
             finally:
                 current.append(trace.get_current_span() is span)
 
@@ -262,9 +262,9 @@ async def test_a_caller_who_leaves_leaves_no_span_open(read_only: bool, tracing:
 
 
 async def test_a_timeout_ends_the_span(tracing: Tracing) -> None:
-    rail = Executor([Door().tool(read_only=True, timeout=0.01)], listeners=[tracing.listener])
+    executor = Executor([Door().tool(read_only=True, timeout=0.01)], listeners=[tracing.listener])
 
-    await rail.run(call("wait"), CONTEXT)
+    await executor.run(call("wait"), CONTEXT)
 
     assert tracing.of("execute_tool wait").attributes["error.type"] == "tool_timeout"
     assert tracing.listener.unfinished == 0
@@ -280,10 +280,10 @@ async def test_two_calls_of_one_id_do_not_end_each_others_spans(tracing: Tracing
         await door.opened.wait()
         return a
 
-    rail = Executor([wait], listeners=[tracing.listener])
-    first = asyncio.create_task(rail.run(call("wait", '{"a": 1}'), CONTEXT))
+    executor = Executor([wait], listeners=[tracing.listener])
+    first = asyncio.create_task(executor.run(call("wait", '{"a": 1}'), CONTEXT))
     await door.entered.wait()
-    clash = await rail.run(call("wait", '{"a": 2}'), CONTEXT)
+    clash = await executor.run(call("wait", '{"a": 2}'), CONTEXT)
     assert clash.error is not None
     assert tracing.listener.unfinished == 1
     door.opened.set()
@@ -355,11 +355,11 @@ async def test_asked_for_they_are_written_redacted_and_bounded() -> None:
 
 async def test_content_is_written_only_where_the_types_are_known(caplog: pytest.LogCaptureFixture) -> None:
     tracing = Tracing(content=True)
-    rail = Executor([sign_in], listeners=[tracing.listener])
+    executor = Executor([sign_in], listeners=[tracing.listener])
     known = Tracing(tools=[sign_in], content=True)
     strict = Executor([sign_in], listeners=[known.listener])
 
-    await rail.run(call("sign_in", ARGUMENTS), CONTEXT)
+    await executor.run(call("sign_in", ARGUMENTS), CONTEXT)
     await strict.run(call("sign_in", '{"user": 1, "word": "kestrel"}'), CONTEXT)
 
     for span in (*tracing.spans, *known.spans):

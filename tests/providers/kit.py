@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from handrail import Tool, ToolCall, ToolResult, tool
-from handrail.providers import Message, Piece, Reply, Request, TextPiece, ToolMessage, UserMessage
+from handrail.providers import Message, ModelRequest, ModelResponse, StreamEvent, TextDelta, ToolMessage, UserMessage
 from handrail.providers.anthropic import AnthropicMessages
 from handrail.providers.gemini import GeminiModel
 from handrail.providers.openai_chat import OpenAIChat
@@ -49,7 +49,7 @@ CHAT = Subject(
     variable="OPENAI_API_KEY",
     label="openai",
     stops={
-        "stop": "end",
+        "stop": "stop",
         "length": "length",
         "content_filter": "refusal",
         "tool_calls": "other",
@@ -63,7 +63,7 @@ RESPONSES = Subject(
     variable="OPENAI_API_KEY",
     label="openai-responses",
     stops={
-        "completed": "end",
+        "completed": "stop",
         "max_output_tokens": "length",
         "content_filter": "refusal",
         "cancelled": "other",
@@ -77,8 +77,8 @@ ANTHROPIC = Subject(
     variable="ANTHROPIC_API_KEY",
     label="anthropic",
     stops={
-        "end_turn": "end",
-        "stop_sequence": "end",
+        "end_turn": "stop",
+        "stop_sequence": "stop",
         "max_tokens": "length",
         "model_context_window_exceeded": "length",
         "refusal": "refusal",
@@ -94,7 +94,7 @@ GEMINI = Subject(
     variable="GEMINI_API_KEY",
     label="gemini",
     stops={
-        "STOP": "end",
+        "STOP": "stop",
         "MAX_TOKENS": "length",
         "SAFETY": "refusal",
         "RECITATION": "refusal",
@@ -127,20 +127,20 @@ async def odd(city: str, days: int = 1) -> str:
 TOOLS: list[Tool[..., Any]] = [weather, odd]
 
 
-async def whole(provider: Any, request: Request) -> Reply:
+async def whole(provider: Any, request: ModelRequest) -> ModelResponse:
     return await provider.ask(request)
 
 
-async def streamed(provider: Any, request: Request) -> Reply:
+async def streamed(provider: Any, request: ModelRequest) -> ModelResponse:
     """The reply of a stream, which has to be its last piece, and to say what the pieces said."""
     *pieces, reply = [piece async for piece in provider.stream(request)]
-    assert all(isinstance(piece, TextPiece) for piece in pieces)
-    assert isinstance(reply, Reply)
+    assert all(isinstance(piece, TextDelta) for piece in pieces)
+    assert isinstance(reply, ModelResponse)
     assert "".join(piece.text for piece in pieces) == reply.text
     return reply
 
 
-Way = Callable[[Any, Request], Awaitable[Reply]]
+Way = Callable[[Any, ModelRequest], Awaitable[ModelResponse]]
 both_ways = pytest.mark.parametrize("way", [whole, streamed], ids=["whole", "streamed"])
 
 
@@ -153,5 +153,5 @@ def answered(calls: Sequence[ToolCall], output: Any = "sunny") -> ToolMessage:
     return ToolMessage(results=tuple(ToolResult(output=output, call_id=one.id, tool_name=one.name) for one in calls))
 
 
-async def drained(pieces: AsyncIterator[Piece]) -> list[Piece]:
+async def drained(pieces: AsyncIterator[StreamEvent]) -> list[StreamEvent]:
     return [piece async for piece in pieces]

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from handrail import ConfigError, ToolCall, ToolResult
-from handrail.providers import AssistantMessage, Choice, Prices, Request, ToolMessage, UserMessage
+from handrail.providers import AssistantMessage, ModelRequest, Prices, ToolChoice, ToolMessage, UserMessage
 from handrail.testing.servers import Usage, raw, refusal, text, text_and_calls, tool_calls, truncated
 from tests.providers.kit import (
     ALL,
@@ -35,9 +35,9 @@ from tests.providers.kit import (
 async def test_a_model_answers_in_words(subject: Subject, way: Way) -> None:
     with subject.server([text("Good morning. ☀️", id="r-1")]) as server:
         async with subject.at(server) as provider:
-            reply = await way(provider, Request(messages=hello(), instructions="Be polite."))
+            reply = await way(provider, ModelRequest(messages=hello(), instructions="Be polite."))
 
-    assert (reply.text, reply.calls, reply.stop) == ("Good morning. ☀️", (), "end")
+    assert (reply.text, reply.calls, reply.finish_reason) == ("Good morning. ☀️", (), "stop")
     assert (reply.id, reply.model) == ("r-1", "test-model")
     assert "Be polite." in json.dumps(server.requests[0].body)
 
@@ -48,14 +48,14 @@ async def test_a_call_is_answered_and_the_model_goes_on(subject: Subject, way: W
     script = [text_and_calls("Let me look.", ("weather", {"city": "Ulm"})), text("It is sunny.")]
     with subject.server(script) as server:
         async with subject.at(server) as provider:
-            first = await way(provider, Request(messages=hello(), tools=TOOLS))
+            first = await way(provider, ModelRequest(messages=hello(), tools=TOOLS))
             history = [*hello(), first.message(), answered(first.calls)]
-            last = await way(provider, Request(messages=history, tools=TOOLS))
+            last = await way(provider, ModelRequest(messages=history, tools=TOOLS))
 
     (call,) = first.calls
-    assert (first.text, first.stop) == ("Let me look.", "calls")
+    assert (first.text, first.finish_reason) == ("Let me look.", "tool_calls")
     assert (call.name, json.loads(call.arguments_json)) == ("weather", {"city": "Ulm"})
-    assert (last.text, last.stop) == ("It is sunny.", "end")
+    assert (last.text, last.finish_reason) == ("It is sunny.", "stop")
 
 
 @every_adapter
@@ -63,7 +63,7 @@ async def test_a_call_is_answered_and_the_model_goes_on(subject: Subject, way: W
 async def test_parallel_calls_come_in_their_order_in_the_terms_of_the_tools(subject: Subject, way: Way) -> None:
     with subject.server([text("x")]) as server:
         async with subject.at(server) as provider:
-            await provider.ask(Request(messages=hello(), tools=TOOLS))
+            await provider.ask(ModelRequest(messages=hello(), tools=TOOLS))
     sent_as = next(name for name in _names(server.requests[0].body) if name != "weather")
     arguments = {"city": "Bern", "days": None} if subject in (CHAT, RESPONSES) else {"city": "Bern"}
 
@@ -73,9 +73,9 @@ async def test_parallel_calls_come_in_their_order_in_the_terms_of_the_tools(subj
     ]
     with subject.server(script) as server:
         async with subject.at(server) as provider:
-            reply = await way(provider, Request(messages=hello(), tools=TOOLS))
+            reply = await way(provider, ModelRequest(messages=hello(), tools=TOOLS))
             history = [*hello(), reply.message(), answered(reply.calls)]
-            await way(provider, Request(messages=history, tools=TOOLS))
+            await way(provider, ModelRequest(messages=history, tools=TOOLS))
 
     assert [one.name for one in reply.calls] == ["weather", "wetter größe", "weather"]
     assert [json.loads(one.arguments_json)["city"] for one in reply.calls] == ["Ulm", "Bern", "Rom"]
@@ -102,7 +102,7 @@ async def test_a_stream_says_what_the_whole_reply_says(subject: Subject) -> None
     ):
         with subject.server([_numbered(answer)] * 2) as server:
             async with subject.at(server) as provider:
-                request = Request(messages=hello(), tools=TOOLS)
+                request = ModelRequest(messages=hello(), tools=TOOLS)
                 one, other = await whole(provider, request), await streamed(provider, request)
 
         assert _alike(one) == _alike(other)
@@ -125,9 +125,9 @@ STOPS = [(subject, theirs, ours) for subject in ALL for theirs, ours in subject.
 async def test_every_stop_reason_has_its_name(subject: Subject, theirs: str, ours: str, way: Way) -> None:
     with subject.server([text("Some words", stop=theirs)]) as server:
         async with subject.at(server) as provider:
-            reply = await way(provider, Request(messages=hello()))
+            reply = await way(provider, ModelRequest(messages=hello()))
 
-    assert (reply.stop, reply.text) == (ours, "Some words")
+    assert (reply.finish_reason, reply.text) == (ours, "Some words")
 
 
 @every_adapter
@@ -135,22 +135,22 @@ async def test_every_stop_reason_has_its_name(subject: Subject, theirs: str, our
 async def test_a_refusal_is_told_with_its_words_and_the_conversation_goes_on(subject: Subject, way: Way) -> None:
     with subject.server([refusal("I must not say that."), text("Gladly.")]) as server:
         async with subject.at(server) as provider:
-            reply = await way(provider, Request(messages=hello()))
+            reply = await way(provider, ModelRequest(messages=hello()))
             history = [*hello(), reply.message(), UserMessage(text="Something else, then.")]
-            after = await way(provider, Request(messages=history))
+            after = await way(provider, ModelRequest(messages=history))
 
     # Google's SDK keeps the reason to itself.
     words = "" if subject is GEMINI else "I must not say that."
-    assert (reply.stop, reply.text, after.text) == ("refusal", words, "Gladly.")
+    assert (reply.finish_reason, reply.text, after.text) == ("refusal", words, "Gladly.")
 
 
 async def test_a_prompt_that_gemini_blocks_is_a_refusal() -> None:
     blocked = {"promptFeedback": {"blockReason": "SAFETY", "blockReasonMessage": "No."}, "usageMetadata": {}}
     with GEMINI.server([raw(blocked)]) as server:
         async with GEMINI.at(server) as provider:
-            reply = await provider.ask(Request(messages=hello()))
+            reply = await provider.ask(ModelRequest(messages=hello()))
 
-    assert (reply.stop, reply.text, reply.native) == ("refusal", "No.", None)
+    assert (reply.finish_reason, reply.text, reply.native) == ("refusal", "No.", None)
 
 
 @every_adapter
@@ -159,11 +159,11 @@ async def test_a_call_that_was_cut_off_never_parses_and_can_still_be_answered(su
     half = '{"city": "Ul' if subject.sends_text else '{"city":"Ulm"}'
     with subject.server([truncated("Let me", ("weather", half)), text("Sorry.")]) as server:
         async with subject.at(server) as provider:
-            reply = await way(provider, Request(messages=hello(), tools=TOOLS))
+            reply = await way(provider, ModelRequest(messages=hello(), tools=TOOLS))
             history = [*hello(), reply.message(), answered(reply.calls)]
-            await way(provider, Request(messages=history, tools=TOOLS))
+            await way(provider, ModelRequest(messages=history, tools=TOOLS))
 
-    assert reply.stop == "length"
+    assert reply.finish_reason == "length"
     for call in reply.calls:
         with pytest.raises(json.JSONDecodeError):
             json.loads(call.arguments_json)
@@ -175,7 +175,7 @@ async def test_usage_and_cost_are_counted_with_the_cache(subject: Subject, way: 
     prices = Prices(input=2.0, output=10.0, cached=0.5)
     with subject.server([text("Hi.", usage=Usage(input=1_000, output=500, cached=400))]) as server:
         async with subject.at(server, prices=prices) as provider:
-            reply = await way(provider, Request(messages=hello()))
+            reply = await way(provider, ModelRequest(messages=hello()))
 
     assert (reply.usage.input, reply.usage.output, reply.usage.cached) == (1_000, 500, 400)
     assert reply.usage.cost == pytest.approx((600 * 2 + 400 * 0.5 + 500 * 10) / 1e6)
@@ -186,40 +186,42 @@ async def test_thoughts_are_output() -> None:
     body = {"candidates": [{"content": {"role": "model", "parts": [{"text": "Hi"}]}, "finishReason": "STOP"}]}
     with GEMINI.server([raw({**body, "usageMetadata": usage})]) as server:
         async with GEMINI.at(server) as provider:
-            reply = await provider.ask(Request(messages=hello()))
+            reply = await provider.ask(ModelRequest(messages=hello()))
 
     assert reply.usage.output == 23
     assert reply.usage.cost is None
 
 
 CHOICES = {
-    "auto": Choice(),
-    "none": Choice(mode="none"),
-    "required": Choice(mode="required"),
-    "one": Choice(tool="wetter größe"),
-    "some": Choice(allowed=("wetter größe",)),
-    "one of some": Choice(mode="required", allowed=("weather",)),
+    "auto": ToolChoice(),
+    "none": ToolChoice(mode="none"),
+    "required": ToolChoice(mode="required"),
+    "one": ToolChoice(tool="wetter größe"),
+    "some": ToolChoice(allowed=("wetter größe",)),
+    "one of some": ToolChoice(mode="required", allowed=("weather",)),
 }
 
 
 @every_adapter
 @pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
-async def test_a_choice_reaches_the_api_in_its_own_words(subject: Subject, choice: Choice) -> None:
+async def test_a_choice_reaches_the_api_in_its_own_words(subject: Subject, choice: ToolChoice) -> None:
     with subject.server([text("Fine.")]) as server:
         async with subject.at(server) as provider:
-            await provider.ask(Request(messages=hello(), tools=TOOLS, choice=choice))
+            await provider.ask(ModelRequest(messages=hello(), tools=TOOLS, tool_choice=choice))
 
     body = server.requests[0].body
     said = body.get("tool_choice", body.get("toolConfig"))
     leaves_out = subject in (ANTHROPIC, CHAT)
-    assert (said is None) == (choice == Choice() or (leaves_out and choice == CHOICES["some"]))
+    assert (said is None) == (choice == ToolChoice() or (leaves_out and choice == CHOICES["some"]))
     assert len(_names(body)) == (1 if leaves_out and choice.allowed else 2)
 
 
 def test_openais_own_servers_get_all_tools_and_the_limit() -> None:
     provider = CHAT.adapter("m", api_key="test")
 
-    body = provider.prepare(Request(messages=hello(), tools=TOOLS, choice=CHOICES["one of some"], max_tokens=7)).body
+    body = provider.prepare(
+        ModelRequest(messages=hello(), tools=TOOLS, tool_choice=CHOICES["one of some"], max_tokens=7)
+    ).body
 
     assert len(body["tools"]) == 2
     assert body["tool_choice"]["allowed_tools"]["tools"] == [{"type": "function", "function": {"name": "weather"}}]
@@ -227,12 +229,14 @@ def test_openais_own_servers_get_all_tools_and_the_limit() -> None:
 
 
 @every_adapter
-@pytest.mark.parametrize("choice", [Choice(tool="nobody"), Choice(allowed=("nobody",))], ids=["one", "some"])
-async def test_a_choice_of_a_tool_that_is_not_there_is_the_callers_mistake(subject: Subject, choice: Choice) -> None:
+@pytest.mark.parametrize("choice", [ToolChoice(tool="nobody"), ToolChoice(allowed=("nobody",))], ids=["one", "some"])
+async def test_a_choice_of_a_tool_that_is_not_there_is_the_callers_mistake(
+    subject: Subject, choice: ToolChoice
+) -> None:
     with subject.server() as server:
         async with subject.at(server) as provider:
             with pytest.raises(ConfigError, match="nobody"):
-                await provider.ask(Request(messages=hello(), tools=TOOLS, choice=choice))
+                await provider.ask(ModelRequest(messages=hello(), tools=TOOLS, tool_choice=choice))
 
     assert server.requests == []
 
@@ -241,18 +245,20 @@ async def test_a_choice_of_a_tool_that_is_not_there_is_the_callers_mistake(subje
 async def test_a_choice_without_tools_is_left_out_unless_it_must_be_obeyed(subject: Subject) -> None:
     with subject.server([text("Fine.")]) as server:
         async with subject.at(server) as provider:
-            await provider.ask(Request(messages=hello(), choice=Choice(mode="none")))
+            await provider.ask(ModelRequest(messages=hello(), tool_choice=ToolChoice(mode="none")))
             with pytest.raises(ConfigError, match="without tools"):
-                await provider.ask(Request(messages=hello(), choice=Choice(mode="required")))
+                await provider.ask(ModelRequest(messages=hello(), tool_choice=ToolChoice(mode="required")))
 
 
 @every_adapter
 async def test_the_same_tools_give_the_same_bytes(subject: Subject) -> None:
     with subject.server([text("One."), text("Two."), text("Three.")]) as server:
         async with subject.at(server) as provider, subject.at(server) as another:
-            await provider.ask(Request(messages=hello(), tools=TOOLS))
-            await provider.ask(Request(messages=hello("Another question."), tools=tuple(TOOLS), instructions="Be."))
-            await another.ask(Request(messages=hello(), tools=[*TOOLS], choice=Choice(mode="none")))
+            await provider.ask(ModelRequest(messages=hello(), tools=TOOLS))
+            await provider.ask(
+                ModelRequest(messages=hello("Another question."), tools=tuple(TOOLS), instructions="Be.")
+            )
+            await another.ask(ModelRequest(messages=hello(), tools=[*TOOLS], tool_choice=ToolChoice(mode="none")))
 
     first, *others = [json.dumps(request.body["tools"]) for request in server.requests]
     assert others == [first, first]
@@ -263,7 +269,7 @@ async def test_other_tools_give_other_definitions(subject: Subject) -> None:
     with subject.server([text("One."), text("Two."), text("Three.")]) as server:
         async with subject.at(server) as provider:
             for tools in ([weather], [odd], []):
-                await provider.ask(Request(messages=hello(), tools=tools))
+                await provider.ask(ModelRequest(messages=hello(), tools=tools))
 
     sent = [request.body.get("tools") for request in server.requests]
     assert sent[0] != sent[1]
@@ -274,8 +280,8 @@ async def test_other_tools_give_other_definitions(subject: Subject) -> None:
 async def test_the_length_of_a_reply_is_limited_by_the_request_or_by_the_adapter(subject: Subject) -> None:
     with subject.server([text("One."), text("Two.")]) as server:
         async with subject.at(server, max_tokens=77) as provider:
-            await provider.ask(Request(messages=hello()))
-            await provider.ask(Request(messages=hello(), max_tokens=33))
+            await provider.ask(ModelRequest(messages=hello()))
+            await provider.ask(ModelRequest(messages=hello(), max_tokens=33))
 
     sent = [json.dumps(request.body) for request in server.requests]
     assert "77" in sent[0]
@@ -287,7 +293,7 @@ async def test_options_of_the_api_go_with_every_request(subject: Subject) -> Non
     with subject.server([text("One.")]) as server:
         option = {"stop_sequences": ["-42-"]} if subject in (ANTHROPIC, GEMINI) else {"service_tier": "-42-"}
         async with subject.at(server, options=option) as provider:
-            await provider.ask(Request(messages=hello()))
+            await provider.ask(ModelRequest(messages=hello()))
 
     assert "-42-" in json.dumps(server.requests[0].body)
 
@@ -317,6 +323,6 @@ async def test_a_conversation_that_no_api_takes_is_not_sent(subject: Subject, wr
     with subject.server() as server:
         async with subject.at(server) as provider:
             with pytest.raises(ConfigError, match=r"[Mm]essage"):
-                await provider.ask(Request(messages=histories[wrong]))
+                await provider.ask(ModelRequest(messages=histories[wrong]))
 
     assert server.requests == []

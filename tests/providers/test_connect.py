@@ -11,7 +11,7 @@ from google.genai import types
 from openai import AsyncOpenAI
 
 from handrail.errors import ConfigError, MissingExtraError, ProviderError, ProviderKeyError
-from handrail.providers import Request
+from handrail.providers import ModelRequest
 from handrail.providers.connect import NO_KEY
 from handrail.testing.servers import error, text
 from tests.providers.kit import ALL, ANTHROPIC, CHAT, GEMINI, KEY, Subject, every_adapter, hello
@@ -64,7 +64,7 @@ async def test_a_key_of_the_environment_does_not_go_to_a_server_that_the_caller_
     monkeypatch.setenv(subject.variable, KEY)
     with subject.server([text("Hi.")]) as server:
         async with subject.at(server, api_key=None) as provider:
-            reply = await provider.ask(Request(messages=hello()))
+            reply = await provider.ask(ModelRequest(messages=hello()))
 
     assert reply.text == "Hi."
     assert provider.access.key == NO_KEY
@@ -145,7 +145,7 @@ def test_one_adapter_can_be_used_in_one_event_loop_after_another(subject: Subjec
         provider = subject.adapter("test-model", base_url=server.url, api_key=KEY)
 
         async def ask() -> str:
-            reply = await provider.ask(Request(messages=hello()))
+            reply = await provider.ask(ModelRequest(messages=hello()))
             await provider.aclose()
             return reply.text
 
@@ -156,9 +156,9 @@ async def test_a_client_that_the_caller_made_is_used_and_not_closed() -> None:
     with CHAT.server([text("One."), text("Two.")]) as server:
         async with AsyncOpenAI(api_key=KEY, base_url=server.url) as client:
             provider: Any = CHAT.adapter("m", client=client)
-            first = await provider.ask(Request(messages=hello()))
+            first = await provider.ask(ModelRequest(messages=hello()))
             await provider.aclose()
-            second = await provider.ask(Request(messages=hello()))
+            second = await provider.ask(ModelRequest(messages=hello()))
 
     assert (first.text, second.text, provider.access.key) == ("One.", "Two.", KEY)
 
@@ -168,7 +168,7 @@ async def test_a_client_of_anthropics_sdk_can_be_given_too() -> None:
         async with AsyncAnthropic(api_key=KEY, base_url=server.url, max_retries=0) as client:
             provider: Any = ANTHROPIC.adapter("m", client=client, options={"service_tier": "auto"})
             with pytest.raises(ProviderError, match=r"Bad: \[key\]"):
-                await provider.ask(Request(messages=hello()))
+                await provider.ask(ModelRequest(messages=hello()))
 
 
 async def test_a_client_of_googles_sdk_can_be_given_too() -> None:
@@ -176,7 +176,7 @@ async def test_a_client_of_googles_sdk_can_be_given_too() -> None:
         client = genai.Client(api_key=KEY, http_options=types.HttpOptions(base_url=server.url))
         provider: Any = GEMINI.adapter("m", client=client)
         with pytest.raises(ProviderError, match=r"Bad: \[key\]"):
-            await provider.ask(Request(messages=hello()))
+            await provider.ask(ModelRequest(messages=hello()))
         await provider.aclose()
         await client.aio.aclose()
         client.close()
@@ -186,7 +186,7 @@ async def test_an_option_with_a_value_that_the_sdk_does_not_take_is_refused() ->
     with GEMINI.server() as server:
         async with GEMINI.at(server, options={"temperature": "hot"}) as provider:
             with pytest.raises(ConfigError, match="temperature"):
-                await provider.ask(Request(messages=hello()))
+                await provider.ask(ModelRequest(messages=hello()))
 
 
 def test_an_address_is_told_without_its_path_and_its_password() -> None:

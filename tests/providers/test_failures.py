@@ -21,7 +21,7 @@ from handrail.errors import (
     RefusalError,
     UnknownModelError,
 )
-from handrail.providers import Request
+from handrail.providers import ModelRequest
 from handrail.providers.failures import Told, as_error, from_google
 from handrail.testing.servers import error, raw, text
 from tests.providers.kit import (
@@ -62,7 +62,7 @@ async def _failed(subject: Subject, scripted: Any, way: Way, **options: Any) -> 
     with subject.server([scripted]) as server:
         async with subject.at(server, **options) as provider:
             with pytest.raises(ProviderError) as caught:
-                await way(provider, Request(messages=hello()))
+                await way(provider, ModelRequest(messages=hello()))
     return caught.value
 
 
@@ -97,7 +97,7 @@ async def test_a_limit_says_when_to_ask_again(subject: Subject, value: str, seco
     with subject.server([scripted]) as server:
         async with subject.at(server) as provider:
             with pytest.raises(ProviderLimitError) as caught:
-                await provider.ask(Request(messages=hello()))
+                await provider.ask(ModelRequest(messages=hello()))
 
     assert caught.value.after == (None if seconds is None else pytest.approx(seconds, abs=3))
 
@@ -123,7 +123,7 @@ async def test_a_filter_in_front_of_a_model_is_a_refusal() -> None:
     with CHAT.server([error(400, "content_filter", "The prompt was filtered.")]) as server:
         async with CHAT.at(server) as provider:
             with pytest.raises(RefusalError, match="The prompt was filtered"):
-                await provider.ask(Request(messages=hello()))
+                await provider.ask(ModelRequest(messages=hello()))
 
 
 def test_an_error_names_the_provider_or_the_server_that_stands_in_for_it() -> None:
@@ -139,7 +139,7 @@ async def test_a_wrong_path_is_not_taken_for_an_unknown_model() -> None:
     with CHAT.server() as server:
         adapter = CHAT.adapter("m", base_url=f"{server.url}/extra", api_key=KEY, max_retries=0)
         with pytest.raises(ProviderError, match="is base_url right") as caught:
-            await adapter.ask(Request(messages=hello()))
+            await adapter.ask(ModelRequest(messages=hello()))
         await adapter.aclose()
 
     assert caught.value.code == "bad_request"
@@ -163,7 +163,7 @@ async def test_nobody_there_is_told_without_waiting(subject: Subject, way: Way) 
 
         async with subject.at(Nobody) as provider:
             with pytest.raises(ProviderDownError, match=r"127\.0\.0\.1") as caught:
-                await way(provider, Request(messages=hello()))
+                await way(provider, ModelRequest(messages=hello()))
 
     assert "hunter2" not in _everything(caught.value)
 
@@ -173,7 +173,7 @@ async def test_the_sdk_tries_again_as_often_as_it_was_told(subject: Subject) -> 
     again = error(503, headers={"retry-after-ms": "1"})
     with subject.server([again, text("There you are.")]) as server:
         async with subject.at(server, max_retries=1) as provider:
-            reply = await provider.ask(Request(messages=hello()))
+            reply = await provider.ask(ModelRequest(messages=hello()))
 
     assert reply.text == "There you are."
     assert [request.status for request in server.requests] == [503, 200]
@@ -199,7 +199,7 @@ async def test_a_server_that_echoes_the_key_does_not_get_it_into_an_error(
         with subject.server([error(status, message=f"x {echo} " + "y" * 280 + echo)]) as server:
             async with subject.at(server) as provider:
                 with pytest.raises(ProviderError) as caught:
-                    await way(provider, Request(messages=hello()))
+                    await way(provider, ModelRequest(messages=hello()))
 
         seen = _everything(caught.value) + repr(provider) + str(vars(provider)["access"])
         for spelling in SPELLINGS.values():
@@ -213,7 +213,7 @@ async def test_an_error_event_that_echoes_the_key_is_clean_too(subject: Subject)
     with subject.server([cut]) as server:
         async with subject.at(server) as provider:
             with pytest.raises(ProviderError) as caught:
-                _ = [piece async for piece in provider.stream(Request(messages=hello()))]
+                _ = [piece async for piece in provider.stream(ModelRequest(messages=hello()))]
 
     assert KEY not in _everything(caught.value)
 
@@ -235,7 +235,7 @@ async def test_no_log_of_the_sdks_has_the_key(subject: Subject, caplog: pytest.L
     caplog.set_level(logging.DEBUG)
     with subject.server([text("Hi.")]) as server:
         async with subject.at(server) as provider:
-            await provider.ask(Request(messages=hello()))
+            await provider.ask(ModelRequest(messages=hello()))
 
     assert KEY not in caplog.text
 
@@ -244,4 +244,4 @@ async def test_an_answer_that_is_no_message_says_what_it_should_be() -> None:
     with ANTHROPIC.server([raw({"hello": "world"})]) as server:
         async with ANTHROPIC.at(server) as provider:
             with pytest.raises(BadAnswerError, match="not a message"):
-                await provider.ask(Request(messages=hello()))
+                await provider.ask(ModelRequest(messages=hello()))

@@ -5,7 +5,7 @@ import pytest
 
 from handrail import Failure, ToolResult
 from handrail.errors import ConfigError
-from handrail.providers import Prices, Reply, ToolMessage, Usage, shown
+from handrail.providers import ModelResponse, Prices, ToolMessage, Usage, shown
 
 
 def test_usage_adds_up_and_cost_is_known_where_it_is_known() -> None:
@@ -40,4 +40,4 @@ def test_a_history_keeps_what_a_model_was_shown_and_no_more() -> None:
 
 
 def test_a_reply_is_the_message_that_it_adds() -> None:
-    assert Reply(text="Hi.").message().text == "Hi."
+    assert ModelResponse(text="Hi.").message().text == "Hi."

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from handrail.errors import BadAnswerError, ProviderDownError, ProviderError, ProviderLimitError
-from handrail.providers import Piece, Reply, Request, TextPiece
+from handrail.providers import ModelRequest, ModelResponse, StreamEvent, TextDelta
 from handrail.testing.servers import error, refusal, text, text_and_calls, tool_calls
 from tests.providers.kit import CHAT, TOOLS, Subject, every_adapter, hello
 from tests.providers.raw_server import WAIT, events, serving
@@ -20,10 +20,10 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-async def _pieces(provider: Any) -> tuple[list[Piece], ProviderError | None]:
-    found: list[Piece] = []
+async def _pieces(provider: Any) -> tuple[list[StreamEvent], ProviderError | None]:
+    found: list[StreamEvent] = []
     try:
-        async for piece in provider.stream(Request(messages=hello(), tools=TOOLS)):
+        async for piece in provider.stream(ModelRequest(messages=hello(), tools=TOOLS)):
             found.append(piece)  # what came before the failure is wanted
     except ProviderError as failed:
         return found, failed
@@ -43,7 +43,7 @@ async def test_a_stream_that_is_cut_after_any_event_raises_and_gives_no_reply(
         async with subject.at(server) as provider:
             for count in range(len(whole) + 1):
                 pieces, failed = await _pieces(provider)
-                replies = [piece for piece in pieces if isinstance(piece, Reply)]
+                replies = [piece for piece in pieces if isinstance(piece, ModelResponse)]
                 if count < needed:
                     assert isinstance(failed, ProviderDownError), count
                     assert replies == []
@@ -89,8 +89,8 @@ async def test_an_error_inside_of_a_stream_is_told_as_what_it_is(subject: Subjec
 async def test_leaving_a_stream_closes_the_connection(subject: Subject) -> None:
     sent = events(subject, text("One, two, three."))[:-1]
     async with serving(subject, sent) as server, subject.at(server) as provider:
-        pieces = provider.stream(Request(messages=hello()))
-        assert isinstance(await anext(pieces), TextPiece)
+        pieces = provider.stream(ModelRequest(messages=hello()))
+        assert isinstance(await anext(pieces), TextDelta)
         await pieces.aclose()
 
         await asyncio.wait_for(server.hung_up.wait(), 5)
@@ -103,7 +103,7 @@ async def test_cancelling_whoever_reads_a_stream_closes_the_connection(subject: 
         begun = asyncio.Event()
 
         async def read() -> None:
-            async for _ in provider.stream(Request(messages=hello())):
+            async for _ in provider.stream(ModelRequest(messages=hello())):
                 begun.set()
 
         task = asyncio.create_task(read())
@@ -119,7 +119,7 @@ async def test_cancelling_whoever_reads_a_stream_closes_the_connection(subject: 
 async def test_leaving_one_stream_does_not_disturb_another_of_the_same_adapter(subject: Subject) -> None:
     begun, rest = _halves(events(subject, text("One, two, three.")))
     async with serving(subject, [*begun, WAIT, *rest], ends=True) as server, subject.at(server) as provider:
-        request = Request(messages=hello())
+        request = ModelRequest(messages=hello())
         left, kept = provider.stream(request), provider.stream(request)
         await anext(left)
         await anext(kept)
@@ -129,7 +129,7 @@ async def test_leaving_one_stream_does_not_disturb_another_of_the_same_adapter(s
         said = [piece async for piece in kept]
         other, failed = await asked
 
-    assert isinstance(said[-1], Reply)
+    assert isinstance(said[-1], ModelResponse)
     assert (failed, other[-1]) == (None, said[-1])
 
 
@@ -143,7 +143,7 @@ def _halves(sent: list[bytes]) -> tuple[list[bytes], list[bytes]]:
 async def test_a_provider_that_says_nothing_is_given_up_in_time(subject: Subject) -> None:
     async with serving(subject, []) as server, subject.at(server, timeout=0.2) as provider:
         with pytest.raises(ProviderDownError, match="in time"):
-            await provider.ask(Request(messages=hello()))
+            await provider.ask(ModelRequest(messages=hello()))
         _, failed = await _pieces(provider)
 
     assert isinstance(failed, ProviderDownError)
@@ -172,7 +172,7 @@ NONSENSE = {
 async def test_an_answer_that_is_none_is_told_as_such(subject: Subject, kind: bytes, body: bytes) -> None:
     async with serving(subject, [body], kind=kind, ends=True) as server, subject.at(server) as provider:
         with pytest.raises((BadAnswerError, ProviderDownError)):
-            await provider.ask(Request(messages=hello()))
+            await provider.ask(ModelRequest(messages=hello()))
 
 
 @every_adapter
@@ -197,8 +197,8 @@ async def test_an_empty_reason_with_every_chunk_is_not_the_end() -> None:
         pieces, _ = await _pieces(provider)
 
     assert isinstance(failed, ProviderDownError)
-    assert isinstance(pieces[-1], Reply)
-    assert (pieces[-1].text, pieces[-1].stop, pieces[-1].id) == ("HiHi", "end", "5")
+    assert isinstance(pieces[-1], ModelResponse)
+    assert (pieces[-1].text, pieces[-1].finish_reason, pieces[-1].id) == ("HiHi", "stop", "5")
 
 
 async def test_calls_without_an_id_get_one_each() -> None:
@@ -211,6 +211,6 @@ async def test_calls_without_an_id_get_one_each() -> None:
     body = {"id": "1", "model": "m", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}]}
     sent = [json.dumps(body).encode()]
     async with serving(CHAT, sent, kind=b"application/json", ends=True) as server, CHAT.at(server) as provider:
-        reply = await provider.ask(Request(messages=hello(), tools=TOOLS))
+        reply = await provider.ask(ModelRequest(messages=hello(), tools=TOOLS))
 
     assert len({one.id for one in reply.calls if one.id}) == 4

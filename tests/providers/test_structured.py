@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from handrail.errors import BadAnswerError, ConfigError, RefusalError
-from handrail.providers import Request, UserMessage, ask_for
+from handrail.providers import ModelRequest, UserMessage, generate_structured
 from handrail.testing.servers import refusal, text
 from tests.providers.kit import ANTHROPIC, CHAT, GEMINI, RESPONSES, Subject, Way, both_ways, every_adapter, hello
 
@@ -44,7 +44,7 @@ PET = {
 async def _asked(subject: Subject, wanted: Any, *answers: Any, **options: Any) -> tuple[Any, list[dict[str, Any]]]:
     with subject.server([text(one) if isinstance(one, str) else one for one in answers]) as server:
         async with subject.at(server) as provider:
-            value = await ask_for(provider, wanted, "Which pet?", **options)
+            value = await generate_structured(provider, wanted, "Which pet?", **options)
     return value, [request.body for request in server.requests]
 
 
@@ -212,7 +212,7 @@ async def test_the_text_of_a_reply_fits_the_schema_of_its_request(subject: Subje
     with subject.server([text(answer)]) as server:
         async with subject.at(server) as provider:
             schema = {"type": "array", "items": {"type": "string"}}
-            reply = await way(provider, Request(messages=hello(), schema=schema))
+            reply = await way(provider, ModelRequest(messages=hello(), schema=schema))
 
     assert json.loads(reply.text) == ["a", "b"]
 
@@ -222,7 +222,7 @@ async def test_a_conversation_and_instructions_go_with_the_question(subject: Sub
     with subject.server([text('{"answer": 1}')]) as server:
         async with subject.at(server) as provider:
             history = [UserMessage(text="One."), UserMessage(text="Two.")]
-            assert await ask_for(provider, int, history, instructions="Count.") == 1
+            assert await generate_structured(provider, int, history, instructions="Count.") == 1
 
     said = json.dumps(server.requests[0].body)
     assert all(words in said for words in ("One.", "Two.", "Count."))

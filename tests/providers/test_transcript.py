@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from handrail import Failure, ToolCall, ToolResult
-from handrail.providers import AssistantMessage, Message, Native, Request, ToolMessage, UserMessage
+from handrail.providers import AssistantMessage, Message, ModelRequest, Native, ToolMessage, UserMessage
 from handrail.testing.servers import GeminiServer, raw, text, text_and_calls, tool_calls
 from tests.providers.kit import (
     ALL,
@@ -49,9 +49,9 @@ async def _made_by(subject: Subject, way: Way, *, turns: int = 1) -> list[Messag
         async with subject.at(server) as provider:
             for _ in range(turns):
                 history += hello()
-                reply = await way(provider, Request(messages=history, tools=TOOLS))
+                reply = await way(provider, ModelRequest(messages=history, tools=TOOLS))
                 history += [reply.message(), answered(reply.calls)]
-                reply = await way(provider, Request(messages=history, tools=TOOLS))
+                reply = await way(provider, ModelRequest(messages=history, tools=TOOLS))
                 history.append(reply.message())
     return history
 
@@ -60,7 +60,7 @@ async def _sent(subject: Subject, history: list[Message], *, tools: Any = TOOLS,
     """What this adapter makes of a conversation, which its server has accepted."""
     with subject.server([text("Very well.")]) as server:
         async with subject.at(server) as provider:
-            await way(provider, Request(messages=history, tools=tools))
+            await way(provider, ModelRequest(messages=history, tools=tools))
     return server.requests[0].body
 
 
@@ -86,9 +86,9 @@ async def test_a_conversation_passes_through_every_provider_in_turn() -> None:
         with subject.server([tool_calls(("weather", {"city": "Ulm"})), text("Sunny.")]) as server:
             async with subject.at(server) as provider:
                 history += hello()
-                reply = await streamed(provider, Request(messages=history, tools=TOOLS))
+                reply = await streamed(provider, ModelRequest(messages=history, tools=TOOLS))
                 history += [reply.message(), answered(reply.calls)]
-                history.append((await whole(provider, Request(messages=history, tools=TOOLS))).message())
+                history.append((await whole(provider, ModelRequest(messages=history, tools=TOOLS))).message())
         history = saved(history)
 
     assert len(history) == 4 * 2 * len(ALL)
@@ -152,9 +152,9 @@ THOUGHT = {
 async def test_thoughts_and_their_signatures_go_back_as_they_came(subject: Subject) -> None:
     with subject.server([raw(THOUGHT[subject.name]), text("Sunny.")]) as server:
         async with subject.at(server) as provider:
-            reply = await provider.ask(Request(messages=hello(), tools=TOOLS))
+            reply = await provider.ask(ModelRequest(messages=hello(), tools=TOOLS))
             history = saved([*hello(), reply.message(), answered(reply.calls)])
-            await provider.ask(Request(messages=history, tools=TOOLS))
+            await provider.ask(ModelRequest(messages=history, tools=TOOLS))
 
     assert reply.text == ""
     back = json.dumps(server.requests[1].body)
@@ -183,9 +183,9 @@ async def test_calls_that_came_without_an_id_go_on_anywhere_and_go_back_without_
         async with GEMINI.at(server) as provider:
             history: list[Message] = hello()
             for _ in range(2):
-                reply = await way(provider, Request(messages=history, tools=TOOLS))
+                reply = await way(provider, ModelRequest(messages=history, tools=TOOLS))
                 history += [reply.message(), answered(reply.calls)]
-            history.append((await way(provider, Request(messages=history, tools=TOOLS))).message())
+            history.append((await way(provider, ModelRequest(messages=history, tools=TOOLS))).message())
 
     body = await _sent(subject, saved([*history, *hello("And now?")]))
 
@@ -227,9 +227,9 @@ async def test_anthropic_goes_on_with_a_turn_that_it_paused_and_with_no_other() 
     done = {**message, "stop_reason": "end_turn", "content": [{"type": "text", "text": "Well."}]}
     with ANTHROPIC.server([raw(paused), raw(done), text("Very well.")]) as server:
         async with ANTHROPIC.at(server) as provider:
-            first = await provider.ask(Request(messages=hello()))
-            second = await provider.ask(Request(messages=[*hello(), first.message()]))
-            await provider.ask(Request(messages=[*hello(), second.message()]))
+            first = await provider.ask(ModelRequest(messages=hello()))
+            second = await provider.ask(ModelRequest(messages=[*hello(), first.message()]))
+            await provider.ask(ModelRequest(messages=[*hello(), second.message()]))
 
     last = [request.body["messages"][-1]["role"] for request in server.requests]
     assert last == ["user", "assistant", "user"]
@@ -309,9 +309,9 @@ async def test_half_a_character_in_an_answer_can_be_stored_and_told_again(subjec
     answer = text_and_calls("Half \ud83d of it. \x00", ("weather", '{"city": "\\ud83d"}', "a_1"))
     with subject.server([answer, text("Fine.")]) as server:
         async with subject.at(server) as provider:
-            reply = await way(provider, Request(messages=hello(), tools=TOOLS))
+            reply = await way(provider, ModelRequest(messages=hello(), tools=TOOLS))
             history = saved([*hello(), reply.message(), answered(reply.calls)])
-            await way(provider, Request(messages=history, tools=TOOLS))
+            await way(provider, ModelRequest(messages=history, tools=TOOLS))
 
     assert reply.text == "Half ? of it. \x00"
 
@@ -368,8 +368,8 @@ async def test_any_conversation_is_one_that_the_strict_server_takes(subject: Sub
 async def test_a_native_message_of_a_server_that_writes_no_json_is_told_in_other_words() -> None:
     with CHAT.server([tool_calls(("weather", '{"city": ', "c1")), text("Sorry.")]) as server:
         async with CHAT.at(server) as provider:
-            reply = await provider.ask(Request(messages=hello(), tools=TOOLS))
-            await provider.ask(Request(messages=[*hello(), reply.message(), answered(reply.calls)], tools=TOOLS))
+            reply = await provider.ask(ModelRequest(messages=hello(), tools=TOOLS))
+            await provider.ask(ModelRequest(messages=[*hello(), reply.message(), answered(reply.calls)], tools=TOOLS))
 
     (call,) = server.requests[1].body["messages"][1]["tool_calls"]
     assert reply.calls[0].arguments_json == '{"city": '

@@ -247,7 +247,7 @@ def test_the_definitions_of_a_registry_are_those_of_the_format(api: Api) -> None
     by_format = api.wire.tools(registry)
     assert json.dumps(definitions) == json.dumps(by_format)
     assert len(api.shown(definitions)) == 4
-    assert (definitions.set_aside, definitions.notes) == (by_format.set_aside, by_format.notes)
+    assert (definitions.skipped, definitions.notes) == (by_format.skipped, by_format.notes)
     assert definitions.has("größe")
 
 

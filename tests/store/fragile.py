@@ -64,7 +64,7 @@ class CutWire:
 async def fragile_database(kind: str, folder: Path, request: pytest.FixtureRequest) -> AsyncGenerator[Fragile]:
     """A new, empty database of this kind that can be taken away."""
     if kind == "sqlite":
-        locked = LockedFile(folder / "rail.db")
+        locked = LockedFile(folder / "executor.db")
         try:
             yield locked
         finally:

@@ -65,13 +65,13 @@ async def pay(invoice: str, context: ToolContext) -> str:
 
 async def main():
     async with open_store(url) as store:
-        rail = Executor([pay], policy=Policy([Rule.allow("pay")]), ledger=store.ledger, approvals=store.approvals,
+        executor = Executor([pay], policy=Policy([Rule.allow("pay")]), ledger=store.ledger, approvals=store.approvals,
             lease_grace=2.0 if how.startswith("hang") else 60.0)
         context = ToolContext(session_id="s-1", customer_id="c-1", turn=int(turn))
         print("ready", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
         call = ToolCall(id=f"call-{os.getpid()}", name="pay", arguments_json='{"invoice":"i-1"}')
-        result = await rail.run(call, context)
+        result = await executor.run(call, context)
         print(json.dumps([result.error.code if result.error else None, result.metadata.get("replayed", False)]))
 
 asyncio.run(main())

@@ -84,7 +84,7 @@ async def test_a_call_is_found_from_its_start_to_its_answer(store: Store) -> Non
     assert (finished.ok, finished.error) == (True, None)
     assert finished.duration_ms == result.duration_ms
     assert finished.output_length == len("paid i-1")
-    assert (finished.effect, finished.rule, finished.source) == ("allow", "paying is allowed", "rules.yaml:3")
+    assert (finished.action, finished.rule, finished.source) == ("allow", "paying is allowed", "rules.yaml:3")
     assert finished.detail["slow"] is False
 
 
@@ -101,15 +101,15 @@ async def test_a_refusal_says_who_has_to_agree_and_why(store: Store) -> None:
     await an_executor(store, policy=policy).run(a_call(), a_context())
 
     (decision,) = await facts(store, kind="decision_made")
-    assert (decision.effect, decision.by, decision.reason) == ("ask", "operator", "it is a lot")
+    assert (decision.action, decision.by, decision.reason) == ("ask", "operator", "it is a lot")
     assert decision.rule.startswith("ask('pay'")
     assert decision.detail == {"observed": False}
 
 
 async def test_a_call_that_came_again_is_noted_as_ignored(store: Store) -> None:
-    rail = an_executor(store)
-    await rail.run(a_call(), a_context())
-    await rail.run(a_call(), a_context())
+    executor = an_executor(store)
+    await executor.run(a_call(), a_context())
+    await executor.run(a_call(), a_context())
 
     (ignored,) = await facts(store, kind="call_ignored")
     assert ignored.reason == "already_executed"
@@ -226,7 +226,7 @@ async def everything(url: str) -> str:
 
 async def run_canaries(url: str, words: str, **options: Any) -> str:
     async with open_store(url, **options) as store:
-        rail = Executor(
+        executor = Executor(
             [remember, refuse, object_to],
             policy=Policy([Rule.allow("remember", "refuse", "object_to")]),
             ledger=store.ledger,
@@ -234,7 +234,7 @@ async def run_canaries(url: str, words: str, **options: Any) -> str:
             listeners=[store.audit],
         )
         for call in with_canaries(words):
-            await rail.run(call, a_context())
+            await executor.run(call, a_context())
         await Executor([remember], approvals=store.approvals, ledger=store.ledger, listeners=[store.audit]).run(
             a_call("6", "remember", with_canaries(words)[0].arguments_json), a_context(session_id="s-2")
         )
@@ -244,13 +244,13 @@ async def run_canaries(url: str, words: str, **options: Any) -> str:
 
 async def test_no_value_of_an_argument_and_no_output_is_in_the_audit(url: str) -> None:
     async with open_store(url) as store:
-        rail = Executor(
+        executor = Executor(
             [remember, refuse, object_to],
             policy=Policy([Rule.allow("remember", "refuse", "object_to")]),
             listeners=[store.audit],
         )
         for call in with_canaries("ordinary words"):
-            await rail.run(call, a_context())
+            await executor.run(call, a_context())
         store.audit(Progress(at=1.0, session_id="s", call_id="c", tool_name="t", message="ordinary words"))
         assert len(await facts(store)) > 8
 
@@ -299,7 +299,7 @@ async def test_an_event_is_written_whatever_is_in_it(url: str, values: bool) -> 
         guideline_ids=(HOSTILE,) * 1_000,
     )
     result = ToolResult(output={"x": HOSTILE, "y": float("nan")}, duration_ms=float("nan"))
-    decision = Decision(effect="deny", rule=HOSTILE, source=HOSTILE, reason=HOSTILE)
+    decision = Decision(action="deny", rule=HOSTILE, source=HOSTILE, reason=HOSTILE)
     async with open_store(url, audit_values=values) as store:
         for number in (float("nan"), float("inf"), 10**30, -1.0):
             store.audit(CallStarted(at=number, session_id=HOSTILE, tenant_id=HOSTILE, call=call))
@@ -391,5 +391,5 @@ async def test_the_rows_of_one_writer_are_numbered_without_gaps(full: Store) -> 
 @pytest.mark.parametrize("wrong", [{"audit_batch": 0}, {"audit_seconds": -1.0}, {"audit_waiting": 5}])
 async def test_a_batch_that_cannot_be_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="audit"):
-        async with open_store(f"sqlite+aiosqlite:///{tmp_path}/rail.db", **wrong):
+        async with open_store(f"sqlite+aiosqlite:///{tmp_path}/executor.db", **wrong):
             pass

@@ -34,7 +34,7 @@ def test_a_file_is_the_same_however_it_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to(tmp_path)
 
-    names = ["rail.db", f"{tmp_path}/rail.db", "./rail.db", "link/rail.db"]
+    names = ["executor.db", f"{tmp_path}/executor.db", "./executor.db", "link/executor.db"]
 
     assert len({address(f"sqlite+aiosqlite:///{name}") for name in names}) == 1
 
@@ -42,14 +42,14 @@ def test_a_file_is_the_same_however_it_is_named(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("rail.db", "named by an address"),
+        ("executor.db", "named by an address"),
         ("", "named by an address"),
         ("mysql://u:hunter2@h/d", "not by mysql"),
         ("postgresql+psycopg://u:hunter2@h/d", "not by postgresql[+]psycopg"),
         ("sqlite+aiosqlite://", "is a file"),
         ("sqlite+aiosqlite:///:memory:", "is a file"),
         ("sqlite+aiosqlite:///file:x?mode=memory&uri=true", "is a file"),
-        ("sqlite+aiosqlite:////nowhere/at/all/rail.db", "directory of the database does not exist"),
+        ("sqlite+aiosqlite:////nowhere/at/all/executor.db", "directory of the database does not exist"),
     ],
 )
 async def test_an_address_that_cannot_be_used_is_refused_and_says_what_would_be_right(url: str, message: str) -> None:
@@ -62,7 +62,7 @@ async def test_an_address_that_cannot_be_used_is_refused_and_says_what_would_be_
 @pytest.mark.parametrize("wrong", [{"pool_size": 0}, {"timeout": 0}])
 async def test_a_store_has_a_connection_and_some_patience(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        async with open_store(f"sqlite+aiosqlite:///{tmp_path}/rail.db", **wrong):
+        async with open_store(f"sqlite+aiosqlite:///{tmp_path}/executor.db", **wrong):
             pass
 
 
@@ -70,7 +70,7 @@ async def test_a_store_has_a_connection_and_some_patience(tmp_path: Path, wrong:
 
 
 async def test_sqlite_is_in_wal_mode_and_a_claim_is_on_the_disk_before_it_counts(tmp_path: Path) -> None:
-    database = Database(f"sqlite+aiosqlite:///{tmp_path}/rail.db", pool_size=1, timeout=10.0)
+    database = Database(f"sqlite+aiosqlite:///{tmp_path}/executor.db", pool_size=1, timeout=10.0)
     async with database.transaction() as connection:
         found = [
             (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar()
@@ -114,10 +114,10 @@ async def test_an_exception_of_the_database_shows_no_value(store: Any) -> None:
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_a_file_that_was_deleted_is_not_written_any_more(tmp_path: Path, replaced: bool) -> None:
     """SQLite would go on with the deleted file, while the next process starts with an empty one."""
-    path = tmp_path / "rail.db"
+    path = tmp_path / "executor.db"
     async with open_store(f"sqlite+aiosqlite:///{path}") as store:
         await store.ledger.claim(an_entry(), approval=None, approvals=store.approvals)
-        for file in tmp_path.glob("rail.db*"):
+        for file in tmp_path.glob("executor.db*"):
             file.unlink()
         if replaced:
             sqlite3.connect(path).close()

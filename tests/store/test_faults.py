@@ -63,10 +63,10 @@ def code(result: ToolResult) -> str | None:
 async def test_while_the_database_is_away_nothing_runs_and_the_model_is_told_so(fragile: Fragile) -> None:
     bank = Bank()
     async with open_store(fragile.url, timeout=0.3) as store:
-        rail = a_rail(store, bank)
+        executor = a_rail(store, bank)
         await fragile.go_away()
 
-        away = await rail.run(a_call(), CONTEXT)
+        away = await executor.run(a_call(), CONTEXT)
 
         assert code(away) == "unavailable"
         assert away.error is not None
@@ -74,24 +74,24 @@ async def test_while_the_database_is_away_nothing_runs_and_the_model_is_told_so(
         assert bank.paid == []
 
         await fragile.come_back()
-        back = await rail.run(a_call(), CONTEXT)
+        back = await executor.run(a_call(), CONTEXT)
 
         assert back.output == "paid i-1"
-        assert (await rail.run(a_call(), CONTEXT)).metadata["replayed"] is True
+        assert (await executor.run(a_call(), CONTEXT)).metadata["replayed"] is True
         assert bank.paid == ["i-1"]
 
 
 async def test_nobody_is_asked_while_the_database_is_away(fragile: Fragile) -> None:
     bank = Bank()
     async with open_store(fragile.url, timeout=0.3) as store:
-        rail = a_rail(store, bank, policy=Policy([Rule.ask("pay", by="operator")]))
+        executor = a_rail(store, bank, policy=Policy([Rule.ask("pay", by="operator")]))
         await fragile.go_away()
-        away = await rail.run(a_call(), CONTEXT)
+        away = await executor.run(a_call(), CONTEXT)
         await fragile.come_back()
 
         assert code(away) == "unavailable"
         assert await store.approvals.pending() == []
-        assert code(await rail.run(a_call(), CONTEXT)) == "approval_required"
+        assert code(await executor.run(a_call(), CONTEXT)) == "approval_required"
         assert bank.paid == []
 
 
@@ -153,15 +153,15 @@ async def on_a_thin_wire(postgres: PostgresServer) -> AsyncGenerator[tuple[Proxy
 async def test_a_claim_whose_answer_got_lost_is_taken_back(postgres: PostgresServer) -> None:
     bank = Bank()
     async with on_a_thin_wire(postgres) as (proxy, store):
-        rail = a_rail(store, bank)
+        executor = a_rail(store, bank)
         proxy.lose = b"INSERT 0 1\0"
 
-        lost = await rail.run(a_call(), CONTEXT)
+        lost = await executor.run(a_call(), CONTEXT)
 
         assert proxy.lost == 1
         assert code(lost) == "unavailable"
         assert bank.paid == []
-        assert (await rail.run(a_call("c-2"), CONTEXT)).output == "paid i-1"
+        assert (await executor.run(a_call("c-2"), CONTEXT)).output == "paid i-1"
         assert bank.paid == ["i-1"]
 
 
@@ -171,13 +171,13 @@ async def test_an_approved_claim_whose_answer_got_lost_never_runs_without_a_new_
 ) -> None:
     bank = Bank()
     async with on_a_thin_wire(postgres) as (proxy, store):
-        rail = a_rail(store, bank, policy=Policy([Rule.ask("pay", by="operator")]))
+        executor = a_rail(store, bank, policy=Policy([Rule.ask("pay", by="operator")]))
         for id_ in ("c-1", "c-2"):
-            token = (await rail.run(a_call(id_), CONTEXT)).metadata["approval"]
+            token = (await executor.run(a_call(id_), CONTEXT)).metadata["approval"]
             await store.approvals.approve(token, by="operator", who="ann")
             if id_ == "c-1":
                 proxy.lose = b"INSERT 0 1\0"
-            result = await rail.run(a_call(id_), CONTEXT)
+            result = await executor.run(a_call(id_), CONTEXT)
             assert (code(result), bank.paid) == (("unavailable", []) if id_ == "c-1" else (None, ["i-1"]))
         assert proxy.lost == 1
 
@@ -186,15 +186,15 @@ async def test_an_approved_claim_whose_answer_got_lost_never_runs_without_a_new_
 async def test_an_outcome_whose_answer_got_lost_is_recorded_once(postgres: PostgresServer) -> None:
     bank = Bank()
     async with on_a_thin_wire(postgres) as (proxy, store):
-        rail = a_rail(store, bank)
+        executor = a_rail(store, bank)
         proxy.lose = b"UPDATE 1\0"
 
-        result = await rail.run(a_call(), CONTEXT)
+        result = await executor.run(a_call(), CONTEXT)
 
         assert proxy.lost == 1
         assert result.output == "paid i-1"
         assert "recorded" not in result.metadata
-        assert (await rail.run(a_call("c-2"), CONTEXT)).metadata["replayed"] is True
+        assert (await executor.run(a_call("c-2"), CONTEXT)).metadata["replayed"] is True
         assert bank.paid == ["i-1"]
 
 
@@ -202,14 +202,14 @@ async def test_an_outcome_whose_answer_got_lost_is_recorded_once(postgres: Postg
 async def test_a_decision_whose_answer_got_lost_stands(postgres: PostgresServer) -> None:
     bank = Bank()
     async with on_a_thin_wire(postgres) as (proxy, store):
-        rail = a_rail(store, bank, policy=Policy([Rule.ask("pay", by="operator")]))
-        token = (await rail.run(a_call(), CONTEXT)).metadata["approval"]
+        executor = a_rail(store, bank, policy=Policy([Rule.ask("pay", by="operator")]))
+        token = (await executor.run(a_call(), CONTEXT)).metadata["approval"]
         proxy.lose = b"UPDATE 1\0"
 
         with pytest.raises(Exception, match="connection"):
             await store.approvals.approve(token, by="operator", who="ann")
 
-        assert (await rail.run(a_call(), CONTEXT)).output == "paid i-1"
+        assert (await executor.run(a_call(), CONTEXT)).output == "paid i-1"
         assert bank.paid == ["i-1"]
 
 
@@ -226,12 +226,12 @@ async def test_a_server_that_is_stopped_in_the_middle_of_a_call_and_started_agai
 
     bank.while_paying = restart
     async with open_store(postgres.new_database()) as store:
-        rail = a_rail(store, bank)
-        result = await rail.run(a_call(), CONTEXT)
+        executor = a_rail(store, bank)
+        result = await executor.run(a_call(), CONTEXT)
 
         assert result.output == "paid i-1"
         assert "recorded" not in result.metadata
-        assert (await rail.run(a_call("c-2"), CONTEXT)).metadata["replayed"] is True
+        assert (await executor.run(a_call("c-2"), CONTEXT)).metadata["replayed"] is True
         assert bank.paid == ["i-1"]
 
 
@@ -239,24 +239,24 @@ async def test_a_server_that_is_stopped_in_the_middle_of_a_call_and_started_agai
 async def test_a_server_that_is_down_refuses_every_call_until_it_is_up(postgres: PostgresServer) -> None:
     bank = Bank()
     async with open_store(postgres.new_database()) as store:
-        rail = a_rail(store, bank)
+        executor = a_rail(store, bank)
         postgres.stop()
         try:
-            down = [code(await rail.run(a_call(f"down-{number}"), CONTEXT)) for number in range(3)]
+            down = [code(await executor.run(a_call(f"down-{number}"), CONTEXT)) for number in range(3)]
         finally:
             postgres.start()
 
         assert down == ["unavailable"] * 3
         assert bank.paid == []
-        assert (await rail.run(a_call(), CONTEXT)).output == "paid i-1"
+        assert (await executor.run(a_call(), CONTEXT)).output == "paid i-1"
 
 
 async def test_a_database_file_that_was_deleted_refuses_every_call(tmp_path: Any) -> None:
     bank = Bank()
-    async with open_store(f"sqlite+aiosqlite:///{tmp_path}/rail.db") as store:
-        rail = a_rail(store, bank)
+    async with open_store(f"sqlite+aiosqlite:///{tmp_path}/executor.db") as store:
+        executor = a_rail(store, bank)
         for file in tmp_path.iterdir():
             file.unlink()
 
-        assert code(await rail.run(a_call(), CONTEXT)) == "unavailable"
+        assert code(await executor.run(a_call(), CONTEXT)) == "unavailable"
         assert bank.paid == []

@@ -118,11 +118,11 @@ async def test_tables_of_an_application_in_the_same_database_are_left_alone(url:
 
 async def test_a_new_file_that_another_process_is_making_is_waited_for(tmp_path: Path) -> None:
     """SQLite itself does not wait for this lock."""
-    other = sqlite3.connect(tmp_path / "rail.db", isolation_level=None)
+    other = sqlite3.connect(tmp_path / "executor.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
     async def opened() -> bytes:
-        async with open_store(f"sqlite+aiosqlite:///{tmp_path}/rail.db") as store:
+        async with open_store(f"sqlite+aiosqlite:///{tmp_path}/executor.db") as store:
             return store.ledger.digest_key
 
     opening = asyncio.create_task(opened())

@@ -96,17 +96,17 @@ async def test_a_process_killed_between_claim_and_outcome_leaves_an_entry_that_s
     assert program.stdin is not None
     assert program.stdout is not None
     async with open_store(url) as store:
-        rail = a_rail(store, effects)
+        executor = a_rail(store, effects)
         program.stdin.write(b"go\n")
         assert await program.stdout.readline() == b"running\n"
-        assert code(await rail.run(a_call("while it runs"), a_context())) == "in_progress"
+        assert code(await executor.run(a_call("while it runs"), a_context())) == "in_progress"
         program.send_signal(signal.SIGKILL)
         await program.wait()
 
-        said = [code(await rail.run(a_call("0"), a_context()))]
+        said = [code(await executor.run(a_call("0"), a_context()))]
         while said[-1] == "in_progress":  # Until its lease is over.
             await asyncio.sleep(0.05)
-            said.append(code(await rail.run(a_call(str(len(said))), a_context())))
+            said.append(code(await executor.run(a_call(str(len(said))), a_context())))
 
         assert said[-1] == "outcome_unknown"
         for number in range(3):  # And so it stays, in every turn, for everybody.
@@ -126,31 +126,31 @@ async def test_an_intended_second_payment_in_a_later_turn_runs_with_an_approval(
     assert await told(await started(url, effects, turn=1)) == [None, False]
 
     async with open_store(url) as store:
-        rail = a_rail(store, effects)
-        assert (await rail.run(a_call("same turn"), a_context(1))).metadata["replayed"] is True
-        asked = await rail.run(a_call("again"), a_context(2))
+        executor = a_rail(store, effects)
+        assert (await executor.run(a_call("same turn"), a_context(1))).metadata["replayed"] is True
+        asked = await executor.run(a_call("again"), a_context(2))
         assert code(asked) == "approval_required"
         assert len(lines(effects)) == 1
 
         await store.approvals.approve(asked.metadata["approval"], by="customer", who="c-1")
-        again = await rail.run(a_call("again"), a_context(3))
+        again = await executor.run(a_call("again"), a_context(3))
 
         assert again.output == "paid i-1"
         first, second = lines(effects)
         assert first != second  # Nor is it swallowed downstream: the repetition has a key of its own.
-        assert (await rail.run(a_call("once more"), a_context(3))).metadata["replayed"] is True
-        assert code(await rail.run(a_call("and again"), a_context(4))) == "approval_required"
+        assert (await executor.run(a_call("once more"), a_context(3))).metadata["replayed"] is True
+        assert code(await executor.run(a_call("and again"), a_context(4))) == "approval_required"
         assert len(lines(effects)) == 2
 
 
 async def test_a_call_is_approved_from_another_process(url: str, tmp_path: Path) -> None:
     effects = tmp_path / "effects"
     async with open_store(url) as store:
-        rail = a_rail(store, effects, policy=Policy([Rule.ask("pay", by="operator")]))
-        assert code(await rail.run(a_call("c-1"), a_context())) == "approval_required"
+        executor = a_rail(store, effects, policy=Policy([Rule.ask("pay", by="operator")]))
+        assert code(await executor.run(a_call("c-1"), a_context())) == "approval_required"
 
         await run_program(APPROVE, url)
 
-        assert (await rail.run(a_call("c-1"), a_context())).output == "paid i-1"
+        assert (await executor.run(a_call("c-1"), a_context())).output == "paid i-1"
         assert len(lines(effects)) == 1
         assert await store.approvals.pending() == []

@@ -42,7 +42,7 @@ from handrail.store import open_store
 
 async def main():
     try:
-        async with open_store("sqlite+aiosqlite:///{tmp_path}/rail.db"):
+        async with open_store("sqlite+aiosqlite:///{tmp_path}/executor.db"):
             pass
     except ConfigError as error:
         print(error)

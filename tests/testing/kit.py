@@ -15,7 +15,7 @@ from handrail import (
     ToolResult,
     tool,
 )
-from handrail.providers import Request, UserMessage
+from handrail.providers import ModelRequest, UserMessage
 from handrail.testing import Cassette, run_tool
 
 JSON = st.recursive(
@@ -26,7 +26,7 @@ JSON = st.recursive(
 
 CANARY = "canary-7f3a-Zx"
 HERE = ToolContext(session_id="s", turn=1)
-ASKED = Request(messages=[UserMessage(text="Hi.")])
+ASKED = ModelRequest(messages=[UserMessage(text="Hi.")])
 
 
 def recorded(path: Path, tools: list[Any], *calls: tuple[str, dict[str, Any]], **options: Any) -> list[ToolResult]:

@@ -13,13 +13,13 @@ from handrail import ConfigError, Executor, Tool, ToolCall, ToolContext, build_t
 from handrail.chat import ChatSession
 from handrail.core.redact import HIDDEN, Redactor
 from handrail.errors import ProviderDownError, ProviderError, ProviderLimitError
-from handrail.providers import Choice, Native, Provider, Reply, Request, TextPiece, UserMessage
+from handrail.providers import ModelRequest, ModelResponse, Native, Provider, TextDelta, ToolChoice, UserMessage
 from handrail.testing import Cassette, ScriptedProvider
 from handrail.testing.servers import text, text_and_calls, tool_calls
 from tests.testing.kit import ASKED, CANARY, JSON, deadly, pay
 
 
-async def pieces(provider: Provider, request: Request = ASKED) -> list[Any]:
+async def pieces(provider: Provider, request: ModelRequest = ASKED) -> list[Any]:
     return [piece async for piece in provider.stream(request)]
 
 
@@ -46,13 +46,13 @@ async def test_what_was_asked_can_be_streamed_and_the_other_way_round(streamed: 
         again = [await provider.ask(ASKED)] if streamed else await pieces(provider)
 
     assert again[-1] == real
-    assert [one for one in again if isinstance(one, TextPiece)] == (
-        [] if streamed else [TextPiece(text="Hello there.")]
+    assert [one for one in again if isinstance(one, TextDelta)] == (
+        [] if streamed else [TextDelta(text="Hello there.")]
     )
 
 
 async def test_a_whole_reply_comes_again_with_what_the_api_said(tmp_path: Path) -> None:
-    reply = Reply(
+    reply = ModelResponse(
         text="é",
         calls=(ToolCall(id="c", name="pay", arguments_json='{"amount": 5}', response_id="r", item_id="i"),),
         native=Native(format="anthropic", items=({"type": "thinking", "signature": "c2ln"},)),
@@ -114,13 +114,13 @@ class Endless:
     name = "endless"
     closed = False
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ModelRequest) -> ModelResponse:
         raise NotImplementedError
 
-    async def stream(self, request: Request) -> AsyncIterator[Any]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
         try:
             while True:
-                yield TextPiece(text="on ")
+                yield TextDelta(text="on ")
         finally:
             self.closed = True
 
@@ -153,17 +153,17 @@ def other(amount: str) -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        Request(messages=[UserMessage(text="Hello.")]),
-        Request(messages=[UserMessage(text="Hi."), UserMessage(text="Hi.")]),
-        Request(messages=ASKED.messages, instructions="Be brief."),
-        Request(messages=ASKED.messages, tools=[pay]),
-        Request(messages=ASKED.messages, tools=[other]),
-        Request(messages=ASKED.messages, choice=Choice(mode="none")),
-        Request(messages=ASKED.messages, schema={"type": "object"}),
-        Request(messages=ASKED.messages, max_tokens=5),
+        ModelRequest(messages=[UserMessage(text="Hello.")]),
+        ModelRequest(messages=[UserMessage(text="Hi."), UserMessage(text="Hi.")]),
+        ModelRequest(messages=ASKED.messages, instructions="Be brief."),
+        ModelRequest(messages=ASKED.messages, tools=[pay]),
+        ModelRequest(messages=ASKED.messages, tools=[other]),
+        ModelRequest(messages=ASKED.messages, tool_choice=ToolChoice(mode="none")),
+        ModelRequest(messages=ASKED.messages, schema={"type": "object"}),
+        ModelRequest(messages=ASKED.messages, max_tokens=5),
     ],
 )
-async def test_another_request_is_not_recorded(request_: Request, tmp_path: Path) -> None:
+async def test_another_request_is_not_recorded(request_: ModelRequest, tmp_path: Path) -> None:
     with Cassette(tmp_path / "a.json", mode="record") as cassette:
         await cassette.provider(ScriptedProvider(["Hello."])).ask(ASKED)
 
@@ -195,7 +195,7 @@ async def test_a_secret_that_came_in_several_pieces_is_not_written(cut: int | No
     line = text(said, cut_after=7) if cut else text_and_calls(said, ("log_in", {"password": CANARY}))
     with Cassette(tmp_path / "a.json", mode="record") as cassette:
         try:
-            await pieces(cassette.provider(ScriptedProvider([line])), Request(messages=[UserMessage(text=said)]))
+            await pieces(cassette.provider(ScriptedProvider([line])), ModelRequest(messages=[UserMessage(text=said)]))
         except ProviderDownError:
             assert cut
     written = (tmp_path / "a.json").read_text()
@@ -203,7 +203,7 @@ async def test_a_secret_that_came_in_several_pieces_is_not_written(cut: int | No
     assert CANARY not in written
     assert "1111" not in written
     with Cassette(tmp_path / "a.json") as cassette:
-        stream = cassette.provider().stream(Request(messages=[UserMessage(text=said.replace(CANARY, "other"))]))
+        stream = cassette.provider().stream(ModelRequest(messages=[UserMessage(text=said.replace(CANARY, "other"))]))
         async for first in stream:
             assert first.text.startswith(f"The card is {HIDDEN}")
             break

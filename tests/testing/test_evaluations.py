@@ -7,7 +7,7 @@ import pytest
 
 from handrail.core.values import ToolCall
 from handrail.errors import ProviderDownError
-from handrail.providers.provider import Piece, Reply, Request
+from handrail.providers.provider import ModelRequest, ModelResponse, StreamEvent
 from handrail.testing.evaluations import TOOLS, Prompt, Verdict, evaluate, load
 
 PROMPTS = load()
@@ -37,26 +37,26 @@ class Answers:
 
     name = "test:answers"
 
-    def __init__(self, answers: dict[str, Reply | Exception]) -> None:
+    def __init__(self, answers: dict[str, ModelResponse | Exception]) -> None:
         self._answers = answers
 
-    async def ask(self, request: Request) -> Reply:
-        answer = self._answers.get(request.messages[-1].text, Reply())  # type: ignore[union-attr]
+    async def ask(self, request: ModelRequest) -> ModelResponse:
+        answer = self._answers.get(request.messages[-1].text, ModelResponse())  # type: ignore[union-attr]
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async def stream(self, request: Request) -> AsyncIterator[Piece]:
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         yield await self.ask(request)
 
 
-def calls(*named: tuple[str, str]) -> Reply:
-    return Reply(calls=tuple(ToolCall(id="c", name=name, arguments_json=text) for name, text in named))
+def calls(*named: tuple[str, str]) -> ModelResponse:
+    return ModelResponse(calls=tuple(ToolCall(id="c", name=name, arguments_json=text) for name, text in named))
 
 
-def right(prompt: Prompt) -> Reply:
+def right(prompt: Prompt) -> ModelResponse:
     if prompt.tool is None:
-        return Reply(text="Hello.")
+        return ModelResponse(text="Hello.")
     arguments = {name: "because" if value is None else value for name, value in prompt.arguments.items()}
     return calls((prompt.tool, json.dumps(arguments)))
 
@@ -98,13 +98,13 @@ GOOD = '{"to": " anna", "amount": 50}'
         (SEND, calls(("get_balance", GOOD)), 0, 0, 0),
         (SEND, calls(("transfer", GOOD), ("transfer", GOOD)), 0, 0, 0),
         (SEND, ProviderDownError("down"), 0, 0, 0),
-        (HELLO, Reply(), 1, 0, 0),
+        (HELLO, ModelResponse(), 1, 0, 0),
         (HELLO, calls(("transfer", GOOD)), 0, 0, 1),
         (HELLO, ProviderDownError("down"), 0, 0, 0),
     ],
 )
 async def test_a_call_is_counted_for_what_it_is(
-    prompt: Prompt, answer: Reply | Exception, tool: int, arguments: int, false: int
+    prompt: Prompt, answer: ModelResponse | Exception, tool: int, arguments: int, false: int
 ) -> None:
     score = (await evaluate(Answers({"s": answer}), [prompt])).tuned
 

@@ -107,7 +107,7 @@ def test_a_rail_records_shows_what_was_called_and_is_closed_at_the_end(project: 
         def test_is_new_for_every_test_and_works_without_a_loop(rail):
             assert not rail.calls
             assert not rail([pay]).run_sync(call("pay", '{"amount": 5}'), HERE).ok
-            assert [one.effect for one in rail.decisions] == ["ask"]
+            assert [one.action for one in rail.decisions] == ["ask"]
 
 
         async def test_shows_what_was_called(rail):

@@ -48,7 +48,7 @@ async def test_calls_are_recorded_in_order_with_their_arguments_and_results() ->
     error = rail.calls[2].result.error
     assert error is not None
     assert error.code == "too_much"
-    assert {one.effect for one in rail.decisions} == {"allow"}
+    assert {one.action for one in rail.decisions} == {"allow"}
 
 
 async def test_without_a_policy_a_missing_rule_is_noticed() -> None:
@@ -59,8 +59,8 @@ async def test_without_a_policy_a_missing_rule_is_noticed() -> None:
 
     assert result.error is not None
     assert result.error.code == "approval_required"
-    assert [(one.effect, one.by) for one in rail.decisions] == [("allow", None), ("ask", "customer")]
-    assert [one.decision.effect for one in rail.called("pay") if one.decision] == ["ask"]
+    assert [(one.action, one.by) for one in rail.decisions] == [("allow", None), ("ask", "customer")]
+    assert [one.decision.action for one in rail.called("pay") if one.decision] == ["ask"]
 
 
 async def test_a_policy_of_the_test_counts_and_the_decision_names_its_rule() -> None:
@@ -69,7 +69,7 @@ async def test_a_policy_of_the_test_counts_and_the_decision_names_its_rule() -> 
     await executor.run(call("pay", '{"amount": 5}'), HERE)
 
     (decision,) = rail.decisions
-    assert (decision.effect, decision.reason) == ("deny", "closed")
+    assert (decision.action, decision.reason) == ("deny", "closed")
 
 
 async def test_calls_are_found_by_name_and_by_some_of_their_arguments() -> None:
@@ -149,10 +149,10 @@ def test_closing_ends_what_a_loop_that_stopped_left_behind() -> None:
         task = loop.create_task(executor.run(call("hangs"), HERE))
         while not rail.events:
             loop.run_until_complete(asyncio.sleep(0))
-        assert executor.running("s-1")
+        assert executor.running_calls("s-1")
         rail.close()
 
-        assert executor.running("s-1") == ()
+        assert executor.running_calls("s-1") == ()
         assert loop.run_until_complete(task).error.code == "cancelled"  # type: ignore[union-attr]
     finally:
         loop.close()
@@ -163,16 +163,16 @@ def test_closing_ends_what_runs_for_a_sync_caller() -> None:
     rail = Rail()
     executor = rail([balance, hangs])
     executor.run_sync(call("balance"), HERE)  # Its loop runs in a thread from now on.
-    task = executor.wait_for(_begun(executor))
+    task = executor.run_coroutine(_begun(executor))
     rail.close()
 
-    assert executor.running("s-1") == ()
+    assert executor.running_calls("s-1") == ()
     assert task.done()
 
 
 async def _begun(executor: Executor) -> "asyncio.Task[Any]":
     task = asyncio.ensure_future(executor.run(call("hangs", call_id="2"), HERE))
-    while not executor.running("s-1"):
+    while not executor.running_calls("s-1"):
         await asyncio.sleep(0)
     return task
 

@@ -7,13 +7,13 @@ import pytest
 
 from handrail import ToolCall, ToolResult, tool
 from handrail.errors import ProviderDownError, ProviderError, ProviderLimitError
-from handrail.providers import AssistantMessage, Reply, Request, TextPiece, ToolMessage, Usage, UserMessage
+from handrail.providers import AssistantMessage, ModelRequest, ModelResponse, TextDelta, ToolMessage, Usage, UserMessage
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import refusal, text, text_and_calls, tool_calls, truncated
 from handrail.testing.servers.script import Usage as ScriptedUsage
 
 HI = UserMessage(text="Hi.")
-ASKED = Request(messages=[HI])
+ASKED = ModelRequest(messages=[HI])
 
 
 def call(call_id: str) -> ToolCall:
@@ -28,16 +28,16 @@ def calling(*call_ids: str) -> AssistantMessage:
     return AssistantMessage(calls=tuple(map(call, call_ids)))
 
 
-async def pieces(provider: ScriptedProvider, request: Request = ASKED) -> list[Any]:
+async def pieces(provider: ScriptedProvider, request: ModelRequest = ASKED) -> list[Any]:
     return [piece async for piece in provider.stream(request)]
 
 
 async def test_a_text_is_said_word_by_word_and_then_as_a_whole() -> None:
     *words, reply = await pieces(ScriptedProvider(["Good  morning, Ann."]))
 
-    assert words == [TextPiece(text=one) for one in ("Good ", " ", "morning, ", "Ann.")]
-    assert reply == Reply(
-        text="Good  morning, Ann.", stop="end", usage=Usage(input=10, output=5), id="resp_1", model="model"
+    assert words == [TextDelta(text=one) for one in ("Good ", " ", "morning, ", "Ann.")]
+    assert reply == ModelResponse(
+        text="Good  morning, Ann.", finish_reason="stop", usage=Usage(input=10, output=5), id="resp_1", model="model"
     )
 
 
@@ -48,7 +48,7 @@ async def test_asking_gives_the_whole_of_what_a_stream_gives() -> None:
 async def test_an_empty_text_has_no_words() -> None:
     (reply,) = await pieces(ScriptedProvider([""]))
 
-    assert (reply.text, reply.stop) == ("", "end")
+    assert (reply.text, reply.finish_reason) == ("", "stop")
 
 
 async def test_calls_get_ids_of_their_own_and_the_id_of_their_response() -> None:
@@ -56,7 +56,7 @@ async def test_calls_get_ids_of_their_own_and_the_id_of_their_response() -> None
     await provider.ask(ASKED)
     reply = await provider.ask(ASKED)
 
-    assert reply.stop == "calls"
+    assert reply.finish_reason == "tool_calls"
     assert [(one.id, one.arguments_json, one.response_id) for one in reply.calls] == [
         ("call_2_1", '{"amount":5}', "resp_2"),
         ("mine", '{"amount":', "resp_2"),
@@ -73,13 +73,13 @@ async def test_words_and_calls_come_together() -> None:
 async def test_a_refusal_is_said_and_is_the_reason_to_stop() -> None:
     reply = await ScriptedProvider([refusal("I will not.")]).ask(ASKED)
 
-    assert (reply.text, reply.stop) == ("I will not.", "refusal")
+    assert (reply.text, reply.finish_reason) == ("I will not.", "refusal")
 
 
 async def test_a_call_that_the_limit_broke_off_cannot_be_parsed() -> None:
     reply = await ScriptedProvider([truncated("Well", ("pay", {"amount": 1}), ("pay", {"amount": 2}))]).ask(ASKED)
 
-    assert reply.stop == "length"
+    assert reply.finish_reason == "length"
     assert reply.calls[0].arguments_json == '{"amount":1}'
     with pytest.raises(ValueError, match=r"delimiter|Unterminated|Expecting|JSON|EOF|control"):
         json.loads(reply.calls[1].arguments_json)
@@ -92,7 +92,7 @@ async def test_usage_and_id_can_be_said() -> None:
 
 
 async def test_a_reply_is_given_as_it_is() -> None:
-    said = Reply(text="As is.", stop="other", id="x", model="mine")
+    said = ModelResponse(text="As is.", finish_reason="other", id="x", model="mine")
 
     assert await ScriptedProvider([said]).ask(ASKED) is said
 
@@ -113,7 +113,7 @@ async def test_a_cut_stream_says_so_many_words_and_breaks_off(words: int) -> Non
 
     async def hear() -> None:
         async for piece in provider.stream(ASKED):
-            assert isinstance(piece, TextPiece)
+            assert isinstance(piece, TextDelta)
             heard.append(piece.text)
 
     with pytest.raises(ProviderDownError, match="cut"):
@@ -137,7 +137,7 @@ async def test_requests_are_kept_as_they_came() -> None:
     def pay() -> None:
         """Pay."""
 
-    request = Request(messages=[HI], instructions="Be brief.", tools=[pay])
+    request = ModelRequest(messages=[HI], instructions="Be brief.", tools=[pay])
     provider = ScriptedProvider(["Hello."])
     await provider.ask(request)
 
@@ -186,7 +186,7 @@ WRONG = {
 
 @pytest.mark.parametrize("history", RIGHT.values(), ids=list(RIGHT))
 async def test_a_history_that_every_provider_takes_is_answered(history: list[Any]) -> None:
-    assert (await ScriptedProvider(["Hello."]).ask(Request(messages=history))).text == "Hello."
+    assert (await ScriptedProvider(["Hello."]).ask(ModelRequest(messages=history))).text == "Hello."
 
 
 @pytest.mark.parametrize(("history", "why"), WRONG.values(), ids=list(WRONG))
@@ -196,7 +196,7 @@ async def test_a_history_that_a_provider_would_refuse_is_refused_and_uses_up_not
     provider = ScriptedProvider(["Hello."])
 
     with pytest.raises(ProviderError, match=why) as caught:
-        await provider.ask(Request(messages=history))
+        await provider.ask(ModelRequest(messages=history))
     assert caught.value.code == "bad_request"
     assert provider.requests == []
     assert (await provider.ask(ASKED)).text == "Hello."

@@ -163,7 +163,7 @@ CORRUPT: dict[str, Any] = {
     "an unknown field of a tool": {"version": 1, "tools": [{**TAKE, "run": "rm"}]},
     "an error without words": {"version": 1, "tools": [{**TAKE, "error": 5}]},
     "an unknown control": {"version": 1, "tools": [{**TAKE, "control": {"mode": "root"}}]},
-    "a reply of another kind": {"version": 1, "models": [{**ASKED_TAKE, "reply": {"stop": "never"}}]},
+    "a reply of another kind": {"version": 1, "models": [{**ASKED_TAKE, "reply": {"finish_reason": "never"}}]},
     "an error of another kind": {
         "version": 1,
         "models": [{**ASKED_TAKE, "error": {"kind": "SystemExit", "message": "", "code": ""}}],

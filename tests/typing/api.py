@@ -159,7 +159,7 @@ def values_are_frozen_and_keyword_only(
     call.name = "other"  # E: reportAttributeAccessIssue
     result.output = 1  # E: reportAttributeAccessIssue
     context.turn = 2  # E: reportAttributeAccessIssue
-    decision.effect = "allow"  # E: reportAttributeAccessIssue
+    decision.action = "allow"  # E: reportAttributeAccessIssue
     pay.read_only = True  # E: reportAttributeAccessIssue
     ToolCall("call_1", "pay")  # E: reportCallIssue
     ToolContext("s-1")  # E: reportCallIssue
@@ -169,9 +169,9 @@ def values_are_frozen_and_keyword_only(
 def choices_are_closed(control: Control, decision: Decision) -> None:
     assert_type(control.mode, Literal["auto", "manual"] | None)
     assert_type(control.lifespan, Literal["response", "session"])
-    assert_type(decision.effect, Literal["allow", "ask", "deny"])
+    assert_type(decision.action, Literal["allow", "ask", "deny"])
     Control(mode="sometimes")  # E: reportArgumentType
-    Decision(effect="perhaps")  # E: reportArgumentType
+    Decision(action="perhaps")  # E: reportArgumentType
 
 
 def a_context_is_typed_by_its_dependencies(plain: ToolContext, bank: Bank) -> None:

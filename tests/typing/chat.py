@@ -4,8 +4,8 @@ from typing import assert_type
 
 from handrail import ChatSession, Executor, ToolContext
 from handrail.authorize.approvals import Approval
-from handrail.chat import Answer, Conversation, FileSessions
-from handrail.providers import Provider, Reply, Request, TextPiece, UserMessage
+from handrail.chat import Conversation, FileSessionStore, TurnResult
+from handrail.providers import ModelRequest, ModelResponse, Provider, TextDelta, UserMessage
 from handrail.providers.openai_chat import OpenAIChat
 from handrail.testing import ScriptedProvider
 
@@ -18,20 +18,20 @@ def providers_fit_the_protocol() -> None:
 
 
 async def a_reply_is_whole_or_comes_in_pieces(provider: Provider) -> None:
-    request = Request(messages=[UserMessage(text="Hi.")])
-    assert_type(await provider.ask(request), Reply)
+    request = ModelRequest(messages=[UserMessage(text="Hi.")])
+    assert_type(await provider.ask(request), ModelResponse)
     async for piece in provider.stream(request):
-        assert_type(piece, TextPiece | Reply)
+        assert_type(piece, TextDelta | ModelResponse)
     await provider.ask("Hi.")  # E: reportArgumentType
 
 
-async def a_conversation_answers(provider: Provider, rail: Executor, context: ToolContext[object]) -> None:
-    session = ChatSession(provider, rail, context=context, sessions=FileSessions("sessions"))
+async def a_conversation_answers(provider: Provider, executor: Executor, context: ToolContext[object]) -> None:
+    session = ChatSession(provider, executor, context=context, sessions=FileSessionStore("sessions"))
     answer = await session.send("Hi.")
-    assert_type(answer, Answer)
+    assert_type(answer, TurnResult)
     assert_type(answer.approvals, tuple[Approval, ...])
     assert_type(session.conversation, Conversation)
-    assert_type(session.send_sync("Hi."), Answer)
+    assert_type(session.send_sync("Hi."), TurnResult)
     answer.text = "other"  # E: reportAttributeAccessIssue
-    ChatSession(provider, rail, context)  # E: reportCallIssue
-    ChatSession(provider, rail)  # E: reportCallIssue
+    ChatSession(provider, executor, context)  # E: reportCallIssue
+    ChatSession(provider, executor)  # E: reportCallIssue

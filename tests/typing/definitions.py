@@ -37,17 +37,17 @@ def a_request_takes_them_as_they_are(registry: ToolRegistry, results: list[ToolR
         max_tokens=1,
         messages=[{"role": "user", "content": "Hi."}, *anthropic.results(results)],
         tools=definitions,
-        tool_choice=anthropic.choice(tool="pay", definitions=definitions),
+        tool_choice=anthropic.tool_choice(tool="pay", definitions=definitions),
     )
     flat = openai_responses.tools(registry)
     messages: ResponseInputParam = [{"role": "user", "content": "Hi."}]
     messages += openai_responses.results(results)
     response = OpenAI().responses.create(
-        model="m", input=messages, tools=flat, tool_choice=openai_responses.choice("required")
+        model="m", input=messages, tools=flat, tool_choice=openai_responses.tool_choice("required")
     )
     wrapped = openai_chat.tools(registry)
     completion = OpenAI().chat.completions.create(
-        model="m", messages=openai_chat.results(results), tools=wrapped, tool_choice=openai_chat.choice("none")
+        model="m", messages=openai_chat.results(results), tools=wrapped, tool_choice=openai_chat.tool_choice("none")
     )
     return [
         *anthropic.calls(message, definitions),

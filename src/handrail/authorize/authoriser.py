@@ -97,12 +97,12 @@ class Authoriser:
     ) -> Granted:
         """Let the call run, or raise `Refusal`."""
         decision = await self._decision(tool, plan, arguments, context)
-        if again is not None and decision.effect != "deny":
+        if again is not None and decision.action != "deny":
             decision = _asked_again(decision, again)
-        if decision.effect == "allow":
+        if decision.action == "allow":
             return Granted(decision=decision)
         observed = self.observes(tool)
-        if decision.effect == "deny" or observed:
+        if decision.action == "deny" or observed:
             self._say(call, decision, context, observed=observed)
             if observed:
                 return Granted(decision=decision)
@@ -116,7 +116,7 @@ class Authoriser:
     ) -> Decision:
         objection = await _objection(tool, arguments, context)
         if objection is not None:
-            return Decision(effect="deny", rule="permission_check", source=tool.name, reason=objection)
+            return Decision(action="deny", rule="permission_check", source=tool.name, reason=objection)
         return plan.decide(context, arguments)
 
     async def still_allowed(
@@ -130,12 +130,12 @@ class Authoriser:
     ) -> None:
         """Raise `Refusal` if the arguments that an approver wants instead are not this person's to allow."""
         decision = await self._decision(tool, plan, arguments, context)
-        if decision.effect == "ask" and decision.by not in (None, by):
+        if decision.action == "ask" and decision.by not in (None, by):
             reason = f"with the arguments that the {by} wants instead, the {decision.by} has to agree"
             decision = Decision(
-                effect="deny", by=decision.by, rule=decision.rule, source=decision.source, reason=reason
+                action="deny", by=decision.by, rule=decision.rule, source=decision.source, reason=reason
             )
-        if decision.effect == "deny":
+        if decision.action == "deny":
             raise Refusal(_refused(tool, decision), decision)
 
     def _name(self, tool: Tool[..., Any], decision: Decision) -> None:
@@ -174,7 +174,7 @@ class Authoriser:
         known = await self.approvals.ask(asked)
         if known.state == "denied":
             denied = Decision(
-                effect="deny", by=known.by, rule=decision.rule, source=decision.source, reason=_said_no(known)
+                action="deny", by=known.by, rule=decision.rule, source=decision.source, reason=_said_no(known)
             )
             self._say(call, denied, context)
             raise Refusal(_refused(tool, denied), denied)
@@ -233,11 +233,11 @@ async def _objection(
 
 def _asked_again(decision: Decision, again: Again) -> Decision:
     """A decision about an effect that was wanted before: whoever is asked is told so."""
-    if decision.effect == "allow" or decision.source == DEFAULT:
+    if decision.action == "allow" or decision.source == DEFAULT:
         by = decision.by or "customer"
-        return Decision(effect="ask", by=by, rule="at most once", source="ledger", reason=again.question)
+        return Decision(action="ask", by=by, rule="at most once", source="ledger", reason=again.question)
     reason = f"{decision.reason}; {again.question}" if decision.reason else again.question
-    return Decision(effect="ask", by=decision.by, rule=decision.rule, source=decision.source, reason=reason)
+    return Decision(action="ask", by=decision.by, rule=decision.rule, source=decision.source, reason=reason)
 
 
 def _refused(tool: Tool[..., Any], decision: Decision) -> ToolResult:

@@ -86,7 +86,7 @@ class RateLimits:
                 one.most = max(10_000, 2 * len(one.times))
 
 
-class Breaker(Struct, frozen=True, kw_only=True):
+class CircuitBreaker(Struct, frozen=True, kw_only=True):
     """After so many failures in a row a tool rests for so many seconds; then one call tries."""
 
     failures: int = 5
@@ -113,7 +113,7 @@ class Breakers:
     """One circuit breaker per tool."""
 
     def __init__(
-        self, settings: Breaker, *, changed: Callable[[str, BreakerState], None], clock: Clock = time.monotonic
+        self, settings: CircuitBreaker, *, changed: Callable[[str, BreakerState], None], clock: Clock = time.monotonic
     ) -> None:
         self._settings = settings
         self._changed = changed

@@ -12,16 +12,16 @@ from handrail.core.tool import Tool
 from handrail.core.values import Decision
 from handrail.errors import ConfigError
 
-Effect = Literal["allow", "ask", "deny"]
+Action = Literal["allow", "ask", "deny"]
 By = Literal["customer", "operator"]
 
-_ORDER: Final[tuple[Effect, ...]] = ("deny", "ask", "allow")
+_ORDER: Final[tuple[Action, ...]] = ("deny", "ask", "allow")
 
 
 class Rule(Struct, frozen=True, kw_only=True):
     """One line of a policy. Write it with `Rule.allow`, `Rule.ask` or `Rule.deny`."""
 
-    effect: Effect
+    action: Action
     tools: tuple[str, ...]
     """Selectors: names, globs, sources, tags. None of them means every tool for which the rest of the rule holds."""
     by: By | None = None
@@ -38,22 +38,22 @@ class Rule(Struct, frozen=True, kw_only=True):
     @classmethod
     def allow(cls, *tools: str, **options: Any) -> Self:
         """Let these tools run."""
-        return cls(effect="allow", tools=tools, **options)
+        return cls(action="allow", tools=tools, **options)
 
     @classmethod
     def ask(cls, *tools: str, by: By, **options: Any) -> Self:
         """Ask the customer in the conversation, or an operator, before these tools run."""
-        return cls(effect="ask", tools=tools, by=by, **options)
+        return cls(action="ask", tools=tools, by=by, **options)
 
     @classmethod
     def deny(cls, *tools: str, **options: Any) -> Self:
         """Never let these tools run."""
-        return cls(effect="deny", tools=tools, **options)
+        return cls(action="deny", tools=tools, **options)
 
     def __post_init__(self) -> None:
-        if self.effect not in _ORDER:
-            raise ConfigError(f"A rule allows, asks or denies; it cannot {self.effect!r}.")
-        if (self.effect == "ask") != (self.by is not None) or self.by not in (None, "customer", "operator"):
+        if self.action not in _ORDER:
+            raise ConfigError(f"A rule allows, asks or denies; it cannot {self.action!r}.")
+        if (self.action == "ask") != (self.by is not None) or self.by not in (None, "customer", "operator"):
             raise ConfigError(f"A rule that asks says whom: by='customer' or by='operator', not by={self.by!r}.")
         # A rule of a wrong kind would hold for nothing, and a rule that denies would deny nothing.
         if self.read_only is not None and type(self.read_only) is not bool:
@@ -71,7 +71,7 @@ class Rule(Struct, frozen=True, kw_only=True):
             value = getattr(self, field)
             if value is not None:
                 parts.append(f"{field}={value!r}")
-        return self.name or f"{self.effect}({', '.join(parts)})"
+        return self.name or f"{self.action}({', '.join(parts)})"
 
 
 class _Compiled:
@@ -84,7 +84,7 @@ class _Compiled:
         self.applies_to: Selector = any_of(rule.tools) if rule.tools else lambda tool: True
         self.condition = Condition(rule.where) if rule.where is not None else None
         self.constant = self.condition is None and rule.tenant is None and rule.agent is None
-        self.decision = Decision(effect=rule.effect, by=rule.by, rule=str(rule), source=rule.source, reason=rule.reason)
+        self.decision = Decision(action=rule.action, by=rule.by, rule=str(rule), source=rule.source, reason=rule.reason)
 
     def selects(self, tool: Tool[..., Any]) -> bool:
         wanted = self.rule.read_only
@@ -99,16 +99,16 @@ class _Compiled:
         if rule.agent is not None and rule.agent != context.agent_id:
             return False
         # In doubt a restriction holds, and a permission does not.
-        in_doubt = rule.effect != "allow"
+        in_doubt = rule.action != "allow"
         return self.condition is None or self.condition.holds(arguments(), in_doubt=in_doubt, expected=expected)
 
 
 DEFAULT: Final = "default"
 """The source of what is decided where no rule holds."""
 
-READ_ONLY: Final = Decision(effect="allow", rule=DEFAULT, source=DEFAULT, reason="the tool is read-only")
+READ_ONLY: Final = Decision(action="allow", rule=DEFAULT, source=DEFAULT, reason="the tool is read-only")
 UNDECLARED: Final = Decision(
-    effect="ask",
+    action="ask",
     by="customer",
     rule=DEFAULT,
     source=DEFAULT,
@@ -131,7 +131,7 @@ class Policy:
             if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigError(f"A policy is a list of rules, not {cast(object, rule)!r}.")
         compiled = [_Compiled(rule) for rule in self.rules]
-        self._compiled = sorted(compiled, key=lambda one: _ORDER.index(one.rule.effect))
+        self._compiled = sorted(compiled, key=lambda one: _ORDER.index(one.rule.action))
 
     def plan(self, tool: Tool[..., Any]) -> "Plan":
         """What this policy says of one tool, worked out once."""

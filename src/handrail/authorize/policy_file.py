@@ -92,7 +92,7 @@ class _Reader:
         line = node.start_mark.line + 1
         try:
             rule = Rule(
-                effect=cast(Any, effects[0]),
+                action=cast(Any, effects[0]),
                 tools=tools,
                 source=f"{self._source}:{line}",
                 **options,

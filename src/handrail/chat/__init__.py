@@ -1,21 +1,21 @@
 """One conversation: history, approvals, interruption, saving; a turn has two forms, plain and guided."""
 
 from handrail.chat.conversation import Conversation
-from handrail.chat.plain import PlainTurn
-from handrail.chat.saving import FileSessions, Sessions
+from handrail.chat.plain import PlainStrategy
+from handrail.chat.saving import FileSessionStore, SessionStore
 from handrail.chat.session import ChatSession
-from handrail.chat.talk import Answer, ChatEvent, Ended, Talk, Turn, TurnBudget
+from handrail.chat.talk import Budget, ChatEvent, StopReason, TurnResult, TurnState, TurnStrategy
 
 __all__ = [
-    "Answer",
+    "Budget",
     "ChatEvent",
     "ChatSession",
     "Conversation",
-    "Ended",
-    "FileSessions",
-    "PlainTurn",
-    "Sessions",
-    "Talk",
-    "Turn",
-    "TurnBudget",
+    "FileSessionStore",
+    "PlainStrategy",
+    "SessionStore",
+    "StopReason",
+    "TurnResult",
+    "TurnState",
+    "TurnStrategy",
 ]

@@ -24,8 +24,8 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     turn: int = 0
     messages: tuple[Message, ...] = ()
     answered: tuple[ToolResult, ...] = ()
-    """Answers to some calls of the last message, while others still wait: for a person, or for a process that died."""
-    handed_over: bool = False
+    """Results to some calls of the last message, while others still wait: for a person, or for a process that died."""
+    handed_off: bool = False
     """Whether a person has taken over, and the agent is silent."""
     usage: Usage = Usage()
     """Of all turns."""

@@ -3,23 +3,23 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from handrail.chat.talk import ChatEvent, Talk
+from handrail.chat.talk import ChatEvent, TurnState
 
 
-class PlainTurn:
+class PlainStrategy:
     """The model sees every tool, and decides alone what it calls."""
 
-    async def play(self, talk: Talk) -> AsyncGenerator[ChatEvent]:
+    async def run(self, state: TurnState) -> AsyncGenerator[ChatEvent]:
         """Bring the conversation to where the next word is the person's."""
         while True:
-            if talk.conversation.unanswered:
-                async with aclosing(talk.answer()) as events:
+            if state.conversation.unanswered:
+                async with aclosing(state.answer()) as events:
                     async for event in events:
                         yield event
-            if not talk.goes_on():
+            if not state.goes_on():
                 return
-            async with aclosing(talk.ask()) as pieces:
+            async with aclosing(state.ask()) as pieces:
                 async for piece in pieces:
                     yield piece
-            if talk.reply is None or not talk.reply.calls:
+            if state.reply is None or not state.reply.calls:
                 return

@@ -12,7 +12,7 @@ from handrail.chat.conversation import Conversation, decoded, encoded
 from handrail.errors import StoreError
 
 
-class Sessions(Protocol):
+class SessionStore(Protocol):
     """Where conversations are kept."""
 
     async def save(self, conversation: Conversation) -> None:
@@ -35,7 +35,7 @@ def overtaken(session_id: str) -> StoreError:
     )
 
 
-class FileSessions:
+class FileSessionStore:
     """Conversations as JSON files in a directory, readable by their owner only.
 
     One process at a time: two that go on with one conversation are told apart by its revision, but not in the same

@@ -9,9 +9,9 @@ from msgspec import structs
 
 from handrail.authorize.approvals import Approval
 from handrail.chat.conversation import Conversation
-from handrail.chat.plain import PlainTurn
-from handrail.chat.saving import Sessions
-from handrail.chat.talk import Answer, ChatEvent, Talk, Turn, TurnBudget
+from handrail.chat.plain import PlainStrategy
+from handrail.chat.saving import SessionStore
+from handrail.chat.talk import Budget, ChatEvent, TurnResult, TurnState, TurnStrategy
 from handrail.core.context import ToolContext
 from handrail.core.text import encodable
 from handrail.errors import ApprovalError, ConfigError
@@ -34,19 +34,19 @@ class ChatSession:
         *,
         context: ToolContext[Any],
         instructions: str = "",
-        budget: TurnBudget | None = None,
-        turn: Turn | None = None,
-        sessions: Sessions | None = None,
+        budget: Budget | None = None,
+        strategy: TurnStrategy | None = None,
+        sessions: SessionStore | None = None,
         conversation: Conversation | None = None,
     ) -> None:
         self.provider = provider
         self.executor = executor
         self.instructions = instructions
-        self._budget = budget or TurnBudget()
-        self._turn = turn or PlainTurn()
+        self._budget = budget or Budget()
+        self._strategy = strategy or PlainStrategy()
         self._sessions = sessions
         self._context = context
-        self._talk: Talk | None = None
+        self._state: TurnState | None = None
         self._conversation = conversation or Conversation(
             session_id=context.session_id,
             tenant_id=context.tenant_id,
@@ -60,7 +60,13 @@ class ChatSession:
 
     @classmethod
     async def load(
-        cls, provider: Provider, executor: Executor, *, context: ToolContext[Any], sessions: Sessions, **options: Any
+        cls,
+        provider: Provider,
+        executor: Executor,
+        *,
+        context: ToolContext[Any],
+        sessions: SessionStore,
+        **options: Any,
     ) -> Self:
         """Go on with a conversation that was saved; a new one, if there is none under this id.
 
@@ -70,82 +76,82 @@ class ChatSession:
         session = cls(provider, executor, context=context, sessions=sessions, conversation=found, **options)
         then = structs.replace(context, turn=session.conversation.turn)
         for call in session.conversation.unanswered:  # Where approvals are not kept, the questions are asked anew.
-            await executor.question(call, then)
+            await executor.request_approval(call, then)
         return session
 
     @property
     def conversation(self) -> Conversation:
         """All that was said, as data."""
-        return self._talk.conversation if self._talk is not None else self._conversation
+        return self._state.conversation if self._state is not None else self._conversation
 
     @property
     def busy(self) -> bool:
         """Whether a turn is being played."""
-        return self._talk is not None
+        return self._state is not None
 
     # Turns.
 
-    async def send(self, text: str) -> Answer:
+    async def send(self, text: str) -> TurnResult:
         """Say something, and wait for the end of the turn."""
         return await _last(self.stream(text))
 
-    async def go_on(self) -> Answer:
+    async def resume(self) -> TurnResult:
         """Go on with a turn that stopped: somebody has decided, a provider failed, a budget ran out."""
-        return await _last(self.stream_on())
+        return await _last(self.resume_stream())
 
-    def send_sync(self, text: str) -> Answer:
+    def send_sync(self, text: str) -> TurnResult:
         """`send` for a caller that has no event loop."""
-        return self.executor.wait_for(self.send(text))
+        return self.executor.run_coroutine(self.send(text))
 
-    def go_on_sync(self) -> Answer:
-        """`go_on` for a caller that has no event loop."""
-        return self.executor.wait_for(self.go_on())
+    def resume_sync(self) -> TurnResult:
+        """`resume()` for a caller that has no event loop."""
+        return self.executor.run_coroutine(self.resume())
 
     async def stream(self, text: str) -> AsyncGenerator[ChatEvent]:
         """Say something, and hear the turn as it happens: words, calls, progress, questions, results; last, an
-        `Answer`."""
-        talk = self._begin()
+        `TurnResult`."""
+        state = self._begin()
         try:
-            if talk.conversation.unanswered:
+            if state.conversation.unanswered:
                 # What was decided meanwhile is done now; what is still open stays undone, and the model is told so.
-                async with aclosing(talk.answer()) as events:
+                async with aclosing(state.answer()) as events:
                     async for event in events:
                         yield event
-                await talk.close_questions()
-            await talk.change(talk.conversation.with_messages(UserMessage(text=encodable(text))))
-            async with aclosing(self._played(talk)) as events:
+                await state.close_questions()
+            await state.change(state.conversation.with_messages(UserMessage(text=encodable(text))))
+            async with aclosing(self._played(state)) as events:
                 async for event in events:
                     yield event
         finally:
-            self._end(talk)
+            self._end(state)
 
-    async def stream_on(self) -> AsyncGenerator[ChatEvent]:
-        """`go_on`, as it happens."""
-        talk = self._begin()
+    async def resume_stream(self) -> AsyncGenerator[ChatEvent]:
+        """`resume()`, as it happens."""
+        state = self._begin()
         try:
-            if not talk.conversation.unanswered and _is_at_rest(talk.conversation):
+            if not state.conversation.unanswered and _is_at_rest(state.conversation):
                 raise ConfigError("There is nothing to go on with: send() something.")
-            async with aclosing(self._played(talk)) as events:
+            async with aclosing(self._played(state)) as events:
                 async for event in events:
                     yield event
         finally:
-            self._end(talk)
+            self._end(state)
 
-    async def _played(self, talk: Talk) -> AsyncGenerator[ChatEvent]:
-        if talk.conversation.handed_over:
-            talk.ended = "handed_over"
+    async def _played(self, state: TurnState) -> AsyncGenerator[ChatEvent]:
+        if state.conversation.handed_off:
+            state.stop_reason = "handed_off"
         else:
-            async with aclosing(self._turn.play(talk)) as events:
+            async with aclosing(self._strategy.run(state)) as events:
                 async for event in events:
                     yield event
-        await talk.forget_brief()
-        yield talk.finished()
+        await state.forget_brief()
+        yield state.finished()
 
-    def _begin(self) -> Talk:
-        if self._talk is not None:
+    def _begin(self) -> TurnState:
+        if self._state is not None:
             raise ConfigError("This conversation is in the middle of a turn: wait for its end, or interrupt() it.")
         turn = self._conversation.turn + 1
-        self._talk = Talk(
+        self._state = TurnState(
             structs.replace(self._conversation, turn=turn),
             provider=self.provider,
             executor=self.executor,
@@ -154,16 +160,16 @@ class ChatSession:
             budget=self._budget,
             save=self._saved,
         )
-        return self._talk
+        return self._state
 
-    def _end(self, talk: Talk) -> None:
-        self._conversation = talk.conversation
-        self._talk = None
+    def _end(self, state: TurnState) -> None:
+        self._conversation = state.conversation
+        self._state = None
 
     def interrupt(self) -> None:
         """Stop the turn that is being played: the model's words end here, and each call as its tool wants it."""
-        if self._talk is not None:
-            self._talk.interrupt()
+        if self._state is not None:
+            self._state.interrupt()
 
     # Approvals of the person in the conversation.
 
@@ -192,35 +198,35 @@ class ChatSession:
     # A person instead of the agent.
 
     @property
-    def handed_over(self) -> bool:
+    def handed_off(self) -> bool:
         """Whether a person has taken over: what is sent is kept, and the model is not asked."""
-        return self.conversation.handed_over
+        return self.conversation.handed_off
 
-    def say(self, text: str) -> None:
+    def reply_as_operator(self, text: str) -> None:
         """What the person who has taken over says in the agent's place."""
         self._change(self._conversation.with_messages(AssistantMessage(text=encodable(text))))
 
     def hand_back(self) -> None:
         """The agent talks again."""
-        self._change(structs.replace(self._conversation, handed_over=False))
+        self._change(structs.replace(self._conversation, handed_off=False))
 
     def _change(self, conversation: Conversation) -> None:
-        if self._talk is not None:
+        if self._state is not None:
             raise ConfigError("This conversation is in the middle of a turn: wait for its end.")
         self._conversation = conversation
 
     # Saving.
 
-    async def save(self, sessions: Sessions | None = None) -> None:
+    async def save(self, sessions: SessionStore | None = None) -> None:
         """Save the conversation now, and from now on by itself during every turn; here, if a place is named."""
         if sessions is not None and self._sessions is not sessions:
             self._change(structs.replace(self._conversation, revision=0))
             self._sessions = sessions
         if self._sessions is None:
             raise ConfigError(
-                "This conversation has nowhere to be saved: ChatSession(…, sessions=FileSessions('dir'))."
+                "This conversation has nowhere to be saved: ChatSession(…, sessions=FileSessionStore('dir'))."
             )
-        if self._talk is None:
+        if self._state is None:
             self._conversation = await self._saved(self._conversation)
 
     async def _saved(self, conversation: Conversation) -> Conversation:
@@ -232,16 +238,16 @@ class ChatSession:
             await asyncio.shield(saving)
         except asyncio.CancelledError:
             await asyncio.wait([saving])  # Half saved is not a state: the revision here is the one that is there.
-            if not saving.cancelled() and saving.exception() is None and self._talk is not None:
-                self._talk.conversation = after
+            if not saving.cancelled() and saving.exception() is None and self._state is not None:
+                self._state.conversation = after
             raise
         return after
 
 
-async def _last(events: AsyncGenerator[ChatEvent]) -> Answer:
+async def _last(events: AsyncGenerator[ChatEvent]) -> TurnResult:
     async with aclosing(events) as every:
         async for event in every:
-            if isinstance(event, Answer):
+            if isinstance(event, TurnResult):
                 return event
     raise AssertionError("a turn ended without an answer")
 

@@ -17,54 +17,59 @@ from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, 
 from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
-from handrail.errors import BadAnswerError, ConfigError
+from handrail.errors import BadAnswerError
 from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget, not_run
 from handrail.formats.incoming import unfinished
 from handrail.providers.messages import AssistantMessage, ToolMessage, shown
-from handrail.providers.provider import Choice, Provider, Reply, Request, Stop, TextPiece, Usage
+from handrail.providers.provider import (
+    FinishReason,
+    ModelRequest,
+    ModelResponse,
+    Provider,
+    TextDelta,
+    ToolChoice,
+    Usage,
+)
 
-Ended = Literal["done", "approval", "interrupted", "handed_over", "steps", "calls", "seconds", "tokens"]
+StopReason = Literal[
+    "completed",
+    "approval_required",
+    "interrupted",
+    "handed_off",
+    "max_steps",
+    "max_calls",
+    "timeout",
+    "token_budget",
+]
 """How a turn ended: the model had no more to say; somebody has to agree first; somebody interrupted; a person took
 over; or a budget ran out. In each case every call in the history has its answer, but for those that wait for an
 approval."""
 
 
-class TurnBudget(Budget, frozen=True, kw_only=True):
-    """What a turn may spend."""
-
-    tokens: int | None = None
-    """Of the model, read and written; after which nothing new is begun."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tokens is not None and self.tokens < 1:
-            raise ConfigError("A budget has at least 1 token.")
-
-
-class Answer(Struct, frozen=True, kw_only=True):
+class TurnResult(Struct, frozen=True, kw_only=True):
     """How a turn ended."""
 
     text: str = ""
     """The model's last words in this turn."""
-    ended: Ended = "done"
-    stop: Stop = "end"
+    stop_reason: StopReason = "completed"
+    finish_reason: FinishReason = "stop"
     """Why the model stopped; `length` and `refusal` are worth telling the person."""
     results: tuple[ToolResult, ...] = ()
     """Of every call of this turn, in the order in which they were answered."""
     approvals: tuple[Approval, ...] = ()
-    """The questions that are open: `session.approve(token)` or `session.deny(token)`, then `session.go_on()`."""
+    """The questions that are open: `session.approve(token)` or `session.deny(token)`, then `session.resume()`."""
     usage: Usage = Usage()
 
 
-ChatEvent: TypeAlias = TextPiece | CallStarted | Progress | CallFinished | CallIgnored | Approval | Answer
-"""What a streamed turn yields; an `Answer` comes last, and once."""
+ChatEvent: TypeAlias = TextDelta | CallStarted | Progress | CallFinished | CallIgnored | Approval | TurnResult
+"""What a streamed turn yields; an `TurnResult` comes last, and once."""
 
 
-class Turn(Protocol):
+class TurnStrategy(Protocol):
     """A way to play one turn."""
 
-    def play(self, talk: "Talk") -> AsyncGenerator[ChatEvent]:
+    def run(self, state: "TurnState") -> AsyncGenerator[ChatEvent]:
         """Bring the conversation to where the next word is the person's."""
         ...
 
@@ -76,7 +81,7 @@ class _Over:
     """Nothing more comes through a queue."""
 
 
-class Talk:
+class TurnState:
     """One turn in the making: it asks the model, has its calls answered, keeps the history whole, and counts."""
 
     def __init__(
@@ -87,7 +92,7 @@ class Talk:
         executor: Executor,
         context: ToolContext[Any],
         instructions: str,
-        budget: TurnBudget,
+        budget: Budget,
         save: Callable[[Conversation], Awaitable[Conversation]],
     ) -> None:
         self.conversation = conversation
@@ -96,9 +101,9 @@ class Talk:
         self.context = context
         self.instructions = instructions
         self.budget = budget
-        self.ended: Ended | None = None
+        self.stop_reason: StopReason | None = None
         """Set when nothing more is to be begun."""
-        self.reply: Reply | None = None
+        self.reply: ModelResponse | None = None
         """The last one of this turn."""
         self._said = ""
         self._results: list[ToolResult] = []
@@ -106,7 +111,7 @@ class Talk:
         self._brief: set[str] = set()
         self._usage = Usage()
         self._steps = 0
-        self._ends = time.monotonic() + budget.seconds
+        self._ends = time.monotonic() + budget.timeout
         self._save = save
         self._interrupted = False
         self._asking: asyncio.Task[Any] | None = None
@@ -119,63 +124,63 @@ class Talk:
 
     def goes_on(self) -> bool:
         """Whether something new may be begun."""
-        if self.ended is not None:
+        if self.stop_reason is not None:
             return False
         spent = self._usage.input + self._usage.output
         if self._interrupted:
-            self.ended = "interrupted"
-        elif self._steps >= self.budget.steps:
-            self.ended = "steps"
+            self.stop_reason = "interrupted"
+        elif self._steps >= self.budget.max_steps:
+            self.stop_reason = "max_steps"
         elif time.monotonic() >= self._ends:
-            self.ended = "seconds"
-        elif self.budget.tokens is not None and spent >= self.budget.tokens:
-            self.ended = "tokens"
-        return self.ended is None
+            self.stop_reason = "timeout"
+        elif self.budget.max_tokens is not None and spent >= self.budget.max_tokens:
+            self.stop_reason = "token_budget"
+        return self.stop_reason is None
 
     async def ask(
         self,
         *,
         instructions: str | None = None,
         tools: Sequence[Tool[..., Any]] | None = None,
-        choice: Choice | None = None,
-    ) -> AsyncGenerator[TextPiece]:
+        tool_choice: ToolChoice | None = None,
+    ) -> AsyncGenerator[TextDelta]:
         """Ask the model: its words as they come. What it said is in the history, and in `reply`, at the end."""
         self._steps += 1
         self.reply, self._said = None, ""
-        request = Request(
+        request = ModelRequest(
             messages=self.conversation.messages,
             instructions=self.instructions if instructions is None else instructions,
             tools=tuple(self.executor.registry) if tools is None else tools,
-            choice=choice or Choice(),
+            tool_choice=tool_choice or ToolChoice(),
         )
         queue: asyncio.Queue[Any] = asyncio.Queue()
         pump = self._pump(request, queue)
         async with aclosing(self._feed(pump, queue, interruptible=True)) as pieces:
             async for piece in pieces:
-                if isinstance(piece, TextPiece):
-                    words = TextPiece(text=encodable(piece.text))
+                if isinstance(piece, TextDelta):
+                    words = TextDelta(text=encodable(piece.text))
                     self._said += words.text
                     yield words
                 else:
-                    self.reply = self._fresh(cast(Reply, piece))
+                    self.reply = self._fresh(cast(ModelResponse, piece))
         if self.reply is not None:
             self._said = self.reply.text
             self._usage += self.reply.usage
             usage = self.conversation.usage + self.reply.usage
             said = self.reply.message()
         elif self._interrupted:
-            self.ended = "interrupted"
+            self.stop_reason = "interrupted"
             usage, said = self.conversation.usage, AssistantMessage(text=self._said)
         else:
             raise BadAnswerError(f"{self.provider.name} ended its stream without a reply.")
         after = structs.replace(self.conversation, usage=usage)
         await self.change(after.with_messages(said) if said.text or said.calls or said.native else after)
 
-    async def _pump(self, request: Request, queue: asyncio.Queue[Any]) -> None:
+    async def _pump(self, request: ModelRequest, queue: asyncio.Queue[Any]) -> None:
         async for piece in self.provider.stream(request):
             queue.put_nowait(piece)
 
-    def _fresh(self, reply: Reply) -> Reply:
+    def _fresh(self, reply: ModelResponse) -> ModelResponse:
         """The reply with ids that no other call of this conversation has, and with an id of its own.
 
         Some servers count their calls anew in every response: an id that comes back would be taken for the same call,
@@ -205,12 +210,12 @@ class Talk:
         """Have the calls answered that have no answer yet; what happens to them, as it happens."""
         calls = self.conversation.unanswered
         late = time.monotonic() >= self._ends or self._interrupted
-        room = 0 if late else max(self.budget.calls - len(self._results), 0)
+        room = 0 if late else max(self.budget.max_calls - len(self._results), 0)
         results = [not_run(call) for call in calls[room:]]
         if run := calls[:room]:
             self._response_id = run[0].response_id or ""
             queue: asyncio.Queue[Any] = asyncio.Queue()
-            with self.executor.hearing(self.context.session_id, _into(queue)):
+            with self.executor.subscribe(self.context.session_id, _into(queue)):
                 async with aclosing(self._feed(self.executor.run_all(run, self.context), queue)) as events:
                     async for event in events:
                         if isinstance(event, list):
@@ -225,24 +230,24 @@ class Talk:
         if waiting:
             every = await self.executor.approvals.pending(session_id=self.context.session_id)
             self._approvals = [one for one in every if one.token in waiting]
-            self.ended = "approval"
+            self.stop_reason = "approval_required"
             for approval in self._approvals:
                 yield approval
         elif room < len(calls) and not late:
-            self.ended = "calls"
+            self.stop_reason = "max_calls"
 
     async def _take(self, results: Sequence[ToolResult], waiting: set[str]) -> None:
         """Put what is answered into the history; what waits for somebody stays open."""
         after = self.conversation.with_answers(shown(one) for one in results if not (waiting and _waits(one)))
         if any(one.control is not None and one.control.mode == "manual" for one in results):
-            after = structs.replace(after, handed_over=True)
-            self.ended = "handed_over"
+            after = structs.replace(after, handed_off=True)
+            self.stop_reason = "handed_off"
         await self.change(after)
 
     async def close_questions(self) -> None:
         """Answer the calls that still wait for somebody as what they are, so that the conversation can go on."""
         open_ones = [one for one in self._results if _waits(one)]
-        self.ended, self._approvals = None, []
+        self.stop_reason, self._approvals = None, []
         await self._take(open_ones, set())
 
     async def forget_brief(self) -> None:
@@ -289,13 +294,15 @@ class Talk:
             if not task.cancelled():
                 task.exception()  # Whoever stopped reading does not want it any more; asyncio would warn.
 
-    def finished(self) -> Answer:
+    def finished(self) -> TurnResult:
         """How the turn ended."""
-        return Answer(
+        return TurnResult(
             text=self._said,
-            ended=self.ended or "done",
-            stop=self.reply.stop if self.reply is not None else "end",
-            results=tuple(one for one in self._results if not (_waits(one) and self.ended == "approval")),
+            stop_reason=self.stop_reason or "completed",
+            finish_reason=self.reply.finish_reason if self.reply is not None else "stop",
+            results=tuple(
+                one for one in self._results if not (_waits(one) and self.stop_reason == "approval_required")
+            ),
             approvals=tuple(self._approvals),
             usage=self._usage,
         )

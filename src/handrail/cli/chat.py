@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from handrail.authorize.approvals import Approval
-from handrail.chat import Answer, ChatEvent, ChatSession, FileSessions
+from handrail.chat import ChatEvent, ChatSession, FileSessionStore, TurnResult
 from handrail.cli import model
 from handrail.cli.choose import choose
 from handrail.cli.desk import Desk, load_desk
@@ -123,10 +123,10 @@ class Conversation:
         }
 
     async def hold(self) -> int:
-        """Talk until the person leaves."""
+        """TurnState until the person leaves."""
         rail = Executor(self._desk.tools, policy=self._desk.policy, listeners=[self._events.append])
         self._context = ToolContext(session_id=self._name, customer_id="you", deps=self._desk.make_deps())
-        self._sessions = FileSessions(sessions_directory(os.environ))
+        self._sessions = FileSessionStore(sessions_directory(os.environ))
         options: dict[str, Any] = {"context": self._context, "instructions": self._desk.instructions}
         if self._saved_as:
             self._session = await ChatSession.load(self._provider, rail, sessions=self._sessions, **options)
@@ -136,7 +136,7 @@ class Conversation:
         async with rail:
             if self._session.conversation.unanswered:
                 self._screen.tell("This conversation stopped in the middle of a turn; it goes on now.")
-                await self._play(self._session.stream_on)
+                await self._play(self._session.resume_stream)
             while (line := await self._line("you")) is not None:
                 if line.strip() and not await self._typed(line.strip()):
                     break
@@ -151,7 +151,7 @@ class Conversation:
         elif line == "/quit":
             return False
         elif line == "/again":
-            await self._play(self._session.stream_on)
+            await self._play(self._session.resume_stream)
         elif (command := self._commands.get(line.split()[0])) is not None:
             done = command()
             if asyncio.iscoroutine(done):
@@ -164,19 +164,19 @@ class Conversation:
         """One turn, with the questions in it, until the next word is the person's."""
         stream: Callable[[], AsyncGenerator[ChatEvent]] | None = begin
         while stream is not None:
-            answer: Answer | None = None
+            answer: TurnResult | None = None
             try:
                 with _interruptible(self._session):
                     async with aclosing(stream()) as events:
                         async for event in events:
                             self._screen.hear(event)
-                            answer = event if isinstance(event, Answer) else None
+                            answer = event if isinstance(event, TurnResult) else None
             except HandrailError as error:
                 self._screen.tell(f"{error}\n/again tries it again.", "red")
             stream = None
             if answer is not None and answer.approvals:
                 decided = [await self._decide(one) for one in answer.approvals]
-                stream = self._session.stream_on if all(decided) else None
+                stream = self._session.resume_stream if all(decided) else None
 
     async def _decide(self, approval: Approval) -> bool:
         """Ask the person; whether it is decided now."""
@@ -215,7 +215,7 @@ class Conversation:
         rail = self._session.executor
         decided: dict[str, str] = {}
         for tool in rail.registry:
-            effects = {f"{one.effect} {one.by or ''}".strip() for one in self._desk.policy.plan(tool).possible()}
+            effects = {f"{one.action} {one.by or ''}".strip() for one in self._desk.policy.plan(tool).possible()}
             decided[tool.name] = " or ".join(sorted(effects))
         self._screen.tools(rail.registry, decided)
 

@@ -69,7 +69,7 @@ async def play(desk: Desk, screen: Screen) -> None:
                 await session.approve(approval.token)
         else:
             screen.say("customer", said)
-        async for event in session.stream_on() if said is None else session.stream(said):
+        async for event in session.resume_stream() if said is None else session.stream(said):
             screen.hear(event)
     screen.console.print()
     screen.say("bank", f"transfers made: {', '.join(bank.done)}")

@@ -8,12 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from handrail.authorize.approvals import Approval
-from handrail.chat import Answer, ChatEvent
+from handrail.chat import ChatEvent, TurnResult
 from handrail.core.events import CallCancelled, CallFinished, CallIgnored, CallStarted, DecisionMade, Event, Progress
 from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
-from handrail.providers import TextPiece
+from handrail.providers import TextDelta
 
 _MARGIN: Final = 11
 _LONGEST: Final = 200
@@ -61,7 +61,7 @@ class Screen:
     def hear(self, event: ChatEvent | Event) -> None:
         """Show an event of a turn."""
         match event:
-            case TextPiece():
+            case TextDelta():
                 self.speak(event.text)
             case CallStarted():
                 self.note(f"-> {shown_call(event.call)}")
@@ -75,7 +75,7 @@ class Screen:
             case Approval():
                 reason = f" ({event.question})" if event.question else ""
                 self.tell(f"?? {event.tool}({shown_arguments(event.arguments)}) needs the {event.by}{reason}", "yellow")
-            case Answer():
+            case TurnResult():
                 self._ended(event)
             case _:
                 pass
@@ -88,15 +88,17 @@ class Screen:
         elif error.code != "approval_required":  # The question follows.
             self.note(f"no {shown_call(event.call)}: {error.code}: {short(error.message)}", "red")
 
-    def _ended(self, answer: Answer) -> None:
+    def _ended(self, answer: TurnResult) -> None:
         self.end_line()
-        if answer.ended == "handed_over":
+        if answer.stop_reason == "handed_off":
             self.tell("A person has taken over; the agent is silent.", "yellow")
-        elif answer.ended not in ("done", "approval"):
-            words = {"interrupted": "interrupted"}.get(answer.ended, f"the budget of {answer.ended} is used up")
+        elif answer.stop_reason not in ("completed", "approval_required"):
+            words = {"interrupted": "interrupted"}.get(
+                answer.stop_reason, f"the budget of {answer.stop_reason} is used up"
+            )
             self.tell(f"The turn ended here: {words}.", "yellow")
-        if answer.stop in ("length", "refusal"):
-            self.tell(f"The model stopped: {answer.stop}.", "yellow")
+        if answer.finish_reason in ("length", "refusal"):
+            self.tell(f"The model stopped: {answer.finish_reason}.", "yellow")
 
     def tools(self, tools: Iterable[Tool[..., Any]], decided: dict[str, str]) -> None:
         """Which tools there are."""
@@ -147,7 +149,7 @@ def traced(event: Event, began: float) -> str | None:
             return f"{at} {shown_call(event.call)}  {how}, {event.result.duration_ms:.1f} ms"
         case DecisionMade():
             one = event.decision
-            return f"{at} {shown_call(event.call)}  {one.effect}, by {one.rule} ({one.source})"
+            return f"{at} {shown_call(event.call)}  {one.action}, by {one.rule} ({one.source})"
         case CallIgnored() | CallCancelled():
             return f"{at} {shown_call(event.call)}  {event.reason}"
         case CallStarted():

@@ -40,7 +40,7 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
         ids = ("session_id", "tenant_id", "agent_id", "customer_id", "turn")
         return f"ToolContext({', '.join(f'{name}={getattr(self, name)!r}' for name in ids)})"
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         """Hand an event to whoever listens to this call."""
         if self.listener is not None:
             self.listener(event)

@@ -106,7 +106,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
     """What was decided about a call, by which rule, from where."""
 
-    effect: Literal["allow", "ask", "deny"]
+    action: Literal["allow", "ask", "deny"]
     by: Literal["customer", "operator"] | None = None
     """Who is asked."""
     rule: str = ""

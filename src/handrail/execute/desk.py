@@ -22,7 +22,7 @@ class Desk:
         self.most = int(tool.max_output_chars or most)
         self.way: Way = "together" if tool.concurrency_safe or tool.lock_key is not None else "alone"
         constant = plan.constant if tool.permission_check is None else None
-        self.decision = constant if constant is not None and constant.effect == "allow" else None
+        self.decision = constant if constant is not None and constant.action == "allow" else None
         """The decision about every call, where it is always to let it run."""
         self.metadata: Mapping[str, Any] = MappingProxyType({"decision": self.decision})
         self.simple = (

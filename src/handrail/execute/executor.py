@@ -12,7 +12,7 @@ from msgspec import structs
 
 from handrail.authorize.approvals import Approvals, MemoryApprovals
 from handrail.authorize.authoriser import Authoriser, Mode, Refusal
-from handrail.authorize.limits import Breaker, RateLimit
+from handrail.authorize.limits import CircuitBreaker, RateLimit
 from handrail.authorize.policy import Policy
 from handrail.authorize.secrets import Reference, Secrets
 from handrail.core.context import ToolContext
@@ -27,7 +27,7 @@ from handrail.execute.desk import Desk
 from handrail.execute.effects import Effects
 from handrail.execute.explain import Explanation, explained
 from handrail.execute.gates import Gates
-from handrail.execute.handlers import Handlers, Retry
+from handrail.execute.handlers import Handlers, RetryPolicy
 from handrail.execute.identity import Identities
 from handrail.execute.ledger import Ledger, MemoryLedger
 from handrail.execute.line import Line
@@ -73,8 +73,8 @@ class Executor:
         max_concurrent_per_tool: Mapping[str, int] | None = None,
         max_threads: int = 32,
         rate_limits: Iterable[RateLimit] = (),
-        breaker: Breaker | None = None,
-        retry: Retry | None = None,
+        circuit_breaker: CircuitBreaker | None = None,
+        retry: RetryPolicy | None = None,
         secrets: Mapping[str, Reference] | None = None,
         redactor: Redactor | None = None,
         repeat_window: float = 86_400.0,
@@ -115,12 +115,12 @@ class Executor:
             authoriser=self._authoriser, hooks=self._hooks, identities=identities
         )
         handlers = Handlers(
-            threads=self._threads, outputs=outputs, secrets=Secrets(secrets or {}), retry=retry or Retry()
+            threads=self._threads, outputs=outputs, secrets=Secrets(secrets or {}), retry=retry or RetryPolicy()
         )
         self._portal = Portal(used_by=lambda: handlers.deadlines.loop)
         gates = Gates(
             rate_limits=rate_limits,
-            breaker=breaker,
+            breaker=circuit_breaker,
             total=max_concurrent,
             per_session=max_concurrent_per_session,
             per_tool=max_concurrent_per_tool or {},
@@ -183,17 +183,17 @@ class Executor:
 
     def run_sync(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         """`run` for a caller that has no event loop."""
-        return self.wait_for(self.run(call, context))
+        return self.run_coroutine(self.run(call, context))
 
     def run_all_sync(self, calls: Iterable[ToolCall], context: ToolContext[Any]) -> list[ToolResult]:
         """`run_all` for a caller that has no event loop."""
-        return self.wait_for(self.run_all(calls, context))
+        return self.run_coroutine(self.run_all(calls, context))
 
-    def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run_coroutine(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run anything that belongs to this executor (an approval, a loop) for a caller that has no event loop."""
         return self._portal.run(coroutine)
 
-    async def around(
+    async def guard(
         self, call: ToolCall, context: ToolContext[Any], proceed: Callable[[], Awaitable[Any] | Any]
     ) -> ToolResult:
         """Answer a call whose handler, and whose validation of arguments, is another framework's: `proceed` runs it.
@@ -242,7 +242,7 @@ class Executor:
             return explained(call, None, None, context, observed=False)
         return explained(call, desk.tool, desk.plan, context, observed=self._authoriser.observes(desk.tool))
 
-    async def question(self, call: ToolCall, context: ToolContext[Any]) -> str | None:
+    async def request_approval(self, call: ToolCall, context: ToolContext[Any]) -> str | None:
         """Ask whoever has to agree to a call, as running it would, without running it: the token of the open question.
 
         None if there is none: the call needs nobody, is refused, or was decided about already.
@@ -259,13 +259,13 @@ class Executor:
             return None
         return None
 
-    def hearing(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:
+    def subscribe(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:
         """Have one more listener, to one session, inside a `with` block."""
-        return self._tell.hearing(session_id, listener)
+        return self._tell.subscribe(session_id, listener)
 
     # Cancelling.
 
-    def running(self, session_id: str) -> tuple[ToolCall, ...]:
+    def running_calls(self, session_id: str) -> tuple[ToolCall, ...]:
         """The calls of a session that have no answer yet."""
         return tuple(one.call for one in self._interruptions.of(session_id))
 
@@ -286,7 +286,7 @@ class Executor:
         """End a session: reads are dropped, effects have the grace to finish and are then cut off as unknown."""
         return await self._interruptions.all(session_id, grace=grace)
 
-    async def close(self, *, grace: float = 5.0) -> None:
+    async def aclose(self, *, grace: float = 5.0) -> None:
         """Let what runs finish, and cut off what does not."""
         sessions = {one.session_id for one in self._running.values()}
         await asyncio.gather(*(self.cancel_all(session_id, grace=grace) for session_id in sessions))
@@ -295,4 +295,4 @@ class Executor:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.close()
+        await self.aclose()

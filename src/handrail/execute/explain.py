@@ -34,7 +34,7 @@ def explained(
         return Explanation(decision=None, lines=(f"{call.name}: {error.code}.", error.message))
     decision = plan.decide(context, lambda: arguments)
     asked = f" the {decision.by}" if decision.by else ""
-    lines = [f"{call.name}: {decision.effect}{asked}, by {decision.rule} ({decision.source})."]
+    lines = [f"{call.name}: {decision.action}{asked}, by {decision.rule} ({decision.source})."]
     if decision.reason:
         lines.append(f"  because: {decision.reason}")
     if observed:

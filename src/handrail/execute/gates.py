@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from handrail.authorize.authoriser import Refusal
-from handrail.authorize.limits import Breaker, Breakers, RateLimit, RateLimits
+from handrail.authorize.limits import Breakers, CircuitBreaker, RateLimit, RateLimits
 from handrail.core.context import ToolContext
 from handrail.core.select import Selector, selector
 from handrail.core.tool import Tool
@@ -67,7 +67,7 @@ class Gates:
         self,
         *,
         rate_limits: Iterable[RateLimit],
-        breaker: Breaker | None,
+        breaker: CircuitBreaker | None,
         total: int | None,
         per_session: int | None,
         per_tool: Mapping[str, int],

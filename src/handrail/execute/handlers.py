@@ -23,7 +23,7 @@ from handrail.execute.threads import Threads
 Happened = Literal["yes", "no", "unknown"]
 
 
-class Retry(Struct, frozen=True, kw_only=True):
+class RetryPolicy(Struct, frozen=True, kw_only=True):
     """How often a read-only or idempotent tool is tried, and how long it waits in between."""
 
     attempts: int = 1
@@ -53,7 +53,7 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
 class Handlers:
     """Runs handlers."""
 
-    def __init__(self, *, threads: Threads, outputs: Outputs, secrets: Secrets, retry: Retry) -> None:
+    def __init__(self, *, threads: Threads, outputs: Outputs, secrets: Secrets, retry: RetryPolicy) -> None:
         self.deadlines = Deadlines()
         self.threads = threads
         self.outputs = outputs
@@ -112,7 +112,7 @@ class Handlers:
             if tool.is_async:
                 output = await running.drive(tool.handler(arguments, context), seconds, self.deadlines)
             elif tool.inline:
-                running.go_on()
+                running.raise_if_stopped()
                 running.began = True
                 output = inline(tool, arguments, context)
             else:
@@ -122,7 +122,7 @@ class Handlers:
         return self.judged(tool, output, most=most, session_id=context.session_id)
 
     async def _in_thread(self, running: Running, arguments: Any, context: ToolContext[Any], seconds: float) -> Any:
-        running.go_on()
+        running.raise_if_stopped()
         tool = running.tool
 
         def began() -> None:

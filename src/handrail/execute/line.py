@@ -78,7 +78,7 @@ class Line:
         running, ticket = effect.running, effect.ticket
         for _ in range(_ROUNDS):
             table = await self._table(effect)
-            running.go_on()
+            running.raise_if_stopped()
             if table.do not in ("run", "ask_again"):
                 answer = await self._known(effect, table, gate)
                 if answer is not None:
@@ -94,7 +94,7 @@ class Line:
                 await running.wait(ticket.wait())
             if not self._gates.open:
                 await running.wait(gate.enter(effect.context))
-            running.go_on()
+            running.raise_if_stopped()
             entry = self._entry(effect, table)
             self._claims[running.place] = running
             try:

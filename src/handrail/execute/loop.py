@@ -23,27 +23,34 @@ class Wire(Protocol):
     def tools(self, pool: Iterable[Any]) -> Any: ...
     def calls(self, response: Any, definitions: Sequence[Any] | None = None) -> list[ToolCall]: ...
     def results(self, results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> Sequence[Any]: ...
-    def said(self, response: Any) -> Sequence[Any]: ...
+    def assistant_messages(self, response: Any) -> Sequence[Any]: ...
 
 
 class Budget(Struct, frozen=True, kw_only=True):
-    """What a loop may spend."""
+    """The limits of one turn or loop; when one is reached, nothing new is begun."""
 
-    steps: int = 20
+    max_steps: int = 20
     """How often the model is asked."""
-    calls: int = 100
-    seconds: float = 300.0
-    """After which nothing new is begun; what runs is not interrupted."""
+    max_calls: int = 100
+    """How many tool calls are run."""
+    timeout: float = 300.0
+    """Seconds after which nothing new is begun; what runs is not interrupted."""
+    max_tokens: int | None = None
+    """Tokens of the model, read and written. A `run_until_done` loop does not count tokens."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.calls < 0 or self.seconds <= 0:
-            raise ConfigError("A budget has at least 1 step, 0 or more calls, and more than 0 seconds.")
+        for name, minimum in (("max_steps", 1), ("max_calls", 0), ("max_tokens", 1)):
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise ConfigError(f"{name} must be at least {minimum}, got {value!r}.")
+        if not self.timeout > 0:
+            raise ConfigError(f"timeout must be more than 0 seconds, got {self.timeout!r}.")
 
 
-Ended = Literal["done", "steps", "calls", "seconds"]
+LoopStopReason = Literal["completed", "max_steps", "max_calls", "timeout"]
 
 
-class Done(Struct, frozen=True, kw_only=True):
+class LoopResult(Struct, frozen=True, kw_only=True):
     """How a loop ended."""
 
     messages: list[Any]
@@ -52,8 +59,8 @@ class Done(Struct, frozen=True, kw_only=True):
     """The model's last response."""
     results: tuple[ToolResult, ...]
     """Of every call, in the order in which they were made."""
-    ended: Ended
-    """`done`, or the budget that ran out. Every call in the messages has its answer in any case."""
+    stop_reason: LoopStopReason
+    """`completed`, or the budget that ran out. Every call in the messages has its answer in any case."""
 
 
 class _Ask(Struct, frozen=True):
@@ -68,7 +75,7 @@ class _Run(Struct, frozen=True):
     calls: list[ToolCall]
 
 
-_Loop: TypeAlias = Generator[_Ask | _Run, Any, Done]
+_Loop: TypeAlias = Generator[_Ask | _Run, Any, LoopResult]
 
 
 async def run_until_done(
@@ -79,7 +86,7 @@ async def run_until_done(
     wire: Wire,
     messages: Iterable[Any],
     budget: Budget | None = None,
-) -> Done:
+) -> LoopResult:
     """Run a conversation until the model asks for no tool any more, or a budget runs out.
 
     A `step` that is not async runs in a thread, so that it blocks nobody.
@@ -109,7 +116,7 @@ def run_until_done_sync(
     wire: Wire,
     messages: Iterable[Any],
     budget: Budget | None = None,
-) -> Done:
+) -> LoopResult:
     """`run_until_done` for a caller that has no event loop. The step runs in the caller's own thread."""
     definitions = wire.tools(executor.registry)
     loop = _loop(wire, definitions, messages, budget or Budget())
@@ -131,30 +138,30 @@ def _loop(wire: Wire, definitions: Sequence[Any], messages: Iterable[Any], budge
     """The loop itself: it says what it wants, and is given it."""
     history = list(messages)
     results: list[ToolResult] = []
-    ends = time.monotonic() + budget.seconds
+    ends = time.monotonic() + budget.timeout
     response: Any = None
-    ended: Ended = "steps"
-    for _ in range(budget.steps):
+    stop_reason: LoopStopReason = "max_steps"
+    for _ in range(budget.max_steps):
         response = yield _Ask(history)
-        history += wire.said(response)
+        history += wire.assistant_messages(response)
         calls = wire.calls(response, definitions)
         if not calls:
-            ended = "done"
+            stop_reason = "completed"
             break
         late = time.monotonic() >= ends
-        most = 0 if late else max(budget.calls - len(results), 0)
+        most = 0 if late else max(budget.max_calls - len(results), 0)
         run, left = calls[:most], calls[most:]
         answered: list[ToolResult] = (yield _Run(run)) if run else []
         answered += [not_run(call) for call in left]
         history += wire.results(answered, definitions)
         results += answered
         if left and not late:
-            ended = "calls"
+            stop_reason = "max_calls"
             break
         if late or time.monotonic() >= ends:
-            ended = "seconds"
+            stop_reason = "timeout"
             break
-    return Done(messages=history, response=response, results=tuple(results), ended=ended)
+    return LoopResult(messages=history, response=response, results=tuple(results), stop_reason=stop_reason)
 
 
 def not_run(call: ToolCall) -> ToolResult:

@@ -165,7 +165,7 @@ class Reads:
             await running.wait(ticket.wait())
         if not self._gates.open:
             await running.wait(gate.enter(context))
-        running.go_on()
+        running.raise_if_stopped()
         while not await self._permission.use_up(desk, permitted):  # Somebody else was faster: it has to be asked again.
             permitted = await self._permission.of(desk, call, value, arguments, context)
         self._tell.started(call, context)

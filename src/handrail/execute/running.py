@@ -127,7 +127,7 @@ class Running(Struct, eq=False):
             self._stop = why
             self._cancel()
 
-    def go_on(self) -> None:
+    def raise_if_stopped(self) -> None:
         """Raise `Stopped` if the call was told to stop."""
         if self._stop is not None:
             raise Stopped(self._stop)

@@ -28,7 +28,7 @@ class Teller:
         """Whether anybody listens."""
 
     @contextmanager
-    def hearing(self, session_id: str, listener: Listener) -> Generator[None]:
+    def subscribe(self, session_id: str, listener: Listener) -> Generator[None]:
         """One more listener, to one session, for a while."""
         mine = _listener(listener)
         self._of_sessions[session_id] = (*self._of_sessions.get(session_id, ()), mine)

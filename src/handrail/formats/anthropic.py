@@ -159,7 +159,7 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     return [{"role": "user", "content": blocks}] if blocks else []
 
 
-def choice(
+def tool_choice(
     mode: Mode = "auto",
     *,
     tool: str | None = None,
@@ -177,7 +177,7 @@ def choice(
     return {"type": "none"} if want.mode == "none" else {"type": "auto"}
 
 
-def said(response: Any) -> "list[MessageParam]":
+def assistant_messages(response: Any) -> "list[MessageParam]":
     """What a message, or the collected events of a stream, adds to the messages."""
     if isinstance(response, list | tuple):
         content = _content(cast(Sequence[Any], response))

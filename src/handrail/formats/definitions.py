@@ -37,18 +37,18 @@ class Wired(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class SetAside(Exception):
+class SkippedTool(Exception):
     """This tool cannot go out to this provider; the text is the reason."""
 
 
 class Definitions(list[T], Generic[T]):
     """Tool definitions to send, and what is needed to read the answer.
 
-    It is a list, so that every SDK takes it as it is. A tool that a provider would refuse is in `set_aside`, and the
+    It is a list, so that every SDK takes it as it is. A tool that a provider would refuse is in `skipped`, and the
     request goes out without it.
     """
 
-    set_aside: tuple[Diagnostic, ...]
+    skipped: tuple[Diagnostic, ...]
     notes: tuple[Diagnostic, ...]
     """What was changed on the way: names, strictness, constraints that are only checked locally."""
 
@@ -57,13 +57,13 @@ class Definitions(list[T], Generic[T]):
         definitions: Iterable[T] = (),
         *,
         wired: Mapping[str, tuple[str, Wired]] | None = None,
-        set_aside: Sequence[Diagnostic] = (),
+        skipped: Sequence[Diagnostic] = (),
         notes: Sequence[Diagnostic] = (),
     ) -> None:
         super().__init__(definitions)
         self._wired = wired or {}
         self._names = {tool: name for name, (tool, _) in self._wired.items()}
-        self.set_aside = tuple(set_aside)
+        self.skipped = tuple(skipped)
         self.notes = tuple(notes)
 
     def decode(self, call: ToolCall) -> ToolCall:
@@ -103,7 +103,7 @@ class Definitions(list[T], Generic[T]):
         return self._like(map(_own, self))
 
     def _like(self, definitions: Iterable[Any]) -> "Definitions[Any]":
-        copy: Definitions[Any] = Definitions(definitions, set_aside=self.set_aside, notes=self.notes)
+        copy: Definitions[Any] = Definitions(definitions, skipped=self.skipped, notes=self.notes)
         copy._wired, copy._names = self._wired, self._names
         return copy
 
@@ -139,7 +139,7 @@ def assemble(
             definitions.append(_own(found.definition))
             if found.notes:
                 notes.extend(Diagnostic(tool=tool.name, text=text) for text in found.notes)
-    return Definitions(definitions, wired=by_name, set_aside=aside, notes=notes)
+    return Definitions(definitions, wired=by_name, skipped=aside, notes=notes)
 
 
 def _worked_out(tool: Tool[..., Any], dialect: str, wire: Callable[[Tool[..., Any]], Wired]) -> Wired | Diagnostic:
@@ -150,7 +150,7 @@ def _worked_out(tool: Tool[..., Any], dialect: str, wire: Callable[[Tool[..., An
         try:
             found = wire(tool)
             known = structs.replace(found, definition=freeze(found.definition), loose=freeze(found.loose))
-        except SetAside as reason:
+        except SkippedTool as reason:
             known = Diagnostic(tool=tool.name, text=str(reason))
         except (ValueError, RecursionError) as error:  # From the schema, or from the examples.
             known = Diagnostic(tool=tool.name, text=f"it cannot be written as JSON: {shorten(str(error), 200)}")

@@ -99,7 +99,7 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     return [{"role": "user", "parts": parts}] if parts else []
 
 
-def choice(
+def tool_choice(
     mode: Mode = "auto",
     *,
     tool: str | None = None,
@@ -116,7 +116,7 @@ def choice(
     return cast(Any, {"function_calling_config": config})
 
 
-def said(response: Any) -> "list[ContentDict]":
+def assistant_messages(response: Any) -> "list[ContentDict]":
     """What a response, or the collected responses of a stream, adds to the contents."""
     responses = cast(Sequence[Any], response) if isinstance(response, list | tuple) else (response,)
     parts: list[dict[str, Any]] = []

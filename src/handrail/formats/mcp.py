@@ -9,7 +9,7 @@ from uuid import uuid4
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
-from handrail.formats.definitions import Definitions, Mode, SetAside, Wired, assemble, decoded, fitted_name
+from handrail.formats.definitions import Definitions, Mode, SkippedTool, Wired, assemble, decoded, fitted_name
 from handrail.formats.incoming import read, text_of
 from handrail.formats.outgoing import rendered, valid, with_examples
 
@@ -28,7 +28,7 @@ def _wire(tool: Tool[..., Any]) -> Wired:
     name, notes = fitted_name(tool.name, allowed=_NAME, limit=128)
     schema = {"type": "object", **tool.input_schema}
     if schema["type"] != "object":
-        raise SetAside("its input_schema is not an object")
+        raise SkippedTool("its input_schema is not an object")
     definition: dict[str, Any] = {
         "name": name,
         "description": with_examples(tool),
@@ -72,7 +72,7 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     return answers
 
 
-def choice(
+def tool_choice(
     mode: Mode = "auto",
     *,
     tool: str | None = None,
@@ -83,6 +83,6 @@ def choice(
     raise ConfigError("MCP has no tool choice: the client decides which tool it calls.")
 
 
-def said(response: Any) -> list[dict[str, Any]]:
+def assistant_messages(response: Any) -> list[dict[str, Any]]:
     """Nothing: a server answers one call at a time, and there is no history."""
     return []

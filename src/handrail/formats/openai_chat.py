@@ -102,7 +102,7 @@ def results(
     return [{"role": "tool", "tool_call_id": one.call_id, "content": one.for_model()} for one in results]
 
 
-def choice(
+def tool_choice(
     mode: Mode = "auto",
     *,
     tool: str | None = None,
@@ -119,7 +119,7 @@ def choice(
     return want.mode
 
 
-def said(response: Any) -> "list[ChatCompletionMessageParam]":
+def assistant_messages(response: Any) -> "list[ChatCompletionMessageParam]":
     """What a completion, or the collected chunks of a stream, adds to the messages."""
     if isinstance(response, list | tuple):
         return [_message(cast(Sequence[Any], response))]

@@ -84,7 +84,7 @@ def results(
     ]
 
 
-def choice(
+def tool_choice(
     mode: Mode = "auto",
     *,
     tool: str | None = None,
@@ -100,6 +100,6 @@ def choice(
     return want.mode
 
 
-def said(response: Any) -> list[dict[str, Any]]:
+def assistant_messages(response: Any) -> list[dict[str, Any]]:
     """Nothing: the session keeps what was said."""
     return []

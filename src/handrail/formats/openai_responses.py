@@ -109,7 +109,7 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     return [{"type": "function_call_output", "call_id": one.call_id, "output": one.for_model()} for one in results]
 
 
-def choice(
+def tool_choice(
     mode: Mode = "auto",
     *,
     tool: str | None = None,
@@ -126,7 +126,7 @@ def choice(
     return want.mode
 
 
-def said(response: Any) -> "list[ResponseInputItemParam]":
+def assistant_messages(response: Any) -> "list[ResponseInputItemParam]":
     """What a response, or the collected events of a stream, adds to the input: its output items."""
     given = cast(Sequence[Any], response)
     items = _items(given)[0] if isinstance(response, list | tuple) else read(response, "output") or ()

@@ -12,7 +12,7 @@ from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.errors import shorten
-from handrail.formats.definitions import SetAside, fitted_name
+from handrail.formats.definitions import SkippedTool, fitted_name
 from handrail.schema.restore import decoder
 from handrail.schema.tidy import subschemas
 
@@ -51,9 +51,9 @@ def plain_object(tool: Tool[..., Any]) -> dict[str, Any]:
         if isinstance(found, dict):
             schema = {**cast(dict[str, Any], found), "$defs": schema["$defs"]}
     if schema.get("type") != "object":
-        raise SetAside("its input_schema is not an object")
+        raise SkippedTool("its input_schema is not an object")
     if refused := sorted(schema.keys() & {"anyOf", "oneOf", "allOf", "not", "enum", "const"}):
-        raise SetAside(f"its input_schema has {', '.join(refused)} at the root, which the API refuses")
+        raise SkippedTool(f"its input_schema has {', '.join(refused)} at the root, which the API refuses")
     return valid(schema)
 
 
@@ -63,10 +63,10 @@ def valid(schema: dict[str, Any]) -> dict[str, Any]:
         # The dialect is said here, because an unknown one would be fetched.
         jsonschema_rs.meta.validate({**schema, "$schema": _DRAFT})
     except jsonschema_rs.ValidationError as error:
-        raise SetAside(f"its input_schema is not valid: {shorten(error.message, 200)}") from error
+        raise SkippedTool(f"its input_schema is not valid: {shorten(error.message, 200)}") from error
     for _, node in [("", schema), *subschemas(schema)]:
         if "$ref" in node and not _leads_somewhere(str(node["$ref"]), schema):
-            raise SetAside(f"its input_schema refers to {node['$ref']}, which is not in it")
+            raise SkippedTool(f"its input_schema refers to {node['$ref']}, which is not in it")
     return schema
 
 
@@ -131,7 +131,7 @@ def fitted_parameters(schema: dict[str, Any], *, allowed: re.Pattern[str], limit
     refers_to_root = any(node.get("$ref") == "#" for _, node in subschemas(schema))
     taken = set(names.values()) & schema["properties"].keys() or len(set(names.values())) < len(names)
     if refers_to_root or taken or schema.keys() & _BY_NAME:
-        raise SetAside(f"the parameter name {next(iter(names))!r} is not accepted, and cannot be changed")
+        raise SkippedTool(f"the parameter name {next(iter(names))!r} is not accepted, and cannot be changed")
     renamed = Renamed(schema=schema, names=names, notes=notes)
     changed = {**schema, "properties": renamed.forth(schema["properties"])}
     if "required" in schema:

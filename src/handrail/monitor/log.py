@@ -203,7 +203,7 @@ class Log:
         # What a tool's own check says is meant for the model, and may quote what the model sent.
         reason = "" if decision.rule == "permission_check" else decision.reason
         return {
-            "decision": decision.effect,
+            "decision": decision.action,
             "by": decision.by,
             "rule": self._text(decision.rule) or None,
             "source": self._text(decision.source) or None,

@@ -143,7 +143,7 @@ class Traces:
         if event.slow:
             span.set_attribute(genai.SLOW, True)
         if decision is not None:
-            span.set_attribute(genai.DECISION, decision.effect)
+            span.set_attribute(genai.DECISION, decision.action)
             span.set_attribute(genai.RULE, self._redactor.text(shorten(decision.rule, _LONG)))
             span.set_attribute(genai.SOURCE, self._redactor.text(shorten(decision.source, _LONG)))
         if result.error is not None:

@@ -1,24 +1,34 @@
 """Ask a language model: one protocol, one module per API."""
 
 from handrail.providers.messages import AssistantMessage, Message, Native, ToolMessage, UserMessage, shown
-from handrail.providers.provider import Choice, Piece, Prices, Provider, Reply, Request, Stop, TextPiece, Usage
-from handrail.providers.structured import ask_for
+from handrail.providers.provider import (
+    FinishReason,
+    ModelRequest,
+    ModelResponse,
+    Prices,
+    Provider,
+    StreamEvent,
+    TextDelta,
+    ToolChoice,
+    Usage,
+)
+from handrail.providers.structured import generate_structured
 
 __all__ = [
     "AssistantMessage",
-    "Choice",
+    "FinishReason",
     "Message",
+    "ModelRequest",
+    "ModelResponse",
     "Native",
-    "Piece",
     "Prices",
     "Provider",
-    "Reply",
-    "Request",
-    "Stop",
-    "TextPiece",
+    "StreamEvent",
+    "TextDelta",
+    "ToolChoice",
     "ToolMessage",
     "Usage",
     "UserMessage",
-    "ask_for",
+    "generate_structured",
     "shown",
 ]

@@ -13,7 +13,15 @@ from handrail.formats.incoming import read
 from handrail.providers import asking
 from handrail.providers.connect import NO_KEY, Access, Clients, Place, check_patience, reached
 from handrail.providers.failures import Told, from_stainless
-from handrail.providers.provider import Choice, Piece, Prices, Reply, Request, Stop, Usage
+from handrail.providers.provider import (
+    FinishReason,
+    ModelRequest,
+    ModelResponse,
+    Prices,
+    StreamEvent,
+    ToolChoice,
+    Usage,
+)
 from handrail.providers.shape import Shape, shaped
 from handrail.providers.transcript import (
     BEGINNING,
@@ -40,10 +48,10 @@ PLACE: Final = Place(
     home="api.anthropic.com",
 )
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
-_STOPS: Final[Mapping[Any, Stop]] = {
-    "end_turn": "end",
-    "stop_sequence": "end",
-    "tool_use": "calls",
+_FINISH_REASONS: Final[Mapping[Any, FinishReason]] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "refusal": "refusal",
@@ -90,11 +98,11 @@ class AnthropicMessages:
     def __repr__(self) -> str:
         return f"AnthropicMessages({self.model!r})"
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ModelRequest) -> ModelResponse:
         """The whole reply."""
         return await asking.ask(self, request)
 
-    def stream(self, request: Request) -> AsyncGenerator[Piece]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         """The words as they come, then the whole reply."""
         return asking.stream(self, request)
 
@@ -111,7 +119,7 @@ class AnthropicMessages:
         """What an error of the SDK says."""
         return None if isinstance(error, _sdk().APIConnectionError) else from_stainless(error)
 
-    def prepare(self, request: Request) -> asking.Sent:
+    def prepare(self, request: ModelRequest) -> asking.Sent:
         """The request in this API's terms."""
         definitions = self._pools.allowed(request)
         spoken = steps(request.messages, rules=_RULES, definitions=definitions)
@@ -131,8 +139,8 @@ class AnthropicMessages:
             body["tools"] = definitions
         elif used := _used(spoken):
             body |= {"tools": used, "tool_choice": {"type": "none"}}
-        if request.choice != Choice(allowed=request.choice.allowed):
-            choice = wire.choice(request.choice.mode, tool=request.choice.tool, definitions=definitions)
+        if request.tool_choice != ToolChoice(allowed=request.tool_choice.allowed):
+            choice = wire.tool_choice(request.tool_choice.mode, tool=request.tool_choice.tool, definitions=definitions)
             body |= {"tool_choice": choice} if definitions else {}
         shape: Shape | None = None
         if request.schema is not None:
@@ -167,7 +175,7 @@ class AnthropicMessages:
         """A message, or the events of one."""
         first, ending, used = _ends_of(response)
         reason = read(ending, "stop_reason")
-        said = wire.said(response)
+        said = wire.assistant_messages(response)
         blocks = cast(Sequence[Any], read(said[0], "content") if said else ())
         if not all(isinstance(block, Mapping) for block in blocks):
             raise ValueError("a message has blocks")
@@ -178,7 +186,7 @@ class AnthropicMessages:
         return asking.Heard(
             text=text or explained or "",
             calls=wire.calls(response),
-            stop=_STOPS.get(reason, "other"),
+            finish_reason=_FINISH_REASONS.get(reason, "other"),
             usage=Usage(
                 input=asking.count(read(used, "input_tokens")) + cached + written,
                 output=asking.count(read(used, "output_tokens")),

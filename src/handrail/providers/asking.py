@@ -15,7 +15,7 @@ from handrail.formats.definitions import Definitions, wanted
 from handrail.providers import failures
 from handrail.providers.connect import Access
 from handrail.providers.messages import Native
-from handrail.providers.provider import Piece, Prices, Reply, Request, Stop, TextPiece, Usage
+from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, Prices, StreamEvent, TextDelta, Usage
 from handrail.providers.shape import Shape
 from handrail.providers.transcript import distinct
 
@@ -37,7 +37,7 @@ class Heard(Struct, frozen=True, kw_only=True):
 
     text: str
     calls: Sequence[ToolCall]
-    stop: Stop
+    finish_reason: FinishReason
     usage: Usage
     id: str
     model: str
@@ -69,7 +69,7 @@ class Api(Protocol):
         """What such an error says; None if there was no answer."""
         ...
 
-    def prepare(self, request: Request) -> Sent: ...
+    def prepare(self, request: ModelRequest) -> Sent: ...
 
     async def whole(self, body: dict[str, Any]) -> Any: ...
 
@@ -90,7 +90,7 @@ class Api(Protocol):
         ...
 
 
-async def ask(api: Api, request: Request) -> Reply:
+async def ask(api: Api, request: ModelRequest) -> ModelResponse:
     """The whole reply."""
     sent = api.prepare(request)
     expected: tuple[type[BaseException], ...] = (*api.errors(), *failures.transport_errors(), *_UNREADABLE)
@@ -106,7 +106,7 @@ async def ask(api: Api, request: Request) -> Reply:
     raise failed
 
 
-async def stream(api: Api, request: Request) -> AsyncGenerator[Piece]:
+async def stream(api: Api, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
     """The words as they come, then the whole reply; a stream that is cut raises, and gives no reply."""
     sent = api.prepare(request)
     expected: tuple[type[BaseException], ...] = (*api.errors(), *failures.transport_errors(), *_UNREADABLE)
@@ -122,7 +122,7 @@ async def stream(api: Api, request: Request) -> AsyncGenerator[Piece]:
                 text = encodable(_read(api, api.words, event))
                 if text and sent.shape is None:
                     words.append(text)
-                    yield TextPiece(text=text)
+                    yield TextDelta(text=text)
     except expected as error:
         failed = _failure(api, error)
     if failed is not None:
@@ -131,7 +131,7 @@ async def stream(api: Api, request: Request) -> AsyncGenerator[Piece]:
         raise failures.cut(api.access)
     reply = _reply(api, events, sent)
     if rest := reply.text.removeprefix("".join(words)):
-        yield TextPiece(text=rest)
+        yield TextDelta(text=rest)
     yield reply
 
 
@@ -151,13 +151,13 @@ def _read(api: Api, reader: Callable[[Any], Any], value: Any) -> Any:
     raise failures.not_understood(api.access, api.what)
 
 
-def _reply(api: Api, response: Any, sent: Sent) -> Reply:
+def _reply(api: Api, response: Any, sent: Sent) -> ModelResponse:
     heard: Heard = _read(api, lambda given: _storable(api.read(given)), response)
     calls = [sent.definitions.decode(call) for call in heard.calls]
-    return Reply(
+    return ModelResponse(
         text=heard.text if sent.shape is None else sent.shape.decode(heard.text),
         calls=tuple(calls),
-        stop=_stop(heard.stop, calls),
+        finish_reason=_finish_reason(heard.finish_reason, calls),
         usage=heard.usage if api.prices is None else api.prices.of(heard.usage),
         id=heard.id,
         model=heard.model,
@@ -180,11 +180,11 @@ def _storable(heard: Heard) -> Heard:
     )
 
 
-def _stop(stop: Stop, calls: Sequence[ToolCall]) -> Stop:
+def _finish_reason(finish_reason: FinishReason, calls: Sequence[ToolCall]) -> FinishReason:
     """Many servers say "done" of an answer that asks for calls; and calls that are not there cannot be waited for."""
-    if stop == "end" and calls:
-        return "calls"
-    return "other" if stop == "calls" and not calls else stop
+    if finish_reason == "stop" and calls:
+        return "tool_calls"
+    return "other" if finish_reason == "tool_calls" and not calls else finish_reason
 
 
 def count(value: Any) -> int:
@@ -207,9 +207,9 @@ class Pools:
             self._last = (tuple(tools), definitions)
         return definitions
 
-    def allowed(self, request: Request) -> Definitions[Any]:
+    def allowed(self, request: ModelRequest) -> Definitions[Any]:
         """Only the definitions that the choice allows, for an API that cannot limit a choice to some of them."""
-        choice = request.choice
+        choice = request.tool_choice
         if not choice.allowed:
             return self.of(request.tools)
         wanted(choice.mode, choice.tool, choice.allowed, self._make(request.tools))

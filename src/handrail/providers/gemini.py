@@ -16,7 +16,15 @@ from handrail.formats.incoming import read
 from handrail.providers import asking
 from handrail.providers.connect import NO_KEY, Access, Clients, Place, check_patience, checked_options, reached
 from handrail.providers.failures import Told, from_google
-from handrail.providers.provider import Choice, Piece, Prices, Reply, Request, Stop, Usage
+from handrail.providers.provider import (
+    FinishReason,
+    ModelRequest,
+    ModelResponse,
+    Prices,
+    StreamEvent,
+    ToolChoice,
+    Usage,
+)
 from handrail.providers.shape import shaped
 from handrail.providers.transcript import (
     BEGINNING,
@@ -41,8 +49,8 @@ PLACE: Final = Place(
     address="GOOGLE_GEMINI_BASE_URL",
     home="generativelanguage.googleapis.com",
 )
-_STOPS: Final[Mapping[str, Stop]] = {
-    "STOP": "end",
+_FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
+    "STOP": "stop",
     "MAX_TOKENS": "length",
     "SAFETY": "refusal",
     "RECITATION": "refusal",
@@ -104,11 +112,11 @@ class GeminiModel:
     def __repr__(self) -> str:
         return f"GeminiModel({self.model!r})"
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ModelRequest) -> ModelResponse:
         """The whole reply."""
         return await asking.ask(self, request)
 
-    def stream(self, request: Request) -> AsyncGenerator[Piece]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         """The words as they come, then the whole reply."""
         return asking.stream(self, request)
 
@@ -126,7 +134,7 @@ class GeminiModel:
         """What an error of the SDK says."""
         return from_google(error)
 
-    def prepare(self, request: Request) -> asking.Sent:
+    def prepare(self, request: ModelRequest) -> asking.Sent:
         """The request in this API's terms."""
         types = _sdk().types
         definitions = self._pools.of(request.tools)
@@ -139,9 +147,9 @@ class GeminiModel:
             config["tools"] = list(definitions)
         if (limit := request.max_tokens or self._max_tokens) is not None:
             config["max_output_tokens"] = limit
-        if request.choice != Choice():
-            want = request.choice
-            choice = wire.choice(want.mode, tool=want.tool, allowed=want.allowed, definitions=definitions)
+        if request.tool_choice != ToolChoice():
+            want = request.tool_choice
+            choice = wire.tool_choice(want.mode, tool=want.tool, allowed=want.allowed, definitions=definitions)
             config |= {"tool_config": choice} if definitions else {}
         if shape is not None:
             config |= {
@@ -180,13 +188,13 @@ class GeminiModel:
         if not blocked and all(_candidate(one) is None for one in chunks):
             raise ValueError("a response has candidates")
         text = "".join(map(self.words, chunks))
-        stop: Stop = "refusal" if blocked else _STOPS.get(reason, "other")
-        if not text and stop == "refusal":
+        finish_reason: FinishReason = "refusal" if blocked else _FINISH_REASONS.get(reason, "other")
+        if not text and finish_reason == "refusal":
             text = next((found for one in chunks if (found := _explained(one))), "")
         return asking.Heard(
             text=text,
             calls=wire.calls(response),
-            stop=stop,
+            finish_reason=finish_reason,
             usage=Usage(
                 input=asking.count(field(used, "prompt_token_count")),
                 output=asking.count(field(used, "candidates_token_count"))
@@ -195,7 +203,7 @@ class GeminiModel:
             ),
             id=field(chunks[0], "response_id") or "",
             model=field(chunks[0], "model_version") or "",
-            said=_stored(wire.said(response)),
+            said=_stored(wire.assistant_messages(response)),
         )
 
 

@@ -14,7 +14,15 @@ from handrail.formats.openai_schema import NAME, loose
 from handrail.providers import asking, openai_sdk
 from handrail.providers.connect import reached
 from handrail.providers.failures import Told
-from handrail.providers.provider import Choice, Piece, Prices, Reply, Request, Stop, Usage
+from handrail.providers.provider import (
+    FinishReason,
+    ModelRequest,
+    ModelResponse,
+    Prices,
+    StreamEvent,
+    ToolChoice,
+    Usage,
+)
 from handrail.providers.shape import Shape, shaped
 from handrail.providers.transcript import (
     Answered,
@@ -31,11 +39,11 @@ from handrail.providers.transcript import (
 )
 from handrail.schema import strict
 
-_STOPS: Final[Mapping[str | None, Stop]] = {
-    "stop": "end",
+_FINISH_REASONS: Final[Mapping[str | None, FinishReason]] = {
+    "stop": "stop",
     "length": "length",
-    "tool_calls": "calls",
-    "function_call": "calls",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
     "content_filter": "refusal",
 }
 
@@ -75,11 +83,11 @@ class OpenAIChat:
     def __repr__(self) -> str:
         return f"OpenAIChat({self.model!r})"
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ModelRequest) -> ModelResponse:
         """The whole reply."""
         return await asking.ask(self, request)
 
-    def stream(self, request: Request) -> AsyncGenerator[Piece]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         """The words as they come, then the whole reply."""
         return asking.stream(self, request)
 
@@ -96,7 +104,7 @@ class OpenAIChat:
         """What an error of the SDK says."""
         return openai_sdk.told(error)
 
-    def prepare(self, request: Request) -> asking.Sent:
+    def prepare(self, request: ModelRequest) -> asking.Sent:
         """The request in this API's terms."""
         # Few other servers know a choice among some tools, and one that is passed over is no limit.
         narrow = not self.access.at_home
@@ -111,9 +119,9 @@ class OpenAIChat:
         if (limit := request.max_tokens or self._max_tokens) is not None:
             # OpenAI's newer models refuse the old name; many other servers know no other.
             body["max_completion_tokens" if self.access.at_home else "max_tokens"] = limit
-        want = structs.replace(request.choice, allowed=()) if narrow else request.choice
-        if want != Choice():
-            choice = wire.choice(want.mode, tool=want.tool, allowed=want.allowed, definitions=definitions)
+        want = structs.replace(request.tool_choice, allowed=()) if narrow else request.tool_choice
+        if want != ToolChoice():
+            choice = wire.tool_choice(want.mode, tool=want.tool, allowed=want.allowed, definitions=definitions)
             body |= {"tool_choice": choice} if definitions else {}
         if shape is not None:
             body["response_format"] = {"type": "json_schema", "json_schema": _format(shape)}
@@ -142,15 +150,15 @@ class OpenAIChat:
         chunks = cast(list[Any], response) if isinstance(response, list) else [response]
         if not isinstance(response, list) and _choice(response) is None:
             raise ValueError("a completion has choices")
-        (message,) = wire.said(response)
+        (message,) = wire.assistant_messages(response)
         reasons = [reason for one in chunks if (reason := read(_choice(one), "finish_reason"))]
         refused = read(message, "refusal") or ""
-        stop = _STOPS.get(reasons[-1] if reasons else None, "other")
+        finish_reason = _FINISH_REASONS.get(reasons[-1] if reasons else None, "other")
         used = next((found for one in reversed(chunks) if (found := read(one, "usage")) is not None), None)
         return asking.Heard(
             text=(read(message, "content") or "") + refused,
             calls=wire.calls(response),
-            stop="refusal" if refused else stop,
+            finish_reason="refusal" if refused else finish_reason,
             usage=Usage(
                 input=asking.count(read(used, "prompt_tokens")),
                 output=asking.count(read(used, "completion_tokens")),

@@ -12,7 +12,15 @@ from handrail.formats.openai_schema import NAME, loose
 from handrail.providers import asking, openai_sdk
 from handrail.providers.connect import reached
 from handrail.providers.failures import Told, as_error
-from handrail.providers.provider import Choice, Piece, Prices, Reply, Request, Stop, Usage
+from handrail.providers.provider import (
+    FinishReason,
+    ModelRequest,
+    ModelResponse,
+    Prices,
+    StreamEvent,
+    ToolChoice,
+    Usage,
+)
 from handrail.providers.shape import shaped
 from handrail.providers.transcript import (
     Answered,
@@ -30,7 +38,7 @@ from handrail.schema import strict
 
 _ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 _WORDS: Final = ("response.output_text.delta", "response.refusal.delta")
-_STOPS: Final[Mapping[Any, Stop]] = {"max_output_tokens": "length", "content_filter": "refusal"}
+_FINISH_REASONS: Final[Mapping[Any, FinishReason]] = {"max_output_tokens": "length", "content_filter": "refusal"}
 
 
 class OpenAIResponses:
@@ -68,11 +76,11 @@ class OpenAIResponses:
     def __repr__(self) -> str:
         return f"OpenAIResponses({self.model!r})"
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ModelRequest) -> ModelResponse:
         """The whole reply."""
         return await asking.ask(self, request)
 
-    def stream(self, request: Request) -> AsyncGenerator[Piece]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         """The words as they come, then the whole reply."""
         return asking.stream(self, request)
 
@@ -89,7 +97,7 @@ class OpenAIResponses:
         """What an error of the SDK says."""
         return openai_sdk.told(error)
 
-    def prepare(self, request: Request) -> asking.Sent:
+    def prepare(self, request: ModelRequest) -> asking.Sent:
         """The request in this API's terms."""
         definitions = self._pools.of(request.tools)
         shape = None if request.schema is None else shaped(request.schema, dialect=strict.OPENAI)
@@ -105,9 +113,9 @@ class OpenAIResponses:
             body["tools"] = definitions
         if (limit := request.max_tokens or self._max_tokens) is not None:
             body["max_output_tokens"] = limit
-        if request.choice != Choice():
-            want = request.choice
-            choice = wire.choice(want.mode, tool=want.tool, allowed=want.allowed, definitions=definitions)
+        if request.tool_choice != ToolChoice():
+            want = request.tool_choice
+            choice = wire.tool_choice(want.mode, tool=want.tool, allowed=want.allowed, definitions=definitions)
             body |= {"tool_choice": choice} if definitions else {}
         if shape is not None:
             schema = shape.schema if shape.strict else loose(shape.schema)
@@ -146,14 +154,14 @@ class OpenAIResponses:
             raise ValueError("a response has a status and an output")
         parts = [part for item in output if read(item, "type") == "message" for part in read(item, "content") or ()]
         refused = any(read(part, "type") == "refusal" for part in parts)
-        stop: Stop = "end" if status == "completed" else "other"
+        finish_reason: FinishReason = "stop" if status == "completed" else "other"
         if status == "incomplete":
-            stop = _STOPS.get(read(read(response, "incomplete_details"), "reason"), "other")
+            finish_reason = _FINISH_REASONS.get(read(read(response, "incomplete_details"), "reason"), "other")
         used = read(response, "usage")
         return asking.Heard(
             text="".join(read(part, "text") or read(part, "refusal") or "" for part in parts),
             calls=wire.calls(response),
-            stop="refusal" if refused else stop,
+            finish_reason="refusal" if refused else finish_reason,
             usage=Usage(
                 input=asking.count(read(used, "input_tokens")),
                 output=asking.count(read(used, "output_tokens")),
@@ -161,7 +169,7 @@ class OpenAIResponses:
             ),
             id=read(response, "id") or "",
             model=read(response, "model") or "",
-            said=wire.said(response),
+            said=wire.assistant_messages(response),
         )
 
     def _failed(self, error: Any) -> Exception:

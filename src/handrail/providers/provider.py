@@ -11,11 +11,11 @@ from handrail.errors import ConfigError
 from handrail.formats.definitions import Mode
 from handrail.providers.messages import AssistantMessage, Message, Native
 
-Stop = Literal["end", "calls", "length", "refusal", "other"]
+FinishReason = Literal["stop", "tool_calls", "length", "refusal", "other"]
 """Why a model stopped: it was done, it waits for its calls, it ran out of tokens, it (or a filter) refused, other."""
 
 
-class Choice(Struct, frozen=True, kw_only=True, gc=False):
+class ToolChoice(Struct, frozen=True, kw_only=True, gc=False):
     """What the model may call."""
 
     mode: Mode = "auto"
@@ -25,16 +25,16 @@ class Choice(Struct, frozen=True, kw_only=True, gc=False):
     """Of the tools in the request, only these; all of them are still sent, so that a prompt cache holds."""
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class ModelRequest(Struct, frozen=True, kw_only=True):
     """What a model is asked."""
 
     messages: Sequence[Message]
     instructions: str = ""
     """What an API calls its system prompt."""
     tools: Sequence[Tool[..., Any]] = ()
-    choice: Choice = Choice()
+    tool_choice: ToolChoice = ToolChoice()
     schema: Mapping[str, Any] | None = None
-    """A JSON Schema that the text of the reply has to fit; see `ask_for`."""
+    """A JSON Schema that the text of the reply has to fit; see `generate_structured`."""
     max_tokens: int | None = None
     """How long the reply may be; the adapter's own limit unless it is said."""
 
@@ -80,20 +80,20 @@ class Prices(Struct, frozen=True, kw_only=True, gc=False):
         return Usage(input=usage.input, output=usage.output, cached=usage.cached, cost=cost / 1_000_000)
 
 
-class TextPiece(Struct, frozen=True, kw_only=True, gc=False):
+class TextDelta(Struct, frozen=True, kw_only=True, gc=False):
     """The next words of a reply that is still being written."""
 
     text: str
 
 
-class Reply(Struct, frozen=True, kw_only=True):
+class ModelResponse(Struct, frozen=True, kw_only=True):
     """What a model answered."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     """In the terms of the tools in the request: already decoded, not yet validated. One that was cut off is among them,
     with text that no parser takes, so that it is answered and never runs."""
-    stop: Stop = "end"
+    finish_reason: FinishReason = "stop"
     usage: Usage = Usage()
     id: str = ""
     """The provider's id of the response."""
@@ -106,7 +106,7 @@ class Reply(Struct, frozen=True, kw_only=True):
         return AssistantMessage(text=self.text, calls=self.calls, native=self.native)
 
 
-Piece: TypeAlias = TextPiece | Reply
+StreamEvent: TypeAlias = TextDelta | ModelResponse
 
 
 class Provider(Protocol):
@@ -117,10 +117,10 @@ class Provider(Protocol):
         """Which API this is, and which model: `openai:gpt-5`."""
         ...
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ModelRequest) -> ModelResponse:
         """The whole reply."""
         ...
 
-    def stream(self, request: Request) -> AsyncIterator[Piece]:
+    def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         """The reply as it is written: its words, then, last and once, the whole. A stream that is cut raises."""
         ...

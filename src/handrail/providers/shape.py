@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from handrail.core.text import compact_json
 from handrail.errors import ConfigError
-from handrail.formats.definitions import SetAside
+from handrail.formats.definitions import SkippedTool
 from handrail.formats.outgoing import valid
 from handrail.schema import strict
 from handrail.schema.nodes import branches, resolved
@@ -35,7 +35,7 @@ def checked(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the schema, if it is one."""
     try:
         return valid(json.loads(compact_json(schema)))
-    except (SetAside, ValueError, TypeError, RecursionError) as reason:
+    except (SkippedTool, ValueError, TypeError, RecursionError) as reason:
         text = str(reason).replace("its input_schema", "it")
         raise ConfigError(f"This is not a JSON Schema for an answer: {text}.") from reason
 

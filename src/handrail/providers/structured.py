@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from handrail.errors import BadAnswerError, ConfigError, InvalidArgumentsError, RefusalError, ToolError, shorten
 from handrail.providers.messages import AssistantMessage, Message, UserMessage
-from handrail.providers.provider import Provider, Request
+from handrail.providers.provider import ModelRequest, Provider
 from handrail.providers.shape import ANSWER, as_object, checked
 from handrail.schema import faults
 from handrail.schema.raw import from_json_schema
@@ -27,7 +27,7 @@ class _Wanted(Struct, frozen=True, kw_only=True):
 
 
 @overload
-async def ask_for(
+async def generate_structured(
     provider: Provider,
     wanted: type[T],
     messages: str | Sequence[Message],
@@ -38,12 +38,12 @@ async def ask_for(
 
 
 @overload
-async def ask_for(
+async def generate_structured(
     provider: Provider, wanted: Any, messages: str | Sequence[Message], *, instructions: str = "", attempts: int = 2
 ) -> Any: ...
 
 
-async def ask_for(
+async def generate_structured(
     provider: Provider, wanted: Any, messages: str | Sequence[Message], *, instructions: str = "", attempts: int = 2
 ) -> Any:
     """A value of a Python type, or of a JSON Schema. One that does not fit is asked for again, with its faults."""
@@ -53,8 +53,8 @@ async def ask_for(
     asked: list[Message] = [UserMessage(text=messages)] if isinstance(messages, str) else [*messages]
     where = ""
     for _ in range(attempts):
-        reply = await provider.ask(Request(messages=asked, instructions=instructions, schema=want.schema))
-        if reply.stop == "refusal":
+        reply = await provider.ask(ModelRequest(messages=asked, instructions=instructions, schema=want.schema))
+        if reply.finish_reason == "refusal":
             raise RefusalError(f"{provider.name} would not answer: {shorten(reply.text, 300) or 'no reason given'}")
         try:
             return want.read(_bare(reply.text))

@@ -41,7 +41,7 @@ class Fact(Struct, frozen=True, kw_only=True):
     guideline_ids: tuple[str, ...] = ()
     argument_keys: tuple[str, ...] | None = None
     """The names of the arguments; None if their text was no JSON object."""
-    effect: str | None = None
+    action: str | None = None
     """What was decided: allow, ask or deny."""
     by: str | None = None
     rule: str | None = None
@@ -159,7 +159,7 @@ class Facts:
             row["output"] = storable(self._redactor.text(text))
 
     def _put_decision(self, row: dict[str, Any], decision: Decision) -> None:
-        row["effect"] = decision.effect
+        row["action"] = decision.action
         row["by"] = decision.by
         row["rule"] = self._name(decision.rule)
         row["source"] = self._name(decision.source)

@@ -11,7 +11,7 @@ from handrail.store.database import Database
 from handrail.store.tables import sessions as table
 
 
-class SqlSessions:
+class SqlSessionStore:
     """Conversations of all processes that share a database."""
 
     def __init__(self, database: Database) -> None:

@@ -14,7 +14,7 @@ from handrail.store.database import Database
 from handrail.store.facts import Facts
 from handrail.store.ledger import SqlLedger
 from handrail.store.prepare import prepare
-from handrail.store.sessions import SqlSessions
+from handrail.store.sessions import SqlSessionStore
 from handrail.store.tables import approvals, ledger, sessions, settings
 
 
@@ -26,7 +26,7 @@ class Store:
         self._database = database
         self.ledger = SqlLedger(database, digest_key=digest_key)
         self.approvals = SqlApprovals(database, redactor=redactor)
-        self.sessions = SqlSessions(database)
+        self.sessions = SqlSessionStore(database)
         self.audit = audit
 
     async def forget(self, *, before: float) -> int:

@@ -101,7 +101,7 @@ audit: Final = Table(
     Column("item_id", String),
     Column("guideline_ids", JSON(none_as_null=True)),
     Column("argument_keys", JSON(none_as_null=True)),
-    Column("effect", String),
+    Column("action", String),
     Column("by", String),
     Column("rule", Text),
     Column("source", Text),

@@ -16,7 +16,7 @@ from handrail.core.text import canonical_json, compact_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, ProviderError, shorten
-from handrail.providers.provider import Piece, Provider, Reply, Request, TextPiece
+from handrail.providers.provider import ModelRequest, ModelResponse, Provider, StreamEvent, TextDelta
 from handrail.registry.registry import ToolRegistry
 from handrail.testing import tape
 from handrail.testing.tape import Asked, ModelTake, Tape, ToolTake
@@ -25,7 +25,7 @@ Mode = Literal["replay", "strict", "record", "new"]
 """`replay` answers from the file; `strict` also wants all of it used; `record` runs everything for real and replaces
 the file; `new` records if there is no file, else it replays."""
 
-Outcome: TypeAlias = Reply | ProviderError | None
+Outcome: TypeAlias = ModelResponse | ProviderError | None
 Take = TypeVar("Take", ToolTake, ModelTake)
 
 _HOW: Final = "Record it with: pytest --cassette=record"
@@ -102,7 +102,7 @@ class Cassette:
         self._check_open()
         return next(self._numbers)
 
-    def asked(self, request: Request) -> Asked:
+    def asked(self, request: ModelRequest) -> Asked:
         """What tells a request from another."""
         return tape.asked(request, self._redactor)
 
@@ -259,7 +259,7 @@ class _Recorder:
     def name(self) -> str:
         return self._provider.name
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ModelRequest) -> ModelResponse:
         number, asked = self._cassette.begin(), self._cassette.asked(request)
         try:
             reply = await self._provider.ask(request)
@@ -269,14 +269,14 @@ class _Recorder:
         self._cassette.answered(number, self.name, asked, [], reply)
         return reply
 
-    async def stream(self, request: Request) -> AsyncGenerator[Piece]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         number, asked = self._cassette.begin(), self._cassette.asked(request)
         pieces: list[str] = []
         outcome: Outcome = None
         stream = self._provider.stream(request)
         try:
             async for piece in stream:
-                if isinstance(piece, TextPiece):
+                if isinstance(piece, TextDelta):
                     pieces.append(piece.text)
                 else:
                     outcome = piece
@@ -287,7 +287,7 @@ class _Recorder:
         finally:
             self._cassette.answered(number, self.name, asked, pieces, outcome)
             if isinstance(stream, AsyncGenerator):  # The one who reads may have had enough.
-                await cast(AsyncGenerator[Piece], stream).aclose()
+                await cast(AsyncGenerator[StreamEvent], stream).aclose()
 
 
 class _Player:
@@ -297,16 +297,16 @@ class _Player:
         self._cassette = cassette
         self.name = name
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ModelRequest) -> ModelResponse:
         *_, reply = [piece async for piece in self.stream(request)]
-        return cast(Reply, reply)
+        return cast(ModelResponse, reply)
 
-    async def stream(self, request: Request) -> AsyncGenerator[Piece]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         asked = self._cassette.asked(request)
         take = self._cassette.model_take(asked)
         whole = (take.reply.text,) if take.reply is not None and take.reply.text else ()
         for text in take.pieces or whole:
-            yield TextPiece(text=text)
+            yield TextDelta(text=text)
         if take.error is not None:
             raise tape.provider_error(take.error)
         if take.reply is None:

@@ -98,7 +98,7 @@ class Rail:
     async def _close(self, loop: asyncio.AbstractEventLoop) -> None:
         sessions = [session for session, its in self._loops.items() if its is loop]
         every = [(executor, session) for executor in self._executors for session in sessions]
-        await asyncio.gather(*(executor.cancel_all(one) for executor, one in every if executor.running(one)))
+        await asyncio.gather(*(executor.cancel_all(one) for executor, one in every if executor.running_calls(one)))
 
     def _hear(self, event: Event) -> None:
         self.events.append(event)

@@ -12,7 +12,7 @@ from handrail.define.build import as_tool
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 
-ALLOWED: Final = Decision(effect="allow", rule="test", source="handrail.testing", reason="a test is the authority")
+ALLOWED: Final = Decision(action="allow", rule="test", source="handrail.testing", reason="a test is the authority")
 """What a test decides about a call."""
 
 

@@ -9,18 +9,18 @@ from handrail.core.values import ToolCall
 from handrail.errors import ProviderDownError, ProviderError
 from handrail.formats.incoming import unfinished
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from handrail.providers.provider import Piece, Reply, Request, Stop, TextPiece, Usage
+from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta, Usage
 from handrail.testing.servers import script
 
-Line: TypeAlias = str | script.Reply | Reply | BaseException
-Scripted: TypeAlias = Line | Callable[[Request], Line]
+Line: TypeAlias = str | script.Reply | ModelResponse | BaseException
+Scripted: TypeAlias = Line | Callable[[ModelRequest], Line]
 
 
 class ScriptedProvider:
     """Answers each request with the next line of a script, and keeps the requests.
 
-    A line is a text, a reply in the words of `handrail.testing.servers` (`tool_calls(…)`, `truncated(…)`), a `Reply`,
-    an exception to raise, or a function of the request that gives one of these.
+    A line is a text, a reply of `handrail.testing.servers` (`tool_calls(…)`, `truncated(…)`), a
+    `ModelResponse`, an exception to raise, or a function of the request that gives one of these.
     """
 
     name = "scripted:model"
@@ -28,15 +28,15 @@ class ScriptedProvider:
     def __init__(self, lines: Iterable[Scripted]) -> None:
         self._lines = list(lines)
         self._used = 0
-        self.requests: list[Request] = []
+        self.requests: list[ModelRequest] = []
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ModelRequest) -> ModelResponse:
         """The next line, whole."""
         *_, reply = [piece async for piece in self.stream(request)]
-        assert isinstance(reply, Reply)
+        assert isinstance(reply, ModelResponse)
         return reply
 
-    async def stream(self, request: Request) -> AsyncGenerator[Piece]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         """The next line, word by word."""
         check(request)
         self.requests.append(request)
@@ -44,14 +44,14 @@ class ScriptedProvider:
             raise AssertionError(f"The script has {len(self._lines)} lines, and this is request {self._used + 1}.")
         line = self._lines[self._used]
         self._used += 1
-        if not isinstance(line, str | script.Reply | Reply | BaseException):
+        if not isinstance(line, str | script.Reply | ModelResponse | BaseException):
             line = line(request)
         if isinstance(line, BaseException):
             raise line
         reply, cut = self._reply(line)
         words = _words(reply.text)
         for word in words[:cut]:
-            yield TextPiece(text=word)
+            yield TextDelta(text=word)
         if cut is not None:
             raise ProviderDownError("The stream was cut, as the script says.")
         yield reply
@@ -61,8 +61,8 @@ class ScriptedProvider:
         if left := self._lines[self._used :]:
             raise AssertionError(f"{len(left)} of {len(self._lines)} scripted replies were not asked for: {left!r}")
 
-    def _reply(self, line: str | script.Reply | Reply) -> tuple[Reply, int | None]:
-        if isinstance(line, Reply):
+    def _reply(self, line: str | script.Reply | ModelResponse) -> tuple[ModelResponse, int | None]:
+        if isinstance(line, ModelResponse):
             return line, None
         said = script.text(line) if isinstance(line, str) else line
         response_id = said.id or f"resp_{self._used}"
@@ -79,23 +79,25 @@ class ScriptedProvider:
             made = (*made[:-1], structs.replace(made[-1], arguments_json=unfinished(made[-1].arguments_json)))
         usage = Usage(input=said.usage.input, output=said.usage.output, cached=said.usage.cached)
         text = said.text if said.refusal is None else said.refusal
-        reply = Reply(text=text, calls=made, stop=_stop(said), usage=usage, id=response_id, model="model")
+        reply = ModelResponse(
+            text=text, calls=made, finish_reason=_finish_reason(said), usage=usage, id=response_id, model="model"
+        )
         return reply, said.cut_after
 
 
-def _stop(said: script.Reply) -> Stop:
+def _finish_reason(said: script.Reply) -> FinishReason:
     if said.refusal is not None:
         return "refusal"
     if said.truncated:
         return "length"
-    return "calls" if said.calls else "end"
+    return "tool_calls" if said.calls else "stop"
 
 
 def _words(text: str) -> list[str]:
     return [f"{word} " for word in text.split(" ")[:-1]] + [text.split(" ")[-1]] if text else []
 
 
-def check(request: Request) -> None:
+def check(request: ModelRequest) -> None:
     """Raise unless every provider would take this history: it ends with something to answer, and every call, under an
     id of its own, is answered in the message after it, in order."""
     messages = list(request.messages)

@@ -16,7 +16,7 @@ from handrail.core.text import canonical_json
 from handrail.core.values import Control, Failure, ToolResult
 from handrail.errors import ConfigError, ProviderError, ToolError, shorten
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage
-from handrail.providers.provider import Reply, Request
+from handrail.providers.provider import ModelRequest, ModelResponse
 
 VERSION: Final = 1
 _PASSES: Final = 5
@@ -75,7 +75,7 @@ class ModelTake(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     request: Asked
     pieces: tuple[str, ...] = ()
     """The words as they came, where they came one by one."""
-    reply: Reply | None = None
+    reply: ModelResponse | None = None
     error: ProviderFailure | None = None
 
 
@@ -182,10 +182,10 @@ def played(take: ToolTake) -> Any:
 # Models.
 
 
-def asked(request: Request, redactor: Redactor) -> Asked:
+def asked(request: ModelRequest, redactor: Redactor) -> Asked:
     """What tells a request from another: the ids of calls do not, nor does what an API said in its own words."""
     messages = [_message(message, redactor) for message in request.messages]
-    choice = request.choice
+    choice = request.tool_choice
     whole = {
         "messages": messages,
         "instructions": _steady(redactor.text, request.instructions),
@@ -212,7 +212,12 @@ def _message(message: Message, redactor: Redactor) -> Sequence[Any]:
 
 
 def model_take(
-    provider: str, request: Asked, *, pieces: Sequence[str], outcome: Reply | ProviderError | None, redactor: Redactor
+    provider: str,
+    request: Asked,
+    *,
+    pieces: Sequence[str],
+    outcome: ModelResponse | ProviderError | None,
+    redactor: Redactor,
 ) -> ModelTake:
     """What a model answered, as it may be written."""
     said = "".join(pieces)
@@ -228,7 +233,7 @@ def model_take(
             after=outcome.after,
         )
         return ModelTake(provider=provider, request=request, pieces=shown, error=failure)
-    reply = None if outcome is None else msgspec.convert(redactor.value(outcome), Reply)
+    reply = None if outcome is None else msgspec.convert(redactor.value(outcome), ModelResponse)
     return ModelTake(provider=provider, request=request, pieces=shown, reply=reply)
 
 

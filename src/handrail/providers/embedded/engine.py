@@ -22,19 +22,19 @@ from handrail.errors import (
     shorten,
 )
 from handrail.providers.embedded.constrain import listed, members
-from handrail.providers.provider import Stop, Usage
+from handrail.providers.provider import FinishReason, Usage
 
 _COMPACT: Final = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 """Asks the decoder for JSON on one line: a small model otherwise spends its tokens on spaces."""
 
-_STOPS: Final[Mapping[str, Stop]] = {"stop": "end", "length": "length"}
+_FINISH_REASONS: Final[Mapping[str, FinishReason]] = {"stop": "stop", "length": "length"}
 
 
 class Completion(Struct, frozen=True, kw_only=True):
     """What the model wrote."""
 
     text: str
-    stop: Stop
+    finish_reason: FinishReason
     usage: Usage
     id: str
 
@@ -90,7 +90,7 @@ class Engine:
         stop: Event,
     ) -> Completion:
         if stop.is_set():
-            return Completion(text="", stop="other", usage=Usage(), id="")
+            return Completion(text="", finish_reason="other", usage=Usage(), id="")
         server = self._load()
         heard = _Heard(said, stop)
         try:
@@ -173,7 +173,7 @@ class _Heard:
         details = members(self._usage.get("prompt_tokens_details"))
         return Completion(
             text=encodable("".join(self._words)),
-            stop=_STOPS.get(str(self._reason), "other"),
+            finish_reason=_FINISH_REASONS.get(str(self._reason), "other"),
             usage=Usage(
                 input=self._usage.get("prompt_tokens", 0),
                 output=self._usage.get("completion_tokens", 0),

@@ -20,7 +20,7 @@ from handrail.providers.embedded.constrain import decodable
 from handrail.providers.embedded.engine import Completion, Engine
 from handrail.providers.embedded.picking import Picker
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
-from handrail.providers.provider import Piece, Reply, Request, Stop, TextPiece, Usage
+from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta, Usage
 from handrail.providers.shape import checked
 from handrail.providers.transcript import Answered, Heard, Repeated, Rules, Said, steps
 from handrail.registry.search import Embedder
@@ -80,11 +80,11 @@ class EmbeddedProvider:
     def __repr__(self) -> str:
         return f"EmbeddedProvider({self.model!r})"
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ModelRequest) -> ModelResponse:
         """The whole reply."""
         return await self._answer(request).reply(None)
 
-    async def stream(self, request: Request) -> AsyncGenerator[Piece]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         """The words as they come, then the whole reply."""
         words: asyncio.Queue[str | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -99,20 +99,20 @@ class EmbeddedProvider:
         try:
             while (text := await words.get()) is not None:
                 heard.append(text)
-                yield TextPiece(text=text)
+                yield TextDelta(text=text)
             reply = await task
         finally:
             task.cancel()
             await asyncio.wait([task])
         if rest := reply.text.removeprefix("".join(heard)):
-            yield TextPiece(text=rest)
+            yield TextDelta(text=rest)
         yield reply
 
     async def aclose(self) -> None:
         """Give the model's memory back."""
         await asyncio.to_thread(self._engine.close)
 
-    def _answer(self, request: Request) -> "_Answer":
+    def _answer(self, request: ModelRequest) -> "_Answer":
         limit = request.max_tokens or self._max_tokens
         return _Answer(
             request, engine=self._engine, picker=self._picker, model=self.model, limit=limit, small=self._small
@@ -123,7 +123,7 @@ class _Answer:
     """One request, on its way to one reply."""
 
     def __init__(
-        self, request: Request, *, engine: Engine, picker: Picker, model: str, limit: int, small: bool
+        self, request: ModelRequest, *, engine: Engine, picker: Picker, model: str, limit: int, small: bool
     ) -> None:
         self._request = request
         self._engine = engine
@@ -133,7 +133,7 @@ class _Answer:
         self._small = small
         self._usage = Usage()
 
-    async def reply(self, said: _Words | None) -> Reply:
+    async def reply(self, said: _Words | None) -> ModelResponse:
         """A call where one is due, else words."""
         request = self._request
         turns = _turns(request)
@@ -154,7 +154,7 @@ class _Answer:
         elif self._small and request.tools:
             return self._reply(text=prompts.offered(tools))
         words = await self._ask(turns, said=said)
-        return self._reply(text=words.text, stop=words.stop)
+        return self._reply(text=words.text, finish_reason=words.finish_reason)
 
     async def _pick(self, tools: Sequence[Tool[..., Any]], message: str, *, must: bool) -> Tool[..., Any] | None:
         if must and len(tools) == 1:
@@ -168,20 +168,20 @@ class _Answer:
             (tool for tool in picked.tools if chosen.text == f'"{tool.name}"'), picked.tools[0] if must else None
         )
 
-    async def _call(self, tool: Tool[..., Any], message: str) -> Reply:
+    async def _call(self, tool: Tool[..., Any], message: str) -> ModelResponse:
         arguments, cut = "{}", False
         if tool.input_schema.get("properties"):
             schema = decodable(tool.input_schema, copied_from=message if self._small else None)
             filled = await self._ask(prompts.filling(tool, message), schema=schema)
-            arguments, cut = filled.text, filled.stop == "length"
+            arguments, cut = filled.text, filled.finish_reason == "length"
         # Nothing that the model wrote is believed here: it stays text, which the executor parses and validates.
         call = ToolCall(id=f"call_{uuid4().hex}", name=tool.name, arguments_json=arguments or "?")
-        return self._reply(calls=(call,), stop="length" if cut else "calls")
+        return self._reply(calls=(call,), finish_reason="length" if cut else "tool_calls")
 
-    async def _shaped(self, turns: prompts.Turns) -> Reply:
+    async def _shaped(self, turns: prompts.Turns) -> ModelResponse:
         schema = checked(self._request.schema or {})
         shaped = await self._ask(prompts.shaping(turns, schema), schema=decodable(schema))
-        return self._reply(text=shaped.text, stop=shaped.stop)
+        return self._reply(text=shaped.text, finish_reason=shaped.finish_reason)
 
     async def _ask(
         self, turns: prompts.Turns, *, schema: dict[str, Any] | None = None, said: _Words | None = None
@@ -190,9 +190,13 @@ class _Answer:
         self._usage += completion.usage
         return completion
 
-    def _reply(self, *, text: str = "", calls: tuple[ToolCall, ...] = (), stop: Stop = "end") -> Reply:
+    def _reply(
+        self, *, text: str = "", calls: tuple[ToolCall, ...] = (), finish_reason: FinishReason = "stop"
+    ) -> ModelResponse:
         id_ = f"reply_{uuid4().hex}"
-        return Reply(text=text, calls=calls, stop=stop, usage=self._usage, id=id_, model=self._model)
+        return ModelResponse(
+            text=text, calls=calls, finish_reason=finish_reason, usage=self._usage, id=id_, model=self._model
+        )
 
 
 def _file(path_or_name: str | Path) -> Path:
@@ -223,9 +227,9 @@ def _language() -> list[str]:
     return [model.name for model in CATALOGUE.values() if model.files[0].name.endswith(".gguf")]
 
 
-def _allowed(request: Request) -> tuple[Sequence[Tool[..., Any]], bool]:
+def _allowed(request: ModelRequest) -> tuple[Sequence[Tool[..., Any]], bool]:
     """The tools that may be called, and whether one must be."""
-    choice = request.choice
+    choice = request.tool_choice
     want = wanted(choice.mode, choice.tool, choice.allowed, None)
     names = [tool.name for tool in request.tools]
     chosen = (want.tool,) if want.tool is not None else want.allowed
@@ -255,7 +259,7 @@ def _said(messages: Sequence[Message]) -> str:
     return "\n".join(reversed(parts))
 
 
-def _turns(request: Request) -> prompts.Turns:
+def _turns(request: ModelRequest) -> prompts.Turns:
     """The conversation as the model's template takes it; results are told by the customer's side."""
     turns: prompts.Turns = []
     if request.instructions:

@@ -10,7 +10,7 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
 from handrail.errors import ProviderError
 from handrail.providers.messages import UserMessage
-from handrail.providers.provider import Provider, Request
+from handrail.providers.provider import ModelRequest, Provider
 from handrail.testing.evaluations.prompts import Prompt
 from handrail.testing.evaluations.tools import TOOLS
 
@@ -78,7 +78,7 @@ async def evaluate(
     """The scores of a provider. Each prompt is a conversation of its own; no tool is run."""
     verdicts: list[Verdict] = []
     for prompt in prompts:
-        request = Request(messages=[UserMessage(text=prompt.say)], instructions=INSTRUCTIONS, tools=tools)
+        request = ModelRequest(messages=[UserMessage(text=prompt.say)], instructions=INSTRUCTIONS, tools=tools)
         try:
             verdict = Verdict(prompt=prompt, calls=(await provider.ask(request)).calls)
         except ProviderError as error:

@@ -81,7 +81,7 @@ def upgrade() -> None:
         sa.Column("item_id", sa.String),
         sa.Column("guideline_ids", sa.JSON),
         sa.Column("argument_keys", sa.JSON),
-        sa.Column("effect", sa.String),
+        sa.Column("action", sa.String),
         sa.Column("by", sa.String),
         sa.Column("rule", sa.Text),
         sa.Column("source", sa.Text),

@@ -8,7 +8,7 @@ import pytest
 from handrail.formats import anthropic, gemini, mcp, openai_chat, openai_realtime, openai_responses
 from handrail.testing.servers import text, text_and_calls, tool_calls, truncated
 from tests.execute.providers import PROVIDERS, Provider
-from tests.execute.test_loop import rail
+from tests.execute.test_loop import executor
 
 each = pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
 REPLIES = [
@@ -32,17 +32,19 @@ def is_plain(value: Any) -> bool:
 @each
 @pytest.mark.parametrize("reply", REPLIES, ids=["words", "calls", "both", "cut"])
 def test_an_object_a_dict_and_a_stream_say_the_same(provider: Provider, reply: Any) -> None:
-    tools = provider.wire.tools(rail().registry)
+    tools = provider.wire.tools(executor().registry)
     messages = [provider.user("Hi.")]
     with provider.server([reply, reply]) as server:
         whole = provider.ask(server, messages, tools)
         streamed = provider.stream(server, messages, tools)
-    said = provider.wire.said(whole)
+    said = provider.wire.assistant_messages(whole)
 
     assert said
     assert is_plain(said)
-    assert meaning(provider.wire.said(json.loads(whole.model_dump_json(exclude_none=True)))) == meaning(said)
-    assert meaning(provider.wire.said(streamed)) == meaning(said)
+    assert meaning(provider.wire.assistant_messages(json.loads(whole.model_dump_json(exclude_none=True)))) == meaning(
+        said
+    )
+    assert meaning(provider.wire.assistant_messages(streamed)) == meaning(said)
 
 
 DROPPED = (
@@ -82,23 +84,23 @@ def _joined(parts: list[Any]) -> list[Any]:
 
 def test_what_the_sdk_adds_is_left_out() -> None:
     completion = {"choices": [{"message": {"role": "assistant", "content": "{}", "parsed": {"a": 1}}}]}
-    assert openai_chat.said(completion) == [{"role": "assistant", "content": "{}"}]
+    assert openai_chat.assistant_messages(completion) == [{"role": "assistant", "content": "{}"}]
     item = {"type": "function_call", "call_id": "c", "name": "n", "arguments": "{}", "parsed_arguments": {}}
     words = {"type": "message", "content": [{"type": "output_text", "text": "{}", "parsed": {"a": 1}}]}
-    assert openai_responses.said({"output": [item, words]}) == [
+    assert openai_responses.assistant_messages({"output": [item, words]}) == [
         {"type": "function_call", "call_id": "c", "name": "n", "arguments": "{}"},
         {"type": "message", "content": [{"type": "output_text", "text": "{}"}]},
     ]
 
 
 def test_an_answer_without_anything_adds_nothing() -> None:
-    assert openai_chat.said({"choices": []}) == []
-    assert openai_responses.said({"output": []}) == []
-    assert anthropic.said({"content": []}) == []
-    assert gemini.said({"candidates": []}) == []
-    assert gemini.said({"candidates": [{"content": None}]}) == []
-    assert openai_realtime.said({"type": "response.done"}) == []
-    assert mcp.said({"method": "tools/call"}) == []
+    assert openai_chat.assistant_messages({"choices": []}) == []
+    assert openai_responses.assistant_messages({"output": []}) == []
+    assert anthropic.assistant_messages({"content": []}) == []
+    assert gemini.assistant_messages({"candidates": []}) == []
+    assert gemini.assistant_messages({"candidates": [{"content": None}]}) == []
+    assert openai_realtime.assistant_messages({"type": "response.done"}) == []
+    assert mcp.assistant_messages({"method": "tools/call"}) == []
 
 
 def test_thoughts_go_back_with_their_signatures() -> None:
@@ -119,7 +121,7 @@ def test_thoughts_go_back_with_their_signatures() -> None:
         {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"a":'}},
         {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": " 1}"}},
     ]
-    assert anthropic.said(events) == [
+    assert anthropic.assistant_messages(events) == [
         {
             "role": "assistant",
             "content": [
@@ -129,7 +131,7 @@ def test_thoughts_go_back_with_their_signatures() -> None:
         }
     ]
     part = {"functionCall": {"name": "n", "args": {}}, "thoughtSignature": "abc"}
-    assert gemini.said({"candidates": [{"content": {"role": "model", "parts": [part]}}]}) == [
+    assert gemini.assistant_messages({"candidates": [{"content": {"role": "model", "parts": [part]}}]}) == [
         {"role": "model", "parts": [part]}
     ]
 
@@ -143,7 +145,7 @@ def test_a_call_that_came_in_pieces_goes_back_whole() -> None:
         piece(partialArgs=[{"jsonPath": "$.a", "stringValue": "x", "willContinue": True}], willContinue=True),
         piece(partialArgs=[{"jsonPath": "$.a", "stringValue": "y"}]),
     ]
-    assert gemini.said(pieces) == [
+    assert gemini.assistant_messages(pieces) == [
         {"role": "model", "parts": [{"function_call": {"id": "1", "name": "n", "args": {"a": "xy"}}}]}
     ]
 
@@ -158,7 +160,7 @@ def test_arguments_that_were_cut_off_go_back_as_an_empty_object(arguments: str) 
         },
         {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": arguments}},
     ]
-    (message,) = anthropic.said(events)
+    (message,) = anthropic.assistant_messages(events)
     assert message["content"] == [{"type": "tool_use", "id": "t", "name": "n", "input": {}}]
 
 
@@ -172,4 +174,6 @@ def test_what_a_server_looked_for_by_itself_goes_back_with_its_arguments() -> No
             for piece in pieces
         ),
     ]
-    assert anthropic.said(events) == [{"role": "assistant", "content": [{**block, "input": {"query": "x"}}]}]
+    assert anthropic.assistant_messages(events) == [
+        {"role": "assistant", "content": [{**block, "input": {"query": "x"}}]}
+    ]
