@@ -1,0 +1,42 @@
+"""A simulator of phone calls over OpenAI's Realtime API: scripts, a strict local server, faults, and a report."""
+
+from .checks import Refused
+from .control import ControlResponse
+from .engine import SimulatedCall
+from .record import Entry, ErrorRecord, HttpRecord, Line, ToolCallRecord
+from .report import Outcome, Report
+from .responses import ModelRequest
+from .rules import RULES, UNCONFIRMED_RULES, Rule
+from .script import FunctionCall, ModelEntry, Script, ScriptError, load_script
+from .simulator import PhoneSimulator, WebhookRecord
+from .state import Frame
+from .warp import WarpedLoop, run_warped
+from .webhooks import sign_webhook
+
+__all__ = [
+    "RULES",
+    "UNCONFIRMED_RULES",
+    "ControlResponse",
+    "Entry",
+    "ErrorRecord",
+    "Frame",
+    "FunctionCall",
+    "HttpRecord",
+    "Line",
+    "ModelEntry",
+    "ModelRequest",
+    "Outcome",
+    "PhoneSimulator",
+    "Refused",
+    "Report",
+    "Rule",
+    "Script",
+    "ScriptError",
+    "SimulatedCall",
+    "ToolCallRecord",
+    "WarpedLoop",
+    "WebhookRecord",
+    "load_script",
+    "run_warped",
+    "sign_webhook",
+]

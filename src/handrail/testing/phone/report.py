@@ -1,0 +1,236 @@
+"""What is to be said about a call: what was left undone, what went wrong, and whether it was as expected."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+from .record import Entry, ErrorRecord, HttpRecord, Line, ToolCallRecord
+from .script import (
+    ExpectClient,
+    ExpectDuplicates,
+    ExpectEnded,
+    ExpectErrors,
+    ExpectHeard,
+    ExpectHttp,
+    ExpectNever,
+    ExpectNeverVoiced,
+    ExpectSilence,
+    ExpectUnanswered,
+    Script,
+)
+from .state import CallState
+
+ANSWER_GRACE = 30.0
+"""A call that the caller cut off this soon after the model asked is not counted as unanswered."""
+VOICE_GRACE = 2.0
+"""So many seconds of silence after an output without a response that speaks about it are too many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Whether an expectation of the script was met."""
+
+    is_met: bool
+    expectation: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The account of one simulated call."""
+
+    call_id: str
+    name: str
+    ended: str | None
+    """Why: caller, agent, transferred, rejected, expired, unanswered; None while it goes on."""
+    duration: float
+    calls: tuple[ToolCallRecord, ...]
+    """The calls that the model completed."""
+    unanswered: tuple[str, ...]
+    """Completed calls that never got an output, although there was time."""
+    cut_off: tuple[str, ...]
+    """Completed calls without an output because the caller hung up soon after."""
+    never_voiced: tuple[str, ...]
+    """Calls whose output was not followed by a response that the caller heard, although there was time."""
+    duplicate_outputs: tuple[str, ...]
+    unknown_outputs: tuple[str, ...]
+    """Outputs for calls that the conversation does not have."""
+    errors: tuple[ErrorRecord, ...]
+    http: tuple[HttpRecord, ...]
+    created_while_active: int
+    time_to_voice: Mapping[str, float]
+    """Seconds from an output to the first word after it, by call id."""
+    longest_silence: float
+    total_silence: float
+    transcript: tuple[Line, ...]
+    timeline: tuple[Entry, ...]
+    suppressed_calls: tuple[str, ...]
+    """Calls of the script that the response was not allowed to make: it had no tools, or its tool choice was none."""
+    unscripted_responses: int
+    unused_model_entries: int
+    problems: tuple[str, ...]
+    """What the script asked for and did not happen."""
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def error_codes(self) -> tuple[str | None, ...]:
+        return tuple(error.code for error in self.errors)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Every expectation that was not met, in words."""
+        return tuple(f"{outcome.expectation}: {outcome.found}" for outcome in self.outcomes if not outcome.is_met)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every expectation was met, every call answered once, and every result spoken."""
+        return not (self.failures or self.problems or self.unanswered or self.never_voiced or self.duplicate_outputs)
+
+    def check(self) -> None:
+        """Raise an AssertionError that lists what is not as it should be."""
+        if self.ok:
+            return
+        wrong = [*self.failures, *self.problems]
+        wrong += [f"unanswered: {call_id}" for call_id in self.unanswered]
+        wrong += [f"never voiced: {call_id}" for call_id in self.never_voiced]
+        wrong += [f"answered more than once: {call_id}" for call_id in self.duplicate_outputs]
+        raise AssertionError(f"The call {self.call_id} did not go as expected:\n  " + "\n  ".join(wrong))
+
+    def client_events(self, kind: str = "*", **where: Any) -> list[Mapping[str, Any]]:
+        """The events that the client sent, of one type, with these values; `item__call_id` means `item.call_id`."""
+        wanted = {name.replace("__", "."): value for name, value in where.items()}
+        return [entry.data for entry in self.timeline if _is_client(entry, kind, wanted)]
+
+
+def build_report(state: CallState) -> Report:
+    """Make the account of a call as it is now."""
+    record, script, now = state.record, state.script, state.clock.now
+    ended_at = record.ended_at if record.ended_at is not None else now
+    by_client = record.ended in ("agent", "transferred")
+    open_calls = [call for call in record.calls.values() if call.answered_at is None]
+    late = [call for call in open_calls if by_client or ended_at - call.at > ANSWER_GRACE]
+    silences = list(record.silences)
+    if state.quiet_since is not None and now > state.quiet_since:
+        silences.append((state.quiet_since, now))
+    answered = [call for call in record.calls.values() if call.answered_at is not None]
+    unspoken = [
+        call.call_id
+        for call in answered
+        if call.voiced_at is None and not by_client and _quiet_after(silences, call.answered_at or 0.0) > VOICE_GRACE
+    ]
+    responses = sum(entry.type == "response.created" and entry.source == "server" for entry in record.timeline)
+    report = Report(
+        call_id=state.call_id,
+        name=script.name,
+        ended=record.ended,
+        duration=ended_at,
+        calls=tuple(record.calls.values()),
+        unanswered=tuple(call.call_id for call in late),
+        cut_off=tuple(call.call_id for call in open_calls if call not in late and record.ended is not None),
+        never_voiced=tuple(unspoken),
+        duplicate_outputs=tuple(record.duplicate_outputs),
+        unknown_outputs=tuple(record.unknown_outputs),
+        errors=tuple(record.errors),
+        http=tuple(record.http),
+        created_while_active=record.created_while_active,
+        time_to_voice={
+            call.call_id: call.voiced_at - call.answered_at
+            for call in answered
+            if call.voiced_at is not None and call.answered_at is not None
+        },
+        longest_silence=max((end - start for start, end in silences), default=0.0),
+        total_silence=sum(end - start for start, end in silences),
+        transcript=tuple(sorted(record.transcript, key=lambda line: line.at)),
+        timeline=tuple(record.timeline),
+        suppressed_calls=tuple(record.suppressed_calls),
+        unscripted_responses=record.unscripted_responses,
+        unused_model_entries=max(len(script.model) - responses, 0),
+        problems=tuple(record.problems),
+        outcomes=(),
+    )
+    return replace(report, outcomes=tuple(_evaluate(script, report, record.accepted_at or 0.0)))
+
+
+def _quiet_after(silences: Iterable[tuple[float, float]], moment: float) -> float:
+    return sum(max(end - max(start, moment), 0.0) for start, end in silences)
+
+
+def _evaluate(script: Script, report: Report, accepted_at: float) -> Iterable[Outcome]:
+    for expectation in script.expect:
+        wanted = expectation.model_dump(by_alias=True, exclude_unset=True)
+        words = ", ".join(f"{name}: {value}" for name, value in wanted.items())
+        match expectation:
+            case ExpectClient():
+                is_met, found = _evaluate_client(expectation, report, accepted_at)
+            case ExpectNever():
+                sent = [
+                    entry
+                    for entry in report.timeline
+                    if _is_client(entry, expectation.never, expectation.where)
+                    and (expectation.while_ is None or getattr(entry, expectation.while_))
+                ]
+                is_met, found = (
+                    not sent,
+                    f"sent {len(sent)} times, first at {sent[0].at:.2f} s" if sent else "never sent",
+                )
+            case ExpectHttp():
+                made = [
+                    request
+                    for request in report.http
+                    if request.verb == expectation.http and _matches(request.body, expectation.where)
+                ]
+                is_met, found = len(made) == expectation.times, f"{len(made)} times"
+            case ExpectUnanswered():
+                is_met, found = _compare(report.unanswered, expectation.unanswered)
+            case ExpectNeverVoiced():
+                is_met, found = _compare(report.never_voiced, expectation.never_voiced)
+            case ExpectDuplicates():
+                is_met, found = _compare(report.duplicate_outputs, expectation.duplicate_outputs)
+            case ExpectErrors():
+                codes = report.error_codes
+                wish = expectation.errors
+                is_met, found = (len(codes) == wish if isinstance(wish, int) else codes == wish), f"{list(codes)}"
+            case ExpectEnded():
+                is_met, found = report.ended == expectation.ended, f"{report.ended}"
+            case ExpectHeard():
+                said = [line.text for line in report.transcript if line.speaker == "agent"]
+                is_met, found = any(expectation.heard in text for text in said), f"heard {said}"
+            case ExpectSilence():
+                is_met = report.longest_silence <= expectation.max_silence
+                found = f"{report.longest_silence:.2f} s"
+        yield Outcome(is_met=is_met, expectation=words, found=found)
+
+
+def _evaluate_client(expectation: ExpectClient, report: Report, accepted_at: float) -> tuple[bool, str]:
+    sent = [entry for entry in report.timeline if _is_client(entry, expectation.client, expectation.where)]
+    if expectation.times is not None and len(sent) != expectation.times:
+        return False, f"sent {len(sent)} times"
+    if not sent:
+        return expectation.times == 0, "never sent"
+    if expectation.within is None:
+        return True, f"sent at {sent[0].at:.2f} s"
+    asked = {call.call_id: call.at for call in report.calls}
+    since = asked.get(str(expectation.where.get("item.call_id")), accepted_at)
+    took = sent[0].at - since
+    return took <= expectation.within, f"after {took:.2f} s"
+
+
+def _compare(found: tuple[str, ...], count: int) -> tuple[bool, str]:
+    return len(found) == count, f"{len(found)} {list(found)}" if found else "0"
+
+
+def _is_client(entry: Entry, kind: str, where: Mapping[str, Any]) -> bool:
+    return entry.source == "client" and fnmatchcase(entry.type, kind) and _matches(entry.data, where)
+
+
+def _matches(data: object, where: Mapping[str, Any]) -> bool:
+    return all(_find(data, path) == value for path, value in where.items())
+
+
+def _find(data: object, path: str) -> object:
+    for name in path.split("."):
+        if not isinstance(data, Mapping):
+            return None
+        data = cast(Mapping[str, object], data).get(name)
+    return data

@@ -1,0 +1,237 @@
+"""The simulator: a local server, the calls that it plays, and the webhooks that announce them."""
+
+import asyncio
+import base64
+import inspect
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeAlias, cast
+from urllib.parse import urlsplit
+
+from .checks import Refused
+from .control import ControlResponse
+from .engine import SimulatedCall
+from .report import Report
+from .responses import Model
+from .script import Script, Verb
+from .server import PhoneServer
+from .state import Frame
+from .webhooks import Delivery, Headers, build_deliveries
+
+WebhookHandler: TypeAlias = Callable[[Headers, bytes], Awaitable[Any] | Any]
+WebhookTarget: TypeAlias = str | WebhookHandler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookRecord:
+    """A webhook that was delivered, and what it was answered."""
+
+    call_id: str
+    type: str
+    status: int | None
+    """None: there was no answer."""
+
+
+class PhoneSimulator:
+    """A strict local stand-in for OpenAI's Realtime API over SIP, for the official SDK.
+
+    Use it as `async with PhoneSimulator() as simulator:` and give `AsyncOpenAI` its `url` and `webhook_secret`.
+    """
+
+    def __init__(
+        self, *, host: str = "127.0.0.1", port: int = 0, webhook_secret: str | None = None, api_key: str | None = None
+    ) -> None:
+        self.webhook_secret = webhook_secret or f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
+        self.webhooks: list[WebhookRecord] = []
+        self._host = host
+        self._port = port
+        self._server = PhoneServer(self._find, api_key)
+        self._lines: dict[str, _LiveCall] = {}
+        self._number = 0
+        self._is_running = False
+
+    @property
+    def url(self) -> str:
+        """What the official client takes as its `base_url`."""
+        if not self._is_running:
+            raise RuntimeError("The simulator is not running: use it as `async with PhoneSimulator() as simulator:`.")
+        return f"http://{self._host}:{self._port}/v1"
+
+    async def __aenter__(self) -> Self:
+        self._port = await self._server.start(self._host, self._port)
+        self._is_running = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_running = False
+        for line in self._lines.values():
+            line.close()
+        await self._server.stop()
+
+    def add_call(
+        self, script: Script | Mapping[str, Any] | None = None, *, model: Model | None = None
+    ) -> SimulatedCall:
+        """Let a call ring without announcing it."""
+        script = script if isinstance(script, Script) else Script.parse(script or {})
+        self._number += 1
+        call_id = script.call.id or f"rtc_{self._number}"
+        if call_id in self._lines:
+            raise ValueError(
+                f"There is already a call {call_id!r}; leave `call.id` out of a script that is played more than once."
+            )
+        line = _LiveCall(SimulatedCall(script, call_id=call_id, model=model))
+        self._lines[call_id] = line
+        return line.call
+
+    async def ring(
+        self,
+        script: Script | Mapping[str, Any] | None = None,
+        webhook: WebhookTarget | None = None,
+        *,
+        model: Model | None = None,
+    ) -> SimulatedCall:
+        """Let a call ring, and deliver its webhooks to a URL or to a function that takes headers and body."""
+        call = self.add_call(script, model=model)
+        if webhook is not None:
+            await self._announce(call, webhook)
+        return call
+
+    async def play(
+        self,
+        script: Script | Mapping[str, Any] | None = None,
+        webhook: WebhookTarget | None = None,
+        *,
+        model: Model | None = None,
+        timeout: float = 4000.0,
+    ) -> Report:
+        """Let a call ring, wait until it ended, and report on it."""
+        call = await self.ring(script, webhook, model=model)
+        return await self.wait(call.id, timeout=timeout)
+
+    async def wait(self, call_id: str, *, timeout: float = 4000.0) -> Report:
+        """Wait until a call ended, and report on it."""
+        line = self._lines[call_id]
+        async with asyncio.timeout(timeout):
+            await line.ended.wait()
+        return line.call.report()
+
+    def report(self, call_id: str) -> Report:
+        """Report on a call as it is now."""
+        return self._lines[call_id].call.report()
+
+    def forget(self, call_id: str) -> None:
+        """Drop what is kept about a call, which then answers as an unknown one does."""
+        self._lines.pop(call_id).close()
+
+    def _find(self, call_id: str) -> "_LiveCall | None":
+        return self._lines.get(call_id)
+
+    async def _announce(self, call: SimulatedCall, webhook: WebhookTarget) -> None:
+        deliveries = build_deliveries(
+            call.script, call_id=call.id, secret=self.webhook_secret, timestamp=int(time.time())
+        )
+        for index, delivery in enumerate(deliveries):
+            if index:
+                await asyncio.sleep(call.script.webhook.gap)
+            status = await _deliver(delivery, webhook)
+            self.webhooks.append(WebhookRecord(call_id=call.id, type=delivery.type, status=status))
+
+
+class _LiveCall:
+    """A call on the clock of the event loop."""
+
+    def __init__(self, call: SimulatedCall) -> None:
+        self.call = call
+        self.ended = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
+        self._handle: asyncio.TimerHandle | None = None
+        self._senders: dict[int, Callable[[Frame], None]] = {}
+        self._schedule()
+
+    def request(self, verb: Verb, body: object) -> ControlResponse:
+        self._catch_up()
+        response = self.call.request(verb, body)
+        self._schedule()
+        return response
+
+    def connect(self, send: Callable[[Frame], None]) -> int:
+        self._catch_up()
+        try:
+            number = self.call.connect()
+        except Refused as refused:
+            raise LookupError(refused.message) from refused
+        self._senders[number] = send
+        self._schedule()
+        return number
+
+    def feed(self, message: str | bytes) -> None:
+        self._catch_up()
+        self.call.feed(message)
+        self._schedule()
+
+    def disconnect(self, sideband: int) -> None:
+        self._senders.pop(sideband, None)
+        self.call.disconnect(sideband)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self.ended.set()
+
+    def _catch_up(self) -> None:
+        self.call.run_until(self._loop.time() - self._started)
+
+    def _tick(self) -> None:
+        self._catch_up()
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """Send what is to go out, and come back when the next thing is due."""
+        for frame in self.call.take():
+            if (send := self._senders.get(frame.sideband)) is not None:
+                send(frame)
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self.call.is_ended:
+            self.ended.set()
+        elif (due := self.call.next_due()) is not None:
+            self._handle = self._loop.call_at(self._started + due, self._tick)
+
+
+async def _deliver(delivery: Delivery, webhook: WebhookTarget) -> int | None:
+    if isinstance(webhook, str):
+        try:
+            return await _post(webhook, delivery)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+            return None
+    answer = webhook(delivery.headers, delivery.body)
+    if inspect.isawaitable(answer):
+        answer = await answer
+    status = getattr(cast(object, answer), "status", None)
+    return status if isinstance(status, int) else None
+
+
+async def _post(url: str, delivery: Delivery) -> int:
+    """One HTTP request, on its own connection, with headers that may repeat."""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or parts.hostname is None:
+        raise ValueError(f"A webhook goes to an http:// URL, got {url!r}.")
+    async with asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+        try:
+            target = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
+            lines = [f"POST {target} HTTP/1.1", f"host: {parts.netloc}", f"content-length: {len(delivery.body)}"]
+            lines += [f"{name}: {value}" for name, value in delivery.headers]
+            writer.write(("\r\n".join([*lines, "connection: close", "", ""])).encode("latin-1") + delivery.body)
+            await writer.drain()
+            status_line = await reader.readuntil(b"\r\n")
+            return int(status_line.split()[1])
+        finally:
+            writer.close()

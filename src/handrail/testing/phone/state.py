@@ -1,0 +1,186 @@
+"""The state of one simulated call that its parts share: time, session, conversation, sidebands, and the record."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Literal, TypeAlias, cast
+
+from .clock import Clock
+from .faults import FaultPlan, Passage
+from .record import Entry, ErrorRecord, Record, Source
+from .script import Script
+
+Phase: TypeAlias = Literal["ringing", "open", "ended"]
+Trigger: TypeAlias = Literal["response", "audio", "args", "playout"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What goes out to one sideband: an event, a text that is no event, or the close of the socket."""
+
+    at: float
+    sideband: int
+    event: Mapping[str, Any] | None = None
+    text: str | None = None
+    close: int | None = None
+
+
+class CallState:
+    """What is true of the call now, and the way out to its sidebands."""
+
+    def __init__(self, script: Script, call_id: str) -> None:
+        self.script = script
+        self.call_id = call_id
+        self.timing = script.timing
+        self.clock = Clock()
+        self.record = Record()
+        self.phase: Phase = "ringing"
+        self.session: dict[str, Any] = {}
+        self.items: dict[str, dict[str, Any]] = {}
+        self.caller_speaking = False
+        self.response_active = False
+        self.side_responses = 0
+        self.playing = False
+        self.quiet_since: float | None = None
+        self.on_trigger: Callable[[Trigger], None] = lambda trigger: None
+        self.frames: list[Frame] = []
+        self.sidebands: set[int] = set()
+        self._faults = FaultPlan(script.faults, script.seed)
+        self._numbers = {name: count(1) for name in ("event", "item", "resp", "call", "sideband")}
+        self._not_before = 0.0
+        self._overtaken: list[Passage] = []
+
+    def audio(self, direction: Literal["input", "output"]) -> dict[str, Any]:
+        """The session's configuration of what is heard or said."""
+        audio = cast(dict[str, Any], self.session.get("audio") or {})
+        return cast(dict[str, Any], audio.get(direction) or {})
+
+    def new_id(self, prefix: str) -> str:
+        return f"{prefix}_{next(self._numbers[prefix])}"
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Send an event to every sideband (R9)."""
+        event: dict[str, Any] = {"type": kind, **fields}
+        if not kind.endswith("dtmf_event_received"):  # the one event without an id
+            event["event_id"] = self.new_id("event")
+        self.send(event)
+
+    def send(self, event: Mapping[str, Any]) -> None:
+        """Send an event as it is, through the faults of the script."""
+        self.note("server", event.get("type", "?"), cast(dict[str, Any], event))
+        passage = self._faults.pass_event(event)
+        if passage is None and self._not_before <= self.clock.now and not self._overtaken:
+            self._broadcast(event)
+            return
+        passage = passage or Passage((event,))
+        if passage.delay:
+            self._not_before = max(self._not_before, self.clock.now) + passage.delay
+        if self._not_before > self.clock.now:
+            self.clock.after(self._not_before - self.clock.now, lambda: self._pass(passage))
+        else:
+            self._pass(passage)
+
+    def send_error(
+        self, message: str, *, code: str | None, param: str | None = None, event_id: str | None = None
+    ) -> None:
+        """Send an error; most leave the session open."""
+        self.record.errors.append(ErrorRecord(at=self.clock.now, code=code, message=message, event_id=event_id))
+        kind = "invalid_request_error"
+        error = {"type": kind, "code": code, "message": message, "param": param, "event_id": event_id}
+        self.emit("error", error=error)
+
+    def connect(self) -> int:
+        """Open a sideband, which first hears what the session is. Nothing earlier is replayed (S4)."""
+        sideband = next(self._numbers["sideband"])
+        self.sidebands.add(sideband)
+        created = {"type": "session.created", "event_id": self.new_id("event"), "session": dict(self.session)}
+        self.note("call", "sideband.opened", {"sideband": sideband})
+        self.frames.append(Frame(at=self.clock.now, sideband=sideband, event=created))
+        return sideband
+
+    def disconnect(self, sideband: int) -> None:
+        """Forget a sideband that the client closed."""
+        if sideband in self.sidebands:
+            self.sidebands.discard(sideband)
+            self.note("call", "sideband.closed", {"sideband": sideband, "by": "client"})
+
+    def close_sidebands(self, code: int) -> None:
+        """Close every sideband."""
+        for sideband in sorted(self.sidebands):
+            self.frames.append(Frame(at=self.clock.now, sideband=sideband, close=code))
+            self.note("call", "sideband.closed", {"sideband": sideband, "by": "server", "code": code})
+        self.sidebands.clear()
+
+    def send_text(self, text: str) -> None:
+        """Send a text that need not be an event."""
+        self.note("server", "garbage", {"text": text})
+        for sideband in sorted(self.sidebands):
+            self.frames.append(Frame(at=self.clock.now, sideband=sideband, text=text))
+
+    def note(self, source: Source, kind: str, data: dict[str, Any]) -> None:
+        """Write down what happened."""
+        self.record.timeline.append(
+            Entry(
+                at=self.clock.now,
+                source=source,
+                type=kind,
+                data=data,
+                response_active=self.response_active,
+                caller_speaking=self.caller_speaking,
+                playing=self.playing,
+                ended=self.phase == "ended",
+            )
+        )
+
+    def update_quiet(self) -> None:
+        """Note since when nobody speaks and nothing is generated."""
+        if self.phase != "open":
+            return
+        is_quiet = not (self.caller_speaking or self.response_active or self.side_responses or self.playing)
+        if is_quiet and self.quiet_since is None:
+            self.quiet_since = self.clock.now
+        elif not is_quiet and self.quiet_since is not None:
+            self._end_silence()
+
+    def end(self, reason: str, *, code: int = 1000) -> None:
+        """End the call: sidebands close, and nothing happens any more."""
+        if self.phase == "ended":
+            return
+        self.phase = "ended"
+        self.record.ended, self.record.ended_at = reason, self.clock.now
+        if self.quiet_since is not None:
+            self._end_silence()
+        self.note("call", "call.ended", {"reason": reason})
+        self.close_sidebands(code)
+        self.clock.clear()
+
+    def _end_silence(self) -> None:
+        if self.quiet_since is not None and self.clock.now > self.quiet_since:
+            self.record.silences.append((self.quiet_since, self.clock.now))
+        self.quiet_since = None
+
+    def _pass(self, passage: Passage) -> None:
+        if passage.overtaken:
+            self._overtaken.append(passage)
+            self.clock.after(0.2, self._pass_overtaken)
+            return
+        self._deliver(passage)
+        self._pass_overtaken()
+
+    def _pass_overtaken(self) -> None:
+        waiting, self._overtaken = self._overtaken, []
+        for passage in waiting:
+            self._deliver(passage)
+
+    def _deliver(self, passage: Passage) -> None:
+        for payload in passage.payloads:
+            if isinstance(payload, str):
+                self.send_text(payload)
+            else:
+                self._broadcast(payload)
+        if passage.close is not None:
+            self.close_sidebands(passage.close)
+
+    def _broadcast(self, event: Mapping[str, Any]) -> None:
+        for sideband in sorted(self.sidebands):
+            self.frames.append(Frame(at=self.clock.now, sideband=sideband, event=event))

@@ -1,0 +1,85 @@
+"""An event loop whose clock jumps over the time in which nothing happens, while real sockets go on working."""
+
+import asyncio
+import selectors
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_GRACE = 0.0005
+"""Real seconds in which the kernel may still bring what was just written to a local socket."""
+_SPEED = 50.0
+"""How much faster than real time the clock may go while other threads are at work."""
+
+
+class WarpedLoop(asyncio.SelectorEventLoop):
+    """An event loop in which a sleep of an hour takes no time.
+
+    When nothing is ready, its clock moves to the next timer. While something runs in an executor, the clock stands;
+    while other threads exist, it goes at most 50 times as fast as real time, so that they are not timed out.
+    """
+
+    def __init__(self) -> None:
+        self._offset = 0.0
+        self._in_executor = 0
+        self._known_threads = threading.active_count()
+        super().__init__(_WarpedSelector(self))
+
+    def time(self) -> float:
+        return super().time() + self._offset
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
+        self._in_executor += 1
+        future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(self._leave_executor)
+        return future
+
+    def skip(self, seconds: float) -> None:
+        """Move the clock on."""
+        self._offset += seconds
+
+    @property
+    def has_executor_work(self) -> bool:
+        return self._in_executor > 0
+
+    @property
+    def has_other_threads(self) -> bool:
+        return threading.active_count() > self._known_threads
+
+    def _leave_executor(self, future: "asyncio.Future[Any]") -> None:
+        self._in_executor -= 1
+        # The threads of an executor wait for work that this loop counts; they are no reason to go slowly.
+        self._known_threads = max(self._known_threads, threading.active_count())
+
+
+class _WarpedSelector(selectors.DefaultSelector):
+    def __init__(self, loop: WarpedLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        if timeout is None or self._loop.has_executor_work:
+            return super().select(timeout)
+        if self._loop.has_other_threads:
+            started = time.monotonic()
+            ready = super().select(max(timeout / _SPEED, _GRACE))
+            real = time.monotonic() - started
+            self._loop.skip(min(real * (_SPEED - 1), max(timeout - real, 0.0)))
+            return ready
+        ready = super().select(_GRACE)
+        if not ready:
+            self._loop.skip(timeout)
+        return ready
+
+
+def run_warped(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine like `asyncio.run`, in time that jumps: a scripted call of a minute takes milliseconds."""
+    with asyncio.Runner(loop_factory=WarpedLoop) as runner:
+        return runner.run(main)
