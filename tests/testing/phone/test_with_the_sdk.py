@@ -63,7 +63,11 @@ def test_a_whole_call_through_the_real_sdk_in_warped_time() -> None:
             {"say": "Il y en a 42."},
             {"say": "Je vous transfère.", "calls": [{"id": "c2", "name": "request_transfer", "args": {}}]},
         ],
-        "caller": [{"say": "Combien en avez-vous ?"}, {"say": "Le service commercial, s'il vous plaît."}, {"sleep": 30}],
+        "caller": [
+            {"say": "Combien en avez-vous ?"},
+            {"say": "Le service commercial, s'il vous plaît."},
+            {"sleep": 30},
+        ],
         "expect": [
             {"client": "conversation.item.create", "where": {"item.call_id": "c1"}, "within": 2.0},
             {"never": "response.create", "while": "response_active"},
