@@ -237,7 +237,7 @@ GUIDED = (
     R("GC-17", "guided", "A matched guideline with a tool that is not needed calls nothing and still guides the reply.", open="guided"),
     # execution
     R("GC-18", "guided", "A Python function is a tool: it is called with the arguments under their names and types."),
-    R("GC-19", "guided", "An operation of an OpenAPI document is a tool: calling it makes the HTTP request.", open="sources"),
+    R("GC-19", "guided", "An operation of an OpenAPI document is a tool: calling it makes the HTTP request."),
     R("GC-20", "guided", "A tool of an MCP server is a tool: calling it speaks MCP."),
     R("GC-21", "guided", "Wherever a tool lives, its call passes the same executor, policy and events."),
     R("GC-22", "guided", "Every call is told when it starts."),

@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import (
@@ -101,6 +101,8 @@ class Tool(Generic[P, R]):
     source: str = "local"
     """Where the tool comes from: `local`, `mcp:<server>`, `openapi:<name>`."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    aclose: Callable[[], Awaitable[object]] | None = None
+    """Awaited when an executor that has the tool is closed; once for all tools that share it."""
     unbound: bool = False
     """A method of a class, not yet taken from an instance."""
     wire: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)

@@ -16,6 +16,7 @@ from handrail.authorize.limits import CircuitBreaker, RateLimit
 from handrail.authorize.policy import Policy
 from handrail.authorize.secrets import Reference, Secrets
 from handrail.core.context import ToolContext
+from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
@@ -287,9 +288,14 @@ class Executor:
         return await self._interruptions.all(session_id, grace=grace)
 
     async def aclose(self, *, grace: float = 5.0) -> None:
-        """Let what runs finish, and cut off what does not."""
+        """Let what runs finish, cut off what does not, and close the connections of the tools."""
         sessions = {one.session_id for one in self._running.values()}
         await asyncio.gather(*(self.cancel_all(session_id, grace=grace) for session_id in sessions))
+        for aclose in {tool.aclose for tool in self.registry if tool.aclose is not None}:
+            try:
+                await aclose()
+            except Exception:  # somebody else's code; the others still have to be closed
+                log.exception("what a tool holds could not be closed")
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,7 +1,8 @@
-"""Tools that live elsewhere: MCP servers; and serving your own over MCP."""
+"""Tools that live elsewhere: MCP servers and OpenAPI documents; and serving your own over MCP."""
 
 from handrail.sources.connection import Sources, connect
 from handrail.sources.mcp_server import McpServer
+from handrail.sources.openapi import OpenApi
 from handrail.sources.source import OpenSource, SkippedTool, Source, SourceStatus
 
-__all__ = ["McpServer", "OpenSource", "SkippedTool", "Source", "SourceStatus", "Sources", "connect"]
+__all__ = ["McpServer", "OpenApi", "OpenSource", "SkippedTool", "Source", "SourceStatus", "Sources", "connect"]

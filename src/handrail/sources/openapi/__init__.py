@@ -1,0 +1,5 @@
+"""OpenAPI documents as tools."""
+
+from handrail.sources.openapi.source import OpenApi
+
+__all__ = ["OpenApi"]

@@ -1,0 +1,274 @@
+"""Calling one operation: from the arguments to a request, and from the answer to a result."""
+
+import base64
+import binascii
+import re
+import secrets as randomness
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final, cast
+from urllib.parse import quote, urljoin, urlsplit
+
+import msgspec
+
+from handrail.core.context import ToolContext
+from handrail.core.log import log
+from handrail.core.text import compact_json
+from handrail.errors import ConfigError, InvalidArgumentsError, ToolError
+from handrail.sources.openapi.credentials import Credentials, Signature
+from handrail.sources.openapi.network import BrokenOff, HttpClient, HttpRequest, HttpResponse, NotSent
+from handrail.sources.openapi.operations import Body, Operation
+from handrail.sources.openapi.styles import form_text, header_text, path_text, query_pairs, text_of
+
+_MAX_REDIRECTS: Final = 5
+_MAX_QUOTED: Final = 2_000
+"""How much of an error's body the model reads."""
+_NEVER_RAN: Final = frozenset({501, 505})
+"""Errors of a server that say that it did not even try."""
+_SHOWN_OF_HEAD: Final = ("content-type", "content-length", "last-modified", "etag", "location")
+
+
+class OperationCall:
+    """The handler of one operation's tool."""
+
+    def __init__(
+        self,
+        operation: Operation,
+        *,
+        client: HttpClient,
+        credentials: Credentials,
+        timeout: float,
+        read_only: bool,
+        name: str,
+    ) -> None:
+        self._operation = operation
+        self._client = client
+        self._credentials = credentials
+        self._timeout = timeout
+        self._read_only = read_only
+        self._name = name
+
+    async def __call__(self, arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
+        """Send the request. A `ToolError` means that nothing happened; any other error, that nobody knows."""
+        try:
+            signature = self._credentials.sign(self._operation.security, context.secrets)
+        except ConfigError as error:
+            log.error("%s cannot be called: %s", self._name, error)
+            raise ToolError("The credentials for this API are not configured.", code="unavailable") from error
+        request = build_request(self._operation, arguments, signature, idempotency_key=context.idempotency_key)
+        try:
+            response = await self._send(request)
+        except NotSent as error:
+            log.warning("%s was not sent: %s", self._name, error)
+            raise ToolError(f"The API cannot be reached: {error}.", code="unavailable", retryable=True) from error
+        except BrokenOff as error:
+            if not self._read_only:
+                raise ConnectionError(f"{self._name}: {error}") from error
+            raise ToolError(f"The API did not answer: {error}.", code="unavailable", retryable=True) from error
+        return self._result(_clean(response, signature))
+
+    async def _send(self, request: HttpRequest) -> HttpResponse:
+        """Send, and follow redirects as long as they stay on the same host."""
+        for _ in range(_MAX_REDIRECTS):
+            response = await self._client.send(request, timeout=self._timeout)
+            location = response.headers.get("location")
+            if response.status not in (301, 302, 303, 307, 308) or location is None:
+                return response
+            target = urljoin(request.url, location)
+            if not _is_same_host(request.url, target):
+                if response.status == 303 and not self._read_only:
+                    return response  # It was done; only its description is elsewhere.
+                if response.status in (301, 302) and not self._read_only:
+                    raise BrokenOff("the server answered with a redirect to another host")
+                raise NotSent("the server redirects to another host, which is not followed")
+            if response.status in (307, 308) or self._read_only:
+                request = msgspec.structs.replace(request, url=target)
+            elif response.status == 303:
+                kept = {name: value for name, value in request.headers.items() if name.lower() != "content-type"}
+                request = HttpRequest(method="GET", url=target, headers=kept)
+            else:
+                raise BrokenOff(f"the server answered {response.status} instead of a result")
+        raise (NotSent if self._read_only else BrokenOff)(f"the server redirects more than {_MAX_REDIRECTS} times")
+
+    def _result(self, response: HttpResponse) -> Any:
+        status = response.status
+        if status < 400:
+            return self._output(response)
+        said = f"{self._operation.method} {self._operation.path} answered {status}{_phrase(status)}"
+        if body := _text(response).strip():
+            said = f"{said}: {body[:_MAX_QUOTED]}"
+        if status >= 500 and not self._read_only and status not in _NEVER_RAN:
+            # Nobody knows how far the server came.
+            raise ConnectionError(f"{self._name}: the server answered {status}")
+        if status == 429:
+            raise ToolError(said, code="rate_limited", retryable=True)
+        if status >= 500:
+            raise ToolError(said, code="unavailable", retryable=True)
+        raise ToolError(said, retryable=status in (408, 425))
+
+    def _output(self, response: HttpResponse) -> Any:
+        if self._operation.method == "HEAD":
+            shown = {name: response.headers[name] for name in _SHOWN_OF_HEAD if name in response.headers}
+            return {"status": response.status, "headers": shown}
+        if response.is_cut:
+            if self._read_only:
+                raise ToolError(f"The answer is larger than {len(response.content):,} bytes. Ask for less.")
+            return f"Done, with an answer of more than {len(response.content):,} bytes, which is left out."
+        if not response.content:
+            return {"status": response.status}
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind in ("application/json", "") or kind.endswith("+json"):
+            try:
+                return msgspec.json.decode(response.content)
+            except (msgspec.DecodeError, RecursionError):
+                return _text(response)
+        if _is_text(kind):
+            return _text(response)
+        return {"status": response.status, "content_type": kind, "bytes": len(response.content)}
+
+
+def build_request(
+    operation: Operation, arguments: Mapping[str, Any], signature: Signature, *, idempotency_key: str | None = None
+) -> HttpRequest:
+    """The request that these arguments stand for."""
+    path = operation.path
+    query: list[str] = []
+    headers: dict[str, str] = {"Accept": "application/json, text/*;q=0.9, */*;q=0.5"}
+    cookies: dict[str, str] = {}
+    written: dict[str, str] = {}
+    for one in operation.parameters:
+        if one.argument not in arguments:
+            continue
+        value = arguments[one.argument]
+        if value is None and one.place != "path":
+            continue
+        if one.as_json:
+            value = compact_json(value)
+        match one.place:
+            case "path":
+                written[one.name] = path_text(
+                    one.argument, value, one.style, explode=one.explode, multi_segment=one.multi_segment, name=one.name
+                )
+            case "query":
+                pairs = query_pairs(one.name, value, one.style, explode=one.explode, allow_reserved=one.allow_reserved)
+                query += [f"{name}={text}" for name, text in pairs]
+            case "header":
+                headers[one.name] = header_text(one.argument, value, explode=one.explode)
+            case "cookie":
+                cookies |= dict(query_pairs(one.name, value, "form", explode=one.explode))
+    path = re.sub(r"\{([^{}]*)\}", lambda match: written[match[1]], path)
+    content, content_type = _content(operation.body, arguments)
+    if content_type:
+        headers["Content-Type"] = content_type
+    if operation.idempotency_header and idempotency_key:
+        headers[operation.idempotency_header] = idempotency_key
+    # Last, so that no argument takes their place.
+    headers = {name: value for name, value in headers.items() if name.lower() not in _lower(signature.headers)}
+    headers |= signature.headers
+    if cookies or signature.cookies:
+        headers["Cookie"] = "; ".join(f"{name}={text}" for name, text in {**cookies, **signature.cookies}.items())
+    separator = "&" if urlsplit(operation.base_url).query else "?"
+    asked = "&".join([*query, *signature.query])
+    # What stands in the template itself may not be legal in a URL; what stands in a value is encoded already.
+    url = operation.base_url + quote(path, safe="/%:@!$&'()*+,;=~-._[]{}|")
+    return HttpRequest(
+        method=operation.method, url=f"{url}{separator}{asked}" if asked else url, headers=headers, content=content
+    )
+
+
+def _lower(headers: Mapping[str, str]) -> set[str]:
+    return {name.lower() for name in headers}
+
+
+def _content(body: Body | None, arguments: Mapping[str, Any]) -> tuple[bytes, str | None]:
+    """The body, and its media type; none where no argument is for it, unless it is required."""
+    if body is None:
+        return b"", None
+    if body.argument is not None:
+        if body.argument not in arguments:
+            return b"", None
+        value: Any = arguments[body.argument]
+    else:
+        value = {name: arguments[argument] for argument, name in body.fields.items() if argument in arguments}
+        if not value and not body.required:
+            return b"", None
+    match body.kind:
+        case "json":
+            return compact_json(value).encode(), body.media_type
+        case "form":
+            return form_text(cast(dict[str, Any], value), body.styles).encode(), body.media_type
+        case "multipart":
+            return _multipart(cast(dict[str, Any], value), body.files)
+        case "text":
+            return text_of(value).encode(), f"{body.media_type}; charset=utf-8"
+        case "binary":
+            return _from_base64(body.argument or "body", value), body.media_type
+
+
+def _multipart(fields: Mapping[str, Any], files: frozenset[str]) -> tuple[bytes, str]:
+    boundary = randomness.token_hex(16)
+    lines: list[bytes] = []
+    for name, value in fields.items():
+        plain = name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
+        values: list[Any] = cast(Any, value) if isinstance(value, list) and name not in files else [value]
+        for one in values:
+            head = f'--{boundary}\r\nContent-Disposition: form-data; name="{plain}"'
+            if name in files:
+                head += '; filename="file"\r\nContent-Type: application/octet-stream'
+                data = _from_base64(name, one)
+            elif isinstance(one, dict):
+                head += "\r\nContent-Type: application/json"
+                data = compact_json(one).encode()
+            else:
+                data = text_of(one).encode()
+            lines += [head.encode(), b"", data]
+    return b"\r\n".join([*lines, f"--{boundary}--\r\n".encode()]), f"multipart/form-data; boundary={boundary}"
+
+
+def _from_base64(name: str, value: Any) -> bytes:
+    try:
+        return base64.b64decode(str(value), validate=True)
+    except binascii.Error as error:
+        raise InvalidArgumentsError(f"`{name}` must be Base64.", places=[name]) from error
+
+
+def _is_same_host(one: str, other: str) -> bool:
+    """Whether a redirect stays where it is: the same origin, or from http to https on the usual ports."""
+    here, there = urlsplit(one), urlsplit(other)
+    if here.hostname != there.hostname:
+        return False
+    if (here.scheme, here.port) == (there.scheme, there.port):
+        return True
+    return (here.scheme, there.scheme) == ("http", "https") and here.port in (None, 80) and there.port in (None, 443)
+
+
+def _clean(response: HttpResponse, signature: Signature) -> HttpResponse:
+    """An answer without the credentials, where a server repeats them."""
+    content = response.content
+    for secret in signature.secrets:
+        if len(secret) >= 6:
+            content = content.replace(secret.encode(), b"[redacted]")
+    return response if content is response.content else msgspec.structs.replace(response, content=content)
+
+
+def _is_text(kind: str) -> bool:
+    return (
+        kind.startswith("text/")
+        or kind in ("application/xml", "application/yaml", "application/javascript")
+        or kind.endswith("+xml")
+    )
+
+
+def _text(response: HttpResponse) -> str:
+    _, _, charset = response.headers.get("content-type", "").lower().partition("charset=")
+    try:
+        return response.content.decode(charset.partition(";")[0].strip("\"' ") or "utf-8", errors="replace")
+    except LookupError:
+        return response.content.decode(errors="replace")
+
+
+def _phrase(status: int) -> str:
+    try:
+        return f" {HTTPStatus(status).phrase}"
+    except ValueError:
+        return ""

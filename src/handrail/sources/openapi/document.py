@@ -1,0 +1,247 @@
+"""Reading an OpenAPI document, in JSON or YAML, together with the documents that it refers to."""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+from urllib.request import url2pathname
+
+import msgspec
+
+from handrail.errors import ConfigError, MissingExtraError, shorten
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""The size of one document."""
+MAX_DOCUMENTS: Final = 500
+_MAX_NODES: Final = 5_000_000
+_MAX_DEPTH: Final = 150
+_MAX_HOPS: Final = 20
+"""How many references may follow each other before there is something else."""
+_EXTERNAL: Final = re.compile(rb'"\$ref"\s*:\s*"[^#"]')
+
+
+class Unusable(Exception):
+    """A part of the document cannot be used; the text is the reason, for the developer."""
+
+
+class Documents:
+    """A document and those that it refers to, by their addresses."""
+
+    def __init__(self, root: str, content: Any, *, has_external: bool) -> None:
+        self.root = root
+        """The address of the document: a `file:` or `https:` URL, or "" for a mapping."""
+        self._contents: dict[str, Any] = {root: content}
+        self._failures: dict[str, str] = {}
+        self._unread: list[str] = []
+        if has_external:
+            self._collect(content, root)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The document itself."""
+        return self._contents[self.root]
+
+    def next_unread(self) -> str | None:
+        """The address of a document that is referred to and was not read yet."""
+        while self._unread:
+            address = self._unread.pop()
+            if address in self._contents or address in self._failures:
+                continue
+            if problem := self._problem_with(address):
+                self._failures[address] = problem
+                continue
+            return address
+        return None
+
+    def add(self, address: str, data: bytes) -> None:
+        """Take in a document that is referred to; one that cannot be read fails what refers to it, nothing else."""
+        try:
+            content, has_external = parse(data, address)
+        except (ConfigError, Unusable) as error:
+            self._failures[address] = str(error)
+            return
+        self._contents[address] = content
+        if has_external:
+            self._collect(content, address)
+
+    def add_failure(self, address: str, reason: str) -> None:
+        """Remember why a document could not be read."""
+        self._failures[address] = reason
+
+    def _collect(self, content: Any, base: str) -> None:
+        for ref in _references(content):
+            address = urldefrag(urljoin(base, ref)).url
+            if address != base:
+                self._unread.append(address)
+
+    def _problem_with(self, address: str) -> str | None:
+        """Why a document may not be read because another one says so."""
+        if len(self._contents) >= MAX_DOCUMENTS:
+            return f"the document refers to more than {MAX_DOCUMENTS} others"
+        root, target = urlsplit(self.root), urlsplit(address)
+        if root.scheme == "file":
+            # Nothing outside its own directory: a document must not bring other files of this machine into a schema.
+            inside = target.scheme == "file" and path_of(address).resolve().is_relative_to(
+                path_of(self.root).resolve().parent
+            )
+            return None if inside else f"{shorten(address, 200)} is outside the directory of the document"
+        if root.scheme in ("http", "https"):
+            same = (root.scheme, root.netloc) == (target.scheme, target.netloc)
+            return None if same else f"{shorten(address, 200)} is not on the host of the document"
+        return "a document that was given as a mapping cannot refer to other documents"
+
+    def resolve(self, node: Any, base: str) -> tuple[Any, str]:
+        """A node, or what it refers to, and the address of the document that holds it."""
+        for _ in range(_MAX_HOPS):
+            if not isinstance(node, dict) or "$ref" not in node:
+                return cast(Any, node), base
+            node, base, _ = self.target(cast(dict[str, Any], node)["$ref"], base)
+        raise Unusable("its references lead in a circle")
+
+    def target(self, ref: object, base: str) -> tuple[Any, str, str]:
+        """What a reference points at: the node, the address of its document, and the pointer inside that."""
+        if not isinstance(ref, str):
+            raise Unusable(f"$ref must be a text, got {shorten(repr(ref))}")
+        address, fragment = urldefrag(urljoin(base, ref)) if not ref.startswith("#") else (base, ref[1:])
+        if address not in self._contents:
+            reason = self._failures.get(address) or self._problem_with(address) or "it was not read"
+            raise Unusable(f"$ref {shorten(ref, 200)!r} cannot be followed: {reason}")
+        return self._at(self._contents[address], fragment, ref), address, fragment
+
+    @staticmethod
+    def _at(node: Any, fragment: str, ref: str) -> Any:
+        if fragment and not fragment.startswith("/"):
+            raise Unusable(f"$ref {shorten(ref, 200)!r} is not a JSON pointer")
+        for part in fragment.split("/")[1:]:
+            name = unquote(part).replace("~1", "/").replace("~0", "~")
+            if isinstance(node, dict) and name in node:
+                node = cast(dict[str, Any], node)[name]
+            elif isinstance(node, list) and name.isdecimal() and int(name) < len(cast(list[Any], node)):
+                node = cast(list[Any], node)[int(name)]
+            else:
+                raise Unusable(f"$ref {shorten(ref, 200)!r} leads nowhere")
+        return node
+
+
+def node_of(value: Any) -> dict[str, Any]:
+    """A value that should be an object; empty where it is none."""
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+def path_of(address: str) -> Path:
+    """The path of a `file:` URL."""
+    return Path(url2pathname(urlsplit(address).path))
+
+
+def read_file(path: Path) -> Documents:
+    """Read a document from a file, with those that it refers to."""
+    address = path.resolve().as_uri()
+    content, has_external = parse(_read(path), str(path))
+    documents = Documents(address, content, has_external=has_external)
+    while (other := documents.next_unread()) is not None:
+        try:
+            documents.add(other, _read(path_of(other)))
+        except ConfigError as error:
+            documents.add_failure(other, str(error))
+    return documents
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"The OpenAPI document {path} cannot be read: {error.strerror}.") from error
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"The OpenAPI document {path} is larger than {MAX_BYTES // 1024**2} MB.")
+    return data
+
+
+def from_mapping(mapping: Mapping[str, Any]) -> Documents:
+    """Take a document that is a mapping already."""
+    return Documents("", as_json(mapping, "the mapping"), has_external=False)
+
+
+def parse(data: bytes, where: str) -> tuple[Any, bool]:
+    """The content of a document, and whether it may refer to others."""
+    if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"{":
+        try:
+            content = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"))
+            return content, _EXTERNAL.search(data) is not None
+        except (msgspec.DecodeError, RecursionError) as error:
+            if where.endswith(".json"):
+                raise ConfigError(f"{where} is not JSON: {shorten(str(error), 200)}.") from error
+    return as_json(_parse_yaml(data, where), where), True
+
+
+def _parse_yaml(data: bytes, where: str) -> Any:
+    try:
+        import yaml  # noqa: PLC0415  # optional
+    except ImportError as error:
+        raise MissingExtraError("pyyaml", extra="openapi") from error
+    try:
+        return yaml.load(data, Loader=_yaml_loader())
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where} is neither JSON nor YAML: {shorten(str(error), 300)}.") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} cannot be read as YAML: {shorten(str(error), 200)}.") from error
+
+
+@cache
+def _yaml_loader() -> Any:
+    """PyYAML, with the plain values of YAML 1.2, as OpenAPI wants them: `no` is a text, and so is a date."""
+    import yaml  # noqa: PLC0415  # optional
+
+    parent: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader: Any = type("Loader", (parent,), {"yaml_implicit_resolvers": {}})
+    for tag, pattern, first in (
+        ("null", r"~|null|", ["~", "n", ""]),
+        ("bool", r"true|false", list("tf")),
+        ("int", r"-?(?:0|[1-9][0-9]*)", list("-0123456789")),
+        ("float", r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?", list("-0123456789")),
+        ("merge", r"<<", ["<"]),
+    ):
+        loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"^(?:{pattern})$"), first)
+    return loader
+
+
+def as_json(value: Any, where: str) -> Any:
+    """A value as plain JSON values, with texts as keys; refused where it has too many parts, or goes in a circle."""
+    count = 0
+
+    def copy(node: Any, depth: int) -> Any:
+        nonlocal count
+        count += 1
+        if count > _MAX_NODES:
+            raise ConfigError(f"{where} has more than {_MAX_NODES:,} values.")
+        if depth > _MAX_DEPTH:
+            raise ConfigError(f"{where} is nested more than {_MAX_DEPTH} levels deep.")
+        if node is None or isinstance(node, str | bool | int | float):
+            return node
+        if isinstance(node, Mapping):
+            return {_key(key): copy(one, depth + 1) for key, one in cast(Mapping[Any, Any], node).items()}
+        if isinstance(node, list | tuple):
+            return [copy(one, depth + 1) for one in cast(list[Any], node)]
+        raise ConfigError(f"{where} holds a {type(node).__name__}, which JSON does not have.")
+
+    return copy(value, 0)
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else msgspec.json.encode(key, enc_hook=repr).decode()
+
+
+def _references(content: Any) -> Iterator[str]:
+    """Every `$ref` that leads to another document."""
+    stack = [content]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            ref = cast(dict[str, Any], node).get("$ref")
+            if isinstance(ref, str) and not ref.startswith("#"):
+                yield ref
+            stack.extend(cast(dict[str, Any], node).values())
+        elif isinstance(node, list):
+            stack.extend(cast(list[Any], node))

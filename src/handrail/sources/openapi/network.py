@@ -1,0 +1,268 @@
+"""HTTP to servers that a document names: bounded, without redirects of its own, and never into a private network."""
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+import zlib
+from collections.abc import Iterable, Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import SplitResult, urlsplit
+from weakref import WeakKeyDictionary
+
+from msgspec import Struct
+
+from handrail.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import httpcore2
+
+CONNECT_TIMEOUT: Final = 10.0
+_METADATA: Final = frozenset(
+    ipaddress.ip_address(one) for one in ("168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254")
+)
+"""Where clouds tell a machine its credentials, beside the link-local addresses; never asked, whatever is allowed."""
+_EMBEDS_IPV4: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class NotSent(Exception):
+    """Nothing was sent: the server cannot have done anything. The text is the reason."""
+
+
+class Refused(NotSent):
+    """The address is one that must not be asked."""
+
+
+class BrokenOff(Exception):
+    """The request was sent, at least in part, and there is no answer."""
+
+
+class HttpRequest(Struct, frozen=True, kw_only=True):
+    """A request, ready to be sent."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    content: bytes = b""
+
+
+class HttpResponse(Struct, frozen=True, kw_only=True):
+    """An answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By their names in lower case."""
+    content: bytes
+    is_cut: bool = False
+    """Whether there was more than may be read."""
+
+
+class HttpClient:
+    """Sends requests. Its connections are opened when they are needed, one pool for each event loop."""
+
+    def __init__(self, *, allow_private: bool, max_bytes: int) -> None:
+        self._allow_private = allow_private
+        self._max_bytes = max_bytes
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
+
+    async def send(self, request: HttpRequest, *, timeout: float) -> HttpResponse:
+        """Send a request and read the answer; `NotSent` or `BrokenOff` where there is none."""
+        core = _httpcore()
+        parts = check_url(request.url)
+        pool = self._pool(core)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        host = parts.hostname or ""
+        port = parts.port
+        headers = {"Host": parts.netloc, "Accept-Encoding": "gzip", "User-Agent": "handrail", **request.headers}
+        if request.content or request.method in ("POST", "PUT", "PATCH"):
+            headers["Content-Length"] = str(len(request.content))
+        sent = core.Request(
+            request.method,
+            core.URL(scheme=parts.scheme, host=host, port=port, target=target),
+            headers=[(name.encode("ascii"), value.encode("ascii")) for name, value in headers.items()],
+            content=request.content,
+            extensions={
+                "timeout": {
+                    "connect": min(CONNECT_TIMEOUT, timeout),
+                    "pool": timeout,
+                    "read": timeout,
+                    "write": timeout,
+                }
+            },
+        )
+        async with pool:
+            try:
+                response = await pool.connections.handle_async_request(sent)
+            except (core.ConnectError, core.ConnectTimeout, core.PoolTimeout, core.UnsupportedProtocol) as error:
+                raise NotSent(f"{host} cannot be reached ({type(error).__name__})") from error
+            except core.LocalProtocolError as error:
+                raise NotSent(f"the request is not valid HTTP ({error})") from error
+            except (core.NetworkError, core.TimeoutException, core.ProtocolError, core.ProxyError) as error:
+                raise BrokenOff(f"{host} did not answer ({type(error).__name__})") from error
+            try:
+                return await self._read(core, response, request.method)
+            finally:
+                await response.aclose()
+
+    async def _read(self, core: Any, response: "httpcore2.Response", method: str) -> HttpResponse:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
+        encoding = headers.get("content-encoding", "identity").lower()
+        inflate = zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
+        content = bytearray()
+        is_cut = False
+        try:
+            if method != "HEAD":
+                async for chunk in response.aiter_stream():
+                    room = self._max_bytes + 1 - len(content)
+                    content += chunk[:room] if inflate is None else inflate.decompress(chunk, room)
+                    if len(content) > self._max_bytes:
+                        is_cut = True
+                        break
+        except (core.NetworkError, core.TimeoutException, core.ProtocolError) as error:
+            raise BrokenOff(f"the answer broke off after {len(content)} bytes ({type(error).__name__})") from error
+        except zlib.error as error:
+            raise BrokenOff(f"the answer is not {encoding}") from error
+        return HttpResponse(
+            status=response.status, headers=headers, content=bytes(content[: self._max_bytes]), is_cut=is_cut
+        )
+
+    def _pool(self, core: Any) -> "_Pool":
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(loop)
+        if pool is None:
+            backend = _guarded(core)(allow_private=self._allow_private)
+            pool = self._pools[loop] = _Pool(
+                core.AsyncConnectionPool(
+                    ssl_context=ssl.create_default_context(), max_connections=100, network_backend=backend
+                )
+            )
+        return pool
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop; a request that is under way still ends, and a new one opens
+        them again.
+        """
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close()
+
+
+class _Pool:
+    """Connections, closed when nobody uses them any more."""
+
+    def __init__(self, connections: "httpcore2.AsyncConnectionPool") -> None:
+        self.connections = connections
+        self._users = 0
+        self._is_closing = False
+
+    async def __aenter__(self) -> None:
+        self._users += 1
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._users -= 1
+        if self._is_closing and not self._users:
+            await self.connections.aclose()
+
+    async def close(self) -> None:
+        self._is_closing = True
+        if not self._users:
+            await self.connections.aclose()
+
+
+def check_url(url: str) -> SplitResult:
+    """The parts of a URL that may be asked; `Refused` for every other."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise Refused(f"its URL is not valid: {error}") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise Refused("only http and https URLs are asked")
+    if parts.username is not None or not url.isascii():
+        raise Refused("a URL with credentials or with characters outside ASCII is not asked")
+    return parts
+
+
+def refused_address(text: str, *, allow_private: bool) -> str | None:
+    """Why an address must not be asked, or None."""
+    address = _plain(ipaddress.ip_address(text.partition("%")[0]))
+    if address.is_link_local or address in _METADATA:
+        return f"{address} is an address of this machine's cloud, which is never asked"
+    if address.is_multicast or address.is_unspecified or (address.is_reserved and not address.is_loopback):
+        return f"{address} is not the address of a server"
+    if not allow_private and not address.is_global:
+        return f"{address} is in a private network; allow_private=True allows that"
+    return None
+
+
+def _plain(address: Address) -> Address:
+    """An IPv4 address that is written inside an IPv6 one, as itself."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
+    if inner is None and any(address in network for network in _EMBEDS_IPV4):
+        inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return inner or address
+
+
+async def resolve_host(host: str, port: int, *, allow_private: bool) -> list[str]:
+    """The addresses of a host. All of them must be allowed: what is checked here is what is connected to."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise NotSent(f"{host} has no address") from error
+    addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+    for address in addresses:
+        if problem := refused_address(address, allow_private=allow_private):
+            raise Refused(f"{host} is refused: {problem}")
+    if not addresses:
+        raise NotSent(f"{host} has no address")
+    return addresses
+
+
+def _httpcore() -> Any:
+    try:
+        import httpcore2  # noqa: PLC0415  # optional
+    except ImportError as error:
+        raise MissingExtraError("httpx2", extra="openapi") from error
+    return httpcore2
+
+
+def _guarded(core: Any) -> Any:
+    """The network backend that connects to the very address that was checked, so that DNS cannot change its mind."""
+
+    class Guarded(core.AsyncNetworkBackend):
+        def __init__(self, *, allow_private: bool) -> None:
+            self._inner = core.AnyIOBackend()
+            self._allow_private = allow_private
+
+        async def connect_tcp(
+            self,
+            host: str,
+            port: int,
+            timeout: float | None = None,
+            local_address: str | None = None,
+            socket_options: Iterable[Any] | None = None,
+        ) -> Any:
+            ends = monotonic() + (timeout or CONNECT_TIMEOUT)
+            try:
+                async with asyncio.timeout(timeout or CONNECT_TIMEOUT):
+                    addresses = await resolve_host(host, port, allow_private=self._allow_private)
+            except TimeoutError as error:
+                raise core.ConnectTimeout("no address in time") from error
+            for address in addresses[:-1]:
+                left = max(0.1, (ends - monotonic()) / 2)  # Half of what is left, so that the next one has a chance.
+                try:
+                    return await self._inner.connect_tcp(address, port, left, local_address, socket_options)
+                except (core.ConnectError, core.ConnectTimeout):
+                    continue
+            left = max(0.1, ends - monotonic())
+            return await self._inner.connect_tcp(addresses[-1], port, left, local_address, socket_options)
+
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(seconds)
+
+    return Guarded

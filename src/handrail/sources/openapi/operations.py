@@ -1,0 +1,394 @@
+"""One operation of a document: what it takes, where each value goes, and to which server."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast
+from urllib.parse import urljoin, urlsplit
+
+from msgspec import Struct, structs
+
+from handrail.errors import ConfigError, shorten
+from handrail.sources.openapi import swagger
+from handrail.sources.openapi.document import Documents, Unusable, node_of
+from handrail.sources.openapi.entries import Entry
+from handrail.sources.openapi.schemas import References, Schema, SchemaCompiler, references_in
+
+Node = dict[str, Any]
+Place = Literal["path", "query", "header", "cookie"]
+BodyKind = Literal["json", "form", "multipart", "text", "binary"]
+
+_STYLES: Final[dict[Any, tuple[str, ...]]] = {
+    "path": ("simple", "label", "matrix"),
+    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "header": ("simple",),
+    "cookie": ("form",),
+}
+"""The styles of each place; the first is the one that is meant where none is given."""
+_SET_ELSEWHERE: Final = frozenset({"accept", "content-type", "authorization", "host", "content-length", "connection"})
+"""Headers that are no arguments, whatever the document says."""
+_IDEMPOTENCY: Final = frozenset({"idempotency-key", "x-idempotency-key"})
+_MAX_DESCRIPTION: Final = 1_000
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
+
+
+class Parameter(Struct, frozen=True, kw_only=True):
+    """One value of a request outside its body."""
+
+    name: str
+    argument: str
+    place: Place
+    style: str
+    explode: bool
+    allow_reserved: bool = False
+    as_json: bool = False
+    multi_segment: bool = False
+    """Whether slashes in the value are slashes of the path."""
+
+
+class Body(Struct, frozen=True, kw_only=True):
+    """The body of a request: one argument, or an argument for each of its fields."""
+
+    kind: BodyKind
+    media_type: str
+    required: bool
+    argument: str | None = None
+    fields: Mapping[str, str] = {}
+    """From the argument to the name of the field."""
+    styles: Mapping[str, tuple[str, bool]] = {}
+    """How a field of a form is written, where the document says so."""
+    files: frozenset[str] = frozenset()
+    """Fields of a multipart form that are files, given as Base64."""
+
+
+class Operation(Struct, frozen=True, kw_only=True):
+    """One operation, ready to be called."""
+
+    method: str
+    path: str
+    description: str
+    base_url: str
+    parameters: tuple[Parameter, ...]
+    body: Body | None
+    input_schema: Schema
+    security: tuple[tuple[str, ...], ...] | None
+    """Alternatives, each with the names of its schemes; None where the document says nothing."""
+    idempotency_header: str | None
+
+
+class OperationCompiler:
+    """Makes operations of a document's entries."""
+
+    def __init__(self, documents: Documents, *, base_url: str | None) -> None:
+        self._documents = documents
+        self._content = documents.content
+        self.version = _version_of(self._content)
+        self._is_swagger = self.version.startswith("2.")
+        self._schemas = SchemaCompiler(documents, version=self.version)
+        self._base_url = base_url
+
+    def security_schemes(self) -> Node:
+        """The security schemes of the document, by name."""
+        if self._is_swagger:
+            return swagger.security_schemes(self._content)
+        schemes = node_of(node_of(self._content.get("components")).get("securitySchemes"))
+        return {name: node_of(self._documents.resolve(one, self._documents.root)[0]) for name, one in schemes.items()}
+
+    def compile(self, entry: Entry) -> Operation:
+        """An operation, or `Unusable`."""
+        given = self._parameters_of(entry)
+        body_node, body_base = self._body_of(entry, [one for one, _ in given])
+        found = References()
+        slots: list[_Slot] = []
+        idempotency: str | None = None
+        for node, base in given:
+            if node.get("in") not in _STYLES:  # A body, or a field of one, in Swagger 2.0.
+                continue
+            name = str(node.get("name"))
+            if node["in"] == "header" and name.lower() in _IDEMPOTENCY:
+                idempotency = name
+            elif node["in"] != "header" or name.lower() not in _SET_ELSEWHERE:
+                slots.append(self._slot_of(node, base, found))
+        self._check_path(entry.path, slots)
+        body, fields = (None, []) if body_node is None else self._read_body(body_node, body_base, found)
+        arguments = _arguments_of(slots, fields)
+        schema: Schema = {
+            "type": "object",
+            "properties": {argument: one.schema for argument, one in arguments.items()},
+            "additionalProperties": False,
+        }
+        if required := [argument for argument, one in arguments.items() if one.required]:
+            schema["required"] = required
+        if definitions := self._schemas.definitions(found):
+            schema["$defs"] = definitions
+        by_slot = {id(one): argument for argument, one in arguments.items()}
+        return Operation(
+            method=entry.method,
+            path=entry.path,
+            description=_description_of(entry),
+            base_url=self._server_of(entry),
+            parameters=tuple(one.parameter(by_slot[id(one)]) for one in slots),
+            body=None if body is None else _with_arguments(body, fields, by_slot),
+            input_schema=schema,
+            security=self._security_of(entry),
+            idempotency_header=idempotency,
+        )
+
+    def _parameters_of(self, entry: Entry) -> list[tuple[Node, str]]:
+        """The parameters of the path and of the operation, which win."""
+        found: dict[tuple[str, str], tuple[Node, str]] = {}
+        for holder in (entry.item, entry.node):
+            listed: Any = holder.get("parameters") or []
+            if not isinstance(listed, list):
+                raise Unusable("its `parameters` are not a list")
+            for one in cast(list[Any], listed):
+                node, base = self._documents.resolve(one, entry.base)
+                node = node_of(node)
+                if not isinstance(node.get("name"), str):
+                    raise Unusable(f"one of its parameters has no name: {shorten(repr(node))}")
+                found[str(node.get("in")), node["name"]] = (node, base)
+        return list(found.values())
+
+    def _slot_of(self, node: Node, base: str, found: References) -> "_Slot":
+        name, place = cast(str, node["name"]), node["in"]
+        if self._is_swagger:
+            node = swagger.upgrade_parameter(node)
+            if place != "query":
+                node.pop("style", None)
+        content = node_of(node.get("content"))
+        as_json = "schema" not in node and bool(content)
+        source = node_of(next(iter(content.values()))).get("schema", {}) if as_json else node.get("schema", {})
+        if place == "header" and not _HEADER.fullmatch(name):
+            raise Unusable(f"{shorten(name)!r} cannot be the name of a header")
+        style = str(node.get("style") or _STYLES[place][0])
+        if style not in _STYLES[place]:
+            raise Unusable(f"the parameter {name!r} has the style {style!r}, which a {place} cannot have")
+        schema = _described(self._schemas.convert(source, base, found), node.get("description"))
+        return _Slot(
+            name=name,
+            place=place,
+            schema=schema,
+            required=place == "path" or node.get("required") is True,
+            style=style,
+            explode=bool(node.get("explode", style == "form")),
+            allow_reserved=node.get("allowReserved") is True,
+            as_json=as_json,
+            multi_segment=node.get("x-multi-segment") is True,
+        )
+
+    @staticmethod
+    def _check_path(path: str, slots: "list[_Slot]") -> None:
+        wanted = set(re.findall(r"\{([^{}]*)\}", path))
+        given = {one.name for one in slots if one.place == "path"}
+        if missing := sorted(wanted - given):
+            raise Unusable(f"its path has {{{missing[0]}}}, but there is no parameter of that name")
+        if extra := sorted(given - wanted):
+            raise Unusable(f"its path parameter {extra[0]!r} is not in the path")
+
+    # The body.
+
+    def _body_of(self, entry: Entry, parameters: list[Node]) -> tuple[Node | None, str]:
+        if self._is_swagger:
+            consumes: Any = entry.node.get("consumes", self._content.get("consumes")) or []
+            return swagger.request_body(parameters, [str(one) for one in consumes]), entry.base
+        node: Any = entry.node.get("requestBody")
+        if node is None:
+            return None, entry.base
+        node, base = self._documents.resolve(node, entry.base)
+        if not isinstance(node, dict) or not isinstance(cast(Node, node).get("content"), dict):
+            raise Unusable("its request body has no content")
+        return cast(Node, node), base
+
+    def _read_body(self, node: Node, base: str, found: References) -> tuple[Body | None, "list[_Slot]"]:
+        """The body, and the arguments that it is made from."""
+        content = cast(Node, node["content"])
+        if not content:
+            return None, []
+        kind, media_type = _best_of(content)
+        media = node_of(content[media_type])
+        required = node.get("required") is True
+        sent_type = media_type if "*" not in media_type else _DEFAULT_TYPES[kind]
+        body = Body(kind=kind, media_type=sent_type, required=required, styles=_styles_of(media.get("encoding")))
+        if kind in ("binary", "text"):
+            schema: Schema = {"type": "string"}
+            if kind == "binary":
+                schema |= {"contentEncoding": "base64", "description": "The body, as Base64."}
+            return body, [_whole_body(schema, node)]
+        inner = References()
+        converted = self._schemas.convert(media.get("schema", {}), base, inner)
+        plain = self._schemas.plain_object(converted)
+        if plain is None and kind != "json":
+            raise Unusable(f"its {kind} body is not an object with properties")
+        fields = node_of(None if plain is None else plain.get("properties"))
+        demanded: list[str] = [] if plain is None else plain.get("required", [])
+        if plain is not None and not fields and ("properties" in plain or kind != "json"):
+            return (body if required else None), []  # An object that can only be empty.
+        files = frozenset(name for name, one in fields.items() if kind == "multipart" and _is_file(one))
+        body = structs.replace(body, files=files)
+        if not fields or (demanded and not required) or not fields.keys() >= set(demanded):
+            found.every |= inner.every
+            return body, [_whole_body(converted, node)]
+        found.every |= references_in(fields)
+        return body, [
+            _Slot(name=name, place="field", schema=one, required=name in demanded) for name, one in fields.items()
+        ]
+
+    # The server, and who may ask it.
+
+    def _server_of(self, entry: Entry) -> str:
+        if self._base_url is not None:
+            return self._base_url
+        if self._is_swagger:
+            listed: Any = swagger.servers(self._content, entry.node.get("schemes"))
+        else:
+            listed = entry.node.get("servers") or entry.item.get("servers") or self._content.get("servers")
+            listed = listed or [{"url": "/"}]
+        if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
+            raise Unusable("its `servers` are not a list of objects")
+        url = urljoin(self._documents.root, _filled(cast(Node, listed[0]))).rstrip("/")
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Unusable(f"its server {shorten(url, 200)!r} is no http or https URL; pass base_url=…")
+        return url
+
+    def _security_of(self, entry: Entry) -> tuple[tuple[str, ...], ...] | None:
+        listed: Any = entry.node.get("security", self._content.get("security"))
+        if listed is None:
+            return None
+        if not isinstance(listed, list):
+            raise Unusable("its `security` is not a list")
+        return tuple(tuple(cast(Node, one)) for one in cast(list[Any], listed) if isinstance(one, dict))
+
+
+class _Slot(Struct, frozen=True, kw_only=True):
+    """A value that a request needs, before its argument has a name."""
+
+    name: str
+    place: str
+    schema: Any
+    required: bool
+    style: str = "simple"
+    explode: bool = False
+    allow_reserved: bool = False
+    as_json: bool = False
+    multi_segment: bool = False
+
+    def parameter(self, argument: str) -> Parameter:
+        return Parameter(
+            name=self.name,
+            argument=argument,
+            place=cast(Place, self.place),
+            style=self.style,
+            explode=self.explode,
+            allow_reserved=self.allow_reserved,
+            as_json=self.as_json,
+            multi_segment=self.multi_segment,
+        )
+
+
+def _whole_body(schema: Any, node: Node) -> _Slot:
+    """The body as one argument."""
+    described = _described(schema, node.get("description"))
+    return _Slot(name="body", place="body", schema=described, required=node.get("required") is True)
+
+
+_DEFAULT_TYPES: Final[dict[BodyKind, str]] = {
+    "json": "application/json",
+    "form": "application/x-www-form-urlencoded",
+    "multipart": "multipart/form-data",
+    "text": "text/plain",
+    "binary": "application/octet-stream",
+}
+
+
+def _kind_of(media_type: str) -> BodyKind:
+    plain = media_type.partition(";")[0].strip().lower()
+    if plain == "application/json" or plain.endswith("+json") or plain in ("*/*", "application/*"):
+        return "json"
+    for kind in ("form", "multipart"):
+        if plain == _DEFAULT_TYPES[kind]:
+            return kind
+    return "text" if plain.startswith("text/") or plain.endswith(("/xml", "+xml")) else "binary"
+
+
+def _best_of(content: Node) -> tuple[BodyKind, str]:
+    """The media type that says most about a body."""
+    order: list[BodyKind] = ["json", "form", "multipart", "text", "binary"]
+    return min(((_kind_of(media_type), media_type) for media_type in content), key=lambda one: order.index(one[0]))
+
+
+def _arguments_of(slots: list[_Slot], fields: list[_Slot]) -> dict[str, _Slot]:
+    """A name for every argument: its own, made plain; where two places use one name, each says its place."""
+    every = [*slots, *fields]
+    plain = {id(one): re.sub(r"[^A-Za-z0-9_]+", "_", one.name).strip("_")[:64] or one.place for one in every}
+    count: dict[str, int] = {}
+    for name in plain.values():
+        count[name] = count.get(name, 0) + 1
+    named: dict[str, _Slot] = {}
+    for one in every:
+        name = plain[id(one)]
+        if count[name] > 1:
+            name = f"{name[:56]}_{'body' if one.place == 'field' else one.place}"
+        base, number = name, 2
+        while name in named or (name != plain[id(one)] and name in count):
+            name, number = f"{base}_{number}", number + 1
+        named[name] = one
+    return named
+
+
+def _with_arguments(body: Body, fields: list[_Slot], by_slot: Mapping[int, str]) -> Body:
+    if len(fields) == 1 and fields[0].place == "body":
+        return structs.replace(body, argument=by_slot[id(fields[0])])
+    return structs.replace(body, fields={by_slot[id(one)]: one.name for one in fields})
+
+
+def _styles_of(encoding: Any) -> dict[str, tuple[str, bool]]:
+    found: dict[str, tuple[str, bool]] = {}
+    for name, one in cast(Node, encoding if isinstance(encoding, dict) else {}).items():
+        if isinstance(one, dict) and cast(Node, one).keys() & {"style", "explode"}:
+            style = str(cast(Node, one).get("style", "form"))
+            if style in _STYLES["query"]:
+                found[name] = (style, bool(cast(Node, one).get("explode", style == "form")))
+    return found
+
+
+def _is_file(schema: Any) -> bool:
+    return isinstance(schema, dict) and cast(Node, schema).get("format") in ("binary", "byte")
+
+
+def _described(schema: Any, text: Any) -> Any:
+    """A schema with the description of what has it, unless it says something itself."""
+    if not isinstance(text, str) or not text or not isinstance(schema, dict) or "description" in schema:
+        return cast(Any, schema)
+    return {**cast(Node, schema), "description": text[:_MAX_DESCRIPTION]}
+
+
+def _description_of(entry: Entry) -> str:
+    """The summary and the description, for the model."""
+    said = [one.strip() for key in ("summary", "description") if isinstance(one := entry.node.get(key), str)]
+    parts = [one for one in dict.fromkeys(said) if one] or [f"{entry.method} {entry.path}"]
+    text = "\n".join(["Deprecated.", *parts] if entry.node.get("deprecated") is True else parts)
+    return text if len(text) <= _MAX_DESCRIPTION else f"{text[:_MAX_DESCRIPTION]}…"
+
+
+def _filled(server: Node) -> str:
+    """The URL of a server, with the defaults of its variables."""
+    variables = node_of(server.get("variables"))
+
+    def value(match: re.Match[str]) -> str:
+        default = node_of(variables.get(match[1])).get("default")
+        if default is None:
+            raise Unusable(f"its server has the variable {{{match[1]}}}, which has no default; pass base_url=…")
+        return str(default)
+
+    return re.sub(r"\{([^{}]*)\}", value, str(server.get("url", "/")))
+
+
+def _version_of(content: Any) -> str:
+    if not isinstance(content, dict):
+        raise ConfigError(f"An OpenAPI document is an object, got {type(content).__name__}.")
+    version = str(cast(Node, content).get("openapi") or cast(Node, content).get("swagger") or "")
+    if not version.startswith(("2.", "3.0", "3.1", "3.2")):
+        raise ConfigError(
+            f"The document must say `openapi: 3.0`, `3.1` or `swagger: '2.0'`, got {shorten(version) or 'nothing'!r}."
+        )
+    return version

@@ -1,0 +1,318 @@
+"""`OpenApi`: the operations of an OpenAPI document as tools."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, Self, cast
+from urllib.parse import urljoin, urlsplit
+
+from handrail.authorize.secrets import Reference
+from handrail.core.tool import Tool
+from handrail.define.build import build_tool
+from handrail.errors import ConfigError, ToolDefinitionError, shorten
+from handrail.sources.openapi.calls import OperationCall
+from handrail.sources.openapi.credentials import Credentials
+from handrail.sources.openapi.document import MAX_BYTES, Documents, Unusable, from_mapping, parse, read_file
+from handrail.sources.openapi.entries import Entry, chosen, list_entries, selector
+from handrail.sources.openapi.network import (
+    BrokenOff,
+    HttpClient,
+    HttpRequest,
+    NotSent,
+    Refused,
+    check_url,
+    refused_address,
+)
+from handrail.sources.openapi.operations import Operation, OperationCompiler
+from handrail.sources.source import SkippedTool, SourceStatus
+
+_OPTIONS: Final = frozenset(
+    {
+        *("name", "description", "read_only", "concurrency_safe", "idempotent", "key", "lock_key", "verify", "timeout"),
+        *("max_output_chars", "cache_for", "on_interrupt", "strict", "tags", "permission_check", "examples"),
+    }
+)
+"""What an override may say of a tool."""
+
+
+class OpenApi:
+    """The operations of an OpenAPI document, one tool for each.
+
+    `source` is a path, an http or https URL, or the document as a mapping. `bearer`, `basic` and `api_key` are
+    references to secrets (`env:NAME`, `file:/path`, `secret:name` for one of the call's own), never their values.
+    `include` and `exclude` select operations by id, tag, path or method; `overrides` has options of the tool for each
+    selector.
+    """
+
+    def __init__(
+        self,
+        source: str | Path | Mapping[str, Any],
+        *,
+        name: str | None = None,
+        bearer: Reference | None = None,
+        basic: Reference | tuple[str, Reference] | None = None,
+        api_key: Reference | Mapping[str, Reference] | None = None,
+        base_url: str | None = None,
+        include: Iterable[str] | None = None,
+        exclude: Iterable[str] | None = None,
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        allow_private: bool = False,
+        timeout: float = 30.0,
+        max_response_bytes: int = 4 * 1024 * 1024,
+    ) -> None:
+        if not timeout > 0:
+            raise ConfigError(f"timeout must be more than 0 seconds, got {timeout!r}.")
+        if max_response_bytes < 1:
+            raise ConfigError(f"max_response_bytes must be at least 1, got {max_response_bytes!r}.")
+        self._source = source
+        self.name = name or _name_of(source)
+        self._credentials = Credentials(bearer=bearer, basic=basic, api_key=api_key)
+        self._base_url = None if base_url is None else _checked_base(base_url)
+        self._include = include
+        self._exclude = exclude
+        self._overrides = _checked_overrides(overrides or {})
+        self._allow_private = allow_private
+        self._timeout = timeout
+        self._client = HttpClient(allow_private=allow_private, max_bytes=max_response_bytes)
+        self._tools: tuple[Tool[..., Any], ...] | None = None
+        self._skipped: tuple[SkippedTool, ...] = ()
+
+    def tools(self) -> tuple[Tool[..., Any], ...]:
+        """The tools, in the order of the document. A document at a URL has to be loaded first."""
+        if self._tools is None:
+            if _is_url(self._source):
+                raise ConfigError(
+                    f"The document at {self._source} is not loaded yet: use `async with connect([OpenApi(…)])`, "
+                    f"or `await source.load()` before `source.tools()`."
+                )
+            if isinstance(self._source, Mapping):
+                self._build(from_mapping(self._source))
+            else:
+                self._build(read_file(Path(cast(str, self._source))))
+        return self._tools or ()
+
+    @property
+    def skipped(self) -> tuple[SkippedTool, ...]:
+        """The operations that are no tools, each with the reason."""
+        self.tools()
+        return self._skipped
+
+    async def load(self) -> Self:
+        """Read the document, over the network if it is at a URL; once."""
+        if self._tools is None:
+            if _is_url(self._source):
+                self._build(await self._fetch(cast(str, self._source)))
+            else:
+                await asyncio.to_thread(self.tools)
+        return self
+
+    async def aclose(self) -> None:
+        """Close the HTTP connections; another call opens them again."""
+        await self._client.aclose()
+
+    async def __aenter__(self) -> Self:
+        return await self.load()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def open(
+        self, *, on_change: Callable[[], None] | None = None, secrets: Mapping[str, str] | None = None
+    ) -> "_OpenDocument":
+        """Load the document, for `connect`. Its tools do not change while it is open."""
+        return _OpenDocument(await self.load())
+
+    def __repr__(self) -> str:
+        return f"OpenApi({self.name!r})"
+
+    # Reading.
+
+    async def _fetch(self, url: str) -> Documents:
+        client = HttpClient(allow_private=self._allow_private, max_bytes=MAX_BYTES)
+        try:
+            async with asyncio.timeout(self._timeout):
+                data, address = await self._read(client, url)
+                content, has_external = parse(data, url)
+                documents = Documents(address, content, has_external=has_external)
+                while (other := documents.next_unread()) is not None:
+                    try:
+                        documents.add(other, (await self._read(client, other))[0])
+                    except ConfigError as error:
+                        documents.add_failure(other, str(error))
+        except TimeoutError as error:
+            raise ConfigError(f"The document at {url} was not there within {self._timeout:g} seconds.") from error
+        finally:
+            await client.aclose()
+        return documents
+
+    async def _read(self, client: HttpClient, url: str) -> tuple[bytes, str]:
+        """A document, and the address where it was in the end: on the host that was asked."""
+        here = url
+        accept = {"Accept": "application/json, application/yaml, text/yaml;q=0.9, */*;q=0.5"}
+        for _ in range(5):
+            try:
+                response = await client.send(HttpRequest(method="GET", url=here, headers=accept), timeout=self._timeout)
+            except (NotSent, BrokenOff) as error:
+                raise ConfigError(f"The document at {url} cannot be read: {error}.") from error
+            location = response.headers.get("location")
+            if response.status in (301, 302, 303, 307, 308) and location:
+                here = urljoin(here, location)
+                if urlsplit(here).hostname != urlsplit(url).hostname:
+                    raise ConfigError(f"The document at {url} is redirected to another host, which is not followed.")
+                continue
+            if response.status != 200:
+                raise ConfigError(f"The document at {url} cannot be read: the server answered {response.status}.")
+            if response.is_cut:
+                raise ConfigError(f"The document at {url} is larger than {MAX_BYTES // 1024**2} MB.")
+            return response.content, here
+        raise ConfigError(f"The document at {url} is redirected too often.")
+
+    # Building.
+
+    def _build(self, documents: Documents) -> None:
+        skipped: list[SkippedTool] = []
+
+        def skip(name: str, reason: str) -> None:
+            skipped.append(SkippedTool(name=name, reason=reason))
+
+        compiler = OperationCompiler(documents, base_url=self._base_url)
+        self._credentials.use_schemes(compiler.security_schemes())
+        listed = list_entries(documents, skip)
+        overrides = self._overrides_of(listed)
+        tools: dict[str, Tool[..., Any]] = {}
+        for entry in chosen(listed, self._include, self._exclude):
+            try:
+                tool = self._tool_of(entry, compiler.compile(entry), overrides.get(id(entry), {}))
+            except (Unusable, ToolDefinitionError) as reason:
+                skip(entry.name, f"{entry.method} {entry.path}: {shorten(str(reason), 500)}")
+            except RecursionError:
+                skip(entry.name, f"{entry.method} {entry.path}: its schema is nested too deeply")
+            else:
+                if tool.name in tools:
+                    raise ConfigError(f"overrides give the name {tool.name!r} to two operations.")
+                tools[tool.name] = tool
+        self._tools, self._skipped = tuple(tools.values()), tuple(skipped)
+
+    def _overrides_of(self, entries: list[Entry]) -> dict[int, dict[str, Any]]:
+        found: dict[int, dict[str, Any]] = {}
+        for text, options in self._overrides.items():
+            test = selector(text)
+            matching = [entry for entry in entries if test(entry)]
+            if not matching:
+                raise ConfigError(f"overrides: {text!r} selects none of the {len(entries)} operations of the document.")
+            for entry in matching:
+                found.setdefault(id(entry), {}).update(options)
+        return found
+
+    def _tool_of(self, entry: Entry, operation: Operation, overrides: Mapping[str, Any]) -> Tool[..., Any]:
+        self._check_server(operation.base_url)
+        read_only = entry.method in ("GET", "HEAD")
+        options: dict[str, Any] = {
+            "name": entry.name,
+            "description": operation.description,
+            "read_only": read_only,
+            "concurrency_safe": read_only,
+            "idempotent": operation.idempotency_header is not None,
+            "timeout": self._timeout,
+            "tags": entry.tags,
+            **overrides,
+        }
+        options["tags"] = frozenset(options["tags"]) | entry.tags
+        call = OperationCall(
+            operation,
+            client=self._client,
+            credentials=self._credentials,
+            timeout=options["timeout"],
+            read_only=options["read_only"] is True,
+            name=options["name"],
+        )
+        tool = build_tool(
+            {
+                **options,
+                "input_schema": operation.input_schema,
+                "handler": call,
+                "source": f"openapi:{self.name}",
+                "metadata": {"method": entry.method, "path": entry.path, "operation_id": entry.operation_id},
+            }
+        )
+        return replace(tool, aclose=self.aclose)
+
+    def _check_server(self, url: str) -> None:
+        """Refuse at once what every call would be refused for."""
+        try:
+            parts = check_url(url)
+        except Refused as reason:
+            raise Unusable(str(reason)) from reason
+        host = parts.hostname or ""
+        try:
+            problem = refused_address(host, allow_private=self._allow_private)
+        except ValueError:  # A name; its addresses are checked when it is connected to.
+            problem = None
+            if host == "localhost" and not self._allow_private:
+                problem = "localhost is in a private network; allow_private=True allows that"
+        if problem:
+            raise Unusable(f"its server {host} is refused: {problem}")
+        if parts.scheme == "http" and self._credentials and not self._allow_private:
+            raise Unusable(f"credentials are not sent to {host} without encryption; pass base_url='https://…'")
+
+
+class _OpenDocument:
+    """A document while it is open."""
+
+    def __init__(self, source: OpenApi) -> None:
+        self._source = source
+
+    @property
+    def tools(self) -> tuple[Tool[..., Any], ...]:
+        return self._source.tools()
+
+    @property
+    def status(self) -> SourceStatus:
+        return SourceStatus(
+            name=self._source.name, state="connected", tools=len(self.tools), skipped=self._source.skipped
+        )
+
+    async def aclose(self) -> None:
+        await self._source.aclose()
+
+
+def _is_url(source: object) -> bool:
+    return isinstance(source, str) and re.match(r"https?://", source, re.IGNORECASE) is not None
+
+
+def _name_of(source: object) -> str:
+    """A name for the source: the host, the stem of the file, or the title."""
+    if isinstance(source, Mapping):
+        info: Any = cast(Mapping[str, Any], source).get("info")
+        title: Any = cast(Mapping[str, Any], info).get("title") if isinstance(info, Mapping) else None
+        text = title if isinstance(title, str) else "openapi"
+    elif isinstance(source, str) and _is_url(source):
+        text = urlsplit(source).hostname or "openapi"
+    elif isinstance(source, str | Path):
+        text = Path(source).stem
+    else:
+        raise ConfigError(f"OpenApi takes a path, a URL or a mapping, got {type(source).__name__}.")
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") or "openapi"
+
+
+def _checked_base(url: str) -> str:
+    try:
+        check_url(url)
+    except Refused as error:
+        raise ConfigError(
+            f"base_url must be an http or https URL without credentials, got {shorten(url)!r}."
+        ) from error
+    return url.rstrip("/")
+
+
+def _checked_overrides(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    for text, options in overrides.items():
+        selector(text)
+        for option in options:
+            if option not in _OPTIONS:
+                raise ConfigError(
+                    f"overrides[{text!r}]: unknown option {option!r}; it takes {', '.join(sorted(_OPTIONS))}."
+                )
+    return {text: dict(options) for text, options in overrides.items()}
