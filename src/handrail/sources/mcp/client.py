@@ -140,9 +140,10 @@ class OpenMcpServer:
 
     async def _list(self, connection: Connection) -> None:
         """Read the tools, and tell if they are others than before."""
-        listed = await connection.list_tools()
+        listed, skipped = await connection.list_tools()
         # In a thread: a thousand schemas are compiled here.
         built = await asyncio.to_thread(build_tools, self._server, listed, self._call, self._built.tools)
+        built = structs.replace(built, skipped=(*skipped, *built.skipped))
         is_changed = built.tools.keys() != self._built.tools.keys()
         self._built = built
         for one in built.skipped:

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Final, cast
 
 import anyio
@@ -17,8 +17,10 @@ from handrail.core.log import log
 from handrail.errors import ConfigError, shorten
 from handrail.sources.mcp.definitions import McpDefinition
 from handrail.sources.mcp.http import RequestTrace, current_trace, make_client
+from handrail.sources.mcp.listing import CheckedStream
 from handrail.sources.mcp.stdio import ServerProcess, open_process
 from handrail.sources.mcp_server import McpServer
+from handrail.sources.source import SkippedTool
 
 _PAGES: Final = 1_000
 """How many pages a list of tools may have: one that never ends must not be read for ever."""
@@ -55,6 +57,8 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[Client] | None = None
         self._reason = ""
+        self._skipped: list[SkippedTool] = []
+        """What was taken out of the list of tools that is being read."""
         self._process: ServerProcess | None = None
         """Set when it has ended."""
 
@@ -149,12 +153,18 @@ class Connection:
                 server.url or "", http_client=http, max_sse_event_size=server.max_message_bytes
             )
         return Client(
-            transport,  # pyright: ignore[reportArgumentType]  # a context manager of streams is what it takes
+            self._checked(transport),  # pyright: ignore[reportArgumentType]  # a context manager of streams is what it takes
             message_handler=self._receive,
             client_info=_INFO,
             read_timeout_seconds=server.connect_timeout,
             cache=None,
         )
+
+    @asynccontextmanager
+    async def _checked(self, transport: AbstractAsyncContextManager[Any]) -> AsyncGenerator[Any]:
+        async with transport as (received, sending):
+            limit = self._server.max_definition_bytes
+            yield CheckedStream(received, max_definition_bytes=limit, on_skip=self._skipped.append), sending
 
     def _ended(self, process: ServerProcess) -> None:
         if not self._lost.is_set():
@@ -175,19 +185,20 @@ class Connection:
             with contextlib.suppress(MCPError, SubscriptionLost, TimeoutError, anyio.ClosedResourceError):
                 async with client.listen(tools_list_changed=True) as events:
                     pause = 0.5
+                    self._on_list_changed()  # What changed before this moment was not told.
                     async for _ in events:
                         self._on_list_changed()
             await asyncio.sleep(pause)
             pause = min(pause * 2, 30.0)
-            self._on_list_changed()  # What happened in between was not told.
 
-    async def list_tools(self) -> list[McpDefinition]:
-        """Every tool that the server has, page by page; raises `ConnectionFailed`."""
+    async def list_tools(self) -> tuple[list[McpDefinition], tuple[SkippedTool, ...]]:
+        """Every tool that the server has, page by page, and what is none; raises `ConnectionFailed`."""
         client = self.client
         if client is None:
             raise ConnectionFailed(self.reason)
         trace = RequestTrace()
         current_trace.set(trace)
+        self._skipped.clear()
         found: list[McpDefinition] = []
         cursor: str | None = None
         try:
@@ -197,7 +208,7 @@ class Connection:
                     found += map(McpDefinition.of, page.tools)
                     cursor = page.next_cursor
                     if cursor is None:
-                        return found
+                        return found, tuple(self._skipped)
         except TimeoutError as error:
             raise ConnectionFailed(f"it did not list its tools within {self._server.connect_timeout:g} s") from error
         except MCPError as error:

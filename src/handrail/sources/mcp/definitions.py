@@ -41,11 +41,6 @@ class McpDefinition(Struct, frozen=True, kw_only=True):
         definition = {key: given[key] for key in _SEEN if key in given}
         return cls(name=tool.name, definition=definition, digest=digest_of(definition))
 
-    @property
-    def size(self) -> int:
-        """Its length as JSON."""
-        return len(json.dumps(self.definition))
-
 
 def digest_of(definition: Mapping[str, Any]) -> str:
     """The digest of a definition, whatever the order of its keys."""
@@ -97,12 +92,8 @@ def _local_name(server: McpServer, name: str) -> str:
 
 
 def _build(server: McpServer, one: McpDefinition, name: str, call: Call) -> Tool[..., Any]:
-    if not one.name.isprintable():
-        raise ToolDefinitionError("its name has control characters")
-    if one.size > server.max_definition_bytes:
-        raise ToolDefinitionError(
-            f"its definition has {one.size:,} bytes, and max_definition_bytes is {server.max_definition_bytes:,}"
-        )
+    if not one.name or not one.name.isprintable():
+        raise ToolDefinitionError("its name has control characters" if one.name else "its name is empty")
     given = one.definition
     hints = given.get("annotations", {})
     read_only = server.trusted and hints.get("readOnlyHint") is True

@@ -1,0 +1,92 @@
+"""An MCP server over stdio that does what a server must not do; the standard library only, so that it starts at once.
+
+Its argument says which tools it lists; what a tool does depends on its name.
+"""
+
+import json
+import os
+import sys
+from typing import Any
+
+PLAIN = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+def tool(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "description": "A tool.", "inputSchema": PLAIN, **more}
+
+
+def listed(what: str) -> list[dict[str, Any]]:
+    ordinary = [tool("ok"), tool("huge"), tool("silent"), tool("wrong"), tool("refused"), tool("lost")]
+    match what:
+        case "big_schema":
+            big = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(200_000)}}
+            return [tool("big", inputSchema=big), *ordinary]
+        case "many":
+            return [tool(f"t{n}") for n in range(10_000)]
+        case "names":
+            odd = [tool("twice"), tool("bell\x07"), tool("twice"), tool("a:b"), tool("x" * 300), tool("")]
+            return [*odd, tool("broken", inputSchema={"type": "object", "properties": 5}), *ordinary]
+        case "liar":
+            promised = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+            return [tool("wrong", outputSchema=promised, annotations={"readOnlyHint": True}), *ordinary[:1]]
+        case "changing":
+            return [tool("ok"), tool(f"v{os.environ.get('VERSION', '1')}"), tool("change")]
+        case "malformed":
+            return [{"description": "It has no name."}]
+        case _:
+            return ordinary
+
+
+def send(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": words}]}
+
+
+def answer(request: dict[str, Any], what: str) -> None:
+    number, method = request["id"], request["method"]
+    if method == "initialize":
+        version = request["params"]["protocolVersion"]
+        capabilities = {"tools": {"listChanged": True}}
+        info = {"name": "hostile", "version": "0"}
+        send({"id": number, "result": {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}})
+    elif method == "tools/list" and what == "mute":
+        pass
+    elif method == "tools/list":
+        send({"id": number, "result": {"tools": listed(what)}})
+    elif method == "tools/call":
+        call(number, request["params"]["name"])
+    else:
+        send({"id": number, "error": {"code": -32601, "message": "Method not found"}})
+
+
+def call(number: int, name: str) -> None:
+    if name == "huge":
+        sys.stdout.write(f'{{"jsonrpc": "2.0", "id": {number}, "result": {{"content": [{{"type": "text", "text": "')
+        for _ in range(200):
+            sys.stdout.write("x" * 1_000_000)
+        sys.stdout.write('"}]}}\n')
+        sys.stdout.flush()
+    elif name == "silent":
+        pass
+    elif name == "wrong":
+        send({"id": number, "result": {**text("wrong"), "structuredContent": {"n": "not a number"}}})
+    elif name == "refused":
+        send({"id": number, "error": {"code": -32602, "message": "no such thing"}})
+    elif name == "lost":
+        send({"id": number, "error": {"code": -32603, "message": "internal error"}})
+    elif name == "change":
+        os.environ["VERSION"] = str(int(os.environ.get("VERSION", "1")) + 1)
+        send({"method": "notifications/tools/list_changed"})
+        send({"id": number, "result": text("changed")})
+    else:
+        send({"id": number, "result": text("fine")})
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        if sys.argv[1:] != ["mute_at_once"] and "id" in (message := json.loads(line)):
+            answer(message, sys.argv[1] if len(sys.argv) > 1 else "")

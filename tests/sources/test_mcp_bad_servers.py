@@ -1,0 +1,132 @@
+"""Servers that send too much, lie, fall silent or change: a clear diagnostic, and the rest works."""
+
+import asyncio
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
+from handrail.sources import McpServer, Sources, connect
+
+CONTEXT = ToolContext(session_id="s")
+ALLOW = Policy([Rule.allow("*")])
+
+
+def hostile(what: str = "", **options: Any) -> McpServer:
+    return McpServer(
+        "bad", command=[sys.executable, "-S", str(Path(__file__).with_name("hostile_server.py")), what], **options
+    )
+
+
+async def run(sources: Sources, name: str, *, timeout: float = 20) -> ToolResult:
+    executor = Executor(sources.tools, policy=ALLOW, timeout=timeout)
+    return await executor.run(ToolCall(id="c1", name=f"bad__{name}"), CONTEXT)
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not reached():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_schema_of_5_mb_is_skipped_and_the_other_tools_work() -> None:
+    async with connect([hostile("big_schema")]) as sources:
+        (skipped,) = sources.status["bad"].skipped
+        assert skipped.name == "big"
+        assert "max_definition_bytes is 200,000" in skipped.reason
+        assert (await run(sources, "ok")).output == "fine"
+
+
+async def test_of_10000_tools_as_many_are_taken_as_are_allowed() -> None:
+    async with connect([hostile("many", max_tools=20)]) as sources:
+        assert len(sources.tools) == 20
+        (skipped,) = sources.status["bad"].skipped
+        assert skipped.name == "9,980 tools"
+        assert "max_tools is 20" in skipped.reason
+        assert (await run(sources, "t19")).output == "fine"
+
+
+async def test_bad_names_and_schemas_are_skipped_one_by_one() -> None:
+    async with connect([hostile("names")]) as sources:
+        names = [tool.name for tool in sources.tools]
+        assert names[:2] == ["bad__a_b", "bad__ok"]
+        assert not {"bad__twice", "bad__broken", "bad__"} & set(names)
+        reasons = {one.name: one.reason for one in sources.status["bad"].skipped}
+        assert "2 tools that would be named 'bad__twice'" in reasons["twice"]
+        assert reasons["bell�"] == "its name has control characters"
+        assert reasons["broken"] == "its inputSchema is not valid at properties: each must be a schema"
+        assert len(reasons) == 5
+        assert (await run(sources, "a_b")).output == "fine"
+
+
+async def test_a_result_of_200_mb_is_dropped_without_being_held_in_memory() -> None:
+    async with connect([hostile()]) as sources:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        result = await run(sources, "huge")
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert result.error is not None
+        assert result.error.code == "outcome_unknown"
+        assert after - before < 100_000  # kB; the answer alone has twice as many.
+        assert (await run(sources, "ok")).output == "fine"
+        assert sources.status["bad"].state == "connected"
+
+
+async def test_a_call_that_is_never_answered_ends_with_its_time() -> None:
+    async with connect([hostile()]) as sources:
+        result = await run(sources, "silent", timeout=0.2)
+        assert result.error is not None
+        assert result.error.code == "outcome_unknown"
+        assert (await run(sources, "ok")).output == "fine"
+
+
+async def test_a_server_that_never_answers_has_no_tools_and_says_so() -> None:
+    mute = hostile("mute", connect_timeout=0.3)
+    async with connect([mute]) as sources:
+        assert sources.tools == ()
+        assert sources.status["bad"].state == "reconnecting"
+        assert sources.status["bad"].reason == "it did not list its tools within 0.3 s"
+    async with connect([hostile("mute_at_once", connect_timeout=0.3)]) as sources:
+        assert sources.status["bad"].reason == "it did not answer within 0.3 s"
+
+
+async def test_a_definition_without_a_name_is_skipped_too() -> None:
+    async with connect([hostile("malformed")]) as sources:
+        assert sources.tools == ()
+        assert [one.name for one in sources.status["bad"].skipped] == ["(no name)"]
+        assert "not valid at name: Field required" in sources.status["bad"].skipped[0].reason
+
+
+async def test_an_answer_that_breaks_the_servers_own_promise_is_not_passed_on() -> None:
+    async with connect([hostile("liar", trusted=True)]) as sources:
+        result = await run(sources, "wrong")
+        assert result.error is not None
+        assert result.error.code == "tool_execution_failed"
+        assert "not what it has promised" in result.error.message
+    async with connect([hostile("liar")]) as sources:  # It may have done something.
+        result = await run(sources, "wrong")
+        assert result.error is not None
+        assert result.error.code == "outcome_unknown"
+
+
+async def test_a_refusal_by_the_protocol_did_nothing_and_an_internal_error_may_have() -> None:
+    async with connect([hostile()]) as sources:
+        refused, lost = await run(sources, "refused"), await run(sources, "lost")
+        assert refused.error is not None
+        assert refused.error.code == "tool_execution_failed"
+        assert "no such thing" in refused.error.message
+        assert lost.error is not None
+        assert lost.error.code == "outcome_unknown"
+
+
+async def test_changed_tools_are_told_and_those_that_stay_are_the_same_objects() -> None:
+    async with connect([hostile("changing")]) as sources:
+        heard: list[tuple[str, ...]] = []
+        sources.subscribe(lambda: heard.append(tuple(tool.name for tool in sources.tools)))
+        before = {tool.name: tool for tool in sources.tools}
+        assert list(before) == ["bad__ok", "bad__v1", "bad__change"]
+        await run(sources, "change")
+        await until(lambda: len(heard) == 1)
+        assert heard == [("bad__ok", "bad__v2", "bad__change")]
+        assert next(iter(sources.tools)) is before["bad__ok"]

@@ -1,0 +1,157 @@
+"""MCP servers over streamable HTTP, on a real socket."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.server.mcpserver import Context, MCPServer
+
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
+from handrail.sources import McpServer, Sources, connect
+from tests.sources.serving import listening
+
+ALLOW = Policy([Rule.allow("*")])
+
+
+class Seen:
+    """An app in front of another one: it keeps the headers of the requests, and refuses those without a token."""
+
+    def __init__(self, app: Any, token: str | None = None) -> None:
+        self.app = app
+        self.token = token
+        self.headers: list[dict[str, str]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+            self.headers.append(headers)
+            if self.token is not None and headers.get("authorization") != f"Bearer {self.token}":
+                await send({"type": "http.response.start", "status": 401, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
+                return
+        await self.app(scope, receive, send)
+
+    def of_calls(self, name: str) -> list[str | None]:
+        return [one.get(name) for one in self.headers if one.get("mcp-method") == "tools/call"]
+
+
+def make_server() -> MCPServer:
+    server = MCPServer("crm")
+
+    @server.tool()
+    def who(ctx: Context) -> str:
+        """Say whose request it is."""
+        return (ctx.headers or {}).get("x-tenant", "nobody")
+
+    @server.tool()
+    async def add_tool(ctx: Context) -> str:
+        """Learn something new."""
+        server.add_tool(lambda: "new", name="new", description="A new tool.")
+        await ctx.notify_tools_changed()
+        return "added"
+
+    @server.tool()
+    def much(n: int) -> str:
+        """Say much."""
+        return "x" * n
+
+    return server
+
+
+async def run(sources: Sources, name: str, arguments: str = "{}", **context: Any) -> ToolResult:
+    executor = Executor(sources.tools, policy=ALLOW, timeout=20)
+    call = ToolCall(id="c1", name=f"crm__{name}", arguments_json=arguments)
+    return await executor.run(call, ToolContext(session_id="s", **context))
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not reached():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+async def test_a_server_over_http_is_called_and_its_new_tools_arrive(stateless: bool) -> None:
+    app = make_server().streamable_http_app(stateless_http=stateless)
+    async with listening(app) as url, connect([McpServer("crm", url=f"{url}/mcp")]) as sources:
+        changed = asyncio.Event()
+        sources.subscribe(changed.set)
+        assert [tool.name for tool in sources.tools] == ["crm__who", "crm__add_tool", "crm__much"]
+        assert (await run(sources, "who")).output == {"result": "nobody"}
+        await run(sources, "add_tool")
+        async with asyncio.timeout(20):
+            await changed.wait()
+        assert (await run(sources, "new")).output == "new"
+
+
+async def test_every_tenant_has_headers_and_a_connection_of_its_own() -> None:
+    seen = Seen(make_server().streamable_http_app())
+
+    def headers(context: ToolContext[Any] | None) -> dict[str, str]:
+        return {"X-Tenant": context.tenant_id or ""} if context is not None else {}
+
+    async with listening(seen) as url, connect([McpServer("crm", url=f"{url}/mcp", headers=headers)]) as sources:
+        results = await asyncio.gather(*(run(sources, "who", tenant_id=tenant) for tenant in ("a", "b", "a", "c")))
+        assert [result.output["result"] for result in results] == ["a", "b", "a", "c"]
+        assert sorted(map(str, seen.of_calls("x-tenant"))) == ["a", "a", "b", "c"]
+
+
+async def test_a_bearer_token_is_a_reference_and_may_be_the_secret_of_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Seen(make_server().streamable_http_app(), token="t1")
+    monkeypatch.setenv("CRM_TOKEN", "t1")
+    (tmp_path / "token").write_text("t1\n")
+    async with listening(seen) as url:
+        for bearer in ("env:CRM_TOKEN", f"file:{tmp_path / 'token'}", lambda: "t1"):
+            async with connect([McpServer("crm", url=f"{url}/mcp", bearer=bearer)]) as sources:
+                assert (await run(sources, "who")).ok
+        server = McpServer("crm", url=f"{url}/mcp", bearer="secret:crm")
+        async with connect([server], secrets={"crm": "t1"}) as sources:
+            assert (await run(sources, "who", secrets={"crm": "t1"})).ok
+            refused = await run(sources, "who", secrets={"crm": "t2"})
+            assert refused.error is not None
+            assert refused.error.code == "unavailable"
+            assert "t2" not in repr(sources.status) + repr(server)
+        async with connect([server]) as sources:
+            assert sources.status["crm"].state == "reconnecting"
+            assert sources.status["crm"].reason == "HTTP status 401"
+            assert sources.tools == ()
+        monkeypatch.delenv("CRM_TOKEN")
+        async with connect([McpServer("crm", url=f"{url}/mcp", bearer="env:CRM_TOKEN")]) as sources:
+            assert sources.status["crm"].state == "failed"
+            assert "the environment variable CRM_TOKEN, which is not set" in sources.status["crm"].reason
+
+
+async def test_a_server_that_goes_away_disables_its_tools_until_it_is_back() -> None:
+    async with listening(make_server().streamable_http_app()) as url:
+        port = int(url.rpartition(":")[2])
+        opened = connect([McpServer("crm", url=f"{url}/mcp")])
+        sources = await opened.__aenter__()
+        assert (await run(sources, "who")).ok
+    try:
+        away = await run(sources, "who")
+        assert away.error is not None
+        assert (away.error.code, away.error.retryable) == ("unavailable", True)
+        assert sources.status["crm"].state == "reconnecting"
+        assert len(sources.tools) == 3
+        async with listening(make_server().streamable_http_app(), port):
+            await until(lambda: sources.status["crm"].state == "connected")
+            assert (await run(sources, "who")).ok
+    finally:
+        await opened.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+async def test_an_answer_that_is_too_long_is_dropped(as_json: bool) -> None:
+    app = make_server().streamable_http_app(json_response=as_json)
+    async with (
+        listening(app) as url,
+        connect([McpServer("crm", url=f"{url}/mcp", max_message_bytes=20_000)]) as sources,
+    ):
+        result = await run(sources, "much", '{"n": 50000}')
+        assert result.error is not None
+        assert result.error.code == "outcome_unknown"
+        assert (await run(sources, "who")).ok
