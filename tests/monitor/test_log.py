@@ -270,7 +270,7 @@ def test_plans_and_builds_are_told_by_names_and_counts(lines: Lines) -> None:
     lines.log(events.ToolsBuilt(at=0.0, session_id="", tenant_id="acme", tool_names=(), failed=("c",)))
     lines.log(events.TurnPlanned(at=0.0, session_id="s-1", turn=2, guideline_ids=("g",), call_ids=("c-1",)))
 
-    built, failed = lines.of("tools_built")
+    built, failed = lines.of("tool_build_finished")
     assert (built.tenant_id, built.tool_count, built.tool_names, built.levelno) == ("acme", 2, ["a", "b"], logging.INFO)
     assert (failed.tool_count, failed.failed, failed.levelno) == (0, ["c"], logging.WARNING)
     planned = lines.one("turn_planned")

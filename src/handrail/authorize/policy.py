@@ -64,6 +64,10 @@ class Rule(Struct, frozen=True, kw_only=True):
         if not self.tools and (self.read_only, self.tenant, self.agent, self.where) == (None, None, None, None):
             raise ConfigError("A rule says what it is about; '*' is every tool.")
 
+    def selects(self, tool: Tool[..., Any]) -> bool:
+        """Whether the rule can concern a tool at all."""
+        return _Compiled(self).selects(tool)
+
     def __str__(self) -> str:
         """The rule in one line, as it would be written."""
         parts = [repr(one) for one in self.tools]

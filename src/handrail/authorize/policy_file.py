@@ -1,6 +1,6 @@
 """Policies as YAML; every error names the file and the line."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
@@ -59,6 +59,58 @@ def parse_policy(text: str, *, source: str = "policy") -> Policy:
         raise ConfigError(f"{source}:1: something in it refers to itself.") from error
 
 
+class RuleError(ConfigError):
+    """A rule that cannot be read, and the key that is in the way."""
+
+    def __init__(self, message: str, *, key: str = "", is_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.key = key
+        self.is_unknown = is_unknown
+
+
+def read_rules(values: Iterable[Mapping[str, Any]], *, source: str) -> list[Rule]:
+    """Rules from plain values, written as in a policy file; an error names the number of the rule."""
+    rules: list[Rule] = []
+    for number, value in enumerate(values, start=1):
+        try:
+            rules.append(read_rule(value, source=source))
+        except RuleError as error:
+            raise ConfigError(f"rule {number} of {source}: {error.message.removesuffix('.')}.") from error
+    return rules
+
+
+def read_rule(values: Mapping[str, Any], *, source: str) -> Rule:
+    """One rule from plain values, or `RuleError`."""
+    for key in values:
+        if key not in (*_EFFECTS, *_OPTIONS):
+            known = ", ".join((*_EFFECTS, *_OPTIONS))
+            raise RuleError(f"a rule does not have `{key}`; it has {known}", key=key, is_unknown=True)
+    effects = [key for key in values if key in _EFFECTS]
+    if len(effects) != 1:
+        raise RuleError(f"a rule has one of {', '.join(_EFFECTS)}, and this one has {len(effects)}")
+    options = {key: value for key, value in values.items() if key in _OPTIONS}
+    for key, value in options.items():
+        if not isinstance(value, _KINDS[key]):
+            raise RuleError(f"`{key}` is a {_KINDS[key].__name__}, not {value!r}", key=key)
+    try:
+        tools = _read_selectors(values[effects[0]], effects[0])
+        rule = Rule(action=cast(Any, effects[0]), tools=tools, source=source, **options)
+        Policy([rule])  # Selectors and conditions are compiled here, so that an error names its rule.
+    except RuleError:
+        raise
+    except ConfigError as error:
+        raise RuleError(error.message) from error
+    return rule
+
+
+def _read_selectors(value: Any, key: str) -> tuple[str, ...]:
+    given = cast(list[Any], value if isinstance(value, list) else [value])
+    if not given or any(not isinstance(one, str) for one in given):
+        problem = "name a tool, a glob, a source or a tag, or a list of them; `'*'` is every tool"
+        raise RuleError(problem, key=key)
+    return tuple(cast(list[str], given))
+
+
 class _Reader:
     """Reads YAML nodes, because only nodes know their lines."""
 
@@ -81,40 +133,12 @@ class _Reader:
 
     def _rule(self, node: Any) -> Rule:
         fields = self._mapping(node, "a rule is a mapping, like `- deny: pay`")
-        effects = [key for key in fields if key in _EFFECTS]
-        for key, (key_node, _) in fields.items():
-            if key not in (*_EFFECTS, *_OPTIONS):
-                self._fail(key_node, f"a rule does not have `{key}`; it has {', '.join((*_EFFECTS, *_OPTIONS))}")
-        if len(effects) != 1:
-            self._fail(node, f"a rule has one of {', '.join(_EFFECTS)}, and this one has {len(effects)}")
-        options = {key: self._option(key, value) for key, (_, value) in fields.items() if key in _OPTIONS}
-        tools = self._selectors(fields[effects[0]][1])
-        line = node.start_mark.line + 1
+        values = {key: self._value(value) for key, (_, value) in fields.items()}
         try:
-            rule = Rule(
-                action=cast(Any, effects[0]),
-                tools=tools,
-                source=f"{self._source}:{line}",
-                **options,
-            )
-            Policy([rule])  # Selectors and conditions are compiled here, so that an error has its line.
-        except ConfigError as error:
-            self._fail(node, error.message)
-        return rule
-
-    def _option(self, key: str, node: Any) -> Any:
-        value = self._value(node)
-        if not isinstance(value, _KINDS[key]):
-            self._fail(node, f"`{key}` is a {_KINDS[key].__name__}, not {value!r}")
-        return cast(Any, value)
-
-    def _selectors(self, node: Any) -> tuple[str, ...]:
-        value = self._value(node)
-        given = cast(list[Any], value if isinstance(value, list) else [value])
-        wrong = [one for one in given if not isinstance(one, str)]
-        if wrong or not given:
-            self._fail(node, "name a tool, a glob, a source or a tag, or a list of them; `'*'` is every tool")
-        return tuple(cast(list[str], given))
+            return read_rule(values, source=f"{self._source}:{node.start_mark.line + 1}")
+        except RuleError as error:
+            key_node, value_node = fields.get(error.key, (node, node))
+            self._fail(key_node if error.is_unknown else value_node, error.message)
 
     def _mapping(self, node: Any, expected: str) -> dict[str, tuple[Any, Any]]:
         if not isinstance(node, self._yaml.MappingNode):

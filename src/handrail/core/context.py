@@ -32,6 +32,10 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     """The call that is being run; set by whoever runs it."""
     idempotency_key: str | None = None
     """What to hand downstream, so that a repeated request is recognised there too."""
+    tenant: Any = None
+    """The tenant's configuration as it was when the phone call began, a `TenantConfig`; None outside a call."""
+    call_control: Any = None
+    """What a tool can do with the phone call, a `CallControl`; None outside a call."""
     listener: Callable[[Event], object] | None = None
     """Who hears what the handler tells."""
 

@@ -1,6 +1,7 @@
 """The facts that listeners get: frozen, each with its time, session and tenant in itself."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -14,6 +15,8 @@ class Event(Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
     session_id: str
     tenant_id: str | None = None
+    sip_call_id: str | None = None
+    """The Call-ID of the SIP dialogue, for the events of a phone call."""
 
 
 class CallAccepted(Event, frozen=True, kw_only=True):
@@ -112,6 +115,18 @@ class ToolsBuilt(Event, frozen=True, kw_only=True):
 
     tool_names: tuple[str, ...]
     failed: tuple[str, ...] = ()
+    """The builders that raised; their tools are missing."""
+    tool_choice: str = ""
+
+
+class LogEvent(Event, frozen=True, kw_only=True):
+    """A fact with a name and fields of its own, such as one step of a transfer."""
+
+    name: str
+    severity: Literal["debug", "info", "warning", "error"] = "info"
+    call: ToolCall | None = None
+    fields: Mapping[str, Any] = {}
+    """Ids, names, codes and counts; never the value of an argument or an address."""
 
 
 class TurnPlanned(Event, frozen=True, kw_only=True):

@@ -23,6 +23,12 @@ NAME: Final = f"{HANDRAIL}.events"
 FLAGS: Final = ("cached", "recorded", "silent", "verified")
 """What the executor notes in a result's metadata about how it came about."""
 
+_SEVERITIES: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 _LONG = 200
 _MOST = 50
 """Of names in one line."""
@@ -63,6 +69,7 @@ class Log:
             events.Progress: self._progress,
             events.ToolsBuilt: self._tools_built,
             events.TurnPlanned: self._turn_planned,
+            events.LogEvent: self._log_event,
         }
 
     def __call__(self, event: events.Event) -> None:
@@ -161,13 +168,26 @@ class Log:
 
     def _tools_built(self, event: events.ToolsBuilt) -> Line:
         return _line(
-            "tools_built",
+            "tool_build_finished",
             logging.WARNING if event.failed else logging.INFO,
             _ids(event),
             tool_count=len(event.tool_names),
             tool_names=self._names(event.tool_names),
+            tool_choice=self._text(event.tool_choice) or None,
             failed=self._names(event.failed),
         )
+
+    def _log_event(self, event: events.LogEvent) -> Line:
+        about = _ids(event) if event.call is None else self._about(event, event.call)
+        fields = {name: self._field(value) for name, value in event.fields.items() if name not in about}
+        return _line(event.name, _SEVERITIES[event.severity], about, **fields)
+
+    def _field(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, list | tuple):
+            return self._names(str(one) for one in cast(Iterable[Any], value)) or []
+        return self._redactor.value(value)
 
     def _turn_planned(self, event: events.TurnPlanned) -> Line:
         return _line(
@@ -243,7 +263,11 @@ def _line(event: str, level: int, about: Mapping[str, Any], **fields: Any) -> Li
 
 
 def _ids(event: events.Event) -> dict[str, Any]:
-    return {"session_id": _short(event.session_id) or None, "tenant_id": _short(event.tenant_id)}
+    return {
+        "session_id": _short(event.session_id) or None,
+        "tenant_id": _short(event.tenant_id),
+        "sip_call_id": _short(event.sip_call_id),
+    }
 
 
 def _short(text: str | None) -> str | None:

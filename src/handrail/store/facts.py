@@ -7,7 +7,7 @@ from typing import Any, cast
 from msgspec import Struct
 from pydantic_core import from_json
 
-from handrail.core.events import Event
+from handrail.core.events import Event, LogEvent
 from handrail.core.redact import Redactor
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.store.database import storable
@@ -71,7 +71,7 @@ _TEXTS = {
     "state": "reason",
 }
 """Texts of events that have a column."""
-_DETAILS = ("agent_id", "scope", "tool_names", "failed", "call_ids", "dependencies")
+_DETAILS = ("agent_id", "scope", "tool_names", "tool_choice", "failed", "call_ids", "dependencies")
 """Names in events that have none, and are no one's words."""
 
 
@@ -98,6 +98,15 @@ class Facts:
         row["session_id"] = _short(event.session_id)
         row["tenant_id"] = _short(event.tenant_id)
         detail: dict[str, Any] = {}
+        if event.sip_call_id is not None:
+            detail["sip_call_id"] = _short(event.sip_call_id)
+        if isinstance(event, LogEvent):
+            row["kind"] = self._name(event.name)
+            detail.update(self._redactor.value(dict(event.fields)))
+            if event.call is not None:
+                self._put_call(row, event.call)
+            row["detail"] = detail or None
+            return row
         for name in kind.__struct_fields__:
             if name not in _ENVELOPE:
                 self._put(row, detail, name, getattr(event, name))

@@ -16,6 +16,7 @@ from handrail.store.ledger import SqlLedger
 from handrail.store.prepare import prepare
 from handrail.store.sessions import SqlSessionStore
 from handrail.store.tables import approvals, ledger, sessions, settings
+from handrail.store.tenants import SqlTenants
 
 
 class Store:
@@ -27,6 +28,7 @@ class Store:
         self.ledger = SqlLedger(database, digest_key=digest_key)
         self.approvals = SqlApprovals(database, redactor=redactor)
         self.sessions = SqlSessionStore(database)
+        self.tenants = SqlTenants(database)
         self.audit = audit
 
     async def forget(self, *, before: float) -> int:

@@ -132,3 +132,24 @@ sessions: Final = Table(
     Index("handrail_sessions_saved", "saved_at"),
 )
 """One row for each conversation, as JSON; in bytes, because its words may hold what a database's text cannot."""
+
+tenants: Final = Table(
+    "handrail_tenants",
+    metadata,
+    Column("tenant_id", String, primary_key=True),
+    Column("revision", BigInteger, primary_key=True, autoincrement=False),
+    Column("version", String, nullable=False),
+    Column("saved_at", Double, nullable=False),
+    Column("who", String, nullable=False),
+    Column("config", LargeBinary),
+)
+"""One row for each revision of each tenant, as JSON; the newest counts, and one without a configuration is removed."""
+
+tenant_numbers: Final = Table(
+    "handrail_tenant_numbers",
+    metadata,
+    Column("number", String, primary_key=True),
+    Column("tenant_id", String, nullable=False),
+    Index("handrail_tenant_numbers_tenant", "tenant_id"),
+)
+"""The numbers of the newest revisions: one number means one tenant."""

@@ -4,7 +4,7 @@ from typing import Final
 
 from sqlalchemy import Connection, inspect, text
 
-NEWEST: Final = "0002"
+NEWEST: Final = "0003"
 """The revision that this version needs: the last file in `migrations/versions`."""
 VERSION_TABLE: Final = "handrail_version"
 """Our own, so that an application with migrations of its own can share the database."""

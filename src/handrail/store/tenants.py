@@ -1,0 +1,142 @@
+"""Tenants in SQL: every revision is kept, and the newest one applies to the next call of every process."""
+
+import time
+
+from msgspec import Struct
+from pydantic import ValidationError
+from sqlalchemy import bindparam, delete, func, insert, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handrail.errors import ConfigError, StoreError
+from handrail.store.database import Database
+from handrail.store.tables import tenant_numbers
+from handrail.store.tables import tenants as table
+from handrail.tenants.config import TenantConfig
+from handrail.tenants.targets import normalise_number
+
+
+class TenantRevision(Struct, frozen=True, kw_only=True):
+    """One saved state of a tenant."""
+
+    revision: int
+    version: str
+    saved_at: float
+    who: str
+    removed: bool
+
+
+class SqlTenants:
+    """The tenants of all processes that share a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put(self, cfg: TenantConfig, *, who: str = "", revision: int | None = None) -> int:
+        """Save a tenant; its new revision. With `revision`, only if that is the newest one that is saved."""
+        written = cfg.model_dump_json(exclude_unset=True).encode()
+        try:
+            async with self._database.transaction() as connection:
+                saved = await self._add(connection, cfg.tenant_id, written, cfg.version, who, revision)
+                await connection.execute(_DROP_NUMBERS, {"of_tenant": cfg.tenant_id})
+                if cfg.numbers:
+                    rows = [{"number": one, "tenant_id": cfg.tenant_id} for one in cfg.numbers]
+                    await connection.execute(insert(tenant_numbers), rows)
+        except IntegrityError as error:
+            for number in cfg.numbers:
+                other = await self._owner(number)
+                if other not in (None, cfg.tenant_id):
+                    raise ConfigError(f"numbers: {number} belongs to {other!r} already.") from error
+            raise StoreError(f"The tenant {cfg.tenant_id!r} was changed by somebody else meanwhile.") from error
+        return saved
+
+    async def remove(self, tenant_id: str, *, who: str = "") -> bool:
+        """Turn a tenant off for good; whether there was one. Its revisions stay."""
+        if await self.get(tenant_id) is None:
+            return False
+        async with self._database.transaction() as connection:
+            await self._add(connection, tenant_id, None, "", who, None)
+            await connection.execute(_DROP_NUMBERS, {"of_tenant": tenant_id})
+        return True
+
+    async def find(self, number: str) -> TenantConfig | None:
+        """The tenant that callers of this number mean, also one that is not enabled."""
+        try:
+            tenant_id = await self._owner(normalise_number(number))
+        except ValueError:
+            return None
+        return None if tenant_id is None else await self.get(tenant_id)
+
+    async def get(self, tenant_id: str, *, revision: int | None = None) -> TenantConfig | None:
+        """The tenant of this id: its newest revision, or the one that is asked for."""
+        if revision is None:
+            rows = await self._database.fetch(_NEWEST, {"of_tenant": tenant_id})
+        else:
+            rows = await self._database.fetch(_ONE, {"of_tenant": tenant_id, "of_revision": revision})
+        return None if not rows or rows[0][0] is None else _decode(rows[0][0], tenant_id)
+
+    async def list(self) -> "list[TenantConfig]":
+        """Every tenant, by id."""
+        rows = await self._database.fetch(_ALL)
+        return [_decode(config, tenant_id) for tenant_id, config in rows if config is not None]
+
+    async def history(self, tenant_id: str) -> "list[TenantRevision]":
+        """What was saved of a tenant, the newest first."""
+        rows = await self._database.fetch(_HISTORY, {"of_tenant": tenant_id})
+        return [
+            TenantRevision(revision=number, version=version, saved_at=saved_at, who=who, removed=removed)
+            for number, version, saved_at, who, removed in rows
+        ]
+
+    async def _owner(self, number: str) -> str | None:
+        rows = await self._database.fetch(_OWNER, {"of_number": number})
+        return rows[0][0] if rows else None
+
+    async def _add(
+        self,
+        connection: AsyncConnection,
+        tenant_id: str,
+        written: bytes | None,
+        version: str,
+        who: str,
+        expected: int | None,
+    ) -> int:
+        newest = (await connection.execute(_LAST, {"of_tenant": tenant_id})).scalar() or 0
+        if expected is not None and newest != expected:
+            raise StoreError(f"The tenant {tenant_id!r} is at revision {newest}, not at {expected}.")
+        values = {
+            "tenant_id": tenant_id,
+            "revision": newest + 1,
+            "version": version,
+            "saved_at": time.time(),
+            "who": who,
+            "config": written,
+        }
+        await connection.execute(insert(table), values)
+        return newest + 1
+
+
+def _decode(written: bytes, tenant_id: str) -> TenantConfig:
+    try:
+        return TenantConfig.model_validate_json(written)
+    except ValidationError as error:
+        raise ConfigError(f"The saved configuration of the tenant {tenant_id!r} is not valid: {error}") from error
+
+
+_of_tenant = table.c.tenant_id == bindparam("of_tenant")
+_newest = select(table.c.tenant_id, func.max(table.c.revision).label("revision")).group_by(table.c.tenant_id).subquery()
+_LAST = select(func.max(table.c.revision)).where(_of_tenant)
+_NEWEST = select(table.c.config).where(_of_tenant).order_by(table.c.revision.desc()).limit(1)
+_ONE = select(table.c.config).where(_of_tenant, table.c.revision == bindparam("of_revision"))
+_ALL = (
+    select(table.c.tenant_id, table.c.config)
+    .join(_newest, (table.c.tenant_id == _newest.c.tenant_id) & (table.c.revision == _newest.c.revision))
+    .order_by(table.c.tenant_id)
+)
+_HISTORY = (
+    select(table.c.revision, table.c.version, table.c.saved_at, table.c.who, table.c.config.is_(None))
+    .where(_of_tenant)
+    .order_by(table.c.revision.desc())
+)
+_OWNER = select(tenant_numbers.c.tenant_id).where(tenant_numbers.c.number == bindparam("of_number"))
+_DROP_NUMBERS = delete(tenant_numbers).where(tenant_numbers.c.tenant_id == bindparam("of_tenant"))

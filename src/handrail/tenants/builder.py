@@ -1,0 +1,258 @@
+"""Building a tenant's tools from its configuration."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+from pydantic import BaseModel, ValidationError
+
+from handrail.authorize.policy import Rule
+from handrail.core.events import Event, LogEvent, ToolsBuilt
+from handrail.core.log import log
+from handrail.core.tool import Tool
+from handrail.define.build import as_tool
+from handrail.errors import ConfigError, ToolBuildError
+from handrail.tenants.built import BuiltTool, NoTool
+from handrail.tenants.config import Features, FunctionChoice, TenantConfig
+from handrail.tenants.features.collect_digits import build_collect_digits
+from handrail.tenants.features.end_call import build_end_call
+from handrail.tenants.features.request_transfer import build_request_transfer
+
+Listener = Callable[[Event], object]
+Builder = Callable[[TenantConfig], Any]
+"""`builder(cfg) -> Tool | BuiltTool | NoTool | None`; anything tool-shaped is taken as a tool."""
+ToolChoice = Literal["auto", "none", "required"] | dict[str, str]
+
+
+class Diagnostic(Struct, frozen=True, kw_only=True):
+    """What came of one builder, or of one part of a configuration."""
+
+    builder: str
+    status: Literal["built", "no_tool", "failed", "warning"]
+    tool_name: str | None = None
+    message: str = ""
+
+
+class ToolBuildResult(Struct, frozen=True, kw_only=True):
+    """A tenant's tools, and everything that goes with them."""
+
+    tools: tuple[Tool[..., Any], ...]
+    tool_choice: ToolChoice
+    """`auto`, `none`, `required`, or `{"type": "function", "name": …}`."""
+    rules: tuple[Rule, ...] = ()
+    prompt: str = ""
+    """The prompt texts of the built tools, for the end of the instructions."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+    config: TenantConfig
+    """The configuration with the sections of all registered features typed."""
+
+
+class ToolBuilder:
+    """Asks each registered builder, in order, for its tool."""
+
+    def __init__(self, *, listeners: Iterable[Listener] = ()) -> None:
+        self._listeners = tuple(listeners)
+        self._builders: list[tuple[str, Builder, str | None]] = []
+        self._features: dict[str, type[BaseModel]] = {}
+        self.register(build_request_transfer)
+        self.register(build_end_call)
+        self.register(build_collect_digits)
+
+    def register(self, builder: Builder, *, feature: tuple[str, type[BaseModel]] | None = None) -> None:
+        """Add a builder, and with `feature` the name and the model of its section in `features`."""
+        if not callable(builder):
+            raise ConfigError(f"builder must be callable, got {builder!r}.")
+        name = getattr(builder, "__name__", type(builder).__name__)
+        if any(name == known for known, _, _ in self._builders):
+            raise ConfigError(f"a builder named {name!r} is already registered.")
+        section = None
+        if feature is not None:
+            section, model = feature
+            if section in Features.model_fields or section in self._features:
+                raise ConfigError(f"the feature {section!r} is already registered.")
+            if not section.isidentifier() or section.startswith(("_", "model_")):
+                raise ConfigError(f"the name of a feature must be an identifier, got {section!r}.")
+            if not (isinstance(given := cast(Any, model), type) and issubclass(given, BaseModel)):
+                raise ConfigError(f"the model of the feature {section!r} must be a Pydantic model, got {model!r}.")
+            self._features[section] = model
+        self._builders.append((name, builder, section))
+
+    def check(self, cfg: TenantConfig) -> TenantConfig:
+        """The configuration with the sections of registered features typed; `ToolBuildError` if one is wrong."""
+        typed, problems = self._typed(cfg)
+        if problems:
+            section, message = next(iter(problems.items()))
+            raise ToolBuildError(
+                f"tenant {cfg.tenant_id!r}: features.{section}: {message}", tenant_id=cfg.tenant_id, details=problems
+            )
+        return typed
+
+    def build_tools(
+        self, cfg: TenantConfig, *, listeners: Iterable[Listener] = (), session_id: str = ""
+    ) -> ToolBuildResult:
+        """Build a tenant's tools. A builder that fails costs its own tool, rules and prompt, and nothing else."""
+        return _Build(self, cfg, (*self._listeners, *listeners), session_id).run()
+
+    def _typed(self, cfg: TenantConfig) -> tuple[TenantConfig, dict[str, str]]:
+        given: Mapping[str, Any] = cfg.features.model_extra or {}
+        sections: dict[str, Any] = {}
+        problems: dict[str, str] = {}
+        for name in given:
+            if name not in self._features:
+                known = ", ".join((*Features.model_fields, *self._features))
+                problems[name] = f"is not a registered feature; registered are {known}."
+        for name, model in self._features.items():
+            value = given.get(name)
+            if isinstance(value, model):
+                continue
+            try:
+                sections[name] = model.model_validate({} if name not in given else value)
+            except ValidationError as error:
+                sections[name] = None
+                if name in given:
+                    problems[name] = _describe(error)
+        # The version stays that of what was written.
+        return cfg.model_copy(update={"features": cfg.features.model_copy(update=sections)}), problems
+
+
+class _Build:
+    """One run over all builders."""
+
+    def __init__(
+        self, builder: ToolBuilder, cfg: TenantConfig, listeners: tuple[Listener, ...], session_id: str
+    ) -> None:
+        self._builders = builder._builders  # pyright: ignore[reportPrivateUsage]
+        self._cfg, self._problems = builder._typed(cfg)  # pyright: ignore[reportPrivateUsage]
+        self._listeners = listeners
+        self._session_id = session_id
+        self._built: list[BuiltTool] = []
+        self._diagnostics: list[Diagnostic] = []
+
+    def run(self) -> ToolBuildResult:
+        cfg = self._cfg
+        self._note("tool_build_started", builder_count=len(self._builders))
+        sections = {section for _, _, section in self._builders}
+        for section, message in self._problems.items():
+            if section not in sections:
+                self._warn("features", f"features.{section}: {message}")
+        for name, builder, section in self._builders:
+            self._note("tool_builder_phase_started", builder=name)
+            try:
+                self._ask(name, builder, section)
+            except Exception as error:  # noqa: BLE001  # a builder is user code: any bug costs its own tool only
+                self._fail(name, error)
+        tools = tuple(as_tool(one.tool) for one in self._built)
+        choice = self._choose({tool.name for tool in tools})
+        result = ToolBuildResult(
+            tools=tools,
+            tool_choice=choice,
+            rules=self._rules(tools),
+            prompt="\n\n".join(one.prompt.strip() for one in self._built if one.prompt.strip()),
+            diagnostics=tuple(self._diagnostics),
+            config=cfg,
+        )
+        self._emit(
+            ToolsBuilt(
+                at=time.time(),
+                session_id=self._session_id,
+                tenant_id=cfg.tenant_id,
+                tool_names=tuple(tool.name for tool in tools),
+                failed=tuple(one.builder for one in self._diagnostics if one.status == "failed"),
+                tool_choice=choice if isinstance(choice, str) else choice["name"],
+            )
+        )
+        return result
+
+    def _ask(self, name: str, builder: Builder, section: str | None) -> None:
+        if section is not None:
+            if section in self._problems:
+                raise ToolBuildError(f"features.{section}: {self._problems[section]}", tenant_id=self._cfg.tenant_id)
+            if getattr(self._cfg.features, section, None) is None:
+                self._none(name, NoTool(f"features.{section} is not configured"))
+                return
+        answer = builder(self._cfg)
+        if answer is None or isinstance(answer, NoTool):
+            self._none(name, answer or NoTool())
+            return
+        built = answer if isinstance(answer, BuiltTool) else BuiltTool(tool=answer)
+        tool = as_tool(built.tool)
+        if any(as_tool(other.tool).name == tool.name for other in self._built):
+            raise ToolBuildError(f"there is already a tool named {tool.name!r}.", tenant_id=self._cfg.tenant_id)
+        if not isinstance(built.prompt, str) or not all(isinstance(one, Rule) for one in built.rules):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ToolBuildError("prompt must be text and rules must be `Rule`s.", tenant_id=self._cfg.tenant_id)
+        for event, fields in built.log:
+            self._note(event, **fields)
+        self._built.append(BuiltTool(tool=tool, rules=tuple(built.rules), prompt=built.prompt))
+        self._diagnostics.append(Diagnostic(builder=name, status="built", tool_name=tool.name))
+        self._note("tool_builder_phase_built_tool", builder=name, tool=tool.name)
+
+    def _none(self, name: str, answer: NoTool) -> None:
+        for event, fields in answer.log:
+            self._note(event, **fields)
+        self._diagnostics.append(Diagnostic(builder=name, status="no_tool", message=answer.reason))
+        self._note("tool_builder_phase_no_tool", builder=name, reason=answer.reason)
+
+    def _fail(self, name: str, error: Exception) -> None:
+        wrapped = (
+            error if isinstance(error, ToolBuildError) else ToolBuildError(f"{name} raised {type(error).__name__}")
+        )
+        if wrapped is not error:
+            log.error("the builder %s of the tenant %s failed", name, self._cfg.tenant_id, exc_info=error)
+        self._diagnostics.append(Diagnostic(builder=name, status="failed", message=wrapped.message))
+        self._note("tool_build_error", "error", builder=name, error=wrapped.to_log_dict())
+
+    def _choose(self, names: set[str]) -> ToolChoice:
+        choice = self._cfg.tool_choice
+        default: ToolChoice = "auto" if names else "none"
+        if choice is None:
+            return default
+        if choice == "auto" or choice == "none" or choice == "required":
+            if choice == "required" and not names:
+                self._warn("tool_choice", "tool_choice is 'required', but no tool was built")
+            return choice if names else "none"
+        name = choice.name if isinstance(choice, FunctionChoice) else choice
+        if name not in names:
+            self._warn("tool_choice", f"tool_choice names {name!r}, which was not built")
+            return default
+        return {"type": "function", "name": name}
+
+    def _rules(self, tools: tuple[Tool[..., Any], ...]) -> tuple[Rule, ...]:
+        """The tenant's rules first, then those of the built tools; a rule about no tool of this build is left out."""
+        rules: list[Rule] = []
+        for rule in (*self._cfg.rules(), *(rule for one in self._built for rule in one.rules)):
+            if any(rule.selects(tool) for tool in tools):
+                rules.append(rule)
+            else:
+                self._warn("policy", f"the rule {rule} concerns no tool of this tenant")
+        return tuple(rules)
+
+    def _warn(self, part: str, message: str) -> None:
+        self._diagnostics.append(Diagnostic(builder=part, status="warning", message=message))
+        self._note("tool_build_warning", "warning", builder=part, reason=message)
+
+    def _note(
+        self, name: str, severity: Literal["debug", "info", "warning", "error"] = "info", /, **fields: Any
+    ) -> None:
+        self._emit(
+            LogEvent(
+                at=time.time(),
+                session_id=self._session_id,
+                tenant_id=self._cfg.tenant_id,
+                name=name,
+                severity=severity,
+                fields=fields,
+            )
+        )
+
+    def _emit(self, event: Event) -> None:
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:  # a listener never breaks a call
+                log.exception("a listener failed")
+
+
+def _describe(error: ValidationError) -> str:
+    parts = [f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in error.errors(include_input=False)]
+    return "; ".join(parts[:5])

@@ -1,0 +1,29 @@
+"""What a builder answers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from handrail.authorize.policy import Rule
+
+LogFields = tuple[tuple[str, Mapping[str, Any]], ...]
+
+
+class BuiltTool(Struct, frozen=True):
+    """A tool, with the rules and the prompt text that belong to it."""
+
+    tool: Any
+    """A `Tool`, or anything tool-shaped."""
+    rules: tuple[Rule, ...] = ()
+    prompt: str = ""
+    """Added to the instructions."""
+    log: LogFields = ()
+    """Names and fields of log events about how it was built."""
+
+
+class NoTool(Struct, frozen=True):
+    """No tool for this tenant, and why; a builder may also return None."""
+
+    reason: str = ""
+    log: LogFields = ()

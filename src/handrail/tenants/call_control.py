@@ -1,0 +1,42 @@
+"""What a tool can do with the phone call that it is called in."""
+
+from typing import Literal, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+TransferOutcome = Literal["referred", "failed", "interrupted", "in_progress", "ended"]
+"""`referred`: the call was handed on. `failed`: it was not. `interrupted`: the caller spoke before it began, and
+nothing happened. `in_progress`: another transfer was requested before. `ended`: the call is over."""
+
+HangUpOutcome = Literal["ended", "failed", "interrupted", "too_early"]
+
+
+class Digits(Struct, frozen=True, kw_only=True):
+    """Keys that a caller pressed."""
+
+    digits_id: str
+    """Names them to `CallControl.digits`."""
+    count: int
+    complete: bool
+    """Whether the terminator, or as many keys as expected, were pressed."""
+
+
+@runtime_checkable
+class CallControl(Protocol):
+    """One phone call, for the tools that are called in it: `context.call_control`."""
+
+    async def transfer(self, target_uri: str, *, announcement: str = "") -> TransferOutcome:
+        """Say the announcement, wait until it was heard, and refer the call, once and without a retry."""
+        ...
+
+    async def hang_up(self, *, goodbye: str = "") -> HangUpOutcome:
+        """Say goodbye, wait until it was heard, and end the call."""
+        ...
+
+    async def collect_digits(self, *, max_digits: int, timeout: float, terminator: str = "#") -> Digits | None:
+        """Collect the keys that the caller presses; None while others are being collected already."""
+        ...
+
+    def digits(self, digits_id: str) -> str:
+        """The keys themselves; `KeyError` if this call has none of this id."""
+        ...

@@ -1,0 +1,307 @@
+"""One customer's configuration, validated where it comes in."""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
+
+from handrail.authorize.policy import Rule
+from handrail.authorize.policy_file import read_rules
+from handrail.authorize.secrets import Secrets
+from handrail.core.tool import check_name
+from handrail.errors import ConfigError, ToolDefinitionError
+from handrail.tenants.opening_hours import OpeningHours, Timezone
+from handrail.tenants.targets import normalise_number, normalise_target
+from handrail.tenants.texts import Texts
+
+_ID: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
+
+Id = Annotated[str, Field(pattern=rf"^{_ID}$")]
+Text = Annotated[str, Field(max_length=20_000)]
+Label = Annotated[str, Field(max_length=200)]
+
+
+def _check_number(number: Any) -> Any:
+    if isinstance(number, int) and not isinstance(number, bool):
+        raise ValueError("must be text; write the number in quotes, such as '+33100000000'")
+    return number
+
+
+Number = Annotated[str, BeforeValidator(_check_number), AfterValidator(normalise_number)]
+
+
+class Section(BaseModel):
+    """A part of a configuration: frozen, and without unknown fields. Features of your own can inherit from it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Destination(Section):
+    """Somewhere a call can be transferred to."""
+
+    destination_id: Id
+    label: Label = ""
+    """What people call it; spoken to the caller."""
+    description_for_model: Annotated[str, Field(max_length=1_000)] = ""
+    target_uri: Annotated[str, BeforeValidator(_check_number), AfterValidator(normalise_target)] = Field(repr=False)
+    """Where the call goes; never sent to a model. A telephone number becomes a `tel:` address."""
+    enabled: bool = True
+    priority: int = 0
+    """The highest comes first."""
+    opening_hours: OpeningHours | None = None
+    """The tenant's, unless this says others."""
+    fallback: Id | None = None
+    """The destination that is used while this one is closed."""
+
+    @property
+    def spoken_label(self) -> str:
+        """What the caller hears."""
+        return self.label.strip() or self.destination_id
+
+
+class ReferFeature(Section):
+    """Transfers: the tool `request_transfer`."""
+
+    enabled: bool = False
+    require_confirmation: bool = True
+    """Ask the caller, and transfer only after they agreed in a later turn."""
+    handoff_phrase: Annotated[str, Field(max_length=1_000)] = ""
+    """Spoken before the call is transferred, with `{{label}}` replaced; nothing is said without it."""
+    destinations: tuple[Destination, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_ids(self) -> "ReferFeature":
+        _refuse_twice(one.destination_id for one in self.destinations)
+        known = {one.destination_id for one in self.destinations}
+        for one in self.destinations:
+            if one.fallback is not None and (one.fallback not in known or one.fallback == one.destination_id):
+                raise ValueError(
+                    f"the fallback of {one.destination_id!r} must be another destination, got {one.fallback!r}"
+                )
+        return self
+
+
+class EndCallFeature(Section):
+    """Hanging up: the tool `end_call`."""
+
+    enabled: bool = False
+    goodbye: Annotated[str, Field(max_length=1_000)] = ""
+    """Spoken before the call ends; the locale's own words without it."""
+
+
+class CollectDigitsFeature(Section):
+    """Keys that the caller presses: the tool `collect_digits`."""
+
+    enabled: bool = False
+    max_digits: Annotated[int, Field(ge=1, le=64)] = 20
+    timeout: Annotated[float, Field(gt=0, le=120)] = 15.0
+    """Seconds without a key after which collecting ends."""
+    terminator: Annotated[str, Field(pattern=r"^[0-9A-D*#]?$")] = "#"
+    sensitive: bool = False
+    """Keep the digits from the model and from every record: the result is an id, and `CallControl.digits` gives them
+    to the tool that needs them."""
+
+
+class Features(BaseModel):
+    """What the agent can do, one section for each feature. Registered builders add typed sections."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
+
+    refer: ReferFeature = Field(default_factory=ReferFeature)
+    end_call: EndCallFeature = Field(default_factory=EndCallFeature)
+    collect_digits: CollectDigitsFeature = Field(default_factory=CollectDigitsFeature)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class Limits(Section):
+    """What one tenant may use at most."""
+
+    max_calls: Annotated[int, Field(ge=1)] = 100
+    """Phone calls at the same time; further callers hear that the line is busy."""
+    max_duration: Annotated[float, Field(gt=0, le=3_600)] = 3_000.0
+    """Seconds after which the agent brings a call to its end; the provider cuts it off after 3,600."""
+    idle_timeout: Annotated[float, Field(gt=0)] | None = 300.0
+    """Seconds in which nobody speaks, after which a call ends."""
+    max_tool_calls: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Tool calls in one phone call."""
+    max_consecutive_calls: Annotated[int, Field(ge=1)] = 8
+    """Tool calls without a word of the caller, after which the agent has to speak first."""
+    max_concurrent_tools: Annotated[int, Field(ge=1)] = 8
+    tool_timeout: Annotated[float, Field(gt=0, le=600)] = 15.0
+    max_output_chars: Annotated[int, Field(ge=100)] = 8_000
+
+
+class McpServer(Section):
+    """An MCP server whose tools the agent may use."""
+
+    name: Id
+    url: str | None = None
+    command: tuple[str, ...] = ()
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    """By name; a value may refer to a secret: `secret:crm`."""
+    tools: tuple[str, ...] = ("*",)
+    """Selectors of the tools that are used."""
+
+    @model_validator(mode="after")
+    def _check_address(self) -> "McpServer":
+        if (self.url is None) == (not self.command):
+            raise ValueError("must have either url or command")
+        return self
+
+
+class OpenApiDocument(Section):
+    """An OpenAPI document whose operations the agent may use."""
+
+    name: Id
+    url: str | None = None
+    path: str | None = None
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    tools: tuple[str, ...] = ("*",)
+
+    @model_validator(mode="after")
+    def _check_address(self) -> "OpenApiDocument":
+        if (self.url is None) == (self.path is None):
+            raise ValueError("must have either url or path")
+        return self
+
+
+class FunctionChoice(Section):
+    """One tool that the model has to call."""
+
+    type: Literal["function"]
+    name: str
+
+
+class TenantConfig(BaseModel):
+    """Everything that makes one customer's agent: what it says, what it can do, and how much it may use."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    tenant_id: Id
+    enabled: bool = True
+    """False turns the tenant off for new calls."""
+    numbers: tuple[Number, ...] = ()
+    """The numbers that callers dial."""
+    instructions: Text = ""
+    greeting: Annotated[str, Field(max_length=2_000)] = ""
+    """The first words; without them the agent waits for the caller to speak."""
+    model: Annotated[str, Field(min_length=1, max_length=128)] = "gpt-realtime-2.1"
+    voice: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    locale: Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$")] = "en"
+    timezone: Timezone = "UTC"
+    opening_hours: OpeningHours | None = None
+    """When destinations without hours of their own can be reached; None is always."""
+    transcription_model: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Writes down what the caller says; a transcript that refuses withdraws a confirmation."""
+    features: Features = Field(default_factory=Features)
+    tool_choice: Literal["auto", "none", "required"] | FunctionChoice | str | None = None
+    """`auto`, `none`, `required` or the name of one tool; unset, it is `auto` with tools and `none` without."""
+    limits: Limits = Field(default_factory=Limits)
+    secrets: dict[str, str] = Field(default_factory=dict, repr=False)
+    """References, such as `env:CRM_KEY` or `file:/run/secrets/crm`; never the secrets themselves."""
+    mcp_servers: tuple[McpServer, ...] = ()
+    openapi: tuple[OpenApiDocument, ...] = ()
+    guidelines: tuple[dict[str, Any], ...] = ()
+    """For chats."""
+    policy: tuple[dict[str, Any], ...] = ()
+    """Rules as in a policy file."""
+    texts: dict[str, Annotated[str, Field(max_length=2_000)]] = {}
+    """Texts that replace those of the locale, by their keys."""
+
+    _version: str = PrivateAttr(default="")
+
+    @field_validator("numbers")
+    @classmethod
+    def _check_numbers(cls, numbers: tuple[str, ...]) -> tuple[str, ...]:
+        _refuse_twice(numbers)
+        return numbers
+
+    @field_validator("secrets")
+    @classmethod
+    def _check_secrets(cls, references: dict[str, str]) -> dict[str, str]:
+        try:
+            Secrets(references)
+        except ConfigError as error:
+            raise ValueError(error.message) from error
+        return references
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _check_choice(cls, choice: Any) -> Any:
+        if isinstance(choice, str):
+            try:
+                check_name(choice)
+            except ToolDefinitionError as error:
+                raise ValueError(error.message) from error
+        return choice
+
+    @field_validator("mcp_servers", "openapi")
+    @classmethod
+    def _check_sources(cls, sources: tuple[Any, ...]) -> tuple[Any, ...]:
+        _refuse_twice(one.name for one in sources)
+        return sources
+
+    @model_validator(mode="after")
+    def _check_policy_and_texts(self) -> "TenantConfig":
+        try:
+            self.rules()
+            self.locale_texts()
+        except ConfigError as error:
+            raise ValueError(error.message) from error
+        written = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        self._version = hashlib.sha256(written.encode()).hexdigest()[:16]
+        return self
+
+    def rules(self) -> list[Rule]:
+        """The rules of `policy`, with the source `tenant:<id>`."""
+        return read_rules(self.policy, source=self.source)
+
+    def locale_texts(self) -> Texts:
+        """The texts of the tenant's locale, with its own in their place."""
+        return Texts(self.locale, own=self.texts)
+
+    @property
+    def source(self) -> str:
+        """What decisions name as the source of a rule of this tenant."""
+        return f"tenant:{self.tenant_id}"
+
+    @property
+    def version(self) -> str:
+        """A digest of the whole configuration: equal configurations have equal versions, in every process."""
+        return self._version
+
+    def to_log_dict(self) -> dict[str, Any]:
+        """What may be written to a log: which tenant, and which version of it."""
+        return {"tenant_id": self.tenant_id, "version": self.version, "enabled": self.enabled}
+
+    def __repr__(self) -> str:
+        return f"TenantConfig(tenant_id={self.tenant_id!r}, version={self.version!r})"
+
+    __str__ = __repr__
+
+
+def replace_label(phrase: str, label: str) -> str:
+    """A tenant's phrase with `{{label}}` replaced."""
+    return re.sub(r"\{\{\s*label\s*\}\}", lambda _: label, phrase)
+
+
+def _refuse_twice(ids: Iterable[str]) -> None:
+    twice = [one for one, count in Counter(ids).items() if count > 1]
+    if twice:
+        raise ValueError(f"must be unique, got {twice[0]!r} more than once")

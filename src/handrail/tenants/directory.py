@@ -1,0 +1,110 @@
+"""Which tenants there are, and who is meant by a dialled number."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol, Self, cast
+
+from handrail.errors import ConfigError
+from handrail.tenants.config import TenantConfig
+from handrail.tenants.files import list_files, read_file
+from handrail.tenants.targets import normalise_number
+
+
+class Tenants(Protocol):
+    """Where tenants are looked up; a phone call keeps what it found until it ends."""
+
+    async def find(self, number: str) -> TenantConfig | None:
+        """The tenant that callers of this number mean, also one that is not enabled."""
+        ...
+
+    async def get(self, tenant_id: str) -> TenantConfig | None:
+        """The tenant of this id."""
+        ...
+
+    async def list(self) -> list[TenantConfig]:
+        """Every tenant, by id."""
+        ...
+
+
+class TenantDirectory:
+    """Tenants in memory, or from files. Every change applies to the next call, and never to one under way."""
+
+    def __init__(self, tenants: Iterable[TenantConfig] = ()) -> None:
+        self._place: Path | None = None
+        self._by_id, self._by_number = _index([(_checked(one), "") for one in tenants])
+
+    @classmethod
+    def from_files(cls, place: str | Path) -> Self:
+        """Read one tenant from each YAML and JSON file of a directory; errors name the file, the line and the field."""
+        made = cls()
+        made._place = Path(place)
+        made.reload()
+        return made
+
+    def reload(self) -> None:
+        """Read the files again. If one of them is wrong, everything stays as it was."""
+        if self._place is None:
+            raise ConfigError("reload needs a directory made by TenantDirectory.from_files(…).")
+        read = [(read_file(path), str(path)) for path in list_files(self._place)]
+        self._by_id, self._by_number = _index(read)
+
+    def put(self, cfg: TenantConfig) -> None:
+        """Add a tenant, or replace the one of its id."""
+        others = [(one, "") for one in self._by_id.values() if one.tenant_id != cfg.tenant_id]
+        self._by_id, self._by_number = _index([*others, (_checked(cfg), "")])
+
+    def remove(self, tenant_id: str) -> bool:
+        """Forget a tenant; whether there was one."""
+        known = tenant_id in self._by_id
+        kept = [(one, "") for one in self._by_id.values() if one.tenant_id != tenant_id]
+        self._by_id, self._by_number = _index(kept)
+        return known
+
+    async def find(self, number: str) -> TenantConfig | None:
+        """The tenant that callers of this number mean, also one that is not enabled."""
+        try:
+            return self._by_number.get(normalise_number(number))
+        except ValueError:
+            return None
+
+    async def get(self, tenant_id: str) -> TenantConfig | None:
+        """The tenant of this id."""
+        return self._by_id.get(tenant_id)
+
+    async def list(self) -> "list[TenantConfig]":
+        """Every tenant, by id."""
+        return [self._by_id[one] for one in sorted(self._by_id)]
+
+    def __iter__(self) -> Iterator[TenantConfig]:
+        return iter([self._by_id[one] for one in sorted(self._by_id)])
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+
+def _checked(cfg: object) -> TenantConfig:
+    if isinstance(cfg, TenantConfig):
+        return cfg
+    raise ConfigError(f"a tenant must be a TenantConfig, got {type(cast(Any, cfg)).__name__}.")
+
+
+def _index(
+    tenants: "list[tuple[TenantConfig, str]]",
+) -> tuple[dict[str, TenantConfig], dict[str, TenantConfig]]:
+    """Tenants by id and by number; no id and no number may belong to two."""
+    by_id: dict[str, TenantConfig] = {}
+    by_number: dict[str, TenantConfig] = {}
+    for cfg, file in tenants:
+        where = f"{file}: " if file else ""
+        if cfg.tenant_id in by_id:
+            raise ConfigError(f"{where}tenant_id must be unique, got {cfg.tenant_id!r} twice.")
+        by_id[cfg.tenant_id] = cfg
+        for number in cfg.numbers:
+            if number in by_number:
+                other = by_number[number].tenant_id
+                raise ConfigError(
+                    f"{where}numbers: {number} belongs to {other!r} already, and cannot be a number of "
+                    f"{cfg.tenant_id!r} too."
+                )
+            by_number[number] = cfg
+    return by_id, by_number

@@ -1,0 +1,1 @@
+"""The features that every `ToolBuilder` has, one file each."""

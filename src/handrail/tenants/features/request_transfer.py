@@ -1,0 +1,196 @@
+"""`request_transfer`: hand the caller on to one of the tenant's destinations."""
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from handrail.authorize.policy import Rule
+from handrail.core.context import ToolContext
+from handrail.core.events import LogEvent
+from handrail.core.values import ToolResult
+from handrail.define.build import build_tool
+from handrail.errors import ToolError
+from handrail.tenants.built import BuiltTool, NoTool
+from handrail.tenants.call_control import CallControl
+from handrail.tenants.config import Destination, TenantConfig, replace_label
+from handrail.tenants.texts import Texts
+
+NAME: Final = "request_transfer"
+TIMEOUT: Final = 90.0
+"""Seconds for the announcement, its playout and the referral together."""
+
+
+def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
+    """The transfer tool, if the feature is on and some destination is enabled."""
+    refer = cfg.features.refer
+    if not refer.enabled:
+        return NoTool("features.refer is off", (("tool_builder_refer_disabled", {}),))
+    destinations = list_destinations(cfg)
+    if not destinations:
+        fields = {"configured_destinations": len(refer.destinations)}
+        return NoTool("no destination is enabled", (("tool_builder_refer_no_enabled_destinations", fields),))
+    texts = cfg.locale_texts()
+    ids = [one.destination_id for one in destinations]
+    parameters = describe_parameters(destinations, texts)
+    description = [texts("transfer.confirm" if refer.require_confirmation else "transfer.on_request")]
+    if refer.handoff_phrase.strip():
+        description.append(texts("transfer.announced"))
+    tool = build_tool(
+        {
+            "name": NAME,
+            "description": " ".join(description),
+            "input_schema": parameters,
+            "execute": _request_transfer,
+            "timeout": TIMEOUT,
+            "on_interrupt": "uninterruptible",  # The caller's voice ends the announcement, and with it the transfer.
+            "key": ["destination_id"],
+        }
+    )
+    if refer.require_confirmation:
+        rule = Rule.ask(NAME, by="customer", source=cfg.source, reason="the caller has to confirm the transfer")
+    else:
+        rule = Rule.allow(NAME, source=cfg.source)
+    return BuiltTool(
+        tool=tool,
+        rules=(rule,),
+        log=(
+            ("tool_builder_refer_destinations_selected", {"destination_ids": ids}),
+            ("tool_builder_refer_parameters_built", {"destination_ids": ids, "required": parameters["required"]}),
+            ("tool_builder_refer_tool_definition_built", {"tool": NAME, "destination_ids": ids}),
+        ),
+    )
+
+
+def list_destinations(cfg: TenantConfig) -> list[Destination]:
+    """The enabled destinations, the highest priority first."""
+    enabled = [one for one in cfg.features.refer.destinations if one.enabled]
+    return sorted(enabled, key=lambda one: one.priority, reverse=True)
+
+
+def describe_parameters(destinations: Sequence[Destination], texts: Texts) -> dict[str, Any]:
+    """The JSON Schema of the arguments: ids only, never an address."""
+    ids = [one.destination_id for one in destinations]
+    hints = " | ".join(f"{one.destination_id}: {_hint(one)}" for one in destinations)
+    return {
+        "type": "object",
+        "properties": {
+            "destination_id": {
+                "type": "string",
+                "enum": ids,
+                "description": texts("transfer.destination", ids=", ".join(ids), hints=hints),
+            },
+            "reason": {"type": "string", "maxLength": 500, "description": texts("transfer.reason")},
+        },
+        "required": ["destination_id"],
+        "additionalProperties": False,
+    }
+
+
+def _hint(destination: Destination) -> str:
+    parts = (destination.spoken_label, destination.description_for_model.strip())
+    return " — ".join(part for part in parts if part)
+
+
+def resolve_destination(cfg: TenantConfig, destination_id: str, *, at: datetime) -> Destination:
+    """The destination that a transfer goes to at this moment, or `ToolError` with the ids that are valid."""
+    texts = cfg.locale_texts()
+    if not cfg.features.refer.enabled:
+        raise ToolError(texts("transfer.off"), code="transfer_unavailable")
+    known = {one.destination_id: one for one in list_destinations(cfg)}
+    reachable = [one.destination_id for one in known.values() if is_reachable(cfg, one, at=at)]
+    wanted = known.get(destination_id)
+    if wanted is not None and wanted.destination_id not in reachable and wanted.fallback in reachable:
+        return known[wanted.fallback]
+    if destination_id in reachable:
+        return known[destination_id]
+    if not reachable:
+        raise ToolError(texts("transfer.none_valid"), code="transfer_unavailable")
+    key = "transfer.unknown" if wanted is None else "transfer.closed"
+    code = "unknown_destination" if wanted is None else "destination_closed"
+    raise ToolError(texts(key, destination=destination_id, ids=", ".join(reachable)), code=code, retryable=True)
+
+
+def is_reachable(cfg: TenantConfig, destination: Destination, *, at: datetime) -> bool:
+    """Whether a destination is open at this moment."""
+    hours = destination.opening_hours or cfg.opening_hours
+    return hours is None or hours.is_open(at, timezone=cfg.timezone)
+
+
+async def _request_transfer(arguments: Mapping[str, Any], context: ToolContext[Any]) -> ToolResult:
+    """Resolve the destination, announce the transfer, and refer the call once."""
+    cfg, control = context.tenant, context.call_control
+    if not isinstance(cfg, TenantConfig) or not isinstance(control, CallControl):
+        raise ToolError(Texts()("transfer.outside_call"), code="transfer_unavailable")
+    texts = cfg.locale_texts()
+    destination_id: str = arguments["destination_id"]
+    reason: str = arguments.get("reason") or ""
+    _note(context, "request_transfer_started", argument_keys=sorted(arguments))
+    destination = _resolve(cfg, destination_id, context)
+    _note(
+        context,
+        "request_transfer_refer_call_started",
+        destination_id=destination.destination_id,
+        reason=reason,
+        idempotency_key=context.idempotency_key,
+    )
+    phrase = cfg.features.refer.handoff_phrase.strip()
+    outcome = await control.transfer(
+        destination.target_uri, announcement=replace_label(phrase, destination.spoken_label)
+    )
+    if outcome == "referred":
+        _note(context, "request_transfer_refer_call_succeeded", destination_id=destination.destination_id)
+        output = {
+            "message": "call_transfer_requested",
+            "destination_id": destination.destination_id,
+            "reason": reason,
+        }
+        return ToolResult(output=output)
+    if outcome == "interrupted":
+        raise ToolError(texts("transfer.interrupted"), code="call_transfer_interrupted", retryable=True)
+    if outcome == "in_progress":
+        raise ToolError(texts("transfer.busy"), code="transfer_in_progress")
+    _note(context, "tool_execution_error", "error", destination_id=destination.destination_id, error=outcome)
+    raise ToolError(texts("transfer.failed"), code="call_transfer_failed", retryable=True)
+
+
+def _resolve(cfg: TenantConfig, destination_id: str, context: ToolContext[Any]) -> Destination:
+    _note(context, "request_transfer_destination_resolution_started", destination_id=destination_id)
+    try:
+        destination = resolve_destination(cfg, destination_id, at=datetime.now(UTC))
+    except ToolError as error:
+        if not cfg.features.refer.enabled:
+            _note(context, "request_transfer_refer_feature_disabled", "warning", destination_id=destination_id)
+        else:
+            valid = [one.destination_id for one in list_destinations(cfg)]
+            name = "request_transfer_destination_not_found"
+            _note(
+                context, name, "warning", destination_id=destination_id, valid_destination_ids=valid, error=error.code
+            )
+        _note(context, "request_transfer_destination_resolution_finished", destination_id=destination_id, resolved=None)
+        raise
+    found = destination.destination_id
+    _note(context, "request_transfer_destination_resolved", destination_id=found)
+    _note(context, "request_transfer_destination_resolution_finished", destination_id=destination_id, resolved=found)
+    return destination
+
+
+def _note(
+    context: ToolContext[Any],
+    name: str,
+    severity: Literal["debug", "info", "warning", "error"] = "info",
+    /,
+    **fields: Any,
+) -> None:
+    if context.listener is not None:
+        context.listener(
+            LogEvent(
+                at=time.time(),
+                session_id=context.session_id,
+                tenant_id=context.tenant_id,
+                name=name,
+                severity=severity,
+                call=context.call,
+                fields=fields,
+            )
+        )

@@ -1,0 +1,79 @@
+"""What callers and models are told, in the tenant's language."""
+
+import json
+import re
+import string
+import unicodedata
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from handrail.errors import ConfigError
+
+DEFAULT_LOCALE: Final = "en"
+
+
+class Texts:
+    """The texts of one locale, with a tenant's own in their place."""
+
+    __slots__ = ("_harmless", "_refusals", "_texts", "locale")
+
+    def __init__(self, locale: str = DEFAULT_LOCALE, *, own: Mapping[str, str] | None = None) -> None:
+        self.locale, texts = _find_locale(locale)
+        unknown = sorted(set(own or ()) - set(texts))
+        if unknown:
+            raise ConfigError(f"unknown text {unknown[0]!r}; the texts of a locale are {', '.join(sorted(texts))}.")
+        for key, text in (own or {}).items():
+            wanted, given = _fields(texts[key]), _fields(text)
+            if given - wanted:
+                raise ConfigError(
+                    f"text {key!r} may use {', '.join(f'{{{one}}}' for one in sorted(wanted)) or 'no fields'}, "
+                    f"got {{{sorted(given - wanted)[0]}}}."
+                )
+        self._texts: Mapping[str, str] = {**texts, **(own or {})}
+        self._refusals = _phrases(self._texts["refusal.words"])
+        self._harmless = _phrases(self._texts["refusal.harmless"])
+
+    def __call__(self, key: str, **values: Any) -> str:
+        """One text, with its fields filled in."""
+        text = self._texts[key]
+        return text.format(**values) if values else text
+
+    def is_refusal(self, transcript: str) -> bool:
+        """Whether what the caller said contains a refusal; in doubt it does."""
+        heard = f" {' '.join(_words(transcript))} "
+        for phrase in self._harmless:
+            heard = heard.replace(f" {phrase} ", " ")
+        return any(f" {phrase} " in heard for phrase in self._refusals)
+
+
+@cache
+def _load(language: str) -> Mapping[str, str] | None:
+    file = files("handrail.tenants").joinpath("locales", f"{language}.json")
+    return json.loads(file.read_text("utf-8")) if file.is_file() else None
+
+
+def _find_locale(locale: str) -> tuple[str, Mapping[str, str]]:
+    """The texts of a locale, of its language, or of the default."""
+    for name in (locale.lower(), locale.lower().partition("-")[0], DEFAULT_LOCALE):
+        found = _load(name) if re.fullmatch(r"[a-z0-9-]+", name) else None
+        if found is not None:
+            return name, found
+    raise AssertionError("the default locale is missing")
+
+
+def _fields(text: str) -> set[str]:
+    try:
+        return {name.partition("!")[0] for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+    except ValueError as error:
+        raise ConfigError(f"a text must have balanced braces, got {text!r}.") from error
+
+
+def _words(text: str) -> list[str]:
+    plain = unicodedata.normalize("NFKD", text.casefold().replace("’", "'"))
+    return re.findall(r"[a-z0-9']+", "".join(char for char in plain if not unicodedata.combining(char)))
+
+
+def _phrases(listed: str) -> tuple[str, ...]:
+    return tuple(" ".join(_words(one)) for one in listed.split("|") if one.strip())

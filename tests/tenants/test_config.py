@@ -1,0 +1,185 @@
+"""A tenant's configuration: what it takes, what it refuses, and what it never shows."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from handrail.errors import ConfigError
+from handrail.tenants import OpeningHours, TenantConfig, Texts
+from tests.tenants.samples import SALES, SUPPORT, acme, refer
+
+
+@pytest.mark.proves("PH-12", "PH-13")
+def test_a_configuration_has_features_with_destinations() -> None:
+    cfg = acme()
+    feature = cfg.features.refer
+
+    assert cfg.tenant_id == "acme-corp"
+    assert (feature.enabled, feature.require_confirmation) == (True, True)
+    assert feature.handoff_phrase == "Je vous transfère vers {{label}}"
+    support = feature.destinations[0]
+    assert (support.destination_id, support.label, support.enabled, support.priority) == (
+        "support",
+        "Service Technique",
+        True,
+        5,
+    )
+    assert support.description_for_model == "For technical support and troubleshooting"
+
+
+@pytest.mark.proves("PH-14")
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [
+        ("+14155552000", "tel:+14155552000"),
+        ("+1 (415) 555-2000", "tel:+14155552000"),
+        ("tel:+14155552000", "tel:+14155552000"),
+        ("sip:sales@acme.example", "sip:sales@acme.example"),
+        ("SIPS:sales@acme.example:5061;transport=tls", "sips:sales@acme.example:5061;transport=tls"),
+    ],
+)
+def test_a_target_becomes_a_tel_or_sip_address(given: str, target: str) -> None:
+    cfg = acme(features={"refer": refer(destinations=[{**SALES, "target_uri": given}])})
+
+    assert cfg.features.refer.destinations[0].target_uri == target
+
+
+@pytest.mark.proves("PH-14", "PH-D19")
+@pytest.mark.parametrize(
+    "target",
+    [
+        "sip:[email protected]",
+        "",
+        "4155552000",
+        14155552000,
+        "http://acme.example",
+        "sip:sales@acme.example\r\nX-Evil: 1",
+        "sip:sales@acme.example?Replaces=1",
+        "sip:a@b,sip:c@d",
+        "sip:@acme.example",
+        "tel:abc",
+        "javascript:+14155552000",
+        "+1415555200012345",
+        None,
+    ],
+)
+def test_another_target_is_refused_with_its_field_and_without_its_value(target: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        acme(features={"refer": refer(destinations=[{**SALES, "target_uri": target}])})
+
+    assert "features.refer.destinations.0.target_uri" in str(caught.value)
+    if isinstance(target, str) and len(target) > 8:
+        assert target not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"tenant_id": "a b"}, "tenant_id"),
+        ({"surprise": 1}, "surprise"),
+        ({"numbers": [33100000000]}, "quotes"),
+        ({"numbers": ["0100000000"]}, "numbers.0"),
+        ({"numbers": ["+33100000000", "+33 1 00 00 00 00"]}, "unique"),
+        ({"secrets": {"crm": "hunter2"}}, "secrets"),
+        ({"timezone": "Mars/Olympus"}, "timezone"),
+        ({"policy": [{"deni": "pay"}]}, "deni"),
+        ({"texts": {"end_call.goodby": "Ciao"}}, "end_call.goodby"),
+        ({"texts": {"transfer.unknown": "{destination.__class__}"}}, "may use"),
+        ({"features": {"refer": refer(destinations=[SALES, SALES])}}, "unique"),
+        ({"features": {"refer": refer(destinations=[{**SALES, "fallback": "nobody"}])}}, "fallback"),
+        ({"features": {"refer": refer(unknown=1)}}, "features.refer.unknown"),
+        ({"opening_hours": {"mon": "9-17"}}, "opening_hours.mon"),
+        ({"limits": {"max_duration": 4000}}, "limits.max_duration"),
+        ({"mcp_servers": [{"name": "crm"}]}, "url or command"),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        acme(**changes)
+
+    assert field in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_configuration_shows_no_values_of_its_own() -> None:
+    cfg = acme(instructions="our discount is 40%", secrets={"crm": "env:CRM"})
+
+    assert repr(cfg) == f"TenantConfig(tenant_id='acme-corp', version='{cfg.version}')"
+    assert str(cfg) == repr(cfg)
+    assert "sip:" not in repr(cfg.features.refer)
+    assert cfg.to_log_dict() == {"tenant_id": "acme-corp", "version": cfg.version, "enabled": True}
+
+
+def test_equal_configurations_have_one_version_and_a_change_has_another() -> None:
+    assert acme().version == acme().version
+    assert acme().version != acme(greeting="Bonjour").version
+    assert acme().version != acme(enabled=False).version
+
+
+def test_rules_of_a_tenant_name_it_as_their_source() -> None:
+    cfg = acme(policy=[{"deny": "request_transfer", "where": {"destination_id": "sales"}, "reason": "on holiday"}])
+
+    assert [(str(rule), rule.source) for rule in cfg.rules()] == [
+        ("deny('request_transfer', where={'destination_id': 'sales'})", "tenant:acme-corp")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("at", "is_open"),
+    [
+        ("2026-11-16T08:30:00+01:00", True),  # a Monday in Paris
+        ("2026-11-16T07:30:00+00:00", True),
+        ("2026-11-16T12:00:00+01:00", False),
+        ("2026-11-16T13:00:00+01:00", True),
+        ("2026-11-17T09:00:00+01:00", False),
+        ("2026-11-23T09:00:00+01:00", False),  # a holiday
+        ("2026-11-21T23:59:59+01:00", True),
+    ],
+)
+def test_hours_are_those_of_the_time_zone(at: str, is_open: bool) -> None:
+    hours = OpeningHours.model_validate(
+        {"mon": ["08:00-12:00", "13:00-17:00"], "sat": "00:00-24:00", "closed_on": ["2026-11-23"]}
+    )
+
+    assert hours.is_open(datetime.fromisoformat(at), timezone="Europe/Paris") is is_open
+    assert OpeningHours.always().is_open(datetime.now(UTC))
+
+
+@pytest.mark.proves("PH-D16")
+def test_every_locale_has_the_same_texts_with_the_same_fields() -> None:
+    for key in Texts("en")._texts:
+        assert Texts("fr", own={key: Texts("en")._texts[key]})
+        assert Texts("en", own={key: Texts("fr")._texts[key]})
+    assert Texts("fr-CA").locale == "fr"
+    assert Texts("zz").locale == "en"
+    with pytest.raises(ConfigError, match="balanced"):
+        Texts("en", own={"end_call.goodbye": "{"})
+
+
+@pytest.mark.parametrize(
+    ("locale", "transcript", "refuses"),
+    [
+        ("en", "No.", True),
+        ("en", "Yes, please.", False),
+        ("en", "No problem, go ahead", False),
+        ("en", "yes... no, wait", True),
+        ("en", "I know, do it", False),
+        ("fr", "Non merci", True),
+        ("fr", "Oui, pourquoi pas", False),
+        ("fr", "Oui", False),
+        ("fr", "ARRÊTEZ", True),
+        ("fr", "", False),
+    ],
+)
+def test_a_refusal_is_heard_in_the_language_of_the_tenant(locale: str, transcript: str, refuses: bool) -> None:
+    assert Texts(locale).is_refusal(transcript) is refuses
+
+
+def test_the_page_configuration_is_taken_as_it_stands_but_for_its_mangled_address() -> None:
+    page: dict[str, Any] = {"tenant_id": "acme-corp", "features": {"refer": refer(destinations=[SALES, SUPPORT])}}
+
+    cfg = TenantConfig.model_validate(page)
+
+    assert [one.destination_id for one in cfg.features.refer.destinations] == ["sales", "support"]
