@@ -205,13 +205,13 @@ class _Build:
     def _choose(self, names: set[str]) -> ToolChoice:
         choice = self._cfg.tool_choice
         default: ToolChoice = "auto" if names else "none"
-        if choice is None:
-            return default
-        if choice == "auto" or choice == "none" or choice == "required":
-            if choice == "required" and not names:
+        if choice is None or (choice == "required" and not names):
+            if choice is not None:
                 self._warn("tool_choice", "tool_choice is 'required', but no tool was built")
-            return choice if names else "none"
+            return default
         name = choice.name if isinstance(choice, FunctionChoice) else choice
+        if name == "auto" or name == "none" or name == "required":
+            return name if names else "none"
         if name not in names:
             self._warn("tool_choice", f"tool_choice names {name!r}, which was not built")
             return default
