@@ -116,7 +116,7 @@ class ToolsBuilt(Event, frozen=True, kw_only=True):
     tool_names: tuple[str, ...]
     failed: tuple[str, ...] = ()
     """The builders that raised; their tools are missing."""
-    tool_choice: str = ""
+    tool_choice: str | None = None
 
 
 class LogEvent(Event, frozen=True, kw_only=True):

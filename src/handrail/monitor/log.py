@@ -173,7 +173,7 @@ class Log:
             _ids(event),
             tool_count=len(event.tool_names),
             tool_names=self._names(event.tool_names),
-            tool_choice=self._text(event.tool_choice) or None,
+            tool_choice=None if event.tool_choice is None else self._text(event.tool_choice),
             failed=self._names(event.failed),
         )
 
