@@ -1,8 +1,21 @@
 """Tools that live elsewhere: MCP servers and OpenAPI documents; and serving your own over MCP."""
 
 from handrail.sources.connection import Sources, connect
+from handrail.sources.mcp_endpoint import McpRequest, mcp_app, serve_mcp
 from handrail.sources.mcp_server import McpServer
 from handrail.sources.openapi import OpenApi
 from handrail.sources.source import OpenSource, SkippedTool, Source, SourceStatus
 
-__all__ = ["McpServer", "OpenApi", "OpenSource", "SkippedTool", "Source", "SourceStatus", "Sources", "connect"]
+__all__ = [
+    "McpRequest",
+    "McpServer",
+    "OpenApi",
+    "OpenSource",
+    "SkippedTool",
+    "Source",
+    "SourceStatus",
+    "Sources",
+    "connect",
+    "mcp_app",
+    "serve_mcp",
+]

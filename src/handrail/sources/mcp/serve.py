@@ -1,0 +1,270 @@
+"""An executor as an MCP server: the same pool, policy, ledger and events, for any MCP client."""
+
+import asyncio
+import hashlib
+import inspect
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, cast
+from uuid import uuid4
+
+import mcp_types as types
+from mcp import MCPError
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from msgspec import structs
+
+from handrail.authorize.approvals import Approval
+from handrail.core.context import ToolContext
+from handrail.core.events import Event, Progress
+from handrail.core.log import log
+from handrail.core.text import compact_json
+from handrail.core.values import ToolCall, ToolResult
+from handrail.errors import ApprovalError, ConfigError, ToolError
+from handrail.execute.executor import Executor
+from handrail.formats import mcp as wire
+from handrail.sources.mcp_endpoint import MakeContext, McpRequest
+
+_APPROVAL: Final = "approval"
+"""The key of the question in a result that asks for input."""
+_ARGUMENT_CHARS: Final = 2_000
+_NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+"""What is asked for: only yes or no."""
+
+RequestContext = ServerRequestContext[Any, Any]
+
+
+class McpEndpoint:
+    """Answers the requests of MCP clients from one executor."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        context: MakeContext | None = None,
+        name: str = "handrail",
+        instructions: str | None = None,
+        approval_hint: str | None = None,
+    ) -> None:
+        self._executor = executor
+        self._make_context = context or _plain_context
+        self._approval_hint = approval_hint or (
+            "To approve it, decide about the approval {token} in the application that serves these tools, "
+            "then call the tool again with the same arguments."
+        )
+        self._connection_id = f"mcp-{uuid4().hex}"
+        """The identity of the one client that stdio has."""
+        self._turn = 0
+        self.server: Server[Any] = Server(
+            name,
+            version="0.1.0",
+            instructions=instructions,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            get_tool_input_schema=self._input_schema,
+        )
+
+    def _definitions(self) -> Any:
+        return self._executor.registry.to_mcp_tools()
+
+    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+        return next((one["inputSchema"] for one in self._definitions() if one["name"] == name), None)
+
+    async def _list_tools(
+        self, ctx: RequestContext, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        await self._context_of(ctx)
+        tools = [types.Tool.model_validate(dict(one), by_name=False) for one in self._definitions()]
+        return types.ListToolsResult(tools=tools)
+
+    async def _call_tool(
+        self, ctx: RequestContext, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        context = await self._context_of(ctx)
+        definitions = self._definitions()
+        request = {"id": uuid4().hex, "params": {"name": params.name, "arguments": params.arguments or {}}}
+        (call,) = wire.calls(request, definitions)
+        if params.request_state is not None:
+            await self._take_answer(params, context)
+        result = await self._run(ctx, call, context)
+        approval = await self._open_question(result, context)
+        if approval is not None and approval.by == "customer" and _can_ask(ctx):
+            if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                return _ask_for_input(approval)
+            if await self._elicit(ctx, approval, context):
+                again = structs.replace(context, turn=self._next_turn())
+                result = await self._run(ctx, call, again)
+                approval = await self._open_question(result, again)
+        return self._answer(result, approval, definitions)
+
+    async def _run(self, ctx: RequestContext, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
+        async with _progress(ctx, call) as listener:
+            with self._executor.subscribe(context.session_id, listener):
+                result = await self._executor.run(call, context)
+        if result.error is not None and result.error.code == "tool_not_found":
+            raise MCPError(types.INVALID_PARAMS, result.error.message)
+        return result
+
+    # Who asks.
+
+    async def _context_of(self, ctx: RequestContext) -> ToolContext[Any]:
+        request = McpRequest(
+            session_id=self._identity(ctx),
+            client=ctx.session.client_params.client_info.name if ctx.session.client_params else None,
+            headers=_headers(ctx),
+        )
+        try:
+            made = self._make_context(request)
+            context = await made if inspect.isawaitable(made) else made
+        except ToolError as error:
+            raise MCPError(types.INVALID_REQUEST, error.message) from error
+        except PermissionError as error:
+            raise MCPError(types.INVALID_REQUEST, "This client may not use these tools.") from error
+        if not isinstance(context, ToolContext):  # pyright: ignore[reportUnnecessaryIsInstance]
+            log.error("context of serve_mcp must return a ToolContext, got %s", type(context).__name__)
+            raise MCPError(types.INTERNAL_ERROR, "The server is not configured correctly.")
+        return structs.replace(context, turn=self._next_turn())
+
+    def _identity(self, ctx: RequestContext) -> str:
+        """The client behind a request, which is not the request: what it did before is known, and not done twice."""
+        request = ctx.request
+        if request is None:
+            return self._connection_id
+        headers = _headers(ctx)
+        if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS and (session := headers.get("mcp-session-id")):
+            return f"mcp-{session}"
+        secret = headers.get("authorization", "")
+        address = request.client.host if request.client is not None else ""
+        known = secret or f"{address} {ctx.session.client_params.client_info.name if ctx.session.client_params else ''}"
+        return f"mcp-{hashlib.sha256(known.encode()).hexdigest()[:32]}"
+
+    def _next_turn(self) -> int:
+        """Each request is a turn of its own, later than all before it, also than those before a restart."""
+        self._turn = max(self._turn + 1, int(time.time() * 1000))
+        return self._turn
+
+    # Approvals.
+
+    async def _open_question(self, result: ToolResult, context: ToolContext[Any]) -> Approval | None:
+        if result.error is None or result.error.code != "approval_required":
+            return None
+        token = result.metadata.get("approval")
+        pending = await self._executor.approvals.pending(session_id=context.session_id)
+        return next((one for one in pending if one.token == token), None)
+
+    async def _elicit(self, ctx: RequestContext, approval: Approval, context: ToolContext[Any]) -> bool:
+        """Ask the person at the client; whether they have decided."""
+        try:
+            answer = await ctx.session.elicit_form(_question(approval), _NO_FIELDS, ctx.request_id)
+        except MCPError as error:
+            log.warning("an MCP client could not be asked for an approval: %s", error.message)
+            return False
+        return await self._decide(approval.token, answer.action, context)
+
+    async def _take_answer(self, params: types.CallToolRequestParams, context: ToolContext[Any]) -> None:
+        """The answer that came with a call that is made again."""
+        answer = (params.input_responses or {}).get(_APPROVAL)
+        if isinstance(answer, types.ElicitResult):
+            await self._decide(params.request_state or "", answer.action, context)
+
+    async def _decide(
+        self, token: str, action: Literal["accept", "decline", "cancel"], context: ToolContext[Any]
+    ) -> bool:
+        approvals = self._executor.approvals
+        pending = await approvals.pending(session_id=context.session_id)
+        if action == "cancel" or not any(one.token == token for one in pending):  # Not one of this client's.
+            return False
+        decide = approvals.approve if action == "accept" else approvals.deny
+        try:
+            await decide(token, by="customer", who=context.customer_id or context.session_id)
+        except ApprovalError as error:
+            log.warning("an approval over MCP was not taken: %s", error.message)
+            return False
+        return True
+
+    def _answer(self, result: ToolResult, approval: Approval | None, definitions: Any) -> types.CallToolResult:
+        (rendered,) = wire.results([result], definitions)
+        if approval is not None:
+            hint = self._approval_hint.format(token=approval.token, by=approval.by)
+            rendered["content"].append({"type": "text", "text": hint})
+        if self._promises_structure(result.tool_name) and "structuredContent" not in rendered:
+            rendered["isError"] = True  # It was cut, or failed: a client would look in vain for what is promised.
+        return types.CallToolResult.model_validate(rendered, by_name=False)
+
+    def _promises_structure(self, name: str) -> bool:
+        schema = self._executor.registry.get(name).output_schema
+        return schema is not None and schema.get("type") == "object"
+
+
+def _plain_context(request: McpRequest) -> ToolContext[Any]:
+    return ToolContext(session_id=request.session_id)
+
+
+def _headers(ctx: RequestContext) -> dict[str, str]:
+    return dict(ctx.request.headers) if ctx.request is not None else {}
+
+
+def _can_ask(ctx: RequestContext) -> bool:
+    capabilities = ctx.session.client_capabilities
+    if capabilities is None or capabilities.elicitation is None:
+        return False
+    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS or ctx.session.can_send_request
+
+
+def _question(approval: Approval) -> str:
+    arguments = compact_json(dict(approval.arguments))[:_ARGUMENT_CHARS]
+    why = f" ({approval.question})" if approval.question else ""
+    return f"Allow {approval.tool} to run with {arguments}?{why}"
+
+
+def _ask_for_input(approval: Approval) -> types.InputRequiredResult:
+    params = types.ElicitRequestFormParams(message=_question(approval), requested_schema=_NO_FIELDS)
+    return types.InputRequiredResult(
+        input_requests={_APPROVAL: types.ElicitRequest(params=params)}, request_state=approval.token
+    )
+
+
+@asynccontextmanager
+async def _progress(ctx: RequestContext, call: ToolCall) -> AsyncGenerator[Callable[[Event], None]]:
+    """A listener that hands the progress of one call to the client, in order, until the block ends."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[Progress | None] = asyncio.Queue()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Progress) and event.call_id == call.id:
+            loop.call_soon_threadsafe(queue.put_nowait, event)  # A handler may run in a thread.
+
+    async def pump() -> None:
+        count = 0
+        while (event := await queue.get()) is not None:
+            count += 1
+            if event.fraction is not None:
+                await ctx.session.report_progress(event.fraction, 1.0, event.message)
+            else:
+                await ctx.session.report_progress(float(count), None, event.message)
+
+    task = asyncio.create_task(pump())
+    try:
+        yield listen
+    finally:
+        loop.call_soon(queue.put_nowait, None)
+        await asyncio.wait([task], timeout=1.0)
+        task.cancel()
+
+
+async def serve(endpoint: McpEndpoint, *, transport: Literal["stdio", "http"], host: str, port: int, path: str) -> None:
+    """Serve until the client leaves (stdio), or until the task is cancelled."""
+    server = endpoint.server
+    if transport == "stdio":
+        async with stdio_server() as (received, sending):
+            await server.run(received, sending, server.create_initialization_options())
+        return
+    if transport != "http":  # pyright: ignore[reportUnnecessaryComparison]
+        raise ConfigError(f"transport must be 'stdio' or 'http', got {transport!r}.")
+    import uvicorn  # noqa: PLC0415  # only this transport needs it
+
+    app = cast(Any, server.streamable_http_app(streamable_http_path=path, host=host))
+    await uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning")).serve()

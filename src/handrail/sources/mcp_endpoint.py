@@ -1,0 +1,71 @@
+"""`serve_mcp` and `mcp_app`: an executor for any MCP client."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from handrail.core.context import ToolContext
+from handrail.execute.executor import Executor
+from handrail.sources.mcp_server import import_with_sdk
+
+
+class McpRequest(Struct, frozen=True, kw_only=True):
+    """Who asks: what a context is made from."""
+
+    session_id: str
+    """The client's identity: its connection, its MCP session, or, where the protocol has none, its credentials or its
+    address. It stays the same from request to request."""
+    client: str | None = None
+    """What the client calls itself; nothing proves it."""
+    headers: Mapping[str, str] = {}
+    """Of the HTTP request, in lower case; none over stdio."""
+
+
+MakeContext = Callable[[McpRequest], ToolContext[Any] | Awaitable[ToolContext[Any]]]
+
+
+async def serve_mcp(
+    executor: Executor,
+    *,
+    transport: Literal["stdio", "http"] = "stdio",
+    context: MakeContext | None = None,
+    name: str = "handrail",
+    instructions: str | None = None,
+    approval_hint: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    path: str = "/mcp",
+) -> None:
+    """Serve the tools of an executor over MCP, under its policy, its ledger and its events.
+
+    `context` makes the context of a call from an `McpRequest`, which holds the client's identity; it may be async, and
+    raises `PermissionError` to refuse the client. Where somebody has to agree to a call, a client that can is asked
+    (elicitation); otherwise the answer says so, with `approval_hint` (`{token}`, `{by}`) as the way to do it.
+    """
+    serve = import_with_sdk("handrail.sources.mcp.serve")
+    endpoint = serve.McpEndpoint(
+        executor, context=context, name=name, instructions=instructions, approval_hint=approval_hint
+    )
+    await serve.serve(endpoint, transport=transport, host=host, port=port, path=path)
+
+
+def mcp_app(
+    executor: Executor,
+    *,
+    context: MakeContext | None = None,
+    name: str = "handrail",
+    instructions: str | None = None,
+    approval_hint: str | None = None,
+    host: str = "127.0.0.1",
+    path: str = "/mcp",
+) -> Any:
+    """The same as an ASGI app, for a server of your own; it needs its lifespan to be run.
+
+    `host` is where it will be reached: on this machine only, requests from foreign web pages are refused.
+    """
+    serve = import_with_sdk("handrail.sources.mcp.serve")
+    endpoint = serve.McpEndpoint(
+        executor, context=context, name=name, instructions=instructions, approval_hint=approval_hint
+    )
+    return endpoint.server.streamable_http_app(streamable_http_path=path, host=host)

@@ -1,0 +1,187 @@
+"""An executor that any MCP client can use: the official SDK's client, over stdio and HTTP, in both eras."""
+
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import mcp_types as types
+import pytest
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from handrail import Executor, Policy, ToolContext, tool
+from handrail.core.events import CallFinished, Event
+from handrail.sources import McpRequest, mcp_app
+from tests.sources.bank_server import balance, make_executor, pay, work
+from tests.sources.serving import listening
+
+BANK = StdioServerParameters(
+    command=sys.executable, args=["-m", "tests.sources.bank_server"], cwd=Path(__file__).parents[2]
+)
+
+
+class Person:
+    """Whoever sits at the client: answers every question alike, and keeps them."""
+
+    def __init__(self, action: str = "accept") -> None:
+        self.action: Any = action
+        self.questions: list[str] = []
+
+    async def __call__(self, context: Any, params: Any) -> types.ElicitResult:
+        self.questions.append(params.message)
+        return types.ElicitResult(action=self.action, content={} if self.action == "accept" else None)
+
+
+@asynccontextmanager
+async def http_client(
+    executor: Executor, *, mode: str, person: Person | None = None, **app: Any
+) -> AsyncGenerator[Client]:
+    async with (
+        listening(mcp_app(executor, **app)) as url,
+        Client(f"{url}/mcp", mode=mode, elicitation_callback=person) as client,
+    ):
+        yield client
+
+
+def text(result: types.CallToolResult) -> str:
+    return "\n".join(block.text for block in result.content if isinstance(block, types.TextContent))
+
+
+async def test_a_process_serves_its_executor_over_stdio() -> None:
+    person, steps = Person(), []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        steps.append((done, total, message))
+
+    async with Client(BANK, mode="legacy", elicitation_callback=person) as client:
+        tools = {one.name: one for one in (await client.list_tools()).tools}
+        assert list(tools) == ["balance", "pay", "close_account", "work"]
+        assert tools["balance"].annotations is not None
+        assert tools["balance"].annotations.read_only_hint is True
+        assert (await client.call_tool("balance", {"account": "a"})).structured_content == {
+            "account": "a",
+            "balance": 120,
+        }
+        assert text(await client.call_tool("work", {"steps": 2}, progress_callback=progress)) == "worked"
+        assert steps == [(0.5, 1.0, "step 1"), (1.0, 1.0, "step 2")]
+        wrong = await client.call_tool("pay", {"to": "Ann", "amount": "much"})
+        assert wrong.is_error
+        assert "invalid_arguments" in text(wrong)
+        with pytest.raises(MCPError, match="no tool named `pey`"):
+            await client.call_tool("pey", {})
+        assert person.questions == []
+        assert text(await client.call_tool("pay", {"to": "Ann", "amount": 5})) == "paid 5 to Ann (1 in all)"
+        assert (
+            person.questions == ['Allow pay to run with {"to":"Ann","amount":5}? (no rule speaks of it)']
+            or len(person.questions) == 1
+        )
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_client_that_can_is_asked_and_a_payment_is_made_once(mode: str) -> None:
+    heard: list[Event] = []
+    executor = Executor([balance, pay, work], listeners=[heard.append])
+    person = Person()
+    async with http_client(executor, mode=mode, person=person) as client:
+        paid = await client.call_tool("pay", {"to": "Bob", "amount": 7})
+        assert not paid.is_error
+        assert "paid 7 to Bob" in text(paid)
+        assert len(person.questions) == 1
+        assert '{"to":"Bob","amount":7}' in person.questions[0]
+        person.action = "decline"  # The same once more is a question of its own.
+        again = await client.call_tool("pay", {"to": "Bob", "amount": 7})
+        assert again.is_error
+        assert "permission_denied" in text(again)
+        assert len(person.questions) == 2
+        assert "already done" in person.questions[1]
+    finished = [
+        event.result.error.code if event.result.error else "ok" for event in heard if isinstance(event, CallFinished)
+    ]
+    assert finished == ["approval_required", "ok", "approval_required", "permission_denied"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_client_that_cannot_be_asked_is_told_how_to_approve(mode: str) -> None:
+    executor = make_executor()
+    async with http_client(executor, mode=mode, approval_hint="See https://ops.example/{token}.") as client:
+        first = await client.call_tool("pay", {"to": "Cy", "amount": 1})
+        assert first.is_error
+        (approval,) = await executor.approvals.pending()
+        assert f"See https://ops.example/{approval.token}." in text(first)
+        await executor.approvals.approve(approval.token, by="customer", who="Cy")
+        second = await client.call_tool("pay", {"to": "Cy", "amount": 1})
+        assert not second.is_error
+
+
+async def test_what_an_operator_has_to_decide_is_not_asked_at_the_client() -> None:
+    executor, person = make_executor(), Person()
+    async with http_client(executor, mode="legacy", person=person) as client:
+        result = await client.call_tool("close_account", {"account": "a"})
+        assert result.is_error
+        assert person.questions == []
+        (approval,) = await executor.approvals.pending()
+        assert approval.by == "operator"
+        assert approval.token in text(result)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_the_session_is_the_clients_and_the_context_is_made_from_it(mode: str) -> None:
+    asked: list[McpRequest] = []
+    seen: list[ToolContext[Any]] = []
+
+    @tool(read_only=True)
+    def look(context: ToolContext) -> str:
+        """Look who asks."""
+        seen.append(context)
+        return "seen"
+
+    def make(request: McpRequest) -> ToolContext[str]:
+        asked.append(request)
+        return ToolContext(session_id=request.session_id, tenant_id="t", deps="bank")
+
+    async with http_client(Executor([look], policy=Policy()), mode=mode, context=make) as client:
+        await client.call_tool("look", {})
+        await client.call_tool("look", {})
+    assert len({context.session_id for context in seen}) == 1
+    assert seen[0].turn < seen[1].turn
+    assert (seen[0].tenant_id, seen[0].deps) == ("t", "bank")
+    assert {request.client for request in asked} == {"mcp"}
+    assert all("user-agent" in request.headers for request in asked)
+
+
+async def test_one_client_cannot_answer_a_question_of_another() -> None:
+    executor = make_executor()
+
+    def make(request: McpRequest) -> ToolContext[None]:
+        return ToolContext(session_id=request.headers["authorization"])
+
+    async with listening(mcp_app(executor, context=make)) as url:
+        for who in ("ann", "bob"):
+            http = httpx2.AsyncClient(headers={"Authorization": who})
+            async with (
+                http,
+                Client(streamable_http_client(f"{url}/mcp", http_client=http), mode="2026-07-28") as client,
+            ):
+                if who == "ann":
+                    await client.call_tool("pay", {"to": "Dan", "amount": 9})
+                    (approval,) = await executor.approvals.pending()
+                else:
+                    yes = {"approval": types.ElicitResult(action="accept", content={})}
+                    await client.call_tool(
+                        "pay", {"to": "Dan", "amount": 9}, input_responses=yes, request_state=approval.token
+                    )
+    assert [one.state for one in await executor.approvals.pending(session_id="ann")] == ["pending"]
+
+
+async def test_a_client_that_the_context_refuses_gets_nothing() -> None:
+    def refuse(request: McpRequest) -> ToolContext[None]:
+        raise PermissionError("who are you")
+
+    async with http_client(make_executor(), mode="legacy", context=refuse) as client:
+        with pytest.raises(MCPError, match="may not use these tools"):
+            await client.list_tools()
+        with pytest.raises(MCPError, match="may not use these tools"):
+            await client.call_tool("balance", {"account": "a"})
