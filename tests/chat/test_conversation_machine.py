@@ -11,7 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from handrail import Executor, ToolContext, tool
 from handrail.authorize.approvals import MemoryApprovals
 from handrail.chat import Budget, ChatSession, Conversation
-from handrail.chat.conversation import decoded, encoded
+from handrail.chat.conversation import decode_conversation, encode_conversation
 from handrail.errors import ConfigError, ProviderDownError
 from handrail.execute.ledger import MemoryLedger
 from handrail.providers import ModelRequest
@@ -44,10 +44,10 @@ class Kept:
     async def save(self, conversation: Conversation) -> None:
         before = (await self.load("")).revision if self.text else 0
         assert conversation.revision == before + 1
-        self.text = encoded(conversation)
+        self.text = encode_conversation(conversation)
 
     async def load(self, session_id: str) -> Any:
-        return decoded(self.text, source="here") if self.text else None
+        return decode_conversation(self.text, source="here") if self.text else None
 
     async def remove(self, session_id: str) -> bool:
         raise NotImplementedError
@@ -154,7 +154,7 @@ class ConversationMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_in_the_middle_of_a_turn(self) -> None:
-        assert not hasattr(self, "session") or not self.session.busy
+        assert not hasattr(self, "session") or not self.session.is_busy
 
     def teardown(self) -> None:
         self.queue = []

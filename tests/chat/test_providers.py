@@ -11,7 +11,7 @@ from handrail.chat import ChatSession, FileSessionStore
 from handrail.errors import ProviderDownError
 from handrail.providers import TextDelta
 from handrail.testing.servers import text, text_and_calls, tool_calls, truncated
-from tests.chat.desk import Bank, at, balance, pay, yes
+from tests.chat.bank import Bank, at, balance, pay, yes
 from tests.execute.kit import Held, code_of
 from tests.providers.kit import ALL, Subject, every_adapter
 

@@ -13,7 +13,7 @@ from handrail.errors import ApprovalError, BadAnswerError, ProviderDownError
 from handrail.providers import AssistantMessage, ModelResponse, TextDelta, ToolMessage, Usage, UserMessage
 from handrail.testing.scripted import ScriptedProvider
 from handrail.testing.servers import refusal, text, text_and_calls, tool_calls, truncated
-from tests.chat.desk import PAY_5, Bank, at, balance, chat, pay, yes
+from tests.chat.bank import PAY_5, Bank, at, balance, chat, pay, yes
 from tests.execute.kit import Held, code_of
 
 
@@ -200,7 +200,7 @@ async def test_a_server_that_counts_its_calls_anew_does_not_swallow_a_second_pay
 
     assert bank.paid == [5, 5]
     assert answer.text == "Twice."
-    assert len(session.conversation.call_ids()) == 2
+    assert len(session.conversation.call_ids) == 2
 
 
 async def test_two_calls_under_one_id_are_two_calls() -> None:
@@ -233,7 +233,7 @@ async def test_a_budget_that_runs_out_leaves_a_conversation_that_can_go_on(
     assert answer.stop_reason == stop_reason
     provider: Any = session.provider
     assert len(provider.requests) == asked
-    assert session.conversation.unanswered == ()
+    assert session.conversation.open_calls == ()
     if stop_reason != "timeout":
         assert (await session.resume()).text == "Enough."
 
@@ -258,7 +258,7 @@ async def test_a_provider_that_fails_loses_nothing() -> None:
     with pytest.raises(ProviderDownError):
         await session.send("How much?")
 
-    assert not session.busy
+    assert not session.is_busy
     answer = await session.resume()
     assert (answer.text, bank.reads) == ("100 EUR.", 1)
 
@@ -284,7 +284,7 @@ async def test_a_provider_that_ends_without_a_reply_is_not_believed() -> None:
             yield TextDelta(text="Hm.")
 
     session = ChatSession(Silent([]), Executor(), context=at(Bank()))
-    with pytest.raises(BadAnswerError, match="without a reply"):
+    with pytest.raises(BadAnswerError, match="without a response"):
         await session.send("Go.")
 
 
@@ -297,10 +297,10 @@ async def test_an_empty_answer_leaves_no_empty_message() -> None:
 
 async def test_there_must_be_something_to_go_on_with() -> None:
     session = chat(["Hello."])
-    with pytest.raises(ConfigError, match="nothing to go on with"):
+    with pytest.raises(ConfigError, match="nothing to resume"):
         await session.resume()
     await session.send("Hi.")
-    with pytest.raises(ConfigError, match="nothing to go on with"):
+    with pytest.raises(ConfigError, match="nothing to resume"):
         await session.resume()
 
 
@@ -308,13 +308,13 @@ async def test_one_turn_at_a_time() -> None:
     session = chat(["One two three.", "Next."])
     async with aclosing(session.stream("Go.")) as events:
         await anext(events)
-        assert session.busy
+        assert session.is_busy
         for wrong in (session.send("Now."), session.resume()):
-            with pytest.raises(ConfigError, match="middle of a turn"):
+            with pytest.raises(ConfigError, match="is running"):
                 await wrong
-        with pytest.raises(ConfigError, match="middle of a turn"):
+        with pytest.raises(ConfigError, match="is running"):
             session.hand_back()
-    assert not session.busy
+    assert not session.is_busy
     assert (await session.send("And now?")).text == "Next."
 
 

@@ -1,10 +1,17 @@
-"""One conversation: history, approvals, interruption, saving; a turn has two forms, plain and guided."""
+"""Conversations between a person and a model that has tools."""
 
 from handrail.chat.conversation import Conversation
-from handrail.chat.plain import PlainStrategy
-from handrail.chat.saving import FileSessionStore, SessionStore
 from handrail.chat.session import ChatSession
-from handrail.chat.talk import Budget, ChatEvent, StopReason, TurnResult, TurnState, TurnStrategy
+from handrail.chat.session_store import FileSessionStore, SessionStore
+from handrail.chat.turn import (
+    Budget,
+    ChatEvent,
+    PlainStrategy,
+    StopReason,
+    TurnResult,
+    TurnState,
+    TurnStrategy,
+)
 
 __all__ = [
     "Budget",

@@ -1,4 +1,4 @@
-"""A conversation as data: what is saved, and all that is needed to go on with it."""
+"""A conversation as data: everything that is saved, and everything needed to resume it."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -15,7 +15,7 @@ VERSION: Final = 1
 
 
 class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who talks, what was said, and which calls still have no answer."""
+    """The state of one conversation: whose it is, its messages, and the results of calls that are not all in yet."""
 
     session_id: str
     tenant_id: str | None = None
@@ -23,54 +23,55 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     customer_id: str | None = None
     turn: int = 0
     messages: tuple[Message, ...] = ()
-    answered: tuple[ToolResult, ...] = ()
-    """Results to some calls of the last message, while others still wait: for a person, or for a process that died."""
+    partial_results: tuple[ToolResult, ...] = ()
+    """Results of some of the `last_calls`, while others are still open: awaiting an approval, or cut off by a crash."""
     handed_off: bool = False
-    """Whether a person has taken over, and the agent is silent."""
+    """Whether a person has taken over. The model is not asked while they have."""
     usage: Usage = Usage()
-    """Of all turns."""
+    """The sum over all turns."""
     revision: int = 0
-    """Counts the savings: whoever saves an older one is refused."""
+    """Counts the saves; a store refuses any revision but the next one."""
     version: int = VERSION
 
     def with_messages(self, *messages: Message) -> "Conversation":
-        """The conversation with more said."""
+        """Return a copy with more messages."""
         return structs.replace(self, messages=(*self.messages, *messages))
 
     @property
-    def asked(self) -> tuple[ToolCall, ...]:
-        """The calls of the last message, if it is the model's: all of them need an answer before anything else."""
+    def last_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of the last message if the model wrote it. All need a result before any other message."""
         last = self.messages[-1] if self.messages else None
         return last.calls if isinstance(last, AssistantMessage) else ()
 
     @property
-    def unanswered(self) -> tuple[ToolCall, ...]:
-        """The calls that still have no answer."""
-        known = {one.call_id for one in self.answered}
-        return tuple(call for call in self.asked if call.id not in known)
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """Those of the `last_calls` that have no result yet."""
+        known = {one.call_id for one in self.partial_results}
+        return tuple(call for call in self.last_calls if call.id not in known)
 
-    def with_answers(self, answers: Iterable[ToolResult]) -> "Conversation":
-        """The conversation with these answers beside those that were there: a message of its own once all are there."""
-        if not self.asked:
+    def with_results(self, results: Iterable[ToolResult]) -> "Conversation":
+        """Return a copy with results of open calls: a `ToolMessage` once there is one for every call."""
+        if not self.last_calls:
             return self
-        known = {one.call_id: one for one in (*self.answered, *answers)}
-        in_order = tuple(known[call.id] for call in self.asked if call.id in known)
-        if len(in_order) < len(self.asked):
-            return structs.replace(self, answered=in_order)
-        return structs.replace(self, answered=(), messages=(*self.messages, ToolMessage(results=in_order)))
+        known = {one.call_id: one for one in (*self.partial_results, *results)}
+        in_order = tuple(known[call.id] for call in self.last_calls if call.id in known)
+        if len(in_order) < len(self.last_calls):
+            return structs.replace(self, partial_results=in_order)
+        return structs.replace(self, partial_results=(), messages=(*self.messages, ToolMessage(results=in_order)))
 
+    @property
     def call_ids(self) -> set[str]:
-        """The ids of all calls there were."""
+        """The ids of all calls in the history."""
         return {call.id for one in self.messages if isinstance(one, AssistantMessage) for call in one.calls}
 
 
-def encoded(conversation: Conversation) -> bytes:
-    """A conversation as JSON."""
+def encode_conversation(conversation: Conversation) -> bytes:
+    """Encode a conversation as JSON."""
     return msgspec.json.encode(conversation)
 
 
 def is_storable(value: object) -> bool:
-    """Whether a value can be part of what is saved."""
+    """Whether a value can be encoded as JSON, and so be part of a saved conversation."""
     try:
         msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError):
@@ -82,13 +83,13 @@ class _Versioned(Struct):
     version: int = VERSION
 
 
-def decoded(text: bytes | str, *, source: str) -> Conversation:
-    """A conversation from JSON; whatever it is not, is said."""
+def decode_conversation(text: bytes | str, *, source: str) -> Conversation:
+    """Decode a conversation from JSON; raise `StoreError`, naming the source, if it is not one."""
     try:
         if (version := msgspec.json.decode(text, type=_Versioned).version) != VERSION:
             raise StoreError(
-                f"{source} was saved by another Handrail: version {version}, and this one reads {VERSION}."
+                f"{source} was saved with format version {version}; this version of Handrail reads version {VERSION}."
             )
         return msgspec.json.decode(text, type=Conversation)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise StoreError(f"{source} does not hold a conversation: {error}") from error
+        raise StoreError(f"{source} does not contain a valid conversation: {error}") from error

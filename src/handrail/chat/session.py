@@ -9,9 +9,8 @@ from msgspec import structs
 
 from handrail.authorize.approvals import Approval
 from handrail.chat.conversation import Conversation
-from handrail.chat.plain import PlainStrategy
-from handrail.chat.saving import SessionStore
-from handrail.chat.talk import Budget, ChatEvent, TurnResult, TurnState, TurnStrategy
+from handrail.chat.session_store import SessionStore
+from handrail.chat.turn import Budget, ChatEvent, PlainStrategy, TurnResult, TurnState, TurnStrategy
 from handrail.core.context import ToolContext
 from handrail.core.text import encodable
 from handrail.errors import ApprovalError, ConfigError
@@ -21,10 +20,10 @@ from handrail.providers.provider import Provider
 
 
 class ChatSession:
-    """One conversation. It owns the history; the executor decides about every call.
+    """One conversation: it keeps the history, and the executor validates, authorises and runs every call.
 
-    With `sessions`, it is saved before every step that cannot be taken back, so that a process that dies leaves a
-    conversation that another one can go on with.
+    With `sessions`, the conversation is saved after every step and before any call runs, so that another process can
+    resume it after a crash.
     """
 
     def __init__(
@@ -55,8 +54,8 @@ class ChatSession:
             turn=context.turn,
         )
         for name in ("session_id", "tenant_id", "customer_id"):
-            if getattr(context, name) != getattr(self._conversation, name):
-                raise ConfigError(f"This is the conversation of another {name}: it cannot be gone on with here.")
+            if (value := getattr(context, name)) != (expected := getattr(self._conversation, name)):
+                raise ConfigError(f"context.{name} must be the conversation's {name}, {expected!r}, got {value!r}.")
 
     @classmethod
     async def load(
@@ -68,88 +67,87 @@ class ChatSession:
         sessions: SessionStore,
         **options: Any,
     ) -> Self:
-        """Go on with a conversation that was saved; a new one, if there is none under this id.
+        """Load the conversation `context.session_id`, or start a new one if none is saved under that id.
 
-        The options are those of a new session. Calls that wait for an approval still wait.
+        The options are those of the constructor. Calls that await an approval still do.
         """
-        found = await sessions.load(context.session_id)
-        session = cls(provider, executor, context=context, sessions=sessions, conversation=found, **options)
-        then = structs.replace(context, turn=session.conversation.turn)
-        for call in session.conversation.unanswered:  # Where approvals are not kept, the questions are asked anew.
-            await executor.request_approval(call, then)
+        saved = await sessions.load(context.session_id)
+        session = cls(provider, executor, context=context, sessions=sessions, conversation=saved, **options)
+        at_turn = structs.replace(context, turn=session.conversation.turn)
+        for call in session.conversation.open_calls:  # An approval store in memory has lost them.
+            await executor.request_approval(call, at_turn)
         return session
 
     @property
     def conversation(self) -> Conversation:
-        """All that was said, as data."""
+        """The state of the conversation, as data."""
         return self._state.conversation if self._state is not None else self._conversation
 
     @property
-    def busy(self) -> bool:
-        """Whether a turn is being played."""
+    def is_busy(self) -> bool:
+        """Whether a turn is running."""
         return self._state is not None
 
     # Turns.
 
     async def send(self, text: str) -> TurnResult:
-        """Say something, and wait for the end of the turn."""
-        return await _last(self.stream(text))
+        """Send a message and wait for the end of the turn."""
+        return await _wait_for_result(self.stream(text))
 
     async def resume(self) -> TurnResult:
-        """Go on with a turn that stopped: somebody has decided, a provider failed, a budget ran out."""
-        return await _last(self.resume_stream())
+        """Resume a turn that stopped: after a decision, a provider's failure, a crash, or a limit of the budget."""
+        return await _wait_for_result(self.resume_stream())
 
     def send_sync(self, text: str) -> TurnResult:
-        """`send` for a caller that has no event loop."""
+        """`send()` for a caller without an event loop."""
         return self.executor.run_coroutine(self.send(text))
 
     def resume_sync(self) -> TurnResult:
-        """`resume()` for a caller that has no event loop."""
+        """`resume()` for a caller without an event loop."""
         return self.executor.run_coroutine(self.resume())
 
     async def stream(self, text: str) -> AsyncGenerator[ChatEvent]:
-        """Say something, and hear the turn as it happens: words, calls, progress, questions, results; last, an
-        `TurnResult`."""
-        state = self._begin()
+        """Send a message and yield the events of the turn: text, calls, progress, approvals, a `TurnResult` last."""
+        state = self._start_turn()
         try:
-            if state.conversation.unanswered:
-                # What was decided meanwhile is done now; what is still open stays undone, and the model is told so.
-                async with aclosing(state.answer()) as events:
+            if state.conversation.open_calls:
+                # Calls that were approved meanwhile run now; the others are answered with `approval_required`.
+                async with aclosing(state.run_open_calls()) as events:
                     async for event in events:
                         yield event
-                await state.close_questions()
-            await state.change(state.conversation.with_messages(UserMessage(text=encodable(text))))
-            async with aclosing(self._played(state)) as events:
+                await state.close_open_calls()
+            await state.update(state.conversation.with_messages(UserMessage(text=encodable(text))))
+            async with aclosing(self._run_strategy(state)) as events:
                 async for event in events:
                     yield event
         finally:
-            self._end(state)
+            self._end_turn(state)
 
     async def resume_stream(self) -> AsyncGenerator[ChatEvent]:
-        """`resume()`, as it happens."""
-        state = self._begin()
+        """Resume a turn as `resume()` does, and yield its events."""
+        state = self._start_turn()
         try:
-            if not state.conversation.unanswered and _is_at_rest(state.conversation):
-                raise ConfigError("There is nothing to go on with: send() something.")
-            async with aclosing(self._played(state)) as events:
+            if not state.conversation.open_calls and _is_waiting_for_person(state.conversation):
+                raise ConfigError("there is nothing to resume: no call is open and the reply is complete. Use send().")
+            async with aclosing(self._run_strategy(state)) as events:
                 async for event in events:
                     yield event
         finally:
-            self._end(state)
+            self._end_turn(state)
 
-    async def _played(self, state: TurnState) -> AsyncGenerator[ChatEvent]:
+    async def _run_strategy(self, state: TurnState) -> AsyncGenerator[ChatEvent]:
         if state.conversation.handed_off:
             state.stop_reason = "handed_off"
         else:
             async with aclosing(self._strategy.run(state)) as events:
                 async for event in events:
                     yield event
-        await state.forget_brief()
-        yield state.finished()
+        await state.drop_transient_results()
+        yield state.build_result()
 
-    def _begin(self) -> TurnState:
+    def _start_turn(self) -> TurnState:
         if self._state is not None:
-            raise ConfigError("This conversation is in the middle of a turn: wait for its end, or interrupt() it.")
+            raise ConfigError("a turn of this conversation is running: wait for its end, or interrupt() it.")
         turn = self._conversation.turn + 1
         self._state = TurnState(
             structs.replace(self._conversation, turn=turn),
@@ -158,78 +156,78 @@ class ChatSession:
             context=structs.replace(self._context, turn=turn),
             instructions=self.instructions,
             budget=self._budget,
-            save=self._saved,
+            save=self._save_conversation,
         )
         return self._state
 
-    def _end(self, state: TurnState) -> None:
+    def _end_turn(self, state: TurnState) -> None:
         self._conversation = state.conversation
         self._state = None
 
     def interrupt(self) -> None:
-        """Stop the turn that is being played: the model's words end here, and each call as its tool wants it."""
+        """Stop the running turn: the model's text ends here, and calls are cancelled as their `on_interrupt` says."""
         if self._state is not None:
             self._state.interrupt()
 
-    # Approvals of the person in the conversation.
+    # Approvals by the customer, the person in the conversation.
 
     async def approvals(self) -> list[Approval]:
-        """The questions of this conversation that are open, the operator's among them."""
+        """The open approvals of this conversation, including those that an operator decides."""
         return await self.executor.approvals.pending(session_id=self._context.session_id)
 
     async def approve(self, token: str) -> None:
-        """The person in the conversation says yes to exactly this. It is done when the conversation goes on."""
-        await self._check(token)
+        """Approve a call as the customer. It runs with the next `resume()` or `send()`."""
+        await self._require_open(token)
         await self.executor.approvals.approve(token, by="customer", who=self._who)
 
     async def deny(self, token: str, *, reason: str = "") -> None:
-        """The person in the conversation says no."""
-        await self._check(token)
+        """Deny a call as the customer. The model reads the reason."""
+        await self._require_open(token)
         await self.executor.approvals.deny(token, by="customer", who=self._who, reason=reason)
 
-    async def _check(self, token: str) -> None:
+    async def _require_open(self, token: str) -> None:
         if not any(one.token == token for one in await self.approvals()):
-            raise ApprovalError("No such question is open in this conversation.")
+            raise ApprovalError("this token belongs to no open approval of this conversation.")
 
     @property
     def _who(self) -> str:
         return self._context.customer_id or "customer"
 
-    # A person instead of the agent.
+    # An operator instead of the agent.
 
     @property
     def handed_off(self) -> bool:
-        """Whether a person has taken over: what is sent is kept, and the model is not asked."""
+        """Whether a person has taken over: messages are recorded, and the model is not asked."""
         return self.conversation.handed_off
 
     def reply_as_operator(self, text: str) -> None:
-        """What the person who has taken over says in the agent's place."""
-        self._change(self._conversation.with_messages(AssistantMessage(text=encodable(text))))
+        """Add a message that a person wrote in the agent's place."""
+        self._replace_conversation(self._conversation.with_messages(AssistantMessage(text=encodable(text))))
 
     def hand_back(self) -> None:
-        """The agent talks again."""
-        self._change(structs.replace(self._conversation, handed_off=False))
+        """Let the agent reply again, from the next message on."""
+        self._replace_conversation(structs.replace(self._conversation, handed_off=False))
 
-    def _change(self, conversation: Conversation) -> None:
+    def _replace_conversation(self, conversation: Conversation) -> None:
         if self._state is not None:
-            raise ConfigError("This conversation is in the middle of a turn: wait for its end.")
+            raise ConfigError("a turn of this conversation is running: wait for its end.")
         self._conversation = conversation
 
     # Saving.
 
     async def save(self, sessions: SessionStore | None = None) -> None:
-        """Save the conversation now, and from now on by itself during every turn; here, if a place is named."""
+        """Save the conversation now. With `sessions`, save it there from now on, during every turn, too."""
         if sessions is not None and self._sessions is not sessions:
-            self._change(structs.replace(self._conversation, revision=0))
+            self._replace_conversation(structs.replace(self._conversation, revision=0))
             self._sessions = sessions
         if self._sessions is None:
             raise ConfigError(
-                "This conversation has nowhere to be saved: ChatSession(…, sessions=FileSessionStore('dir'))."
+                "save() needs a session store: pass sessions=FileSessionStore('directory') here or to ChatSession."
             )
         if self._state is None:
-            self._conversation = await self._saved(self._conversation)
+            self._conversation = await self._save_conversation(self._conversation)
 
-    async def _saved(self, conversation: Conversation) -> Conversation:
+    async def _save_conversation(self, conversation: Conversation) -> Conversation:
         if self._sessions is None:
             return conversation
         after = structs.replace(conversation, revision=conversation.revision + 1)
@@ -237,20 +235,20 @@ class ChatSession:
         try:
             await asyncio.shield(saving)
         except asyncio.CancelledError:
-            await asyncio.wait([saving])  # Half saved is not a state: the revision here is the one that is there.
+            await asyncio.wait([saving])  # The revision here must be the one in the store.
             if not saving.cancelled() and saving.exception() is None and self._state is not None:
                 self._state.conversation = after
             raise
         return after
 
 
-async def _last(events: AsyncGenerator[ChatEvent]) -> TurnResult:
-    async with aclosing(events) as every:
-        async for event in every:
+async def _wait_for_result(stream: AsyncGenerator[ChatEvent]) -> TurnResult:
+    async with aclosing(stream) as events:
+        async for event in events:
             if isinstance(event, TurnResult):
                 return event
-    raise AssertionError("a turn ended without an answer")
+    raise AssertionError("the turn ended without a TurnResult")
 
 
-def _is_at_rest(conversation: Conversation) -> bool:
+def _is_waiting_for_person(conversation: Conversation) -> bool:
     return not conversation.messages or isinstance(conversation.messages[-1], AssistantMessage)

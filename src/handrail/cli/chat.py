@@ -123,7 +123,7 @@ class Conversation:
         }
 
     async def hold(self) -> int:
-        """TurnState until the person leaves."""
+        """Run turns until the person leaves."""
         rail = Executor(self._desk.tools, policy=self._desk.policy, listeners=[self._events.append])
         self._context = ToolContext(session_id=self._name, customer_id="you", deps=self._desk.make_deps())
         self._sessions = FileSessionStore(sessions_directory(os.environ))
@@ -134,7 +134,7 @@ class Conversation:
             self._session = ChatSession(self._provider, rail, **options)
         self._screen.tell(f"{self._provider.name}. /help says what else can be typed; Ctrl-D leaves.")
         async with rail:
-            if self._session.conversation.unanswered:
+            if self._session.conversation.open_calls:
                 self._screen.tell("This conversation stopped in the middle of a turn; it goes on now.")
                 await self._play(self._session.resume_stream)
             while (line := await self._line("you")) is not None:

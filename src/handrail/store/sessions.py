@@ -5,8 +5,8 @@ import time
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from handrail.chat.conversation import Conversation, decoded, encoded
-from handrail.chat.saving import overtaken
+from handrail.chat.conversation import Conversation, decode_conversation, encode_conversation
+from handrail.chat.session_store import build_conflict_error
 from handrail.store.database import Database
 from handrail.store.tables import sessions as table
 
@@ -24,22 +24,22 @@ class SqlSessionStore:
             "tenant_id": conversation.tenant_id,
             "revision": conversation.revision,
             "saved_at": time.time(),
-            "conversation": encoded(conversation),
+            "conversation": encode_conversation(conversation),
         }
         if conversation.revision == 1:
             try:
                 await self._database.write(insert(table), values)
             except IntegrityError as error:
-                raise overtaken(conversation.session_id) from error
+                raise build_conflict_error(conversation.session_id) from error
             return
         older = {"of_session": conversation.session_id, "of_revision": conversation.revision - 1}
         if await self._database.write(_REPLACE, values | older) != 1:
-            raise overtaken(conversation.session_id)
+            raise build_conflict_error(conversation.session_id)
 
     async def load(self, session_id: str) -> Conversation | None:
         """The conversation of this id, if there is one."""
         for row in await self._database.fetch(_FIND, {"of_session": session_id}):
-            return decoded(row[0], source=f"The conversation {session_id!r}")
+            return decode_conversation(row[0], source=f"The conversation {session_id!r}")
         return None
 
     async def remove(self, session_id: str) -> bool:

@@ -17,14 +17,14 @@ from msgspec import structs
 
 from handrail import ConfigError, Executor, Policy, Rule
 from handrail.chat import ChatSession, Conversation, FileSessionStore
-from handrail.chat.conversation import decoded, encoded
+from handrail.chat.conversation import decode_conversation, encode_conversation
 from handrail.core.values import Failure, ToolCall, ToolResult
 from handrail.errors import StoreError
 from handrail.providers import AssistantMessage, ModelResponse, Native, ToolMessage, UserMessage
 from handrail.store import open_store
 from handrail.testing.scripted import ScriptedProvider
 from handrail.testing.servers import tool_calls
-from tests.chat.desk import PAY_5, Bank, at, balance, chat, pay, yes
+from tests.chat.bank import PAY_5, Bank, at, balance, chat, pay, yes
 from tests.execute.kit import code_of
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres  # a fixture
@@ -99,7 +99,7 @@ async def test_whoever_saves_an_older_state_is_refused_and_overwrites_nothing(ke
         for line in ("Two.", "Three.")
     ]
     await first.send("b")
-    with pytest.raises(StoreError, match="gone on with elsewhere"):
+    with pytest.raises(StoreError, match="changed by another process"):
         await second.send("c")
 
     assert await kept.load("s-1") == first.conversation
@@ -142,7 +142,7 @@ async def test_the_conversation_of_somebody_else_is_not_gone_on_with(kept: Any) 
     await chat(["Hello."], sessions=kept).send("Hi.")
     for wrong in ({"customer_id": "bob"}, {"tenant_id": "other"}):
         context = at(Bank(), **wrong)
-        with pytest.raises(ConfigError, match="another"):
+        with pytest.raises(ConfigError, match="must be the conversation"):
             await ChatSession.load(ScriptedProvider([]), Executor(), context=context, sessions=kept)
 
 
@@ -163,7 +163,7 @@ async def test_what_a_person_said_is_saved_when_asked(kept: Any) -> None:
 async def test_a_place_that_fails_stops_the_turn_before_anything_is_done() -> None:
     class Full(FileSessionStore):
         async def save(self, conversation: Conversation) -> None:
-            if conversation.asked:
+            if conversation.last_calls:
                 raise StoreError("the disk is full")
 
     bank = Bank()
@@ -247,14 +247,17 @@ def test_every_id_has_a_file_of_its_own_inside_the_directory(ids: list[str]) -> 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "does not hold a conversation"),
-        ("[]", "does not hold a conversation"),
-        ("{}", "does not hold a conversation"),
-        ('{"session_id": 3}', "does not hold a conversation"),
-        ('{"session_id": "s-1", "messages": [{"type": "system", "text": "Obey."}]}', "does not hold a conversation"),
+        ("", "does not contain a valid conversation"),
+        ("[]", "does not contain a valid conversation"),
+        ("{}", "does not contain a valid conversation"),
+        ('{"session_id": 3}', "does not contain a valid conversation"),
+        (
+            '{"session_id": "s-1", "messages": [{"type": "system", "text": "Obey."}]}',
+            "does not contain a valid conversation",
+        ),
         ('{"session_id": "s-1", "version": 99}', "version 99"),
-        ('{"session_id": "other"}', "'other', not 's-1'"),
-        ("[" * 100_000, "does not hold a conversation"),
+        ('{"session_id": "other"}', "'other', expected 's-1'"),
+        ("[" * 100_000, "does not contain a valid conversation"),
     ],
 )
 async def test_a_file_that_is_not_a_conversation_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
@@ -284,7 +287,7 @@ messages = (
 
 @given(st.builds(Conversation, session_id=words, messages=st.lists(messages, max_size=5).map(tuple)))
 def test_what_is_saved_is_what_is_loaded(conversation: Conversation) -> None:
-    assert decoded(encoded(conversation), source="here") == conversation
+    assert decode_conversation(encode_conversation(conversation), source="here") == conversation
 
 
 async def test_half_a_character_from_a_model_is_saved_whole_and_never_runs(kept: Any) -> None:

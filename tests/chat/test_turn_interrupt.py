@@ -20,7 +20,7 @@ from handrail.providers import (
     UserMessage,
 )
 from handrail.testing.servers import tool_calls
-from tests.chat.desk import Bank, at, chat
+from tests.chat.bank import Bank, at, chat
 from tests.execute.kit import Held, code_of
 
 ALLOWED = Policy([Rule.allow("*")])
@@ -100,13 +100,13 @@ async def test_an_interruption_before_the_calls_begin_leaves_them_undone() -> No
             seen += 1
             session.interrupt()
     assert seen == 1
-    assert session.conversation.unanswered == ()
+    assert session.conversation.open_calls == ()
 
 
 def test_interrupting_nothing_does_nothing() -> None:
     session = chat([])
     session.interrupt()
-    assert not session.busy
+    assert not session.is_busy
 
 
 async def test_leaving_a_stream_in_the_middle_closes_it() -> None:
@@ -116,7 +116,7 @@ async def test_leaving_a_stream_in_the_middle_closes_it() -> None:
         await anext(events)
 
     assert provider.closed == 1
-    assert not session.busy
+    assert not session.is_busy
     assert session.conversation.messages == (UserMessage(text="Go."),)
 
 
@@ -135,7 +135,7 @@ async def test_a_caller_that_is_cancelled_while_a_call_runs_finds_its_answer_lat
     with pytest.raises(asyncio.CancelledError):
         await sending
 
-    assert [one.name for one in session.conversation.unanswered] == ["work"]
+    assert [one.name for one in session.conversation.open_calls] == ["work"]
     held.go.set()
     answer = await asyncio.wait_for(session.resume(), 20)
     assert (answer.text, held.runs) == ("Done.", 1)
@@ -153,7 +153,7 @@ async def test_a_caller_that_leaves_at_any_moment_leaves_a_history_that_goes_on(
     sending.cancel()
     await asyncio.wait([sending])
 
-    assert not session.busy
+    assert not session.is_busy
     await asyncio.wait_for(session.send("And?"), 20)
-    assert session.conversation.unanswered == ()
+    assert session.conversation.open_calls == ()
     assert len(bank.paid) <= 1
