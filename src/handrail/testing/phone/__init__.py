@@ -7,9 +7,11 @@ from .record import Entry, ErrorRecord, HttpRecord, Line, ToolCallRecord
 from .report import Outcome, Report
 from .responses import ModelRequest
 from .rules import RULES, UNCONFIRMED_RULES, Rule
-from .script import FunctionCall, ModelEntry, Script, ScriptError, load_script
+from .script import FunctionCall, ModelEntry, Script, ScriptError
+from .script_file import load_script
 from .simulator import PhoneSimulator, WebhookRecord
 from .state import Frame
+from .timeline import format_timeline
 from .warp import WarpedLoop, run_warped
 from .webhooks import sign_webhook
 
@@ -36,6 +38,7 @@ __all__ = [
     "ToolCallRecord",
     "WarpedLoop",
     "WebhookRecord",
+    "format_timeline",
     "load_script",
     "run_warped",
     "sign_webhook",

@@ -19,7 +19,7 @@ from .script import (
     Sleep,
     Wait,
 )
-from .state import CallState, Trigger
+from .state import CallState
 from .turns import Turns
 from .voice import Voice
 
@@ -49,9 +49,7 @@ class Caller:
         self._until: _Until | None = None
         self._timer: Timer | None = None
         self._heard_before = 0
-        self._noticed: dict[Trigger, int] = {}
         self._is_resuming = False
-        state.on_trigger = self._notice
 
     def answer(self) -> None:
         """The call was accepted: play the timeline."""
@@ -89,9 +87,6 @@ class Caller:
             self._until, self._play = None, None
         finally:
             self._is_resuming = False
-
-    def _notice(self, trigger: Trigger) -> None:
-        self._noticed[trigger] = self._noticed.get(trigger, 0) + 1
 
     def _entries(self) -> _Play:
         for index, entry in enumerate(self._state.script.caller):
@@ -167,28 +162,34 @@ class Caller:
         yield _Until(lambda: self._quiet_for(0.0), self._state.clock.now + 300)
 
     def _until_overlap(self, entry: Barge) -> _Until:
-        state, seen = self._state, self._noticed.get(entry.on, 0)
+        state = self._state
 
         def ready() -> float | None:
-            is_heard = entry.on == "audio" and state.playing
-            return state.clock.now if is_heard or self._noticed.get(entry.on, 0) > seen else None
+            is_time = {
+                "audio": state.playing,
+                "args": state.writing_arguments,
+                "response": state.response_active,
+                "playout": state.playing and not state.response_active,
+            }[entry.on]
+            return state.clock.now if is_time else None
 
         return _Until(ready, state.clock.now + self._patience(entry.patience))
 
     def _until_event(self, entry: Wait) -> _Until:
-        deadline = self._state.clock.now + self._patience(entry.patience)
-        now = lambda: self._state.clock.now  # noqa: E731
-        match entry.wait:
-            case "silence":
-                return _Until(lambda: self._quiet_for(_BREATH), deadline)
-            case "results":
-                return _Until(lambda: self._quiet_for(0.0) if self._has_results() else None, deadline)
-            case "speech":
-                heard = self._voice.started
-                return _Until(lambda: now() if self._voice.started > heard else None, deadline)
-            case "response":
-                seen = self._noticed.get("response", 0)
-                return _Until(lambda: now() if self._noticed.get("response", 0) > seen else None, deadline)
+        state = self._state
+
+        def ready() -> float | None:
+            match entry.wait:
+                case "silence":
+                    return self._quiet_for(_BREATH)
+                case "results":
+                    return self._quiet_for(0.0) if self._has_results() else None
+                case "speech":
+                    return state.clock.now if state.playing else None
+                case "response":
+                    return state.clock.now if state.response_active else None
+
+        return _Until(ready, state.clock.now + self._patience(entry.patience))
 
     def _has_results(self) -> bool:
         """Whether every completed call was answered and its result spoken about."""

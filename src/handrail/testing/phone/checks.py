@@ -92,7 +92,7 @@ def check_event(event: object) -> dict[str, Any]:
     kind = event.get("type")
     if kind is None:
         raise _missing("type")
-    if kind not in CLIENT_EVENTS:
+    if kind not in CLIENT_EVENTS:  # S5: audio is not among them
         raise Refused(
             f"Invalid value: '{kind}'. Supported values are: {', '.join(map(repr, CLIENT_EVENTS))}.", param="type"
         )

@@ -234,14 +234,14 @@ class SimulatedCall:
         }
         after = previous or next(reversed(state.items), None)
         state.items[item["id"]] = item
+        if given["type"] == "function_call" and "call_id" in given:
+            state.call_items[given["call_id"]] = item["id"]
         state.emit("conversation.item.added", previous_item_id=after, item=item)
         state.emit("conversation.item.done", previous_item_id=after, item=item)
 
     def _take_output(self, call_id: str) -> None:
         record = self._state.record
-        if not any(
-            item.get("call_id") == call_id for item in self._state.items.values() if item["type"] == "function_call"
-        ):
+        if self._state.call_items.get(call_id) not in self._state.items:
             record.unknown_outputs.append(call_id)
             raise Refused(f"Tool call ID '{call_id}' not found in conversation.", param="item.call_id")  # R4
         call = record.calls.get(call_id)

@@ -153,7 +153,6 @@ class Responses:
             {"name": name, "limit": 10000, "remaining": 9000, "reset_seconds": 1.0} for name in ("requests", "tokens")
         ]
         state.emit("rate_limits.updated", rate_limits=limits)
-        state.on_trigger("response")
         yield state.timing.think if entry.delay is None else entry.delay
         if entry.status == "failed":
             error = {"type": "server_error", "code": entry.error, "message": "The model failed."}
@@ -198,18 +197,19 @@ class Responses:
             item = {"type": "function_call", "name": call.name, "call_id": call_id, "arguments": ""}
             outputs.append((self._open(run, item, call), _arguments_text(call)))
         breaks_off = outputs[-1][0] if run.entry.status == "incomplete" else None
-        size = max(len(text) for _, text in outputs)
-        for start in range(0, max(size, 1), state.timing.piece):
+        start, size = 0, state.timing.piece
+        while any(output.is_open for output, _ in outputs):
             for output, text in outputs:
                 if output is breaks_off:
                     text = text[: len(text) // 2]
-                if piece := text[start : start + state.timing.piece]:
+                if piece := text[start : start + size]:
                     output.text += piece
                     state.emit("response.function_call_arguments.delta", **self._call_place(run, output), delta=piece)
-            state.on_trigger("args")
+                elif output.is_open and start:
+                    self._close(run, output, complete=output is not breaks_off)
+            state.writing_arguments = run.in_conversation
+            start += size
             yield state.timing.delta
-        for output, _ in outputs:
-            self._close(run, output, complete=output is not breaks_off)
 
     def _open(self, run: Run, item: dict[str, Any], call: FunctionCall | None = None) -> _Output:
         state = self._state
@@ -220,6 +220,8 @@ class Responses:
         if run.in_conversation:
             output.previous = next(reversed(state.items), None)
             state.items[item["id"]] = item
+            if call is not None:
+                state.call_items[item["call_id"]] = item["id"]
             state.emit("conversation.item.added", previous_item_id=output.previous, item=dict(item))
         return output
 
@@ -261,15 +263,13 @@ class Responses:
         state = self._state
         run.steps = None
         if run is self.active:
-            self.active, state.response_active = None, False
+            self.active, state.response_active, state.writing_arguments = None, False, False
         elif run in self._beside:
             self._beside.remove(run)
             state.side_responses -= 1
         state.emit("response.done", response=self._snapshot(run, status, details))
         if run.playout is not None:
             self._voice.complete(run.playout)
-            if state.playing:
-                state.on_trigger("playout")
 
     def _snapshot(self, run: Run, status: str, details: Mapping[str, Any] | None) -> dict[str, Any]:
         state = self._state

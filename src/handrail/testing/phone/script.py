@@ -1,8 +1,7 @@
 """The script of a simulated call: what the model and the caller do, what goes wrong, what is expected."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias, cast
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 
@@ -378,46 +377,6 @@ class Script(_Part):
             return cls.model_validate(data)
         except ValidationError as error:
             raise ScriptError(_describe(error, source, lines or {})) from error
-
-
-def load_script(path: str | Path) -> Script:
-    """Read a script from a YAML or JSON file."""
-    file = Path(path)
-    yaml = _import_yaml()
-    try:
-        text = file.read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data: object = yaml.safe_load(text)
-    except OSError as error:
-        raise ScriptError(f"{file}: cannot be read: {error.strerror or error}.") from error
-    except UnicodeDecodeError as error:
-        raise ScriptError(f"{file}: is not UTF-8 text: {error}.") from error
-    except yaml.YAMLError as error:
-        raise ScriptError(f"{file}: is not YAML: {error}") from error
-    if not isinstance(data, dict):
-        raise ScriptError(
-            f"{file}: a script is a mapping with the keys {', '.join(Script.model_fields)}, got {type(data).__name__}."
-        )
-    return Script.parse(cast(object, data), source=str(file), lines=_lines_of(node))
-
-
-def _import_yaml() -> Any:
-    try:
-        import yaml  # noqa: PLC0415  # optional
-    except ImportError as error:
-        raise ImportError("Scripts in YAML need PyYAML: pip install 'handrail[yaml]'.") from error
-    return yaml
-
-
-def _lines_of(node: Any, path: tuple[str | int, ...] = ()) -> dict[tuple[str | int, ...], int]:
-    lines: dict[tuple[str | int, ...], int] = {path: node.start_mark.line + 1}
-    if node.id == "mapping":
-        for key, value in node.value:
-            lines |= _lines_of(value, (*path, str(key.value)))
-    elif node.id == "sequence":
-        for index, value in enumerate(node.value):
-            lines |= _lines_of(value, (*path, index))
-    return lines
 
 
 def _describe(error: ValidationError, source: str, lines: Mapping[tuple[str | int, ...], int]) -> str:

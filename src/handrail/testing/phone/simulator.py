@@ -122,7 +122,7 @@ class PhoneSimulator:
 
     def report(self, call_id: str) -> Report:
         """Report on a call as it is now."""
-        return self._lines[call_id].call.report()
+        return self._lines[call_id].report()
 
     def forget(self, call_id: str) -> None:
         """Drop what is kept about a call, which then answers as an unknown one does."""
@@ -178,6 +178,11 @@ class _LiveCall:
     def disconnect(self, sideband: int) -> None:
         self._senders.pop(sideband, None)
         self.call.disconnect(sideband)
+
+    def report(self) -> Report:
+        if not self.call.is_ended:
+            self._tick()
+        return self.call.report()
 
     def close(self) -> None:
         if self._handle is not None:

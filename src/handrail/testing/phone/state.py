@@ -1,6 +1,6 @@
 """The state of one simulated call that its parts share: time, session, conversation, sidebands, and the record."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Literal, TypeAlias, cast
@@ -11,7 +11,6 @@ from .record import Entry, ErrorRecord, Record, Source
 from .script import Script
 
 Phase: TypeAlias = Literal["ringing", "open", "ended"]
-Trigger: TypeAlias = Literal["response", "audio", "args", "playout"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +36,14 @@ class CallState:
         self.phase: Phase = "ringing"
         self.session: dict[str, Any] = {}
         self.items: dict[str, dict[str, Any]] = {}
+        self.call_items: dict[str, str] = {}
+        """The item of each call, by the id of the call."""
         self.caller_speaking = False
         self.response_active = False
+        self.writing_arguments = False
         self.side_responses = 0
         self.playing = False
         self.quiet_since: float | None = None
-        self.on_trigger: Callable[[Trigger], None] = lambda trigger: None
         self.frames: list[Frame] = []
         self.sidebands: set[int] = set()
         self._faults = FaultPlan(script.faults, script.seed)

@@ -20,6 +20,7 @@ class Turns:
         self._voice = voice
         self._responses = responses
         self._item_id = ""
+        self._started_at = 0.0
         self._idle: Timer | None = None
         self._spoken_before_idle = -1
 
@@ -27,7 +28,7 @@ class Turns:
         """The caller begins to speak; by default that cancels the active response and its audio (R6)."""
         state = self._state
         state.caller_speaking = True
-        self._item_id = state.new_id("item")
+        self._item_id, self._started_at = state.new_id("item"), state.clock.now
         state.note("caller", "speech.started", {})
         if (detection := self._detection()) is None:
             return
@@ -46,8 +47,8 @@ class Turns:
         """The caller's turn ends; by default that creates a response (R7)."""
         state = self._state
         state.caller_speaking = False
-        state.record.transcript.append(Line(at=state.clock.now, speaker="caller", text=text))
-        state.note("caller", "speech", {"text": text})
+        state.record.transcript.append(Line(at=self._started_at, speaker="caller", text=text))
+        state.note("caller", "speech", {"text": text, "started_at": self._started_at})
         if (detection := self._detection()) is None:
             return
         item_id = self._item_id

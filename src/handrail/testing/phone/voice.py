@@ -71,7 +71,6 @@ class Voice:
         playout.on_start()
         if playout.complete:
             self._schedule_stop(playout)
-        self._state.on_trigger("audio")
 
     def _schedule_stop(self, playout: Playout) -> None:
         """R8: the end of playing comes after the end of the response."""

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -26,7 +26,8 @@ class WarpedLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._offset = 0.0
         self._in_executor = 0
-        self._known_threads = threading.active_count()
+        self._threads_before = set(threading.enumerate())
+        self._executors: set[Any] = set()
         super().__init__(_WarpedSelector(self))
 
     def time(self) -> float:
@@ -35,6 +36,7 @@ class WarpedLoop(asyncio.SelectorEventLoop):
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
         self._in_executor += 1
         future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
+        self._executors.add(executor or cast(Any, self)._default_executor)
         future.add_done_callback(self._leave_executor)
         return future
 
@@ -48,12 +50,12 @@ class WarpedLoop(asyncio.SelectorEventLoop):
 
     @property
     def has_other_threads(self) -> bool:
-        return threading.active_count() > self._known_threads
+        """Whether threads work that this loop knows nothing about; those of executors are counted by their work."""
+        own = set[threading.Thread]().union(*(getattr(executor, "_threads", ()) for executor in self._executors))
+        return bool(set(threading.enumerate()) - self._threads_before - own)
 
     def _leave_executor(self, future: "asyncio.Future[Any]") -> None:
         self._in_executor -= 1
-        # The threads of an executor wait for work that this loop counts; they are no reason to go slowly.
-        self._known_threads = max(self._known_threads, threading.active_count())
 
 
 class _WarpedSelector(selectors.DefaultSelector):
