@@ -17,6 +17,7 @@
     │   ├── RefusalError            refusal                 the model, or a filter, would not
     │   ├── BadAnswerError          bad_answer              what came back is not what was asked for
     │   └── ProviderDownError       unavailable             no connection, a stream that was cut; may work later
+    ├── SourceError                 for the operator: tools from elsewhere cannot be read
     ├── ModelFileError              for the operator: a model's file cannot be had, or is not what it should be
     └── ConfigError                 for the developer: the program must be changed
         ├── ToolDefinitionError     this cannot be a tool   (also a TypeError)
@@ -229,6 +230,12 @@ class ProviderDownError(ProviderError):
 
     code = "unavailable"
     retryable = True
+
+
+class SourceError(HandrailError):
+    """A source of tools cannot be reached, or what it says about its tools cannot be read."""
+
+    code = "source_error"
 
 
 class ModelFileError(HandrailError):

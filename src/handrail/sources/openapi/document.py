@@ -10,7 +10,7 @@ from urllib.request import url2pathname
 
 import msgspec
 
-from handrail.errors import ConfigError, MissingExtraError, shorten
+from handrail.errors import MissingExtraError, SourceError, shorten
 
 MAX_BYTES: Final = 64 * 1024 * 1024
 """The size of one document."""
@@ -59,7 +59,7 @@ class Documents:
         """Take in a document that is referred to; one that cannot be read fails what refers to it, nothing else."""
         try:
             content, has_external = parse(data, address)
-        except (ConfigError, Unusable) as error:
+        except (SourceError, Unusable) as error:
             self._failures[address] = str(error)
             return
         self._contents[address] = content
@@ -143,7 +143,7 @@ def read_file(path: Path) -> Documents:
     while (other := documents.next_unread()) is not None:
         try:
             documents.add(other, _read(path_of(other)))
-        except ConfigError as error:
+        except SourceError as error:
             documents.add_failure(other, str(error))
     return documents
 
@@ -153,9 +153,9 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"The OpenAPI document {path} cannot be read: {error.strerror}.") from error
+        raise SourceError(f"The OpenAPI document {path} cannot be read: {error.strerror}.") from error
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"The OpenAPI document {path} is larger than {MAX_BYTES // 1024**2} MB.")
+        raise SourceError(f"The OpenAPI document {path} is larger than {MAX_BYTES // 1024**2} MB.")
     return data
 
 
@@ -172,8 +172,10 @@ def parse(data: bytes, where: str) -> tuple[Any, bool]:
             return content, _EXTERNAL.search(data) is not None
         except (msgspec.DecodeError, RecursionError) as error:
             if where.endswith(".json"):
-                raise ConfigError(f"{where} is not JSON: {shorten(str(error), 200)}.") from error
-    return as_json(_parse_yaml(data, where), where), True
+                raise SourceError(f"{where} is not JSON: {shorten(str(error), 200)}.") from error
+    # Aliases may repeat parts of it, but not without measure.
+    limit = min(_MAX_NODES, 100_000 + 10 * len(data))
+    return as_json(_parse_yaml(data, where), where, max_nodes=limit), True
 
 
 def _parse_yaml(data: bytes, where: str) -> Any:
@@ -184,9 +186,9 @@ def _parse_yaml(data: bytes, where: str) -> Any:
     try:
         return yaml.load(data, Loader=_yaml_loader())
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where} is neither JSON nor YAML: {shorten(str(error), 300)}.") from error
+        raise SourceError(f"{where} is neither JSON nor YAML: {shorten(str(error), 300)}.") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} cannot be read as YAML: {shorten(str(error), 200)}.") from error
+        raise SourceError(f"{where} cannot be read as YAML: {shorten(str(error), 200)}.") from error
 
 
 @cache
@@ -207,24 +209,24 @@ def _yaml_loader() -> Any:
     return loader
 
 
-def as_json(value: Any, where: str) -> Any:
+def as_json(value: Any, where: str, *, max_nodes: int = _MAX_NODES) -> Any:
     """A value as plain JSON values, with texts as keys; refused where it has too many parts, or goes in a circle."""
     count = 0
 
     def copy(node: Any, depth: int) -> Any:
         nonlocal count
         count += 1
-        if count > _MAX_NODES:
-            raise ConfigError(f"{where} has more than {_MAX_NODES:,} values.")
+        if count > max_nodes:
+            raise SourceError(f"{where} has more than {max_nodes:,} values.")
         if depth > _MAX_DEPTH:
-            raise ConfigError(f"{where} is nested more than {_MAX_DEPTH} levels deep.")
+            raise SourceError(f"{where} is nested more than {_MAX_DEPTH} levels deep.")
         if node is None or isinstance(node, str | bool | int | float):
             return node
         if isinstance(node, Mapping):
             return {_key(key): copy(one, depth + 1) for key, one in cast(Mapping[Any, Any], node).items()}
         if isinstance(node, list | tuple):
             return [copy(one, depth + 1) for one in cast(list[Any], node)]
-        raise ConfigError(f"{where} holds a {type(node).__name__}, which JSON does not have.")
+        raise SourceError(f"{where} holds a {type(node).__name__}, which JSON does not have.")
 
     return copy(value, 0)
 

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, structs
 
-from handrail.errors import ConfigError, shorten
+from handrail.errors import ConfigError, SourceError, shorten
 from handrail.sources.openapi.document import Documents, Unusable
 
 METHODS: Final = ("get", "head", "post", "put", "patch", "delete", "options", "trace")
@@ -37,7 +37,7 @@ def list_entries(documents: Documents, skipped: Callable[[str, str], object]) ->
     """The operations of a document, each with its name; what cannot even be listed goes to `skipped`."""
     paths: Any = documents.content.get("paths", {})
     if not isinstance(paths, dict):
-        raise ConfigError(f"The document's `paths` must be an object, got {shorten(repr(paths))}.")
+        raise SourceError(f"The document's `paths` must be an object, got {shorten(repr(paths))}.")
     found: list[Entry] = []
     for path, item in cast(dict[str, Any], paths).items():
         if path.startswith("x-"):
@@ -47,7 +47,7 @@ def list_entries(documents: Documents, skipped: Callable[[str, str], object]) ->
         except Unusable as reason:
             skipped(path, str(reason))
         if len(found) > MAX_OPERATIONS:
-            raise ConfigError(f"The document has more than {MAX_OPERATIONS:,} operations.")
+            raise SourceError(f"The document has more than {MAX_OPERATIONS:,} operations.")
     return _named(found)
 
 

@@ -7,7 +7,7 @@ from urllib.parse import urljoin, urlsplit
 
 from msgspec import Struct, structs
 
-from handrail.errors import ConfigError, shorten
+from handrail.errors import SourceError, shorten
 from handrail.sources.openapi import swagger
 from handrail.sources.openapi.document import Documents, Unusable, node_of
 from handrail.sources.openapi.entries import Entry
@@ -223,6 +223,7 @@ class OperationCompiler:
         if plain is not None and not fields and ("properties" in plain or kind != "json"):
             return (body if required else None), []  # An object that can only be empty.
         files = frozenset(name for name, one in fields.items() if kind == "multipart" and _is_file(one))
+        fields = {name: {**one, "contentEncoding": "base64"} if name in files else one for name, one in fields.items()}
         body = structs.replace(body, files=files)
         if not fields or (demanded and not required) or not fields.keys() >= set(demanded):
             found.every |= inner.every
@@ -385,10 +386,10 @@ def _filled(server: Node) -> str:
 
 def _version_of(content: Any) -> str:
     if not isinstance(content, dict):
-        raise ConfigError(f"An OpenAPI document is an object, got {type(content).__name__}.")
+        raise SourceError(f"An OpenAPI document is an object, got {type(content).__name__}.")
     version = str(cast(Node, content).get("openapi") or cast(Node, content).get("swagger") or "")
     if not version.startswith(("2.", "3.0", "3.1", "3.2")):
-        raise ConfigError(
+        raise SourceError(
             f"The document must say `openapi: 3.0`, `3.1` or `swagger: '2.0'`, got {shorten(version) or 'nothing'!r}."
         )
     return version

@@ -86,7 +86,7 @@ class SchemaCompiler:
             self._drop_read_only(node, base, made)
         _mend_bounds(made)
         if made.get("type") == "file":
-            made["type"] = "string"
+            made |= {"type": "string", "format": "binary"}
         if isinstance(node.get("discriminator"), dict):
             self._discriminate(node, base, made)
         return _with_null(made) if node.get("nullable") is True else made

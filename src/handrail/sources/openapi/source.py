@@ -11,7 +11,7 @@ from urllib.parse import urljoin, urlsplit
 from handrail.authorize.secrets import Reference
 from handrail.core.tool import Tool
 from handrail.define.build import build_tool
-from handrail.errors import ConfigError, ToolDefinitionError, shorten
+from handrail.errors import ConfigError, SourceError, ToolDefinitionError, shorten
 from handrail.sources.openapi.calls import OperationCall
 from handrail.sources.openapi.credentials import Credentials
 from handrail.sources.openapi.document import MAX_BYTES, Documents, Unusable, from_mapping, parse, read_file
@@ -139,10 +139,10 @@ class OpenApi:
                 while (other := documents.next_unread()) is not None:
                     try:
                         documents.add(other, (await self._read(client, other))[0])
-                    except ConfigError as error:
+                    except SourceError as error:
                         documents.add_failure(other, str(error))
         except TimeoutError as error:
-            raise ConfigError(f"The document at {url} was not there within {self._timeout:g} seconds.") from error
+            raise SourceError(f"The document at {url} was not there within {self._timeout:g} seconds.") from error
         finally:
             await client.aclose()
         return documents
@@ -155,19 +155,19 @@ class OpenApi:
             try:
                 response = await client.send(HttpRequest(method="GET", url=here, headers=accept), timeout=self._timeout)
             except (NotSent, BrokenOff) as error:
-                raise ConfigError(f"The document at {url} cannot be read: {error}.") from error
+                raise SourceError(f"The document at {url} cannot be read: {error}.") from error
             location = response.headers.get("location")
             if response.status in (301, 302, 303, 307, 308) and location:
                 here = urljoin(here, location)
                 if urlsplit(here).hostname != urlsplit(url).hostname:
-                    raise ConfigError(f"The document at {url} is redirected to another host, which is not followed.")
+                    raise SourceError(f"The document at {url} is redirected to another host, which is not followed.")
                 continue
             if response.status != 200:
-                raise ConfigError(f"The document at {url} cannot be read: the server answered {response.status}.")
+                raise SourceError(f"The document at {url} cannot be read: the server answered {response.status}.")
             if response.is_cut:
-                raise ConfigError(f"The document at {url} is larger than {MAX_BYTES // 1024**2} MB.")
+                raise SourceError(f"The document at {url} is larger than {MAX_BYTES // 1024**2} MB.")
             return response.content, here
-        raise ConfigError(f"The document at {url} is redirected too often.")
+        raise SourceError(f"The document at {url} is redirected too often.")
 
     # Building.
 

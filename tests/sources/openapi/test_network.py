@@ -1,0 +1,153 @@
+"""Which servers are asked, whatever a document or the DNS says."""
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from handrail import ConfigError, Executor, ToolCall, ToolContext, ToolResult
+from handrail.sources import OpenApi
+from handrail.sources.openapi.network import refused_address
+from tests.sources.api_server import serving
+
+
+def document(url: str, **more: Any) -> dict[str, Any]:
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Test", "version": "1"},
+        "servers": [{"url": url}],
+        "paths": {"/x": {"get": {"operationId": "op"}}},
+        **more,
+    }
+
+
+async def ask(api: OpenApi) -> ToolResult:
+    async with Executor(api.tools()) as executor:
+        return await executor.run(ToolCall(id="c-1", name="op", arguments_json="{}"), ToolContext(session_id="s-1"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("169.254.169.254", "fd00:ec2::254", "168.63.129.16", "100.100.100.200", "::ffff:169.254.169.254"),
+        *("64:ff9b::a9fe:a9fe", "fe80::1", "0.0.0.0", "224.0.0.1", "::"),
+    ],
+)
+def test_metadata_and_odd_addresses_are_never_asked(address: str) -> None:
+    assert refused_address(address, allow_private=True)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "::1", "fd12::1", "::ffff:10.0.0.1"),
+        *("2002:0a00:0001::1", "64:ff9b::7f00:1"),
+    ],
+)
+def test_private_addresses_are_asked_only_if_that_is_allowed(address: str) -> None:
+    assert "allow_private=True" in (refused_address(address, allow_private=False) or "")
+    assert refused_address(address, allow_private=True) is None
+
+
+def test_public_addresses_are_asked() -> None:
+    assert refused_address("93.184.216.34", allow_private=False) is None
+    assert refused_address("2606:2800:220:1:248:1893:25c8:1946", allow_private=False) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "allow_private"),
+    [
+        ("http://169.254.169.254/latest", True),
+        ("http://[fd00:ec2::254]/", True),
+        ("http://127.0.0.1:80", False),
+        ("https://[::ffff:10.0.0.1]/", False),
+        ("http://localhost/", False),
+        ("https://user:pw@api.example", True),
+        ("https://xn--bücher.example", True),
+    ],
+)
+def test_an_operation_of_such_a_server_is_no_tool(url: str, allow_private: bool) -> None:
+    api = OpenApi(document(url), allow_private=allow_private)
+
+    assert api.tools() == ()
+    assert [one.name for one in api.skipped] == ["op"]
+
+
+async def test_a_name_that_leads_into_a_private_network_is_refused_when_it_is_connected_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serving(lambda request: {"ok": 1}) as server:
+        port = int(server.url.rpartition(":")[2])
+        resolve(monkeypatch, [["127.0.0.1"]])
+        refused = await ask(OpenApi(document(f"http://api.example:{port}")))
+
+    assert refused.error is not None
+    assert refused.error.code == "unavailable"
+    assert server.requests == []
+
+
+async def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that answers twice, first with a good address and then with a bad one, gains nothing."""
+    with serving(lambda request: {"host": request.headers["host"]}) as server:
+        port = int(server.url.rpartition(":")[2])
+        asked = resolve(monkeypatch, [["127.0.0.1"], ["169.254.169.254"]])
+        result = await ask(OpenApi(document(f"http://api.example:{port}"), allow_private=True))
+
+    assert result.output == {"host": f"api.example:{port}"}
+    assert asked == ["api.example"]
+
+
+async def test_one_bad_address_among_good_ones_refuses_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(lambda request: {"ok": 1}) as server:
+        port = int(server.url.rpartition(":")[2])
+        resolve(monkeypatch, [["127.0.0.1", "169.254.169.254"]])
+        result = await ask(OpenApi(document(f"http://api.example:{port}"), allow_private=True))
+
+    assert not result.ok
+    assert server.requests == []
+
+
+def resolve(monkeypatch: pytest.MonkeyPatch, answers: list[list[str]]) -> list[str]:
+    """Have the name server answer so, one answer for each question; what was asked."""
+    asked: list[str] = []
+    real = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        if not str(host).endswith(".example"):
+            return real(host, port, *args, **options)
+        asked.append(str(host))
+        found = answers[min(len(asked), len(answers)) - 1]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return asked
+
+
+def test_credentials_are_references_that_have_a_place_and_a_safe_way() -> None:
+    schemes = {"components": {"securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}}}}
+    with pytest.raises(ConfigError, match="bearer must be a reference") as error:
+        OpenApi(document("https://api.example"), bearer="sk-literal-secret")
+    assert "sk-literal" not in str(error.value)
+    with pytest.raises(ConfigError, match="declares no API key"):
+        OpenApi(document("https://api.example"), api_key="env:KEY").tools()
+    with pytest.raises(ConfigError, match="the API keys of the document are: key"):
+        OpenApi(document("https://api.example", **schemes), api_key={"kay": "env:KEY"}).tools()
+
+    api = OpenApi(document("http://api.example"), bearer="env:TOKEN")
+    assert api.tools() == ()
+    assert "without encryption" in api.skipped[0].reason
+    assert OpenApi(document("http://api.example")).tools()
+    assert (
+        json.dumps(OpenApi(document("https://api.example"), bearer="env:TOKEN").tools()[0].input_schema).count("TOKEN")
+        == 0
+    )
+
+
+def test_options_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match="base_url must be an http or https URL"):
+        OpenApi(document("https://api.example"), base_url="file:///etc/passwd")
+    with pytest.raises(ConfigError, match="timeout must be more than 0"):
+        OpenApi(document("https://api.example"), timeout=0)
+    with pytest.raises(ConfigError, match="takes a path, a URL or a mapping"):
+        OpenApi(7)  # type: ignore[arg-type]
