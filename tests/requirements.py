@@ -217,20 +217,20 @@ PHONE_DEFECTS = (
 GUIDED = (
     # independence of providers
     R("GC-01", "guided", "The same tools go out to every provider without a change to any of them."),
-    R("GC-02", "guided", "Another provider, or none but a scripted judge, changes neither the tools nor the guidelines of an agent.", open="guided"),
+    R("GC-02", "guided", "Another provider, or none but a scripted judge, changes neither the tools nor the guidelines of an agent."),
     # guidelines and their tools
-    R("GC-03", "guided", "`agent.create_guideline(condition, action)` gives a guideline with an id.", open="guided"),
+    R("GC-03", "guided", "`agent.create_guideline(condition, action)` gives a guideline with an id."),
     R("GC-04", "guided", "`agent.create_tool(name, description, parameters)` gives a tool; its `id` is its name.", open="guided"),
     R("GC-05", "guided", "`agent.associate_tool_with_guideline(tool_id, guideline_id)` ties the two, and an unknown id is an error that names it.", open="guided"),
     R("GC-06", "guided", "A tool has an `id`, which is its name."),
-    R("GC-07", "guided", "Only the tools of guidelines that match the conversation are candidates.", open="guided"),
+    R("GC-07", "guided", "Only the tools of guidelines that match the conversation are candidates."),
     R("GC-08", "guided", "What the judge reads holds the candidates' definitions and no other tool's.", open="guided"),
     R("GC-09", "guided", "A candidate is one tool with every guideline that asked for it and the reason; a tool that two guidelines want is judged once.", open="guided"),
     R("GC-10", "guided", "A `ToolCall` can carry the ids of the guidelines that led to it."),
     R("GC-11", "guided", "The same conversation and the same verdicts give the same calls.", open="guided"),
     # inference
-    R("GC-12", "guided", "NEEDS_TO_RUN: what the tool gives is needed and absent, and its arguments can be inferred; it becomes a call.", open="guided"),
-    R("GC-13", "guided", "The arguments of a call are inferred from the conversation and the context.", open="guided"),
+    R("GC-12", "guided", "NEEDS_TO_RUN: what the tool gives is needed and absent, and its arguments can be inferred; it becomes a call."),
+    R("GC-13", "guided", "The arguments of a call are inferred from the conversation and the context."),
     R("GC-14", "guided", "DATA_ALREADY_IN_CONTEXT: what the tool would give is known from an earlier call or from the conversation; it is not called.", open="guided"),
     R("GC-15", "guided", "CANNOT_RUN: a required argument cannot be determined; the tool is not called.", open="guided"),
     R("GC-16", "guided", "Every CANNOT_RUN gives an insight, and a plan has the calls and the insights together.", open="guided"),
@@ -256,7 +256,7 @@ GUIDED = (
     R("GC-33", "guided", "The insights of a turn have the missing values, by tool and parameter.", open="guided"),
     R("GC-34", "guided", "The insights of a turn have the invalid values, by tool and parameter, with what would be valid.", open="guided"),
     R("GC-35", "guided", "The reply gets the insights and asks for what is missing: a transfer without a recipient is answered with the question who it is for.", open="guided"),
-    R("GC-36", "guided", "The reply is written from the results of the turn's calls.", open="guided"),
+    R("GC-36", "guided", "The reply is written from the results of the turn's calls."),
     # consequential tools
     R("GC-37", "guided", "A tool is marked when it is made, by `read_only`; `tool.consequential` is the opposite of it."),
     R("GC-38", "guided", "`create_tool(consequential=True)` and `consequential=False` mark a tool the same way.", open="guided"),
@@ -272,9 +272,9 @@ GUIDED = (
     R("GC-47", "guided", "The number of iterations of a turn has a limit, and reaching it still gives a reply.", open="guided"),
     R("GC-48", "guided", "A call that equals one already made in this turn is not made again.", open="guided"),
     # accountability
-    R("GC-49", "guided", "The record of a turn leads from iteration to guideline, candidate, verdict with reason, call, decision and result.", open="guided"),
-    R("GC-50", "guided", "The number of model calls of a turn is counted and told (`TurnPlanned`).", open="guided"),
-    R("GC-51", "guided", "A person can follow a tool's run or failure from the conversation: which guideline, which verdict, which error.", open="guided"),
+    R("GC-49", "guided", "The record of a turn leads from iteration to guideline, candidate, verdict with reason, call, decision and result."),
+    R("GC-50", "guided", "The number of model calls of a turn is counted and told (`TurnPlanned`)."),
+    R("GC-51", "guided", "A person can follow a tool's run or failure from the conversation: which guideline, which verdict, which error."),
 )
 
 GUIDED_DEFECTS = (

@@ -25,16 +25,20 @@ if TYPE_CHECKING:
     from handrail.define.build import as_tool, build_tool
     from handrail.define.model import LLMFunctionTool
     from handrail.execute.executor import Executor
+    from handrail.guide.agent import Agent
+    from handrail.guide.values import Guideline
     from handrail.registry.pool import assemble_tool_pool
     from handrail.registry.registry import ToolRegistry
 
 __all__ = [
+    "Agent",
     "ChatSession",
     "ConfigError",
     "Control",
     "Decision",
     "Executor",
     "Failure",
+    "Guideline",
     "HandrailError",
     "InvalidArgumentsError",
     "LLMFunctionTool",
@@ -61,8 +65,10 @@ __all__ = [
 
 # Loaded on first use, so that `from handrail import tool` stays about as cheap as `import pydantic`.
 _ON_FIRST_USE = {
+    "Agent": "handrail.guide.agent",
     "ChatSession": "handrail.chat.session",
     "Executor": "handrail.execute.executor",
+    "Guideline": "handrail.guide.values",
     "LLMFunctionTool": "handrail.define.model",
     "Policy": "handrail.authorize.policy",
     "Rule": "handrail.authorize.policy",

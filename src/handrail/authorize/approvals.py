@@ -65,6 +65,10 @@ class Approvals(Protocol):
         """Give an approval back that was used up for a call that then did not run."""
         ...
 
+    async def withdraw(self, token: str) -> None:
+        """Close a question that nobody needs an answer to any more: it is not open, and an equal call asks anew."""
+        ...
+
     async def approve(
         self,
         token: str,
@@ -154,6 +158,11 @@ class MemoryApprovals:
         known = self._approvals.get(token)
         if known is not None and known.state == "used":
             self._approvals[token] = structs.replace(known, state="approved")
+
+    async def withdraw(self, token: str) -> None:
+        known = self._approvals.get(token)
+        if known is not None:
+            self._approvals[token] = structs.replace(known, state="used")
 
     async def approve(
         self,

@@ -1,6 +1,6 @@
 """Conversations between a person and a model that has tools."""
 
-from handrail.chat.conversation import Conversation
+from handrail.chat.conversation import Conversation, PendingCall
 from handrail.chat.session import ChatSession
 from handrail.chat.session_store import FileSessionStore, SessionStore
 from handrail.chat.turn import (
@@ -19,6 +19,7 @@ __all__ = [
     "ChatSession",
     "Conversation",
     "FileSessionStore",
+    "PendingCall",
     "PlainStrategy",
     "SessionStore",
     "StopReason",

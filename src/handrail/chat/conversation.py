@@ -6,12 +6,23 @@ from typing import Final
 import msgspec
 from msgspec import Struct, structs
 
+from handrail.authorize.approvals import Approval
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import StoreError
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage
 from handrail.providers.provider import Usage
 
 VERSION: Final = 1
+
+
+class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that a guided turn prepared and that awaits an approval. It is not in the history."""
+
+    call: ToolCall
+    approval: Approval
+    """The open approval."""
+    read_back_at: int = 0
+    """The number of messages once a reply had read the call back to the customer; 0 before that."""
 
 
 class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -25,6 +36,8 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     messages: tuple[Message, ...] = ()
     partial_results: tuple[ToolResult, ...] = ()
     """Results of some of the `last_calls`, while others are still open: awaiting an approval, or cut off by a crash."""
+    pending: tuple[PendingCall, ...] = ()
+    """Calls that await an approval and are not among the messages; only guided turns leave some."""
     handed_off: bool = False
     """Whether a person has taken over. The model is not asked while they have."""
     usage: Usage = Usage()
@@ -59,10 +72,38 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
             return structs.replace(self, partial_results=in_order)
         return structs.replace(self, partial_results=(), messages=(*self.messages, ToolMessage(results=in_order)))
 
+    def with_calls(self, calls: Iterable[ToolCall]) -> "Conversation":
+        """Return a copy with calls that are about to run, with the agent's last text or as a message of their own."""
+        calls = tuple(calls)
+        ids = {call.id for call in calls}
+        messages = self.messages
+        if messages and isinstance(last := messages[-1], AssistantMessage) and not last.calls:
+            messages = (*messages[:-1], structs.replace(last, calls=calls, native=None))
+        else:
+            messages = (*messages, AssistantMessage(calls=calls))
+        pending = tuple(one for one in self.pending if one.call.id not in ids)
+        return structs.replace(self, messages=messages, pending=pending)
+
+    def with_pending(self, results: Iterable[ToolResult], pending: Iterable[PendingCall]) -> "Conversation":
+        """Return a copy with results of open calls, in which those that await an approval have left the history."""
+        awaiting = {one.call.id: one for one in pending}
+        messages, calls = self.messages, self.last_calls
+        if awaiting and isinstance(last := messages[-1], AssistantMessage):
+            calls = tuple(call for call in calls if call.id not in awaiting)
+            last = structs.replace(last, calls=calls, native=None)
+            messages = (*messages[:-1], last) if calls or last.text else messages[:-1]
+        after = structs.replace(self, messages=messages, pending=(*self.pending, *awaiting.values()))
+        return after.with_results(results) if calls else structs.replace(after, partial_results=())
+
+    def with_pending_as_calls(self) -> "Conversation":
+        """Return a copy in which pending calls are open calls, as the plain strategy knows them."""
+        return self.with_calls(one.call for one in self.pending) if self.pending else self
+
     @property
     def call_ids(self) -> set[str]:
-        """The ids of all calls in the history."""
-        return {call.id for one in self.messages if isinstance(one, AssistantMessage) for call in one.calls}
+        """The ids of all calls in the history, and of those that are pending."""
+        made = {call.id for one in self.messages if isinstance(one, AssistantMessage) for call in one.calls}
+        return made | {one.call.id for one in self.pending}
 
 
 def encode_conversation(conversation: Conversation) -> bytes:

@@ -76,6 +76,12 @@ class ChatSession:
         at_turn = structs.replace(context, turn=session.conversation.turn)
         for call in session.conversation.open_calls:  # An approval store in memory has lost them.
             await executor.request_approval(call, at_turn)
+        if pending := session.conversation.pending:
+            tokens = [await executor.request_approval(one.call, at_turn) for one in pending]
+            known = {one.token: one for one in await session.approvals()}
+            asked = zip(pending, tokens, strict=True)
+            renewed = tuple(structs.replace(one, approval=known.get(token or "", one.approval)) for one, token in asked)
+            session._conversation = structs.replace(session.conversation, pending=renewed)
         return session
 
     @property
@@ -110,6 +116,7 @@ class ChatSession:
         """Send a message and yield the events of the turn: text, calls, progress, approvals, a `TurnResult` last."""
         state = self._start_turn()
         try:
+            await self._adopt_pending(state)
             if state.conversation.open_calls:
                 # Calls that were approved meanwhile run now; the others are answered with `approval_required`.
                 async with aclosing(state.run_open_calls()) as events:
@@ -127,7 +134,9 @@ class ChatSession:
         """Resume a turn as `resume()` does, and yield its events."""
         state = self._start_turn()
         try:
-            if not state.conversation.open_calls and _is_waiting_for_person(state.conversation):
+            await self._adopt_pending(state)
+            conversation = state.conversation
+            if not (conversation.open_calls or conversation.pending) and _is_waiting_for_person(conversation):
                 raise ConfigError("there is nothing to resume: no call is open and the reply is complete. Use send().")
             async with aclosing(self._run_strategy(state)) as events:
                 async for event in events:
@@ -144,6 +153,11 @@ class ChatSession:
                     yield event
         await state.drop_transient_results()
         yield state.build_result()
+
+    async def _adopt_pending(self, state: TurnState) -> None:
+        """Turn calls that a guided turn left pending into open calls, unless the strategy knows about them."""
+        if state.conversation.pending and not getattr(self._strategy, "keeps_pending", False):
+            await state.update(state.conversation.with_pending_as_calls())
 
     def _start_turn(self) -> TurnState:
         if self._state is not None:

@@ -4,14 +4,14 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approval
-from handrail.chat.conversation import Conversation, is_storable
+from handrail.chat.conversation import Conversation, PendingCall, is_storable
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, Progress
 from handrail.core.text import encodable
@@ -31,6 +31,8 @@ from handrail.providers.provider import (
     ToolChoice,
     Usage,
 )
+
+T = TypeVar("T")
 
 StopReason = Literal[
     "completed",
@@ -72,7 +74,11 @@ class TurnStrategy(Protocol):
     """Decides what happens in a turn: when the model is asked, and which calls run."""
 
     def run(self, state: "TurnState") -> AsyncGenerator[ChatEvent]:
-        """Run one turn on `state`, until it is the person's turn again, and yield what happens."""
+        """Run one turn on `state`, until it is the person's turn again, and yield what happens.
+
+        A strategy with `keeps_pending = True` decides itself what becomes of `conversation.pending`; for any other
+        strategy they are turned into open calls before it runs.
+        """
         ...
 
 
@@ -95,7 +101,7 @@ class PlainStrategy:
                 return
 
 
-_DROPPED_OUTPUT: Final = "(This result was removed after the reply that used it.)"
+DROPPED_OUTPUT: Final = "(This result was removed after the reply that used it.)"
 
 
 class _EndOfQueue:
@@ -126,6 +132,8 @@ class TurnState:
         """Set once the turn must not begin anything new."""
         self.response: ModelResponse | None = None
         """The model's last response in this turn."""
+        self.make_result: Callable[[TurnResult], TurnResult] = lambda result: result
+        """Turns the result into one of the strategy's own class."""
         self._text = ""
         self._results: list[ToolResult] = []
         self._approvals: list[Approval] = []
@@ -135,7 +143,7 @@ class TurnState:
         self._deadline = time.monotonic() + budget.timeout
         self._save = save
         self._interrupted = False
-        self._model_task: asyncio.Task[Any] | None = None
+        self._model_tasks: set[asyncio.Future[Any]] = set()
         self._running_response_id = ""
 
     async def update(self, conversation: Conversation) -> None:
@@ -198,6 +206,57 @@ class TurnState:
         is_empty = not (message.text or message.calls or message.native)
         await self.update(after if is_empty else after.with_messages(message))
 
+    async def wait(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Run a coroutine that counts as a step and can be interrupted, such as a question to a model; return None if
+        it was."""
+        self._steps += 1
+        task = asyncio.ensure_future(work)
+        self._model_tasks.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._interrupted and task.cancelled() and not _is_cancelling():
+                self.stop_reason = "interrupted"
+                return None
+            task.cancel()
+            raise
+        finally:
+            self._model_tasks.discard(task)
+
+    def add_usage(self, usage: Usage) -> None:
+        """Count the tokens of a question that was asked through `wait`."""
+        self._usage += usage
+        self.conversation = structs.replace(self.conversation, usage=self.conversation.usage + usage)
+
+    async def reply_with(self, text: str) -> None:
+        """Add a message of the agent to the history, and to the result of the turn."""
+        self._text = encodable(text)
+        await self.update(self.conversation.with_messages(AssistantMessage(text=self._text)))
+
+    @property
+    def results(self) -> tuple[ToolResult, ...]:
+        """The results of this turn's calls so far; those that await an approval have none."""
+        return tuple(one for one in self._results if not _is_awaiting_approval(one))
+
+    async def run_calls(self, calls: Iterable[ToolCall]) -> AsyncGenerator[ChatEvent]:
+        """Run calls that the strategy decided on, after they are saved in the history; yield their events.
+
+        A call that needs an approval leaves the history for `conversation.pending`, and the turn continues.
+        """
+        if calls := tuple(calls):
+            await self.update(self.conversation.with_calls(calls))
+        async with aclosing(self.run_open_calls(keep_pending=True)) as events:
+            async for event in events:
+                yield event
+
+    async def end_with_pending(self) -> None:
+        """If calls are pending, end the turn with `approval_required` and their open approvals."""
+        tokens = {one.approval.token for one in self.conversation.pending}
+        if tokens:
+            every = await self.executor.approvals.pending(session_id=self.context.session_id)
+            self._approvals = [one for one in every if one.token in tokens]
+            self.stop_reason = self.stop_reason or "approval_required"
+
     async def _read_stream(self, request: ModelRequest, queue: asyncio.Queue[Any]) -> None:
         async for event in self.provider.stream(request):
             queue.put_nowait(event)
@@ -229,10 +288,11 @@ class TurnState:
         text = encodable(response.text)
         return structs.replace(response, calls=tuple(calls), id=response_id, native=native, text=text)
 
-    async def run_open_calls(self) -> AsyncGenerator[ChatEvent]:
+    async def run_open_calls(self, *, keep_pending: bool = False) -> AsyncGenerator[ChatEvent]:
         """Run the calls that have no result yet, within the budget, and yield their events.
 
-        A call that needs an approval stays open, and the turn ends with `approval_required`.
+        A call that needs an approval stays open, and the turn ends with `approval_required`; with `keep_pending` it
+        leaves the history for `conversation.pending`.
         """
         calls = self.conversation.open_calls
         is_late = time.monotonic() >= self._deadline or self._interrupted
@@ -252,19 +312,30 @@ class TurnState:
             self._running_response_id = ""
         self._results += results
         self._transient_ids |= {one.call_id for one in results if one.control and one.control.lifespan == "response"}
-        tokens = {one.metadata["approval"] for one in results if _is_awaiting_approval(one)}
-        await self._record_results([one for one in results if not _is_awaiting_approval(one)])
+        tokens = {one.metadata["approval"]: one.call_id for one in results if _is_awaiting_approval(one)}
+        final = [one for one in results if not _is_awaiting_approval(one)]
+        every = await self.executor.approvals.pending(session_id=self.context.session_id) if tokens else []
+        approvals = [one for one in every if one.token in tokens]
+        if keep_pending:
+            by_id = {call.id: call for call in calls}
+            awaiting = [PendingCall(call=by_id[tokens[one.token]], approval=one) for one in approvals]
+            left = {one.call.id for one in awaiting}
+            # An approval that was decided in this very moment is no longer open: its call has the result that it got.
+            final = [one for one in results if one.call_id not in left]
+            await self._record_results(final, awaiting)
+        else:
+            await self._record_results(final)
         if tokens:
-            pending = await self.executor.approvals.pending(session_id=self.context.session_id)
-            self._approvals = [one for one in pending if one.token in tokens]
-            self.stop_reason = "approval_required"
-            for approval in self._approvals:
+            if not keep_pending:
+                self._approvals = approvals
+                self.stop_reason = "approval_required"
+            for approval in approvals:
                 yield approval
         elif limit < len(calls) and not is_late:
             self.stop_reason = "max_calls"
 
-    async def _record_results(self, results: Sequence[ToolResult]) -> None:
-        after = self.conversation.with_results(shown(one) for one in results)
+    async def _record_results(self, results: Sequence[ToolResult], pending: Sequence[PendingCall] = ()) -> None:
+        after = self.conversation.with_pending((shown(one) for one in results), pending)
         if any(one.control is not None and one.control.mode == "manual" for one in results):
             after = structs.replace(after, handed_off=True)
             self.stop_reason = "handed_off"
@@ -288,13 +359,13 @@ class TurnState:
     def _drop_output(self, result: ToolResult) -> ToolResult:
         if result.call_id not in self._transient_ids or result.error is not None:
             return result
-        return structs.replace(result, output=_DROPPED_OUTPUT)
+        return structs.replace(result, output=DROPPED_OUTPUT)
 
     def interrupt(self) -> None:
         """Stop the model's response, and cancel running calls as their tools' `on_interrupt` says."""
         self._interrupted = True
-        if self._model_task is not None:
-            self._model_task.cancel()
+        for task in self._model_tasks:
+            task.cancel()
         if self._running_response_id:
             self.executor.cancel_tools_for_response(self._running_response_id, session_id=self.context.session_id)
 
@@ -304,7 +375,8 @@ class TurnState:
         """Run a coroutine as a task; yield what it puts into the queue, then its result. Closing this cancels it."""
         task = asyncio.ensure_future(work)
         task.add_done_callback(lambda _: queue.put_nowait(_EndOfQueue))
-        self._model_task = task if interruptible else None
+        if interruptible:
+            self._model_tasks.add(task)
         try:
             while (item := await queue.get()) is not _EndOfQueue:
                 yield item
@@ -313,7 +385,7 @@ class TurnState:
             if not (self._interrupted and task.cancelled()) and (result := await task) is not None:
                 yield result
         finally:
-            self._model_task = None
+            self._model_tasks.discard(task)
             if not task.done():
                 task.cancel()
                 await asyncio.wait([task])
@@ -323,7 +395,7 @@ class TurnState:
     def build_result(self) -> TurnResult:
         """Build the result of the turn."""
         is_waiting = self.stop_reason == "approval_required"
-        return TurnResult(
+        result = TurnResult(
             text=self._text,
             stop_reason=self.stop_reason or "completed",
             finish_reason=self.response.finish_reason if self.response is not None else "stop",
@@ -331,6 +403,13 @@ class TurnState:
             approvals=tuple(self._approvals),
             usage=self._usage,
         )
+        return self.make_result(result)
+
+
+def _is_cancelling() -> bool:
+    """Whether the task that runs this turn was cancelled, rather than what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _is_awaiting_approval(result: ToolResult) -> bool:

@@ -135,3 +135,8 @@ class TurnPlanned(Event, frozen=True, kw_only=True):
     turn: int
     guideline_ids: tuple[str, ...] = ()
     call_ids: tuple[str, ...] = ()
+    model_calls: int = 0
+    """Questions to a model in this turn."""
+    iterations: int = 0
+    trace: tuple[str, ...] = ()
+    """What was decided, line by line: ids, names and codes, and nobody's words."""

@@ -103,6 +103,8 @@ class Tool(Generic[P, R]):
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     aclose: Callable[[], Awaitable[object]] | None = None
     """Awaited when an executor that has the tool is closed; once for all tools that share it."""
+    parameter_metadata: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]], repr=False)
+    """What else stands in the `Annotated[…]` of each parameter, by its name in the schema."""
     unbound: bool = False
     """A method of a class, not yet taken from an instance."""
     wire: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)

@@ -83,6 +83,7 @@ def from_function(function: Callable[..., Any], options: Mapping[str, Any] | Non
         dump=arguments.dump,
         is_async=inspect.iscoroutinefunction(function),
         takes_context=signature.context_parameter is not None,
+        parameter_metadata={name: found for name, found in signature.metadata.items() if found},
         unbound=signature.self_parameter is not None,
         **options,
     )

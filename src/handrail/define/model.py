@@ -282,4 +282,7 @@ def from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
         concurrency_safe=model.model_tool_concurrency_safe,
         timeout=model.model_tool_timeout,
         strict=model.model_tool_strict,
+        parameter_metadata={
+            one.alias or name: tuple(one.metadata) for name, one in model.model_fields.items() if one.metadata
+        },
     )

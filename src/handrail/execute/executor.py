@@ -16,6 +16,7 @@ from handrail.authorize.limits import CircuitBreaker, RateLimit
 from handrail.authorize.policy import Policy
 from handrail.authorize.secrets import Reference, Secrets
 from handrail.core.context import ToolContext
+from handrail.core.events import Event
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.tool import Tool
@@ -263,6 +264,10 @@ class Executor:
     def subscribe(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:
         """Have one more listener, to one session, inside a `with` block."""
         return self._tell.subscribe(session_id, listener)
+
+    def emit(self, event: Event) -> None:
+        """Hand an event to all listeners, and to those of its session."""
+        self._tell(event)
 
     # Cancelling.
 

@@ -34,6 +34,8 @@ class Signature:
     self_parameter: str | None
     """The first parameter of a method."""
     output_schema: dict[str, Any] | None
+    metadata: dict[str, tuple[Any, ...]]
+    """What stands in the `Annotated[…]` of each parameter, by its name in the schema."""
 
 
 def plain_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,6 +57,7 @@ def read(function: Callable[..., Any], *, name: str) -> Signature:
     documented = describe(plain.__doc__)
     context_parameter: str | None = None
     fields: dict[str, Any] = {}
+    metadata: list[tuple[Any, ...]] = []
     for parameter in parameters.values():
         _refuse_unusable(parameter, written, name=name)
         hint = _resolved(parameter, names, name=name)
@@ -64,6 +67,7 @@ def read(function: Callable[..., Any], *, name: str) -> Signature:
             context_parameter = parameter.name
             continue
         fields[parameter.name] = _field(hint, parameter.default)
+        metadata.append(get_args(hint)[1:] if get_origin(hint) is Annotated else ())
     arguments = _arguments(fields, name=name)
     _describe_arguments(arguments.input_schema, fields, documented.parameters)
     return Signature(
@@ -72,6 +76,8 @@ def read(function: Callable[..., Any], *, name: str) -> Signature:
         context_parameter=context_parameter,
         self_parameter=self_parameter,
         output_schema=_output_schema(returned, names),
+        # An argument may have an alias; the order is the same.
+        metadata=dict(zip(arguments.input_schema["properties"], metadata, strict=True)),
     )
 
 

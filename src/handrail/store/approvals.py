@@ -73,6 +73,10 @@ class SqlApprovals:
         except IntegrityError:
             log.warning("an approval was not given back: the same question is open again")
 
+    async def withdraw(self, token: str) -> None:
+        """Close a question that nobody needs an answer to any more."""
+        await self._database.write(_WITHDRAW, {"of_token": token})
+
     async def approve(
         self,
         token: str,
@@ -133,6 +137,7 @@ USE_UP = (
 _RESTORE = (
     update(table).where(_BY_TOKEN, table.c.state == literal_column("'used'")).values(state=literal_column("'approved'"))
 )
+_WITHDRAW = update(table).where(_BY_TOKEN).values(state=literal_column("'used'"))
 _DECIDE = (
     update(table)
     .where(_BY_TOKEN, table.c.state == literal_column("'pending'"), _IN_TIME)

@@ -1,0 +1,57 @@
+"""Guided calling: guidelines decide which tools are considered, and every call says why."""
+
+from handrail.guide.agent import Agent
+from handrail.guide.definition import GuideSettings
+from handrail.guide.judges import ProviderJudge, ScriptedJudge
+from handrail.guide.judges.provider import CheckingJudge
+from handrail.guide.parameters import ParameterOptions
+from handrail.guide.prefilter import EmbeddingPrefilter, LexicalPrefilter, Prefilter
+from handrail.guide.strategy import GuidedSession, GuidedStrategy
+from handrail.guide.trace import TurnTrace
+from handrail.guide.values import (
+    CandidateTool,
+    ClaimChecker,
+    Draft,
+    GuidedTurnResult,
+    Guideline,
+    GuidelineMatch,
+    InvalidData,
+    Judge,
+    MissingData,
+    Plan,
+    PlanRequest,
+    ReplyRequest,
+    ToolEvaluation,
+    ToolInsights,
+    ToolVerdict,
+)
+
+__all__ = [
+    "Agent",
+    "CandidateTool",
+    "CheckingJudge",
+    "ClaimChecker",
+    "Draft",
+    "EmbeddingPrefilter",
+    "GuideSettings",
+    "GuidedSession",
+    "GuidedStrategy",
+    "GuidedTurnResult",
+    "Guideline",
+    "GuidelineMatch",
+    "InvalidData",
+    "Judge",
+    "LexicalPrefilter",
+    "MissingData",
+    "ParameterOptions",
+    "Plan",
+    "PlanRequest",
+    "Prefilter",
+    "ProviderJudge",
+    "ReplyRequest",
+    "ScriptedJudge",
+    "ToolEvaluation",
+    "ToolInsights",
+    "ToolVerdict",
+    "TurnTrace",
+]

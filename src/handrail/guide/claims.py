@@ -1,0 +1,135 @@
+"""The lexical rule against false claims: which sentences of a reply say that an effect has happened (English)."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+_IRREGULAR: Final = {
+    "sent": "send", "paid": "pay", "bought": "buy", "made": "make", "withdrew": "withdraw", "withdrawn": "withdraw",
+    "sold": "sell", "gave": "give", "given": "give", "took": "take", "taken": "take", "put": "put", "set": "set",
+    "wrote": "write", "written": "write", "began": "begin", "begun": "begin", "got": "get", "let": "let",
+    "froze": "freeze", "frozen": "freeze", "reset": "reset", "cut": "cut", "shut": "shut", "wired": "wire",
+}  # fmt: skip
+_VERBS: Final = (
+    "activat|add|adjust|appl|approv|arrang|block|book|buy|cancel|chang|charg|clos|complet|confirm|creat|credit|cut"
+    "|deactivat|debit|delet|deliver|deposit|disabl|dispatch|email|enabl|execut|extend|fil|finali|forward|freez|fulfil"
+    "|give|grant|hand|initiat|issu|join|lock|mail|make|mov|notif|open|order|pass|pay|pin|plac|post|process|purchas|put"
+    "|rais|rebook|record|redeem|refund|regist|releas|remov|renew|replac|request|reschedul|reserv|reset|return|revers"
+    "|revok|save|schedul|sell|send|set|settl|ship|shut|sign|stop|submit|subscrib|suspend|switch|take|termin|transfer"
+    "|unblock|unlock|unsubscrib|updat|upgrad|downgrad|upload|wir|withdraw|writ"
+)
+_BASE: Final = re.compile(rf"(?:{_VERBS})\w*")
+_CONDITIONAL: Final = re.compile(
+    r"\b(if|once|when|whenever|as soon as|after you|before|until|unless|in case|assuming|provided|would you|do you"
+    r"|shall|should)\b"
+)
+_OPEN: Final = re.compile(
+    r"\b(not|never|no|nothing|none|neither|nor|cannot|can|could|will|would|may|might|must|need|needs|unable|without"
+    r"|let me|yet|about to|going to|ready to|to be|like to|happy to|trying to|want|wants|try|please|fail|fails|failed"
+    r"|pending|instead of|declined|refused|rejected|unsuccessful)\b|n't\b|'ll\b|'d\b"
+)
+_DONE: Final = re.compile(
+    r"\b(done|completed?|all set|taken care of|(?:went|gone|going) through|success|successful|successfully|finali[sz]ed"
+    r"|sorted|on (?:its|their|the) way|in place|good to go|has left your account|executed|processed|is through)\b"
+)
+_PERSON: Final = re.compile(
+    r"\b(?:i|we)(?:'ve| have)?(?: (?:now|just|already|also|successfully|since|gone ahead and|went ahead and|gladly|both"
+    r"|have|been able to|managed to))*"
+    r" (\w+)(?: ahead and (\w+))?"
+)
+_PASSIVE: Final = re.compile(
+    r"(?:\b(?:has|have|had|was|were|is|are|been|got|gets|being)|'s|'re|'ve)"
+    r"(?: (?:now|just|already|been|also|successfully|all|both|fully|being|officially|safely))*"
+    r" (\w+)"
+)
+_BARE: Final = re.compile(
+    r"^(?:ok(?:ay)?|great|sure|perfect|alright|all right|yes|there)?[ ]?(?:successfully )?(\w+)\b"
+)
+_STOP: Final = frozenset(
+    (
+        "the", "and", "are", "can", "for", "from", "get", "has", "have", "into", "its", "one", "out", "their", "them",
+        "this", "use", "with", "you", "your", "customer", "customers", "user", "account", "accounts", "between",
+        "whole",
+    )
+)  # fmt: skip
+
+
+class Effect(Struct, frozen=True, kw_only=True):
+    """A consequential tool, and the words by which a text may speak of it."""
+
+    tool: str
+    stems: frozenset[str]
+
+
+def effect_of(name: str, description: str = "") -> Effect:
+    """The effect of a tool: its name's words, and the first words of its description."""
+    words = _words(f"{name.replace('_', ' ')} {' '.join(description.split()[:8])}")
+    return Effect(tool=name, stems=frozenset(_stem(word) for word in words if word not in _STOP and len(word) > 2))
+
+
+def claims(
+    text: str, *, candidates: Sequence[Effect], others: Sequence[Effect] = (), committed: Sequence[Effect] = ()
+) -> tuple[str, ...]:
+    """The sentences of a text that say an effect has happened which has not.
+
+    `candidates` have no committed result and were considered in this turn: any claim that no committed effect explains
+    is theirs. `others` were not considered: only a claim in the first person that names one of them counts.
+    """
+    return tuple(
+        sentence for sentence in _sentences(text) if _is_false_claim(sentence, candidates, others, tuple(committed))
+    )
+
+
+def _is_false_claim(
+    sentence: str, candidates: Sequence[Effect], others: Sequence[Effect], committed: Sequence[Effect]
+) -> bool:
+    lowered = sentence.casefold().replace("’", "'")
+    if lowered.rstrip(" \"'*)").endswith("?") or _CONDITIONAL.search(lowered):
+        return False
+    for clause in re.split(r"[,;:–—()]|\bbut\b|\bso\b|\bhowever\b", lowered):
+        how = _claim_in(clause.strip())
+        if how is None:
+            continue
+        stems = {_stem(word) for word in _words(lowered)}
+        done = any(one.stems & stems for one in committed)
+        wrong = any(one.stems & stems for one in candidates)
+        if candidates and (wrong or not (done or (committed and how == "general"))):
+            return True
+        if how == "person" and not done and any(one.stems & stems for one in others):
+            return True
+    return False
+
+
+def _claim_in(clause: str) -> str | None:
+    """How a clause claims something: `person` (I have sent it), `passive` (it was sent), `general` (it is done)."""
+    if not clause or _OPEN.search(clause):
+        return None
+    if any(_is_past(word) for found in _PERSON.finditer(clause) for word in found.groups() if word):
+        return "person"
+    if any(_is_past(found[1]) for found in _PASSIVE.finditer(clause)):
+        return "passive"
+    if _DONE.search(clause):
+        return "general"
+    first = _BARE.match(clause)
+    return "passive" if first and _is_past(first[1]) else None
+
+
+def _is_past(word: str) -> bool:
+    """Whether a word is the past form of a verb with consequences."""
+    if word in _IRREGULAR:
+        return _BASE.match(_IRREGULAR[word]) is not None
+    return word.endswith("ed") and _BASE.match(word) is not None
+
+
+def _sentences(text: str) -> Iterable[str]:
+    return (one.strip() for one in re.findall(r"[^.!?\n]+(?:\.(?=\d)[^.!?\n]+)*[.!?]*", text) if one.strip())
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W\d_]+", text.casefold())
+
+
+def _stem(word: str) -> str:
+    return _IRREGULAR.get(word, word)[:5]

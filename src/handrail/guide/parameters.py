@@ -1,0 +1,172 @@
+"""What guided calling knows about a tool's parameters: options, choices, and the schema that the judge sees."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, cast
+
+from msgspec import Struct, structs
+
+from handrail.core.context import ToolContext
+from handrail.core.log import log
+from handrail.core.text import compact_json
+from handrail.core.tool import Tool
+from handrail.errors import ConfigError, shorten
+
+Choices = Sequence[Any] | Callable[[ToolContext[Any]], Awaitable[Sequence[Any]] | Sequence[Any]]
+
+_MAX_CHOICES: Final = 1_000
+_CHOICES_TIMEOUT: Final = 10.0
+
+
+class ParameterOptions(Struct, frozen=True, kw_only=True):
+    """What the conversation needs to know about a parameter: `Annotated[str, ParameterOptions(…)]`."""
+
+    display_name: str = ""
+    """What the customer calls it."""
+    hidden: bool = False
+    """Whether the customer must never hear of it."""
+    significance: str = ""
+    """Why it is needed, in words for the customer."""
+    source: Literal["customer", "context", "any"] = "any"
+    """Who supplies it. A consequential call with a value of the `customer` needs evidence in the customer's own words;
+    a value of the `context` is never asked for."""
+    precedence: int | None = None
+    """Of the values that are missing or invalid, only the lowest number is reported; those without one come last."""
+    examples: Sequence[Any] = ()
+    choices: Choices | None = None
+    """The values that it may have: a list, or a function of the context, sync or async, that returns one."""
+
+    def __post_init__(self) -> None:
+        if self.source not in ("customer", "context", "any"):
+            raise ConfigError(f"source must be 'customer', 'context' or 'any', got {self.source!r}.")
+        if self.choices is not None and not callable(self.choices):
+            _check_choices(self.choices)
+
+
+class GuidedTool(Struct, frozen=True, kw_only=True):
+    """A tool with everything about it that does not change from turn to turn."""
+
+    tool: Tool[..., Any]
+    options: Mapping[str, ParameterOptions]
+    schema: Mapping[str, Any]
+    """The input schema with choices and examples in it."""
+    properties: Mapping[str, Any]
+    required: tuple[str, ...]
+    runnable: bool = True
+    """Whether the executor has it; a tool that was only declared cannot run."""
+
+    @property
+    def name(self) -> str:
+        """The name of the tool."""
+        return self.tool.name
+
+    @property
+    def needs_no_inference(self) -> bool:
+        """Whether there is nothing to infer: a read-only tool without parameters runs as soon as it is a candidate."""
+        return self.tool.read_only and not self.properties and self.runnable
+
+    @property
+    def has_dynamic_choices(self) -> bool:
+        """Whether some parameter's choices depend on the context."""
+        return any(callable(one.choices) for one in self.options.values())
+
+    def option(self, parameter: str) -> ParameterOptions:
+        """The options of a parameter."""
+        return self.options.get(parameter, _NO_OPTIONS)
+
+
+_NO_OPTIONS: Final = ParameterOptions()
+
+
+def compile_tool(
+    tool: Tool[..., Any], *, options: Mapping[str, ParameterOptions] | None = None, runnable: bool = True
+) -> GuidedTool:
+    """A tool with the options of its annotations, and those that are given beside them."""
+    properties = cast(Mapping[str, Any], tool.input_schema.get("properties", {}))
+    annotated = {
+        name: one
+        for name, metadata in tool.parameter_metadata.items()
+        for one in metadata
+        if isinstance(one, ParameterOptions)
+    }
+    every = {**annotated, **(options or {})}
+    for name in every:
+        if name not in properties:
+            listed = ", ".join(properties) or "none"
+            raise ConfigError(f"options of {tool.name!r}: unknown parameter {name!r}; its parameters are: {listed}.")
+    static = {name: tuple(one.choices) for name, one in every.items() if one.choices and not callable(one.choices)}
+    return GuidedTool(
+        tool=tool,
+        options=every,
+        schema=with_choices(tool.input_schema, static, {name: one.examples for name, one in every.items()}),
+        properties=properties,
+        required=tuple(cast(Iterable[str], tool.input_schema.get("required", ()))),
+        runnable=runnable,
+    )
+
+
+def with_choices(
+    schema: Mapping[str, Any],
+    choices: Mapping[str, Sequence[Any]],
+    examples: Mapping[str, Sequence[Any]] | None = None,
+) -> Mapping[str, Any]:
+    """A schema in which some parameters have an enumeration of values, and examples."""
+    properties = dict(cast(Mapping[str, Any], schema.get("properties", {})))
+    changed = False
+    for name, node in properties.items():
+        extra: dict[str, Any] = {}
+        if name in choices:
+            is_array = isinstance(node, Mapping) and cast(Mapping[str, Any], node).get("type") == "array"
+            extra["items" if is_array else "enum"] = {"enum": list(choices[name])} if is_array else list(choices[name])
+        if examples and examples.get(name):
+            extra["examples"] = list(examples[name])
+        if extra and isinstance(node, Mapping):
+            properties[name] = {**cast(Mapping[str, Any], node), **extra}
+            changed = True
+    return {**schema, "properties": properties} if changed else schema
+
+
+async def resolve_choices(tool: GuidedTool, context: ToolContext[Any]) -> dict[str, tuple[Any, ...]]:
+    """The choices of every parameter that has some, asked of the context where they depend on it.
+
+    Raises `ConfigError` where a function of the developer fails, hangs or returns something else.
+    """
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, option in tool.options.items():
+        choices = option.choices
+        if choices is None:
+            continue
+        if callable(choices):
+            choices = await _ask_choices(choices, f"{tool.name}.{name}", context)
+        found[name] = tuple(choices)
+    return found
+
+
+async def _ask_choices(choices: Callable[..., Any], where: str, context: ToolContext[Any]) -> Sequence[Any]:
+    try:
+        async with asyncio.timeout(_CHOICES_TIMEOUT):
+            given: Any = choices(context)
+            if inspect.isawaitable(given):
+                given = await given
+        _check_choices(given)
+    except Exception as error:  # the developer's code; the tool cannot run without its answer
+        log.error("the choices of %s could not be read", where, exc_info=error)
+        raise ConfigError(f"the choices of {where} could not be read") from error
+    return cast(Sequence[Any], given)
+
+
+def _check_choices(choices: Any) -> None:
+    if isinstance(choices, str | bytes) or not isinstance(choices, Sequence):
+        raise ConfigError(f"choices must be a list of values, got {shorten(repr(choices))}.")
+    if len(cast(Sequence[Any], choices)) > _MAX_CHOICES:
+        raise ConfigError(f"choices must be at most {_MAX_CHOICES} values.")
+    try:
+        compact_json(list(cast(Sequence[Any], choices)))
+    except ValueError as error:
+        raise ConfigError(f"choices must be JSON values: {error}") from error
+
+
+def with_resolved(tool: GuidedTool, choices: Mapping[str, Sequence[Any]]) -> GuidedTool:
+    """The tool with the choices of this turn in its schema."""
+    return structs.replace(tool, schema=with_choices(tool.schema, choices))

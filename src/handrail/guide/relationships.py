@@ -1,0 +1,141 @@
+"""Relationships between guidelines, and which guidelines are active because of them."""
+
+from collections.abc import Iterable, Mapping, Set
+from typing import Final, Literal, get_args
+
+from msgspec import Struct
+
+from handrail.errors import ConfigError
+
+GuidelineRelation = Literal["entails", "depends_on", "takes_priority_over"]
+Relation = Literal["entails", "depends_on", "takes_priority_over", "overlaps"]
+RELATIONS: Final = get_args(Relation)
+
+
+class Relationships:
+    """The relationships of one agent. A circle is refused when it is made."""
+
+    def __init__(self) -> None:
+        self._edges: dict[str, dict[str, tuple[str, ...]]] = {kind: {} for kind in get_args(GuidelineRelation)}
+        self._overlaps: dict[str, set[str]] = {}
+        self._linked: dict[str, set[str]] = {}
+
+    def add(self, source: str, kind: str, target: str) -> None:
+        """Add one; between tools for `overlaps`, else between guidelines. Both ids are known to exist."""
+        if kind not in RELATIONS:
+            raise ConfigError(f"kind must be one of {', '.join(RELATIONS)}, got {kind!r}.")
+        if source == target:
+            raise ConfigError(f"{source!r} cannot be related to itself ({kind}).")
+        if kind == "overlaps":
+            self._overlaps.setdefault(source, set()).add(target)
+            self._overlaps.setdefault(target, set()).add(source)
+            return
+        edges = self._edges[kind]
+        if (path := _path(edges, target, source)) is not None:
+            circle = f" {kind} ".join([source, *path])
+            raise ConfigError(f"{source!r} {kind} {target!r} would make a circle: {circle}.")
+        edges[source] = (*edges.get(source, ()), target)
+        self._linked.setdefault(source, set()).add(target)
+        if kind == "takes_priority_over":
+            self._linked.setdefault(target, set()).add(source)
+
+    def linked(self, ids: Iterable[str]) -> set[str]:
+        """These guidelines, and all whose state decides about them or follows from them."""
+        return _reachable(self._linked, ids)
+
+    def entailed(self, ids: Iterable[str]) -> set[str]:
+        """These guidelines, and all that they entail."""
+        return _reachable(self._edges["entails"], ids)
+
+    def resolve(self, matched: Iterable[str]) -> "Resolution":
+        """The active guidelines among those that matched and those that these entail."""
+        matched = set(matched)
+        if not any(self._edges.values()):
+            return Resolution(active=frozenset(matched), reasons={})
+        suppressed: dict[str, str] = {}
+        while True:
+            entailed = _reachable(self._edges["entails"], matched - suppressed.keys()) - suppressed.keys()
+            active, unmet = self._with_dependencies(entailed)
+            newly = self._suppressed(active)
+            if not newly:
+                break
+            suppressed |= newly
+        reasons = dict.fromkeys(active - matched, "entailed by another guideline")
+        return Resolution(active=frozenset(active), reasons={**reasons, **unmet, **suppressed})
+
+    def _with_dependencies(self, ids: set[str]) -> tuple[set[str], dict[str, str]]:
+        """Without those that depend on a guideline which is not active, and why."""
+        active, unmet = set(ids), dict[str, str]()
+        edges = self._edges["depends_on"]
+        while True:
+            lacking = {
+                one: f"depends on {need}, which does not apply"
+                for one in active
+                for need in edges.get(one, ())
+                if need not in active
+            }
+            if not lacking:
+                return active, unmet
+            unmet |= lacking
+            active -= lacking.keys()
+
+    def _suppressed(self, active: Set[str]) -> dict[str, str]:
+        """Those that an active guideline takes priority over; one that is itself suppressed suppresses nothing."""
+        edges = self._edges["takes_priority_over"]
+        pairs = [(one, other) for one in active for other in edges.get(one, ()) if other in active]
+        beaten = {other for _, other in pairs}
+        return {other: f"{one} takes priority" for one, other in sorted(pairs) if one not in beaten}
+
+    def batches(self, tools: Iterable[str], *, size: int) -> list[tuple[str, ...]]:
+        """The tools in as few groups of at most `size` as their order allows; those that overlap, also through another
+        one of them, stay together."""
+        names = list(dict.fromkeys(tools))
+        present, placed = set(names), set[str]()
+        batches: list[list[str]] = []
+        for name in names:
+            if name in placed:
+                continue
+            within = {one: others & present for one, others in self._overlaps.items() if one in present}
+            together = _reachable(within, [name])
+            group = [one for one in names if one in together]
+            placed |= together
+            if batches and len(batches[-1]) + len(group) <= size:
+                batches[-1] += group
+            else:
+                batches.append(group)
+        return [tuple(one) for one in batches]
+
+
+class Resolution(Struct, frozen=True, kw_only=True):
+    """Which guidelines are active, and why others are not, or why some are that nobody matched."""
+
+    active: frozenset[str]
+    reasons: Mapping[str, str]
+
+
+def _reachable(edges: Mapping[str, Iterable[str]], start: Iterable[str]) -> set[str]:
+    found, todo = set[str](), list(start)
+    while todo:
+        one = todo.pop()
+        if one not in found:
+            found.add(one)
+            todo += edges.get(one, ())
+    return found
+
+
+def _path(edges: Mapping[str, tuple[str, ...]], start: str, end: str) -> list[str] | None:
+    """The way from one node to another, if there is one."""
+    before: dict[str, str] = {}
+    todo = [start]
+    while todo:
+        one = todo.pop()
+        if one == end:
+            path = [one]
+            while path[-1] != start:
+                path.append(before[path[-1]])
+            return path[::-1]
+        for other in edges.get(one, ()):
+            if other not in before and other != start:
+                before[other] = one
+                todo.append(other)
+    return None

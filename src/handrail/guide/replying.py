@@ -1,0 +1,185 @@
+"""The reply: drafted by the judge, checked for effects that did not happen, written again, or replaced."""
+
+import re
+from collections.abc import Sequence, Set
+from typing import Any, Final, cast
+
+from msgspec import Struct, structs
+
+from handrail.chat.conversation import PendingCall
+from handrail.chat.turn import TurnState
+from handrail.core.log import log
+from handrail.core.text import encodable
+from handrail.core.values import ToolResult
+from handrail.guide.checking import MalformedAnswer
+from handrail.guide.claims import claims
+from handrail.guide.definition import Guide
+from handrail.guide.questions import Questions, Unanswered
+from handrail.guide.reply import ensure_read_back, plain_reply
+from handrail.guide.trace import ReplyTrace
+from handrail.guide.values import ClaimChecker, Draft, GuidelineMatch, Judge, ReplyRequest
+from handrail.providers.messages import Message, ToolMessage
+
+MAX_DRAFTS: Final = 2
+"""How often a reply is written before a plain text takes its place."""
+_MAX_CHARS: Final = 100_000
+_MAX_MATCHES: Final = 1_000
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """A reply, or the candidates that turned out to apply."""
+
+    text: str = ""
+    new_matches: tuple[GuidelineMatch, ...] = ()
+
+
+class Writer:
+    """Writes the reply of one turn."""
+
+    def __init__(self, guide: Guide, judge: Judge, state: TurnState, questions: Questions) -> None:
+        self._guide = guide
+        self._judge = judge
+        self._state = state
+        self._questions = questions
+        self.trace = ReplyTrace()
+
+    async def write(
+        self, request: ReplyRequest, *, considered: Set[str], pending: Sequence[PendingCall], may_plan: bool
+    ) -> Written | None:
+        """Write a reply; None if the turn ended before there was one.
+
+        `considered` has the tools that were candidates in this turn. Where planning may go on, a draft that names new
+        matches is dropped for them.
+        """
+        known = {one.id for one in request.candidates}
+        rejected: list[str] = []
+        error = ""
+        for number in range(MAX_DRAFTS):
+            asked = structs.replace(request, error=error) if error else request
+            draft = await self._questions.ask(lambda told, asked=asked: self._ask(asked, told), check_draft)
+            if isinstance(draft, Unanswered):
+                if draft.interrupted:
+                    return None
+                rejected.append(draft.reason)
+                break
+            self._questions.count(draft)
+            new = tuple(one for one in _matches(draft) if one.applies and one.guideline_id in known)
+            if new and may_plan:
+                reason = f"{', '.join(one.guideline_id for one in new)} applies only now"
+                self.trace = structs.replace(
+                    self.trace, drafts=self.trace.drafts + 1, rejected=(*self.trace.rejected, reason)
+                )
+                return Written(new_matches=new)
+            text = encodable(draft.text)
+            problem = await self._problem(text, draft, considered)
+            if problem is None:
+                return self._done(ensure_read_back(text, pending, self._guide.tools), request, number + 1, rejected)
+            rejected.append(problem)
+            error = f"The draft cannot be sent: {problem}. Say only what the results show."
+        plain = plain_reply(
+            results=request.results, insights=request.insights, pending=pending, tools=self._guide.tools
+        )
+        return self._done(plain, request, len(rejected), rejected, replaced=True)
+
+    async def _ask(self, request: ReplyRequest, told: str) -> Draft:
+        return await self._judge.reply(structs.replace(request, error=told) if told else request)
+
+    def _done(
+        self, text: str, request: ReplyRequest, drafts: int, rejected: list[str], *, replaced: bool = False
+    ) -> Written:
+        self.trace = ReplyTrace(
+            text=text,
+            guideline_ids=tuple(one.id for one in request.guidelines),
+            drafts=self.trace.drafts + drafts,
+            rejected=(*self.trace.rejected, *rejected),
+            replaced=replaced,
+        )
+        return Written(text=text)
+
+    # The check.
+
+    async def _problem(self, text: str, draft: Draft, considered: Set[str]) -> str | None:
+        """What a draft says that is not so, or that the customer must not hear."""
+        guide = self._guide
+        if (name := self._hidden_name(text, considered)) is not None:
+            return f"it names {name}, which the customer must not hear of"
+        committed = _committed(self._state.conversation.messages, self._state.results, guide)
+        in_turn = _committed_now(self._state.results, guide)
+        open_effects = [one for name, one in guide.effects.items() if name in considered and name not in in_turn]
+        others = [one for name, one in guide.effects.items() if name not in considered and name not in committed]
+        done = [guide.effects[name] for name in (in_turn if open_effects else committed)]
+        if found := claims(text, candidates=open_effects, others=others, committed=done):
+            return f"it claims an effect that did not happen: {found[0]}"
+        names = {one.tool for one in open_effects}
+        if any(isinstance(one, str) and one in names for one in draft.claims):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return "it claims an effect that did not happen"
+        if names and isinstance(self._judge, ClaimChecker):
+            claimed = await self._questions.ask(
+                lambda _: cast(ClaimChecker, self._judge).check(text, tuple(sorted(names))), _names
+            )
+            if not isinstance(claimed, Unanswered):
+                self._questions.asked += 1
+                if wrong := [one for one in claimed if one in names]:
+                    return f"it claims an effect that did not happen: {wrong[0]}"
+            else:
+                log.warning("a reply could not be checked by the judge: %s", claimed.reason)
+        return None
+
+    def _hidden_name(self, text: str, considered: Set[str]) -> str | None:
+        lowered = text.casefold()
+        for name in considered:
+            if name not in self._guide.tools:
+                continue
+            for parameter, option in self._guide.tools[name].options.items():
+                # A name of one plain word may be in any sentence.
+                forms = [
+                    one for one in (parameter, parameter.replace("_", " "), option.display_name) if _is_telling(one)
+                ]
+                if option.hidden and any(re.search(rf"\b{re.escape(one.casefold())}\b", lowered) for one in forms):
+                    return parameter
+        return None
+
+
+def _is_telling(name: str) -> bool:
+    return "_" in name or " " in name
+
+
+def check_draft(answer: object) -> Draft:
+    """What a judge answered, if it is a draft in shape."""
+    if not isinstance(answer, Draft):
+        raise MalformedAnswer(f"The answer must be a Draft, got {type(answer).__name__}.")
+    given: Any = answer
+    if not isinstance(given.text, str) or len(given.text) > _MAX_CHARS:
+        raise MalformedAnswer(f"text must be a text of at most {_MAX_CHARS} characters.")
+    for name in ("new_matches", "claims"):
+        if not isinstance(getattr(given, name), tuple | list) or len(getattr(given, name)) > _MAX_MATCHES:
+            raise MalformedAnswer(f"{name} must be a tuple of at most {_MAX_MATCHES} entries.")
+    if any(not isinstance(one, GuidelineMatch | str) for one in given.new_matches):
+        raise MalformedAnswer("new_matches must have ids of guidelines, or GuidelineMatch values.")
+    if not given.text.strip() and not given.new_matches:
+        raise MalformedAnswer("text must not be empty.")
+    return answer
+
+
+def _matches(draft: Draft) -> list[GuidelineMatch]:
+    return [GuidelineMatch(one) if isinstance(one, str) else one for one in draft.new_matches]
+
+
+def _names(answer: object) -> tuple[str, ...]:
+    if not isinstance(answer, tuple | list) or not all(isinstance(one, str) for one in cast(Sequence[Any], answer)):
+        raise MalformedAnswer("The answer must be a tuple of names of tools.")
+    return tuple(cast(Sequence[str], answer))
+
+
+def _committed_now(results: Sequence[ToolResult], guide: Guide) -> set[str]:
+    return {one.tool_name for one in results if one.ok and one.tool_name in guide.effects}
+
+
+def _committed(messages: Sequence[Message], results: Sequence[ToolResult], guide: Guide) -> set[str]:
+    """The effects that happened in this conversation."""
+    found = _committed_now(results, guide)
+    if len(found) < len(guide.effects):
+        for message in messages:
+            if isinstance(message, ToolMessage):
+                found |= _committed_now(message.results, guide)
+    return found
