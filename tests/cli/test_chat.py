@@ -105,12 +105,12 @@ def test_a_conversation_with_a_question_in_the_middle() -> None:
         terminal.types("/why")
         terminal.sees("transfer: ask the customer")
         terminal.types("/tools")
-        terminal.sees("hand_over")
+        terminal.sees("hand_off")
         terminal.types("/trace")
         terminal.sees("DecisionMade")
-        terminal.sees("tokens read")
+        terminal.sees("input tokens")
         terminal.types("/nonsense")
-        terminal.sees("There is no /nonsense.")
+        terminal.sees("unknown command /nonsense")
         terminal.types("/quit")
         assert terminal.ends() == 0
 
@@ -137,7 +137,7 @@ def test_a_conversation_that_was_saved_goes_on_with_its_question(tmp_path: Path)
         assert terminal.ends() == 0
     (saved,) = (tmp_path / "handrail" / "sessions").iterdir()
     with talking([text("It is done.")], "--session", saved.stem, **state) as (terminal, _):
-        terminal.sees("stopped in the middle of a turn")
+        terminal.sees("is not finished")
         terminal.types("y", at="y/N")
         terminal.sees("ok transfer: Transferred 7 EUR to Sophie.")
         terminal.sees("It is done.")
@@ -200,7 +200,7 @@ def test_what_models_and_tools_write_does_nothing_to_the_terminal(tmp_path: Path
 
 
 def test_a_person_takes_over_and_gives_back() -> None:
-    script = [tool_calls(("hand_over", {"reason": "asked"})), text("Back again.")]
+    script = [tool_calls(("hand_off", {"reason": "asked"})), text("Back again.")]
     with talking(script) as (terminal, _):
         terminal.types("A person, please.")
         terminal.sees("A person has taken over")

@@ -37,8 +37,8 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
 def test_a_command_that_fails_says_why_and_nothing_else(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     wrong = tmp_path / "tools.py"
     for text, says in (
-        (None, "There is no file"),
-        ("", "defines no TOOLS"),
+        (None, "is not a file"),
+        ("", "must define TOOLS"),
         ("TOOLS = [3]", "is not tool-shaped"),
         ("TOOLS = []\nPOLICY = 3", "POLICY in"),
         ("TOOLS = []\nINSTRUCTIONS = 3", "INSTRUCTIONS in"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from handrail.cli import evaluate, model
+from handrail.cli import evaluation, model
 from handrail.models import cache
 from handrail.models.catalogue import MINILM, QWEN, SMOLLM2
 from tests.models.weights import fetched
@@ -16,10 +16,10 @@ from tests.models.weights import fetched
 def command(*words: str) -> int:
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers(dest="command")
-    model.add(commands)
-    evaluate.add(commands)
+    model.add_parser(commands)
+    evaluation.add_parser(commands)
     given = parser.parse_args(words)
-    return (model if given.command == "model" else evaluate).run(given)
+    return (model if given.command == "model" else evaluation).run(given)
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def test_the_list_says_what_there_is_and_how_large_it_is(place: Path, capsys: py
     assert command("model", "list") == 0
 
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert " 98.4 MB  not here " in lines[SMOLLM2.name]
-    assert " 1.12 GB  begun, 2 MB " in lines[QWEN.name]
-    assert " 23.4 MB  here " in lines[MINILM.name]
+    assert " 98.4 MB  not downloaded " in lines[SMOLLM2.name]
+    assert " 1.12 GB  partial, 2 MB " in lines[QWEN.name]
+    assert " 23.4 MB  downloaded " in lines[MINILM.name]
     assert lines["in"] == f"in {place}"
 
 
@@ -57,7 +57,7 @@ def test_a_large_model_is_not_fetched_where_nobody_can_be_asked(
 
     shown = capsys.readouterr()
     assert "1.12 GB" in shown.out
-    assert "there is no terminal to ask at" in shown.err
+    assert "there is no terminal to confirm" in shown.err
     assert f"handrail model pull {QWEN.name} --yes" in shown.err
     assert not place.exists()
 
@@ -83,7 +83,7 @@ def test_removing_says_how_much_it_freed(place: Path, capsys: pytest.CaptureFixt
     assert command("model", "remove", SMOLLM2.name) == 0
     assert command("model", "remove", SMOLLM2.name) == 0
 
-    assert capsys.readouterr().out == "Removed smollm2-135m, 1.5 MB.\nsmollm2-135m is not on this machine.\n"
+    assert capsys.readouterr().out == "Removed smollm2-135m, 1.5 MB.\nsmollm2-135m is not downloaded.\n"
     assert cache.held(SMOLLM2, root=place).bytes == 0
 
 
@@ -91,7 +91,7 @@ PROGRAM = """
 import argparse, sys
 from handrail.cli import model
 parser = argparse.ArgumentParser()
-model.add(parser.add_subparsers(dest="command"))
+model.add_parser(parser.add_subparsers(dest="command"))
 sys.exit(model.run(parser.parse_args(sys.argv[1:])))
 """
 
@@ -102,9 +102,9 @@ def typed(*words: str) -> pexpect.spawn:
 
 def test_at_a_terminal_a_large_model_is_asked_for_and_no_is_no(place: Path) -> None:
     terminal = typed("pull", QWEN.name)
-    terminal.expect_exact("Fetch 1.12 GB? [y/N] ")
+    terminal.expect_exact("Download 1.12 GB? [y/N] ")
     terminal.sendline("")
-    terminal.expect_exact("Nothing was fetched.")
+    terminal.expect_exact("Nothing was downloaded.")
     terminal.expect(pexpect.EOF)
     terminal.close()
 
@@ -121,7 +121,7 @@ def test_at_a_terminal_a_pull_shows_a_bar_and_ends_with_the_pinned_bytes(
     terminal = typed("pull", "minilm")
     terminal.expect_exact("minilm: 23.4 MB. ")
     terminal.expect("model.onnx.*━")
-    terminal.expect_exact("its SHA-256 is the pinned one.")
+    terminal.expect_exact("its SHA-256 matches the catalogue.")
     terminal.expect(pexpect.EOF)
     terminal.close()
 

@@ -8,21 +8,21 @@ import pytest
 from handrail.core.values import ToolCall
 from handrail.errors import ProviderDownError
 from handrail.providers.provider import ModelRequest, ModelResponse, StreamEvent
-from handrail.testing.evaluations import TOOLS, Prompt, Verdict, evaluate, load
+from handrail.testing.evaluations import TOOLS, Prompt, Score, evaluate, load_prompts
 
-PROMPTS = load()
+PROMPTS = load_prompts()
 
 
 def test_the_set_is_large_enough_has_a_held_out_part_and_says_nothing_twice() -> None:
     assert len(PROMPTS) >= 60
     assert sum(prompt.held_out for prompt in PROMPTS) >= 20
-    assert len({prompt.say.casefold() for prompt in PROMPTS}) == len(PROMPTS)
+    assert len({prompt.message.casefold() for prompt in PROMPTS}) == len(PROMPTS)
     for part in (True, False):
         asked = {prompt.tool for prompt in PROMPTS if prompt.held_out is part}
         assert asked == {None, *(tool.name for tool in TOOLS)}
 
 
-@pytest.mark.parametrize("prompt", PROMPTS, ids=lambda prompt: prompt.say)
+@pytest.mark.parametrize("prompt", PROMPTS, ids=lambda prompt: prompt.message)
 def test_what_is_expected_is_a_call_that_the_tool_takes(prompt: Prompt) -> None:
     tools = {tool.name: tool for tool in TOOLS}
     if prompt.tool is None:
@@ -33,7 +33,7 @@ def test_what_is_expected_is_a_call_that_the_tool_takes(prompt: Prompt) -> None:
 
 
 class Answers:
-    """A provider that answers as it was told to, by what is said."""
+    """A provider that answers each message as configured."""
 
     name = "test:answers"
 
@@ -62,26 +62,26 @@ def right(prompt: Prompt) -> ModelResponse:
 
 
 async def test_a_provider_that_is_always_right_has_full_marks() -> None:
-    told: list[Verdict] = []
+    scores: list[Score] = []
 
-    scores = await evaluate(Answers({one.say: right(one) for one in PROMPTS}), PROMPTS, progress=told.append)
+    report = await evaluate(Answers({one.message: right(one) for one in PROMPTS}), PROMPTS, progress=scores.append)
 
-    assert len(told) == len(PROMPTS)
-    for score in (scores.tuned, scores.held_out):
-        assert (score.right_tool, score.right_arguments) == (score.prompts, score.to_call)
-        assert (score.false_calls, score.errors) == (0, 0)
-    assert scores.tuned.prompts + scores.held_out.prompts == len(PROMPTS)
+    assert len(scores) == len(PROMPTS)
+    for totals in (report.tuned, report.held_out):
+        assert (totals.right_tool, totals.right_arguments) == (totals.prompts, totals.to_call)
+        assert (totals.false_calls, totals.errors) == (0, 0)
+    assert report.tuned.prompts + report.held_out.prompts == len(PROMPTS)
 
 
 async def test_a_provider_that_says_nothing_is_right_only_where_nothing_is_to_do() -> None:
-    scores = await evaluate(Answers({}), PROMPTS)
+    report = await evaluate(Answers({}), PROMPTS)
 
-    assert scores.tuned.right_tool == scores.tuned.prompts - scores.tuned.to_call
-    assert scores.tuned.right_arguments == 0
+    assert report.tuned.right_tool == report.tuned.prompts - report.tuned.to_call
+    assert report.tuned.right_arguments == 0
 
 
-SEND = Prompt(say="s", tool="transfer", arguments={"to": "Anna", "amount": 50}, held_out=False)
-HELLO = Prompt(say="s", tool=None, arguments={}, held_out=False)
+SEND = Prompt(message="s", tool="transfer", arguments={"to": "Anna", "amount": 50}, held_out=False)
+HELLO = Prompt(message="s", tool=None, arguments={}, held_out=False)
 GOOD = '{"to": " anna", "amount": 50}'
 
 
@@ -106,7 +106,7 @@ GOOD = '{"to": " anna", "amount": 50}'
 async def test_a_call_is_counted_for_what_it_is(
     prompt: Prompt, answer: ModelResponse | Exception, tool: int, arguments: int, false: int
 ) -> None:
-    score = (await evaluate(Answers({"s": answer}), [prompt])).tuned
+    totals = (await evaluate(Answers({"s": answer}), [prompt])).tuned
 
-    assert (score.right_tool, score.right_arguments, score.false_calls) == (tool, arguments, false)
-    assert score.errors == isinstance(answer, Exception)
+    assert (totals.right_tool, totals.right_arguments, totals.false_calls) == (tool, arguments, false)
+    assert totals.errors == isinstance(answer, Exception)

@@ -14,8 +14,8 @@ from typing import Any, Final
 from handrail.authorize.approvals import Approval
 from handrail.chat import ChatEvent, ChatSession, FileSessionStore, TurnResult
 from handrail.cli import model
-from handrail.cli.choose import choose
-from handrail.cli.desk import Desk, load_desk
+from handrail.cli.agent_file import AgentFile, load_agent_file
+from handrail.cli.provider_choice import choose_provider
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, CallIgnored, DecisionMade, Event
 from handrail.core.values import ToolCall
@@ -31,86 +31,86 @@ try:
     from prompt_toolkit.formatted_text import ANSI
     from rich.console import Console
 
-    from handrail.cli.recorded import play
-    from handrail.cli.screen import Screen, printable, shown_arguments, traced
+    from handrail.cli.demo import play_demo
+    from handrail.cli.screen import Screen, format_arguments, format_event, strip_controls
 except ImportError as error:
     raise MissingExtraError(error.name or "rich", extra="cli") from error
 
 HELP: Final = """\
-/why     which rule decided about the last call, and why
-/tools   the tools of this desk
-/trace   what happened so far, with times
-/save    keep this conversation; it says how to go on with it
-/again   go on with a turn that broke off
-/back    give the conversation back to the agent after a person took over
-/help    this
-/quit    leave (so does Ctrl-D); Ctrl-C interrupts the agent"""
+/why     show which rule decided about the last call
+/tools   list the tools and what the policy decides about them
+/trace   list what happened so far, with times
+/save    save this conversation, to resume it later
+/again   resume a turn that stopped
+/back    hand the conversation back to the agent after a person took over
+/help    show this list
+/quit    quit (as Ctrl-D does); Ctrl-C interrupts the agent"""
 
 
-def add(commands: Any) -> None:
-    """Add the command."""
+def add_parser(commands: Any) -> None:
+    """Add the parser of the command."""
     parser = commands.add_parser(
         "chat",
-        help="a conversation with tools: at a bank's desk, or with your own",
-        description="Talk to a model that has tools. Without a terminal, a recorded conversation is played instead.",
+        help="chat with a model that has tools: the example's, or yours",
+        description="Chat with a model that has tools. Without a terminal, a recorded conversation is played instead.",
     )
-    parser.add_argument("file", nargs="?", help="a Python file that defines TOOLS (default: the bank's desk)")
+    parser.add_argument("file", nargs="?", help="a Python file that defines TOOLS (default: the example of a bank)")
     parser.add_argument("--provider", help="openai, responses, anthropic, gemini, ollama, compatible or embedded")
     parser.add_argument("--model", help="the model's name, or the path of a GGUF file")
-    parser.add_argument("--session", metavar="NAME", help="go on with a conversation that was saved, or begin it")
+    parser.add_argument("--session", metavar="NAME", help="resume the conversation saved under this name, or start it")
     parser.add_argument("--recorded", action="store_true", help="play the recorded conversation")
-    parser.add_argument("--quiet", action="store_true", help="leave out what happens between the lines")
+    parser.add_argument("--quiet", action="store_true", help="do not print calls and their results")
 
 
-def run(given: argparse.Namespace) -> int:
-    """Hold the conversation; the number is the exit code."""
-    screen = Screen(Console(highlight=False), quiet=given.quiet)
-    desk = load_desk(None if given.recorded else given.file)
-    if given.recorded or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        if given.file is not None:
-            raise SystemExit("handrail chat: this is no terminal, and the recorded conversation is the bank's desk's.")
-        asyncio.run(play(desk, screen))
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    screen = Screen(Console(highlight=False), quiet=options.quiet)
+    agent = load_agent_file(None if options.recorded else options.file)
+    if options.recorded or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if options.file is not None:
+            raise SystemExit("handrail chat: FILE needs a terminal; the recorded conversation uses the example.")
+        asyncio.run(play_demo(agent, screen))
         return 0
-    provider = _provider(given)
+    provider = _prepare_provider(options)
     if isinstance(provider, int):
         return provider
-    return asyncio.run(Conversation(desk, provider, screen, name=given.session).hold())
+    return asyncio.run(TerminalChat(agent, provider, screen, name=options.session).run())
 
 
-def _provider(given: argparse.Namespace) -> Provider | int:
-    """Whoever is talked to; a model that is not on this machine yet is fetched, or the number is the exit code."""
+def _prepare_provider(options: argparse.Namespace) -> Provider | int:
+    """Choose the provider, and download its model if it is missing; return an exit code if that fails."""
     missing: list[str] = []
     try:
-        provider = choose(os.environ, name=given.provider, model=given.model)
+        provider = choose_provider(os.environ, name=options.provider, model=options.model)
     except ModelFileError:
-        wanted = given.model or os.environ.get("HANDRAIL_MODEL") or SMOLLM2.name
-        if wanted not in CATALOGUE:
+        name = options.model or os.environ.get("HANDRAIL_MODEL") or SMOLLM2.name
+        if name not in CATALOGUE:
             raise
-        provider, missing = None, [wanted]
+        provider, missing = None, [name]
     if provider is None or isinstance(provider, EmbeddedProvider):
         missing += [] if held(MINILM).complete else [MINILM.name]
     if missing:
-        fetched = model.run(argparse.Namespace(action="pull", names=missing, yes=False))
-        if fetched:
-            return fetched
-    return provider or choose(os.environ, name=given.provider, model=given.model)
+        exit_code = model.run(argparse.Namespace(action="pull", names=missing, yes=False))
+        if exit_code:
+            return exit_code
+    return provider or choose_provider(os.environ, name=options.provider, model=options.model)
 
 
-def sessions_directory(env: Mapping[str, str]) -> Path:
-    """Where conversations are saved."""
+def find_sessions_directory(env: Mapping[str, str]) -> Path:
+    """The directory where conversations are saved."""
     home = env.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(home) / "handrail" / "sessions"
 
 
-class Conversation:
-    """One person at a terminal."""
+class TerminalChat:
+    """A chat with one person at a terminal."""
 
-    def __init__(self, desk: Desk, provider: Provider, screen: Screen, *, name: str | None) -> None:
-        self._desk = desk
+    def __init__(self, agent: AgentFile, provider: Provider, screen: Screen, *, name: str | None) -> None:
+        self._agent = agent
         self._provider = provider
         self._screen = screen
         self._saved_as = name
-        self._name = name or f"desk-{secrets.token_hex(4)}"
+        self._name = name or f"chat-{secrets.token_hex(4)}"
         self._events: list[Event] = []
         self._prompt: PromptSession[str] = PromptSession()
         self._commands: dict[str, Callable[[], Any]] = {
@@ -119,139 +119,143 @@ class Conversation:
             "/trace": self._trace,
             "/save": self._save,
             "/back": self._back,
-            "/help": lambda: screen.tell(HELP),
+            "/help": lambda: screen.print_notice(HELP),
         }
 
-    async def hold(self) -> int:
+    async def run(self) -> int:
         """Run turns until the person leaves."""
-        rail = Executor(self._desk.tools, policy=self._desk.policy, listeners=[self._events.append])
-        self._context = ToolContext(session_id=self._name, customer_id="you", deps=self._desk.make_deps())
-        self._sessions = FileSessionStore(sessions_directory(os.environ))
-        options: dict[str, Any] = {"context": self._context, "instructions": self._desk.instructions}
+        executor = Executor(self._agent.tools, policy=self._agent.policy, listeners=[self._events.append])
+        self._context = ToolContext(session_id=self._name, customer_id="you", deps=self._agent.make_deps())
+        self._sessions = FileSessionStore(find_sessions_directory(os.environ))
+        options: dict[str, Any] = {"context": self._context, "instructions": self._agent.instructions}
         if self._saved_as:
-            self._session = await ChatSession.load(self._provider, rail, sessions=self._sessions, **options)
+            self._session = await ChatSession.load(self._provider, executor, sessions=self._sessions, **options)
         else:
-            self._session = ChatSession(self._provider, rail, **options)
-        self._screen.tell(f"{self._provider.name}. /help says what else can be typed; Ctrl-D leaves.")
-        async with rail:
+            self._session = ChatSession(self._provider, executor, **options)
+        self._screen.print_notice(f"{self._provider.name}. /help lists the commands; Ctrl-D quits.")
+        async with executor:
             if self._session.conversation.open_calls:
-                self._screen.tell("This conversation stopped in the middle of a turn; it goes on now.")
-                await self._play(self._session.resume_stream)
-            while (line := await self._line("you")) is not None:
-                if line.strip() and not await self._typed(line.strip()):
+                self._screen.print_notice("The last turn of this conversation is not finished; resuming it.")
+                await self._run_turn(self._session.resume_stream)
+            while (line := await self._read_line("you")) is not None:
+                if line.strip() and not await self._handle_line(line.strip()):
                     break
         if (close := getattr(self._provider, "aclose", None)) is not None:
             await close()
         return 0
 
-    async def _typed(self, line: str) -> bool:
-        """Do what was typed; False to leave."""
+    async def _handle_line(self, line: str) -> bool:
+        """Run a command or send a message; return False to quit."""
         if not line.startswith("/"):
-            await self._play(lambda: self._session.stream(line))
+            await self._run_turn(lambda: self._session.stream(line))
         elif line == "/quit":
             return False
         elif line == "/again":
-            await self._play(self._session.resume_stream)
+            await self._run_turn(self._session.resume_stream)
         elif (command := self._commands.get(line.split()[0])) is not None:
-            done = command()
-            if asyncio.iscoroutine(done):
-                await done
+            running = command()
+            if asyncio.iscoroutine(running):
+                await running
         else:
-            self._screen.tell(f"There is no {line.split()[0]}. {HELP}")
+            self._screen.print_notice(f"unknown command {line.split()[0]}\n{HELP}")
         return True
 
-    async def _play(self, begin: Callable[[], AsyncGenerator[ChatEvent]]) -> None:
-        """One turn, with the questions in it, until the next word is the person's."""
-        stream: Callable[[], AsyncGenerator[ChatEvent]] | None = begin
+    async def _run_turn(self, start: Callable[[], AsyncGenerator[ChatEvent]]) -> None:
+        """Run one turn and ask for the approvals in it, until it is the person's turn."""
+        stream: Callable[[], AsyncGenerator[ChatEvent]] | None = start
         while stream is not None:
-            answer: TurnResult | None = None
+            result: TurnResult | None = None
             try:
                 with _interruptible(self._session):
                     async with aclosing(stream()) as events:
                         async for event in events:
-                            self._screen.hear(event)
-                            answer = event if isinstance(event, TurnResult) else None
+                            self._screen.show(event)
+                            result = event if isinstance(event, TurnResult) else None
             except HandrailError as error:
-                self._screen.tell(f"{error}\n/again tries it again.", "red")
+                self._screen.print_notice(f"{error}\n/again tries again.", "red")
             stream = None
-            if answer is not None and answer.approvals:
-                decided = [await self._decide(one) for one in answer.approvals]
-                stream = self._session.resume_stream if all(decided) else None
+            if result is not None and result.approvals:
+                decisions = [await self._ask_approval(one) for one in result.approvals]
+                stream = self._session.resume_stream if all(decisions) else None
 
-    async def _decide(self, approval: Approval) -> bool:
-        """Ask the person; whether it is decided now."""
+    async def _ask_approval(self, approval: Approval) -> bool:
+        """Ask the person to approve a call; return whether it is decided now."""
         if approval.by != "customer":
-            self._screen.tell(f"An operator has to decide about {approval.token}. /again looks whether they have.")
+            self._screen.print_notice(
+                f"An operator must decide about {approval.token}. /again checks whether they have."
+            )
             return False
-        what = f"{approval.tool}({shown_arguments(approval.arguments)})"
-        typed = await self._line("allow?", f"{what}  y/N ")
-        if typed is None:  # To leave is no decision: the question stays open.
+        what = f"{approval.tool}({format_arguments(approval.arguments)})"
+        answer = await self._read_line("allow?", f"{what}  y/N ")
+        if answer is None:  # Quitting decides nothing: the approval stays open.
             return False
-        if typed.strip().lower() in ("y", "yes"):
+        if answer.strip().lower() in ("y", "yes"):
             await self._session.approve(approval.token)
         else:
             await self._session.deny(approval.token)
         return True
 
-    async def _line(self, who: str, question: str = "") -> str | None:
-        """What the person types; None when they leave."""
+    async def _read_line(self, who: str, question: str = "") -> str | None:
+        """Read a line; return None if the person quits."""
         self._screen.end_line()
         try:
-            # Only our own words may hold escapes: whatever a model wrote into the arguments is made harmless.
-            return await self._prompt.prompt_async(ANSI(f"\x1b[1m{who:>9}\x1b[0m  {printable(question)}"))
+            # Arguments are a model's text: escape sequences in them must not reach the terminal.
+            return await self._prompt.prompt_async(ANSI(f"\x1b[1m{who:>9}\x1b[0m  {strip_controls(question)}"))
         except (EOFError, KeyboardInterrupt):
             return None
 
     # Commands.
 
     def _why(self) -> None:
-        last = next((call for event in reversed(self._events) if (call := _decided(event)) is not None), None)
+        last = next((call for event in reversed(self._events) if (call := _find_call(event)) is not None), None)
         if last is None:
-            self._screen.tell("No tool was called yet.")
+            self._screen.print_notice("No tool was called yet.")
             return
-        self._screen.tell(str(self._session.executor.explain(last, self._context)))
+        self._screen.print_notice(str(self._session.executor.explain(last, self._context)))
 
     def _tools(self) -> None:
-        rail = self._session.executor
-        decided: dict[str, str] = {}
-        for tool in rail.registry:
-            effects = {f"{one.action} {one.by or ''}".strip() for one in self._desk.policy.plan(tool).possible()}
-            decided[tool.name] = " or ".join(sorted(effects))
-        self._screen.tools(rail.registry, decided)
+        executor = self._session.executor
+        actions: dict[str, str] = {}
+        for tool in executor.registry:
+            possible = {f"{one.action} {one.by or ''}".strip() for one in self._agent.policy.plan(tool).possible()}
+            actions[tool.name] = " or ".join(sorted(possible))
+        self._screen.print_tools(executor.registry, actions)
 
     def _trace(self) -> None:
-        began = self._events[0].at if self._events else 0.0
-        lines = [line for event in self._events if (line := traced(event, began)) is not None]
+        start = self._events[0].at if self._events else 0.0
+        lines = [line for event in self._events if (line := format_event(event, start)) is not None]
         usage = self._session.conversation.usage
-        lines.append(f"{self._session.conversation.turn} turns, {usage.input} tokens read, {usage.output} written")
-        self._screen.tell("\n".join(lines))
+        lines.append(
+            f"{self._session.conversation.turn} turns, {usage.input} input tokens, {usage.output} output tokens"
+        )
+        self._screen.print_notice("\n".join(lines))
 
     async def _save(self) -> None:
         try:
             await self._session.save(self._sessions)
         except (HandrailError, OSError) as error:
-            self._screen.tell(f"It could not be saved: {error}", "red")
+            self._screen.print_notice(f"The conversation could not be saved: {error}", "red")
             return
-        self._screen.tell(
-            f"Saved in {self._sessions.path(self._name)}. Go on with: handrail chat --session {self._name}"
+        self._screen.print_notice(
+            f"Saved in {self._sessions.path(self._name)}. Resume it with: handrail chat --session {self._name}"
         )
 
     def _back(self) -> None:
         self._session.hand_back()
-        self._screen.tell("The agent talks again.")
+        self._screen.print_notice("The agent replies again.")
 
 
-def _decided(event: Event) -> ToolCall | None:
+def _find_call(event: Event) -> ToolCall | None:
     return event.call if isinstance(event, CallFinished | CallIgnored | DecisionMade) else None
 
 
 @contextmanager
 def _interruptible(session: ChatSession) -> Generator[None]:
-    """Ctrl-C stops the agent, and not the program."""
+    """Let Ctrl-C interrupt the agent instead of ending the program."""
     loop = asyncio.get_running_loop()
     try:
         loop.add_signal_handler(signal.SIGINT, session.interrupt)
-    except NotImplementedError:  # Windows: there it ends the program, as it does elsewhere between the turns.
+    except NotImplementedError:  # Windows has no signal handlers here: Ctrl-C ends the program.
         yield
         return
     try:

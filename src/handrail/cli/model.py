@@ -1,4 +1,4 @@
-"""`handrail model`: fetch, list and remove the models of the catalogue."""
+"""`handrail model`: downloads, lists and removes the models of the catalogue."""
 
 import argparse
 import sys
@@ -12,43 +12,43 @@ from handrail.models import cache
 from handrail.models.catalogue import CATALOGUE, Model, find
 from handrail.models.download import Progress, pull
 
-ASKS_FROM: Final = 200_000_000
-"""Bytes from which on a download is not begun without being told to."""
+CONFIRM_ABOVE: Final = 200_000_000
+"""Bytes above which a download needs a confirmation."""
 
 
-def add(subparsers: Any) -> None:
-    """Declare the command."""
+def add_parser(commands: Any) -> None:
+    """Add the parser of the command."""
     names = ", ".join(CATALOGUE)
-    model: argparse.ArgumentParser = subparsers.add_parser("model", help="fetch, list and remove local models")
+    model: argparse.ArgumentParser = commands.add_parser("model", help="download, list and remove local models")
     actions = model.add_subparsers(dest="action", metavar="ACTION", required=True)
-    pulls = actions.add_parser("pull", help="fetch a model, or go on with a fetch that broke off")
+    pulls = actions.add_parser("pull", help="download a model, or resume a download")
     pulls.add_argument("names", nargs="+", metavar="NAME", help=names)
-    pulls.add_argument("--yes", action="store_true", help="do not ask, however large it is")
-    actions.add_parser("list", help="which models there are, and which are on this machine")
+    pulls.add_argument("--yes", action="store_true", help="download without a confirmation, whatever the size")
+    actions.add_parser("list", help="list the models of the catalogue, and which are on this machine")
     removes = actions.add_parser("remove", help="delete a model from this machine")
     removes.add_argument("name", metavar="NAME", help=names)
 
 
-def run(given: argparse.Namespace) -> int:
-    """Run the command; the number is the exit code: 1 where it failed, 2 where it was not begun."""
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code: 1 if it failed, 2 if nothing was started."""
     try:
-        match given.action:
+        match options.action:
             case "pull":
-                return _pull([find(name) for name in dict.fromkeys(given.names)], yes=given.yes)
+                return _pull([find(name) for name in dict.fromkeys(options.names)], yes=options.yes)
             case "remove":
-                return _remove(given.name)
+                return _remove(options.name)
             case _:
                 return _list()
     except ModelFileError as error:
         print(error.message, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nStopped. The same command goes on from here.", file=sys.stderr)
+        print("\nStopped. Run the same command to resume.", file=sys.stderr)
         return 130
 
 
-def size_of(count: int) -> str:
-    """Bytes as people say them."""
+def format_size(count: int) -> str:
+    """Format a number of bytes."""
     for unit, name in ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")):
         if count >= unit:
             return f"{count / unit:.3g} {name}"
@@ -57,93 +57,94 @@ def size_of(count: int) -> str:
 
 def _pull(models: list[Model], *, yes: bool) -> int:
     for model in models:
-        there = cache.held(model)
-        if there.complete:
-            print(f"{model.name} is here already, {size_of(model.size)}. Its bytes are compared again.")
+        cached = cache.held(model)
+        if cached.complete:
+            print(f"{model.name} is downloaded already, {format_size(model.size)}; verifying it.")
         else:
-            begun = f"; {size_of(there.bytes)} are here already" if there.bytes else ""
-            print(f"{model.name}: {size_of(model.size)}{begun}. {model.about}. {model.licence}.")
-            if model.size > ASKS_FROM and not yes and (refused := _refused(model)) is not None:
-                return refused
-        with _shown() as progress:
-            place = pull(model.name, progress=progress)
-        print(f"{model.name} is in {place}, and its SHA-256 is the pinned one.")
+            partial = f", {format_size(cached.bytes)} downloaded already" if cached.bytes else ""
+            print(f"{model.name}: {format_size(model.size)}{partial}. {model.about}. {model.licence}.")
+            if model.size > CONFIRM_ABOVE and not yes and not _confirm(model):
+                return 2
+        with _show_progress() as progress:
+            directory = pull(model.name, progress=progress)
+        print(f"{model.name} is in {directory}; its SHA-256 matches the catalogue.")
     return 0
 
 
-def _refused(model: Model) -> int | None:
-    """The exit code where the download is not wanted, or nobody is there to say so."""
+def _confirm(model: Model) -> bool:
+    """Ask whether to download; False without a terminal."""
     if not sys.stdin.isatty():
         print(
-            f"{model.name} is {size_of(model.size)}, and there is no terminal to ask at. "
-            f"To fetch it anyway: handrail model pull {model.name} --yes",
+            f"{model.name} is {format_size(model.size)}, and there is no terminal to confirm the download. "
+            f"To download it anyway: handrail model pull {model.name} --yes",
             file=sys.stderr,
         )
-        return 2
+        return False
     try:
-        answer = input(f"Fetch {size_of(model.size)}? [y/N] ")
+        answer = input(f"Download {format_size(model.size)}? [y/N] ")
     except EOFError:
         answer = ""
     if answer.strip().casefold() in {"y", "yes"}:
-        return None
-    print("Nothing was fetched.")
-    return 2
+        return True
+    print("Nothing was downloaded.")
+    return False
 
 
 def _list() -> int:
-    for held in cache.listed():
-        state = "here" if held.complete else f"begun, {size_of(held.bytes)}" if held.bytes else "not here"
-        print(f"{held.model.name:<20} {size_of(held.model.size):>8}  {state:<16} {held.model.about}")
+    for cached in cache.listed():
+        partial = f"partial, {format_size(cached.bytes)}" if cached.bytes else "not downloaded"
+        state = "downloaded" if cached.complete else partial
+        print(f"{cached.model.name:<20} {format_size(cached.model.size):>8}  {state:<16} {cached.model.about}")
     print(f"in {cache.directory()}")
     return 0
 
 
 def _remove(name: str) -> int:
     freed = cache.remove(name)
-    print(f"Removed {name}, {size_of(freed)}." if freed else f"{name} is not on this machine.")
+    print(f"Removed {name}, {format_size(freed)}." if freed else f"{name} is not downloaded.")
     return 0
 
 
 @contextmanager
-def _shown() -> Generator[Callable[[Progress], None]]:
-    """Progress as a bar where there is a terminal and `rich`, else as a line every tenth."""
+def _show_progress() -> Generator[Callable[[Progress], None]]:
+    """Show the progress as a bar on a terminal with `rich`, else as a line per 10 %."""
     if not sys.stdout.isatty():
-        yield _Lines()
+        yield _PrintedProgress()
         return
     try:
         rich: Any = import_module("rich.progress")
     except ImportError:
-        yield _Lines()
+        yield _PrintedProgress()
         return
     columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.DownloadColumn())
     with rich.Progress(*columns, rich.TransferSpeedColumn(), rich.TimeRemainingColumn()) as bar:
         tasks: dict[tuple[str, str], Any] = {}
 
-        def told(progress: Progress) -> None:
+        def update(progress: Progress) -> None:
             if progress.note:
-                bar.console.print(_noted(progress), markup=False, highlight=False)
+                bar.console.print(_format_note(progress), markup=False, highlight=False)
                 return
             key = (progress.file, progress.source)
             if key not in tasks:
                 tasks[key] = bar.add_task(progress.file, total=progress.total)
             bar.update(tasks[key], completed=progress.done)
 
-        yield told
+        yield update
 
 
-class _Lines:
+class _PrintedProgress:
     def __init__(self) -> None:
         self._last = ("", -1)
 
     def __call__(self, progress: Progress) -> None:
         if progress.note:
-            print(_noted(progress))
+            print(_format_note(progress))
             return
         tenth = 10 * progress.done // (progress.total or 1)
         if (progress.file, tenth) != self._last:
             self._last = (progress.file, tenth)
-            print(f"  {progress.file}: {size_of(progress.done)} of {size_of(progress.total)}", flush=True)
+            print(f"  {progress.file}: {format_size(progress.done)} of {format_size(progress.total)}", flush=True)
 
 
-def _noted(progress: Progress) -> str:
+def _format_note(progress: Progress) -> str:
     return f"  {progress.source or progress.file}: {progress.note}"

@@ -1,4 +1,4 @@
-"""What a conversation looks like in a terminal: what is said, and between the lines what was done."""
+"""Prints a conversation and the calls in it to a terminal."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -16,144 +16,143 @@ from handrail.core.values import ToolCall
 from handrail.providers import TextDelta
 
 _MARGIN: Final = 11
-_LONGEST: Final = 200
+_MAX_LINE_CHARS: Final = 200
 
 
 class Screen:
-    """Prints a conversation. Whatever a model, a tool or a person wrote is text here, and never a command to the
-    terminal."""
+    """Prints a conversation. Control characters in what a model, a tool or a person wrote are removed."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console = console
         self._quiet = quiet
-        self._speaking = False
+        self._is_mid_line = False
 
-    def say(self, who: str, text: str) -> None:
-        """A line of somebody's."""
+    def print_message(self, who: str, text: str) -> None:
+        """Print a whole message."""
         self.end_line()
-        self._begin(who)
-        self._print(printable(text))
+        self._print_name(who)
+        self._print(strip_controls(text))
 
-    def speak(self, text: str) -> None:
-        """The next words of the agent."""
-        if not self._speaking:
-            self._begin("agent")
-            self._speaking = True
-        self._print(printable(text), end="")
+    def print_delta(self, text: str) -> None:
+        """Print the next part of the agent's message."""
+        if not self._is_mid_line:
+            self._print_name("agent")
+            self._is_mid_line = True
+        self._print(strip_controls(text), end="")
 
     def end_line(self) -> None:
-        """The agent pauses."""
-        if self._speaking:
+        """End the line of the agent's message, if one is open."""
+        if self._is_mid_line:
             self.console.print()
-        self._speaking = False
+        self._is_mid_line = False
 
-    def note(self, text: str, style: str = "dim") -> None:
-        """What happens between the lines."""
+    def print_detail(self, text: str, style: str = "dim") -> None:
+        """Print a detail, such as a call, unless the screen is quiet."""
         if not self._quiet:
-            self.tell(text, style)
+            self.print_notice(text, style)
 
-    def tell(self, text: str, style: str = "dim") -> None:
-        """What is worth saying even to those who want it quiet."""
+    def print_notice(self, text: str, style: str = "dim") -> None:
+        """Print a notice, also on a quiet screen."""
         self.end_line()
-        for line in printable(text).splitlines():
+        for line in strip_controls(text).splitlines():
             self._print(f"{'':{_MARGIN}}| {line}", style=style)
 
-    def hear(self, event: ChatEvent | Event) -> None:
-        """Show an event of a turn."""
+    def show(self, event: ChatEvent | Event) -> None:
+        """Print an event of a turn."""
         match event:
             case TextDelta():
-                self.speak(event.text)
+                self.print_delta(event.text)
             case CallStarted():
-                self.note(f"-> {shown_call(event.call)}")
+                self.print_detail(f"-> {format_call(event.call)}")
             case Progress():
                 share = "" if event.fraction is None else f"{event.fraction:.0%} "
-                self.note(f".. {event.tool_name}: {share}{event.message}")
+                self.print_detail(f".. {event.tool_name}: {share}{event.message}")
             case CallIgnored():
-                self.note(f"== {shown_call(event.call)}: {event.reason}, not run again")
+                self.print_detail(f"== {format_call(event.call)}: {event.reason}, not run again")
             case CallFinished():
-                self._finished(event)
+                self._show_result(event)
             case Approval():
                 reason = f" ({event.question})" if event.question else ""
-                self.tell(f"?? {event.tool}({shown_arguments(event.arguments)}) needs the {event.by}{reason}", "yellow")
+                self.print_notice(
+                    f"?? {event.tool}({format_arguments(event.arguments)}) needs the {event.by}{reason}", "yellow"
+                )
             case TurnResult():
-                self._ended(event)
+                self._show_end(event)
             case _:
                 pass
 
-    def _finished(self, event: CallFinished) -> None:
+    def _show_result(self, event: CallFinished) -> None:
         error = event.result.error
-        text = short(event.result.for_model())
+        text = shorten_line(event.result.for_model())
         if error is None:
-            self.note(f"ok {event.call.name}: {text} ({event.result.duration_ms:.0f} ms)", "green")
+            self.print_detail(f"ok {event.call.name}: {text} ({event.result.duration_ms:.0f} ms)", "green")
         elif error.code != "approval_required":  # The question follows.
-            self.note(f"no {shown_call(event.call)}: {error.code}: {short(error.message)}", "red")
+            self.print_detail(f"no {format_call(event.call)}: {error.code}: {shorten_line(error.message)}", "red")
 
-    def _ended(self, answer: TurnResult) -> None:
+    def _show_end(self, result: TurnResult) -> None:
         self.end_line()
-        if answer.stop_reason == "handed_off":
-            self.tell("A person has taken over; the agent is silent.", "yellow")
-        elif answer.stop_reason not in ("completed", "approval_required"):
-            words = {"interrupted": "interrupted"}.get(
-                answer.stop_reason, f"the budget of {answer.stop_reason} is used up"
-            )
-            self.tell(f"The turn ended here: {words}.", "yellow")
-        if answer.finish_reason in ("length", "refusal"):
-            self.tell(f"The model stopped: {answer.finish_reason}.", "yellow")
+        if result.stop_reason == "handed_off":
+            self.print_notice("A person has taken over; the agent does not reply.", "yellow")
+        elif result.stop_reason not in ("completed", "approval_required"):
+            reason = {"interrupted": "it was interrupted"}.get(result.stop_reason, f"{result.stop_reason} was reached")
+            self.print_notice(f"The turn ended: {reason}.", "yellow")
+        if result.finish_reason in ("length", "refusal"):
+            self.print_notice(f"The model stopped: {result.finish_reason}.", "yellow")
 
-    def tools(self, tools: Iterable[Tool[..., Any]], decided: dict[str, str]) -> None:
-        """Which tools there are."""
+    def print_tools(self, tools: Iterable[Tool[..., Any]], actions: dict[str, str]) -> None:
+        """Print a table of tools, with the actions that the policy can decide for each."""
         table = Table(box=None, pad_edge=False)
         for column in ("tool", "what it does", "policy"):
             table.add_column(column)
         for tool in tools:
             first = tool.description.partition("\n")[0]
-            table.add_row(Text(tool.name), Text(printable(first)), Text(decided.get(tool.name, "")))
+            table.add_row(Text(tool.name), Text(strip_controls(first)), Text(actions.get(tool.name, "")))
         self.end_line()
         self.console.print(table)
 
-    def _begin(self, who: str) -> None:
+    def _print_name(self, who: str) -> None:
         self._print(f"{who:>9}  ", style="bold", end="")
 
     def _print(self, text: str, *, style: str | None = None, end: str = "\n") -> None:
         self.console.print(Text(text, style=style or ""), end=end, soft_wrap=True)
 
 
-def printable(text: str) -> str:
-    """A text that can do nothing to a terminal: no control characters but the end of a line."""
+def strip_controls(text: str) -> str:
+    """Replace control characters, except line ends, so that the text cannot control a terminal."""
     return "".join(char if char == "\n" or char.isprintable() else " " if char == "\t" else "�" for char in text)
 
 
-def short(text: str) -> str:
-    """The beginning of a text, on one line."""
+def shorten_line(text: str) -> str:
+    """Return the beginning of a text, on one line."""
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    return line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…"
 
 
-def shown_call(call: ToolCall) -> str:
-    """A call, on one line."""
-    return f"{call.name}({short(call.arguments_json)})"
+def format_call(call: ToolCall) -> str:
+    """Format a call, on one line."""
+    return f"{call.name}({shorten_line(call.arguments_json)})"
 
 
-def shown_arguments(arguments: Any) -> str:
-    """Arguments, on one line; whole, because somebody decides about them."""
+def format_arguments(arguments: Any) -> str:
+    """Format arguments on one line, without shortening them: a person decides about them."""
     return compact_json(arguments)
 
 
-def traced(event: Event, began: float) -> str | None:
-    """An event as one line of a trace."""
-    at = f"{event.at - began:8.3f} s  {type(event).__name__:13}"
+def format_event(event: Event, start: float) -> str | None:
+    """Format an event as one line of a trace, or return None if the trace leaves it out."""
+    at = f"{event.at - start:8.3f} s  {type(event).__name__:13}"
     match event:
         case CallFinished():
             error = event.result.error
-            how = "ok" if error is None else error.code
-            return f"{at} {shown_call(event.call)}  {how}, {event.result.duration_ms:.1f} ms"
+            outcome = "ok" if error is None else error.code
+            return f"{at} {format_call(event.call)}  {outcome}, {event.result.duration_ms:.1f} ms"
         case DecisionMade():
-            one = event.decision
-            return f"{at} {shown_call(event.call)}  {one.action}, by {one.rule} ({one.source})"
+            decision = event.decision
+            return f"{at} {format_call(event.call)}  {decision.action}, by {decision.rule} ({decision.source})"
         case CallIgnored() | CallCancelled():
-            return f"{at} {shown_call(event.call)}  {event.reason}"
+            return f"{at} {format_call(event.call)}  {event.reason}"
         case CallStarted():
-            return f"{at} {shown_call(event.call)}"
+            return f"{at} {format_call(event.call)}"
         case Progress():
             return f"{at} {event.tool_name}  {event.message}"
         case _:

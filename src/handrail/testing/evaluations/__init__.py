@@ -1,7 +1,7 @@
-"""How well a provider calls tools: a committed set of prompts, and the figures that a provider reaches on it."""
+"""Measures how well a provider calls tools, on a fixed set of prompts."""
 
-from handrail.testing.evaluations.evaluate import Score, Scores, Verdict, evaluate
-from handrail.testing.evaluations.prompts import Prompt, load
+from handrail.testing.evaluations.evaluate import Report, Score, Totals, evaluate
+from handrail.testing.evaluations.prompts import Prompt, load_prompts
 from handrail.testing.evaluations.tools import TOOLS
 
-__all__ = ["TOOLS", "Prompt", "Score", "Scores", "Verdict", "evaluate", "load"]
+__all__ = ["TOOLS", "Prompt", "Report", "Score", "Totals", "evaluate", "load_prompts"]

@@ -1,4 +1,4 @@
-"""Ask a provider each prompt once, and count what it called."""
+"""Sends each prompt to a provider once and scores the calls that it makes."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,57 +15,57 @@ from handrail.testing.evaluations.prompts import Prompt
 from handrail.testing.evaluations.tools import TOOLS
 
 INSTRUCTIONS: Final = (
-    "You work at the desk of a bank. Call a tool when the customer wants something that a tool does; else just answer."
+    "You are the agent of a bank. Call a tool when the customer wants something that a tool does; else just answer."
 )
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
-    """What a provider made of one prompt."""
+class Score(Struct, frozen=True, kw_only=True):
+    """A provider's calls for one prompt, and whether they are right."""
 
     prompt: Prompt
     calls: tuple[ToolCall, ...]
     error: str = ""
-    """Set where the provider failed; such a prompt counts as wrong."""
+    """Set if the provider failed; the prompt then counts as wrong."""
 
     @property
-    def right_tool(self) -> bool:
-        """Whether exactly the expected tool was called, or nothing where nothing should be."""
-        called = [call.name for call in self.calls]
-        return not self.error and called == ([] if self.prompt.tool is None else [self.prompt.tool])
+    def has_right_tool(self) -> bool:
+        """Whether exactly the expected tool was called, or none if none is expected."""
+        names = [call.name for call in self.calls]
+        return not self.error and names == ([] if self.prompt.tool is None else [self.prompt.tool])
 
     @property
-    def right_arguments(self) -> bool:
-        """Whether a call was right in its tool and in every argument."""
-        return self.right_tool and self.prompt.tool is not None and _fits(self.calls[0], self.prompt.arguments)
+    def has_right_arguments(self) -> bool:
+        """Whether the expected tool was called with the expected arguments."""
+        return self.has_right_tool and self.prompt.tool is not None and _matches(self.calls[0], self.prompt.arguments)
 
     @property
-    def false_call(self) -> bool:
-        """Whether something was called where nothing should be."""
+    def is_false_call(self) -> bool:
+        """Whether a tool was called although none is expected."""
         return self.prompt.tool is None and bool(self.calls)
 
 
-class Score(Struct, frozen=True, kw_only=True):
-    """The figures of a group of prompts."""
+class Totals(Struct, frozen=True, kw_only=True):
+    """The counts of a group of prompts."""
 
     prompts: int = 0
     to_call: int = 0
-    """Prompts that should lead to a call; the others should not."""
+    """Prompts for which a call is expected."""
     right_tool: int = 0
-    """Of all prompts: the right tool, or rightly none."""
+    """Of all prompts: the expected tool was called, or none if none is expected."""
     right_arguments: int = 0
-    """Of `to_call`: the right tool with the right arguments."""
+    """Of `to_call`: the expected tool was called with the expected arguments."""
     false_calls: int = 0
-    """Of the prompts that should not lead to a call."""
+    """Of the prompts for which no call is expected: a tool was called."""
     errors: int = 0
 
 
-class Scores(Struct, frozen=True, kw_only=True):
-    """What a provider reached, apart for the prompts that were held out."""
+class Report(Struct, frozen=True, kw_only=True):
+    """The scores of a provider; prompts that were held out are counted separately."""
 
     provider: str
-    tuned: Score
-    held_out: Score
-    verdicts: tuple[Verdict, ...]
+    tuned: Totals
+    held_out: Totals
+    scores: tuple[Score, ...]
 
 
 async def evaluate(
@@ -73,53 +73,53 @@ async def evaluate(
     prompts: Sequence[Prompt],
     *,
     tools: Sequence[Tool[..., Any]] = TOOLS,
-    progress: Callable[[Verdict], object] | None = None,
-) -> Scores:
-    """The scores of a provider. Each prompt is a conversation of its own; no tool is run."""
-    verdicts: list[Verdict] = []
+    progress: Callable[[Score], object] | None = None,
+) -> Report:
+    """Score a provider. Each prompt is a conversation of its own; no tool is run."""
+    scores: list[Score] = []
     for prompt in prompts:
-        request = ModelRequest(messages=[UserMessage(text=prompt.say)], instructions=INSTRUCTIONS, tools=tools)
+        request = ModelRequest(messages=[UserMessage(text=prompt.message)], instructions=INSTRUCTIONS, tools=tools)
         try:
-            verdict = Verdict(prompt=prompt, calls=(await provider.ask(request)).calls)
+            score = Score(prompt=prompt, calls=(await provider.ask(request)).calls)
         except ProviderError as error:
-            verdict = Verdict(prompt=prompt, calls=(), error=f"{error.code}: {error.message}")
-        verdicts.append(verdict)
+            score = Score(prompt=prompt, calls=(), error=f"{error.code}: {error.message}")
+        scores.append(score)
         if progress is not None:
-            progress(verdict)
-    return Scores(
+            progress(score)
+    return Report(
         provider=provider.name,
-        tuned=_score(one for one in verdicts if not one.prompt.held_out),
-        held_out=_score(one for one in verdicts if one.prompt.held_out),
-        verdicts=tuple(verdicts),
+        tuned=_sum_scores(one for one in scores if not one.prompt.held_out),
+        held_out=_sum_scores(one for one in scores if one.prompt.held_out),
+        scores=tuple(scores),
     )
 
 
-def _score(verdicts: Iterable[Verdict]) -> Score:
-    group = list(verdicts)
-    return Score(
+def _sum_scores(scores: Iterable[Score]) -> Totals:
+    group = list(scores)
+    return Totals(
         prompts=len(group),
         to_call=sum(one.prompt.tool is not None for one in group),
-        right_tool=sum(one.right_tool for one in group),
-        right_arguments=sum(one.right_arguments for one in group),
-        false_calls=sum(one.false_call for one in group),
+        right_tool=sum(one.has_right_tool for one in group),
+        right_arguments=sum(one.has_right_arguments for one in group),
+        false_calls=sum(one.is_false_call for one in group),
         errors=sum(bool(one.error) for one in group),
     )
 
 
-def _fits(call: ToolCall, expected: Mapping[str, Any]) -> bool:
+def _matches(call: ToolCall, expected: Mapping[str, Any]) -> bool:
     try:
-        given = json.loads(call.arguments_json or "{}")
+        parsed = json.loads(call.arguments_json or "{}")
     except ValueError:
         return False
-    if not isinstance(given, dict):
+    if not isinstance(parsed, dict):
         return False
-    arguments = cast(dict[str, Any], given)
+    arguments = cast(dict[str, Any], parsed)
     return arguments.keys() == expected.keys() and all(
-        value is None or _same(arguments[name], value) for name, value in expected.items()
+        value is None or _is_equal(arguments[name], value) for name, value in expected.items()
     )
 
 
-def _same(given: Any, expected: Any) -> bool:
-    if isinstance(given, str) and isinstance(expected, str):
-        return given.strip().casefold() == expected.casefold()
-    return type(given) is type(expected) and given == expected
+def _is_equal(actual: Any, expected: Any) -> bool:
+    if isinstance(actual, str) and isinstance(expected, str):
+        return actual.strip().casefold() == expected.casefold()
+    return type(actual) is type(expected) and actual == expected

@@ -1,4 +1,4 @@
-"""The committed prompts: what a customer says, and the call that should follow, or none."""
+"""The fixed set of prompts: a customer's message, and the call that is expected, or none."""
 
 from collections.abc import Mapping
 from importlib.resources import files
@@ -8,18 +8,18 @@ import msgspec
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One thing that a customer says, and what is right."""
+    """A customer's message and the expected call."""
 
-    say: str
+    message: str
     tool: str | None
-    """The tool that should be called; None where nothing should be."""
+    """The expected tool; None if no call is expected."""
     arguments: Mapping[str, Any]
-    """Those that it should be called with; None stands for any value."""
+    """The expected arguments; None matches any value."""
     held_out: bool
-    """Written before the embedded provider was made, and not run until it was done."""
+    """Whether it was written before the embedded provider, and not used to tune it."""
 
 
-def load() -> tuple[Prompt, ...]:
-    """All of them, in the order of the file."""
+def load_prompts() -> tuple[Prompt, ...]:
+    """Load all prompts, in the order of the file."""
     text = files("handrail.testing.evaluations").joinpath("prompts.jsonl").read_bytes()
     return tuple(msgspec.json.decode(line, type=Prompt) for line in text.splitlines() if line)

@@ -1,4 +1,4 @@
-"""The tools of the evaluation: a bank's desk. None of them is ever run; only the calls are looked at."""
+"""The tools of the evaluation, those of a bank. They are never run."""
 
 from typing import Final, Literal
 

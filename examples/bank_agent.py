@@ -1,7 +1,7 @@
-"""A bank's desk: what `handrail chat` talks to. Nothing here moves real money.
+"""A bank's agent, for `handrail chat`. No real money is moved.
 
-`handrail chat FILE.py` takes any file like this one: `TOOLS`, and, where they are wanted, `POLICY`, `INSTRUCTIONS` and
-`make_deps()`, which makes what the tools work on.
+`handrail chat FILE.py` runs any file like this one: it defines `TOOLS`, and optionally `POLICY`, `INSTRUCTIONS` and
+`make_deps()`, whose value the tools get as `context.deps`.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from handrail import Control, Policy, Rule, ToolContext, ToolError, ToolResult, 
 
 @dataclass(slots=True, kw_only=True)
 class Bank:
-    """What the tools work on."""
+    """The state that the tools read and change."""
 
     accounts: dict[str, int] = field(default_factory=lambda: {"savings": 2_400, "current": 310})
     orders: dict[str, str] = field(default_factory=lambda: {"A-17": "on its way, due tomorrow"})
@@ -58,8 +58,8 @@ async def transfer(to: str, amount: int, context: ToolContext[Bank]) -> str:
 
 
 @tool(idempotent=True)
-async def hand_over(reason: str) -> ToolResult:
-    """Hand the conversation over to a person at the desk.
+async def hand_off(reason: str) -> ToolResult:
+    """Hand the conversation to a person.
 
     Args:
         reason: Why, in a few words.
@@ -67,19 +67,19 @@ async def hand_over(reason: str) -> ToolResult:
     return ToolResult(output="A person takes over now.", control=Control(mode="manual"))
 
 
-TOOLS = [get_balance, get_order_status, transfer, hand_over]
+TOOLS = [get_balance, get_order_status, transfer, hand_off]
 
 POLICY = Policy(
     [
-        Rule.deny("transfer", where={"amount": {"above": 10_000}}, reason="this desk moves at most 10,000 EUR"),
+        Rule.deny("transfer", where={"amount": {"above": 10_000}}, reason="transfers are limited to 10,000 EUR"),
         Rule.ask("transfer", by="customer", reason="money leaves the account"),
-        Rule.allow("hand_over"),
+        Rule.allow("hand_off"),
     ]
 )
 
-INSTRUCTIONS = """You are at the desk of a small bank. Answer in one or two short sentences.
-Use the tools for everything about accounts, orders and money; never make a number up.
-If a tool says that the customer has to agree first, say what will be done and ask.
-If something is beyond what you may do, hand over to a person."""
+INSTRUCTIONS = """You are the agent of a small bank. Answer in one or two short sentences.
+Use the tools for everything about accounts, orders and money; never make up a number.
+If a tool says that the customer must approve a call, say what it will do and ask.
+If you may not do what the customer wants, hand off to a person."""
 
 make_deps = Bank

@@ -1,4 +1,4 @@
-"""Which model a command talks to: the one that was named, the one that the environment has, else the embedded one."""
+"""Which provider a command uses: the one named, else the first that the environment configures."""
 
 import json
 import os
@@ -21,29 +21,29 @@ Env = Mapping[str, str]
 OPENAI: Final = "gpt-5.4-mini"
 ANTHROPIC: Final = "claude-sonnet-5-5"
 GEMINI: Final = "gemini-3.8-flash"
-_PATIENCE: Final = 0.5
-"""Seconds for a server that is there or is not."""
-_MOST: Final = 1_000_000
-"""Bytes of a list of models."""
+_TIMEOUT: Final = 0.5
+"""Seconds to wait for a local server's list of models."""
+_MAX_BYTES: Final = 1_000_000
+"""Of a server's list of models."""
 
 
-def choose(env: Env | None = None, *, name: str | None = None, model: str | None = None) -> Provider:
-    """The provider of this name, or the first one that the environment has.
+def choose_provider(env: Env | None = None, *, name: str | None = None, model: str | None = None) -> Provider:
+    """Return the provider of this name, or the first one that the environment configures.
 
-    In this order: OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, OPENAI_BASE_URL, a running Ollama, the embedded
-    one. `model`, or HANDRAIL_MODEL, says which of its models; a GGUF file, and a name of the catalogue, is the embedded
-    one's.
+    The order is OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, OPENAI_BASE_URL, a running Ollama, and the embedded
+    model. `model`, or HANDRAIL_MODEL, selects the model; a GGUF file or a name of the catalogue selects the embedded
+    provider.
     """
     env = os.environ if env is None else env
     model = model or env.get("HANDRAIL_MODEL") or None
     if name is not None:
-        if name not in _MAKERS:
-            raise ConfigError(f"There is no provider `{shorten(name)}`; there are: {', '.join(_MAKERS)}.")
-        return _MAKERS[name](env, model)
-    return _MAKERS[_found(env, model)](env, model)
+        if name not in _BUILDERS:
+            raise ConfigError(f"unknown provider {shorten(name)!r}; expected one of: {', '.join(_BUILDERS)}.")
+        return _BUILDERS[name](env, model)
+    return _BUILDERS[_detect_name(env, model)](env, model)
 
 
-def _found(env: Env, model: str | None) -> str:
+def _detect_name(env: Env, model: str | None) -> str:
     if model is not None and (model in CATALOGUE or model.lower().endswith(".gguf")):
         return "embedded"
     if env.get("OPENAI_API_KEY"):
@@ -55,8 +55,8 @@ def _found(env: Env, model: str | None) -> str:
     ):
         if env.get(variable):
             return name
-    # An Ollama without a model cannot answer; the embedded one can.
-    return "ollama" if _ollama_models(env) else "embedded"
+    # An Ollama without a model cannot reply; the embedded model can.
+    return "ollama" if _list_ollama_models(env) else "embedded"
 
 
 def _openai(env: Env, model: str | None) -> Provider:
@@ -79,27 +79,27 @@ def _gemini(env: Env, model: str | None) -> Provider:
 
 
 def _compatible(env: Env, model: str | None) -> Provider:
-    """A server that speaks OpenAI's language; without a name, the first model that it lists."""
+    """Build a provider for an OpenAI-compatible server; without a model name, use the first that it lists."""
     base_url = env.get("OPENAI_BASE_URL")
     if not base_url:
-        raise ConfigError("A compatible server is named by OPENAI_BASE_URL, such as http://localhost:8000/v1.")
+        raise ConfigError("OPENAI_BASE_URL must be set for provider 'compatible', e.g. http://localhost:8000/v1.")
     key = env.get("OPENAI_API_KEY") or None
     provider = OpenAIChat(model or OPENAI, api_key=key, base_url=base_url)
     if model is not None or provider.access.at_home:
         return provider
-    listed = _read(f"{base_url.rstrip('/')}/models", key=key)
-    names = [str(one["id"]) for one in _items(listed, "data") if one.get("id")]
+    models = _fetch_json(f"{base_url.rstrip('/')}/models", key=key)
+    names = [str(one["id"]) for one in _read_items(models, "data") if one.get("id")]
     if not names:
-        hint = "Say which model it has with --model or HANDRAIL_MODEL."
-        raise ConfigError(f"The server that OPENAI_BASE_URL names lists no models. {hint}")
+        raise ConfigError("the server at OPENAI_BASE_URL lists no models: name one with --model or HANDRAIL_MODEL.")
     return OpenAIChat(names[0], api_key=key, base_url=base_url)
 
 
 def _ollama(env: Env, model: str | None) -> Provider:
-    name = model or next(iter(_ollama_models(env)), None)
+    name = model or next(iter(_list_ollama_models(env)), None)
     if name is None:
-        raise ConfigError(f"There is no Ollama with a model at {_ollama_address(env)}. Get one with: ollama pull qwen3")
-    return OpenAIChat(name, base_url=f"{_ollama_address(env)}/v1")
+        address = _read_ollama_address(env)
+        raise ConfigError(f"no Ollama with a model answers at {address}. Get a model with: ollama pull qwen3")
+    return OpenAIChat(name, base_url=f"{_read_ollama_address(env)}/v1")
 
 
 def _embedded(env: Env, model: str | None) -> Provider:
@@ -108,7 +108,7 @@ def _embedded(env: Env, model: str | None) -> Provider:
     return EmbeddedProvider(model) if model else EmbeddedProvider()
 
 
-_MAKERS: Final[Mapping[str, Callable[[Env, str | None], Provider]]] = {
+_BUILDERS: Final[Mapping[str, Callable[[Env, str | None], Provider]]] = {
     "openai": _openai,
     "responses": _responses,
     "anthropic": _anthropic,
@@ -119,47 +119,47 @@ _MAKERS: Final[Mapping[str, Callable[[Env, str | None], Provider]]] = {
 }
 
 
-def _ollama_address(env: Env) -> str:
-    """Where Ollama listens: OLLAMA_HOST is a host, a port, both, or an address."""
-    given = env.get("OLLAMA_HOST", "").strip().rstrip("/")
-    given = given if "://" in given else f"http://{given}"
+def _read_ollama_address(env: Env) -> str:
+    """The URL of Ollama. OLLAMA_HOST is a host, a port, both, or a URL."""
+    value = env.get("OLLAMA_HOST", "").strip().rstrip("/")
+    value = value if "://" in value else f"http://{value}"
     try:
-        found = urlsplit(given)
+        found = urlsplit(value)
         host, port = found.hostname or "localhost", found.port or (443 if found.scheme == "https" else 11434)
     except ValueError as error:
-        raise ConfigError("OLLAMA_HOST is a host and a port, such as localhost:11434.") from error
-    # An Ollama that listens everywhere is reached here.
+        raise ConfigError("OLLAMA_HOST must be a host and a port, such as localhost:11434.") from error
+    # Ollama may listen on all addresses; a client needs one of them.
     host = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"{found.scheme}://{host}:{port}"
 
 
-def _ollama_models(env: Env) -> list[str]:
-    listed = _read(f"{_ollama_address(env)}/api/tags", key=None)
-    return [str(one["name"]) for one in _items(listed, "models") if one.get("name")]
+def _list_ollama_models(env: Env) -> list[str]:
+    models = _fetch_json(f"{_read_ollama_address(env)}/api/tags", key=None)
+    return [str(one["name"]) for one in _read_items(models, "models") if one.get("name")]
 
 
-class _Stay(HTTPRedirectHandler):
-    """Goes nowhere else: a key would go along."""
+class _NoRedirects(HTTPRedirectHandler):
+    """Refuses redirects: the API key would follow them to another host."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
-        """None: the redirection is an error."""
+        """Return None, which makes the redirect an error."""
 
 
-def _read(address: str, *, key: str | None) -> Any:
-    """The JSON at an address; None if there is nobody, or something else."""
+def _fetch_json(address: str, *, key: str | None) -> Any:
+    """Fetch JSON; return None if nothing answers, or if the answer is not JSON."""
     if urlsplit(address).scheme not in ("http", "https"):
         return None
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    # Past any proxy: this is a question to the machine itself, or to its neighbour.
-    opener = build_opener(ProxyHandler({}), _Stay())
+    # The server is on this machine or this network, so no proxy is used.
+    opener = build_opener(ProxyHandler({}), _NoRedirects())
     try:
-        with opener.open(Request(address, headers=headers), timeout=_PATIENCE) as answer:
-            return json.loads(answer.read(_MOST))
+        with opener.open(Request(address, headers=headers), timeout=_TIMEOUT) as response:
+            return json.loads(response.read(_MAX_BYTES))
     except (URLError, OSError, ValueError, RecursionError):
         return None
 
 
-def _items(listed: Any, name: str) -> list[Mapping[str, Any]]:
-    found: Any = cast(Mapping[str, Any], listed).get(name) if isinstance(listed, Mapping) else None
+def _read_items(body: Any, name: str) -> list[Mapping[str, Any]]:
+    found: Any = cast(Mapping[str, Any], body).get(name) if isinstance(body, Mapping) else None
     entries = cast(list[Any], found) if isinstance(found, list) else []
     return [cast(Mapping[str, Any], one) for one in entries if isinstance(one, Mapping)]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from handrail.cli import choose as module
-from handrail.cli.choose import choose
+from handrail.cli import provider_choice as module
+from handrail.cli.provider_choice import choose_provider
 from handrail.errors import ConfigError, ProviderKeyError
 from handrail.providers import ModelRequest, UserMessage
 from handrail.testing.servers import OpenAIServer, text
@@ -74,9 +74,9 @@ def test_keys_are_taken_in_their_order(nobody: str) -> None:
 
     found = []
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"):
-        found.append(choose(env).name)
+        found.append(choose_provider(env).name)
         del env[name]
-    found.append(choose(env).name)
+    found.append(choose_provider(env).name)
 
     assert found == [
         f"openai:{module.OPENAI}",
@@ -89,7 +89,7 @@ def test_keys_are_taken_in_their_order(nobody: str) -> None:
 def test_an_empty_variable_is_none(nobody: str) -> None:
     env = dict.fromkeys((*KEYS, "HANDRAIL_MODEL"), "") | {"OLLAMA_HOST": nobody}
 
-    assert choose(env).name == "embedded:small"
+    assert choose_provider(env).name == "embedded:small"
 
 
 @pytest.mark.parametrize(
@@ -99,28 +99,28 @@ def test_an_empty_variable_is_none(nobody: str) -> None:
 def test_a_name_decides_and_a_model_can_be_said(name: str, label: str) -> None:
     env = {"OPENAI_API_KEY": "k1", "ANTHROPIC_API_KEY": "k2", "GEMINI_API_KEY": "k3", "HANDRAIL_MODEL": "from-env"}
 
-    assert choose(env, name=name).name == f"{label}:from-env"
-    assert choose(env, name=name, model="said").name == f"{label}:said"
+    assert choose_provider(env, name=name).name == f"{label}:from-env"
+    assert choose_provider(env, name=name, model="said").name == f"{label}:said"
 
 
 @pytest.mark.parametrize("name", ["openai", "responses", "anthropic", "gemini"])
 def test_a_name_without_its_key_says_which_variable_is_missing(name: str) -> None:
     with pytest.raises(ProviderKeyError, match="_API_KEY"):
-        choose({}, name=name)
+        choose_provider({}, name=name)
 
 
 def test_an_unknown_name_is_told_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"no provider `closedai`.*openai, responses, anthropic"):
-        choose({}, name="closedai")
+    with pytest.raises(ConfigError, match=r"unknown provider 'closedai'.*openai, responses, anthropic"):
+        choose_provider({}, name="closedai")
 
 
 def test_a_file_is_the_embedded_ones_whatever_keys_there_are() -> None:
-    assert choose({"OPENAI_API_KEY": "k"}, model="/models/x.GGUF").name == "embedded:/models/x.GGUF"
+    assert choose_provider({"OPENAI_API_KEY": "k"}, model="/models/x.GGUF").name == "embedded:/models/x.GGUF"
 
 
 def test_a_running_ollama_is_found_with_its_first_model() -> None:
     with serving({"models": [{"name": "qwen3:8b"}, {"name": "llama"}]}) as (address, asked):
-        provider: Any = choose({"OLLAMA_HOST": address})
+        provider: Any = choose_provider({"OLLAMA_HOST": address})
 
     assert provider.name == "openai:qwen3:8b"
     assert provider.access.base_url == f"http://{address}/v1"
@@ -132,9 +132,9 @@ def test_a_running_ollama_is_found_with_its_first_model() -> None:
 )
 def test_something_else_on_ollamas_port_is_no_ollama(body: Any) -> None:
     with serving(body) as (address, _):
-        assert choose({"OLLAMA_HOST": address}).name == "embedded:small"
+        assert choose_provider({"OLLAMA_HOST": address}).name == "embedded:small"
         with pytest.raises(ConfigError, match="ollama pull"):
-            choose({"OLLAMA_HOST": address}, name="ollama")
+            choose_provider({"OLLAMA_HOST": address}, name="ollama")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_something_else_on_ollamas_port_is_no_ollama(body: Any) -> None:
     ],
 )
 def test_ollamas_host_is_read_as_ollama_reads_it(host: str, address: str) -> None:
-    provider: Any = choose({"OLLAMA_HOST": host}, name="ollama", model="m")
+    provider: Any = choose_provider({"OLLAMA_HOST": host}, name="ollama", model="m")
 
     assert provider.access.base_url == f"{address}/v1"
 
@@ -158,22 +158,22 @@ def test_ollamas_host_is_read_as_ollama_reads_it(host: str, address: str) -> Non
 @pytest.mark.parametrize("host", ["box:port", "http://[::1", "box:99999999"])
 def test_a_host_that_is_none_is_told(host: str) -> None:
     with pytest.raises(ConfigError, match="OLLAMA_HOST"):
-        choose({"OLLAMA_HOST": host})
+        choose_provider({"OLLAMA_HOST": host})
 
 
 def test_a_compatible_server_says_which_model_it_has() -> None:
     with serving({"data": [{"id": "local-model"}]}) as (address, asked):
         env = {"OPENAI_BASE_URL": f"http://{address}/v1/"}
-        assert choose(env).name == "openai:local-model"
-        assert choose({**env, "OPENAI_API_KEY": "k"}, name="compatible").name == "openai:local-model"
-        assert choose({**env, "HANDRAIL_MODEL": "mine"}).name == "openai:mine"
+        assert choose_provider(env).name == "openai:local-model"
+        assert choose_provider({**env, "OPENAI_API_KEY": "k"}, name="compatible").name == "openai:local-model"
+        assert choose_provider({**env, "HANDRAIL_MODEL": "mine"}).name == "openai:mine"
 
     assert asked == [("/v1/models", None), ("/v1/models", "Bearer k")]
 
 
 def test_a_compatible_server_that_lists_nothing_needs_a_name(nobody: str) -> None:
     with pytest.raises(ConfigError, match="HANDRAIL_MODEL"):
-        choose({"OPENAI_BASE_URL": f"http://{nobody}/v1"})
+        choose_provider({"OPENAI_BASE_URL": f"http://{nobody}/v1"})
 
 
 def test_a_key_does_not_follow_a_redirection() -> None:
@@ -182,25 +182,25 @@ def test_a_key_does_not_follow_a_redirection() -> None:
         serving(f"http://{elsewhere}".encode()) as (near, _),
         pytest.raises(ConfigError, match="lists no models"),
     ):
-        choose({"OPENAI_BASE_URL": f"http://{near}/v1", "OPENAI_API_KEY": "k"})
+        choose_provider({"OPENAI_BASE_URL": f"http://{near}/v1", "OPENAI_API_KEY": "k"})
 
     assert asked == []
 
 
 def test_a_compatible_server_needs_an_address() -> None:
     with pytest.raises(ConfigError, match="OPENAI_BASE_URL"):
-        choose({}, name="compatible")
+        choose_provider({}, name="compatible")
 
 
 def test_openais_own_address_is_not_asked_for_its_models() -> None:
     env = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "https://eu.api.openai.com/v1"}
 
-    assert choose(env).name == f"openai:{module.OPENAI}"
+    assert choose_provider(env).name == f"openai:{module.OPENAI}"
 
 
 async def test_what_was_chosen_answers() -> None:
     with OpenAIServer([text("Hello.")]) as server:
-        provider: Any = choose({"OPENAI_BASE_URL": server.url, "HANDRAIL_MODEL": "m"})
+        provider: Any = choose_provider({"OPENAI_BASE_URL": server.url, "HANDRAIL_MODEL": "m"})
         reply = await provider.ask(ModelRequest(messages=[UserMessage(text="Hi.")]))
         await provider.aclose()
 

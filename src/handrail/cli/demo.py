@@ -1,16 +1,16 @@
-"""A recorded conversation, played through the real conversation and executor: no model, no key, no network."""
+"""The recorded conversation of `handrail chat`: the model's responses are scripted, everything else is real."""
 
 from collections.abc import Sequence
 
 from handrail.chat import ChatSession
-from handrail.cli.desk import Desk
+from handrail.cli.agent_file import AgentFile
 from handrail.cli.screen import Screen
 from handrail.core.context import ToolContext
 from handrail.execute.executor import Executor
 from handrail.testing.scripted import ScriptedProvider
 from handrail.testing.servers import Reply, text, tool_calls
 
-# What the customer said, and what a model answered; None: the customer says yes to what was asked.
+# A message of the customer and the responses of the model; None: the customer approves the open calls.
 CONVERSATION: Sequence[tuple[str | None, Sequence[Reply]]] = (
     (
         "How much is on my accounts, and where is my order A-17?",
@@ -41,35 +41,35 @@ CONVERSATION: Sequence[tuple[str | None, Sequence[Reply]]] = (
         "And 20000 to Mark.",
         (
             tool_calls(("transfer", {"to": "Mark", "amount": 20000}, "c7")),
-            tool_calls(("hand_over", {"reason": "a transfer over the limit of this desk"}, "c8")),
+            tool_calls(("hand_off", {"reason": "a transfer over the limit"}, "c8")),
         ),
     ),
 )
 
 
-async def play(desk: Desk, screen: Screen) -> None:
-    """Play the conversation to its end."""
+async def play_demo(agent: AgentFile, screen: Screen) -> None:
+    """Play the recorded conversation to its end."""
     screen.console.print(
-        "A recorded conversation at a bank's desk. The model's part is recorded; every call runs through the executor.",
+        "A recorded conversation with a bank's agent: the model's part is recorded, every call runs in the executor.",
         soft_wrap=True,
     )
-    bank = desk.make_deps()
+    bank = agent.make_deps()
     lines = [line for _, lines in CONVERSATION for line in lines]
     session = ChatSession(
         ScriptedProvider(lines),
-        Executor(desk.tools, policy=desk.policy),
-        context=ToolContext(session_id="desk-1", customer_id="customer-1", deps=bank),
-        instructions=desk.instructions,
+        Executor(agent.tools, policy=agent.policy),
+        context=ToolContext(session_id="demo", customer_id="customer-1", deps=bank),
+        instructions=agent.instructions,
     )
-    for said, _ in CONVERSATION:
+    for message, _ in CONVERSATION:
         screen.console.print()
-        if said is None:
+        if message is None:
             for approval in await session.approvals():
-                screen.say("customer", f"Yes: {approval.tool}, exactly so.")
+                screen.print_message("customer", f"Yes, {approval.tool}.")
                 await session.approve(approval.token)
         else:
-            screen.say("customer", said)
-        async for event in session.resume_stream() if said is None else session.stream(said):
-            screen.hear(event)
+            screen.print_message("customer", message)
+        async for event in session.resume_stream() if message is None else session.stream(message):
+            screen.show(event)
     screen.console.print()
-    screen.say("bank", f"transfers made: {', '.join(bank.done)}")
+    screen.print_message("bank", f"transfers made: {', '.join(bank.done)}")

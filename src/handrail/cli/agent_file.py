@@ -1,0 +1,56 @@
+"""The Python file that `handrail chat` runs: its tools, policy and instructions."""
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from handrail.authorize.policy import Policy
+from handrail.errors import ConfigError
+from handrail.registry.registry import ToolRegistry
+
+_EXAMPLE: Final = "bank_agent.py"
+
+
+class AgentFile(Struct, frozen=True, kw_only=True):
+    """What an agent file defines."""
+
+    tools: ToolRegistry
+    policy: Policy
+    instructions: str
+    make_deps: Callable[[], Any]
+
+
+def find_example() -> Path:
+    """The example agent: beside this module in an installed package, in `examples/` in a checkout."""
+    installed = Path(__file__).with_name(_EXAMPLE)
+    return installed if installed.exists() else Path(__file__).parents[3] / "examples" / _EXAMPLE
+
+
+def load_agent_file(path: str | Path | None = None) -> AgentFile:
+    """Run a Python file and read `TOOLS`, `POLICY`, `INSTRUCTIONS` and `make_deps` from it; default: the example.
+
+    The file is executed, so load only files that you trust.
+    """
+    file = Path(path) if path is not None else find_example()
+    if not file.is_file():
+        raise ConfigError(f"{file} is not a file; expected a Python file that defines TOOLS.")
+    names = runpy.run_path(str(file))
+    if "TOOLS" not in names:
+        raise ConfigError(f"{file} must define TOOLS, a list of tools, such as functions decorated with @tool.")
+    policy, instructions, make_deps = names.get("POLICY"), names.get("INSTRUCTIONS", ""), names.get("make_deps")
+    for name, value, is_valid, expected in (
+        ("POLICY", policy, policy is None or isinstance(policy, Policy), "a Policy"),
+        ("INSTRUCTIONS", instructions, isinstance(instructions, str), "a str"),
+        ("make_deps", make_deps, make_deps is None or callable(make_deps), "a function without arguments"),
+    ):
+        if not is_valid:
+            raise ConfigError(f"{name} in {file} must be {expected}, got {type(value).__name__}.")
+    return AgentFile(
+        tools=ToolRegistry(names["TOOLS"]),
+        policy=cast(Policy, policy or Policy()),
+        instructions=cast(str, instructions),
+        make_deps=cast(Callable[[], Any], make_deps or (lambda: None)),
+    )

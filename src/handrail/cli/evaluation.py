@@ -1,0 +1,100 @@
+"""`handrail eval`: measures how well a provider calls tools, on a fixed set of prompts."""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from handrail.cli.provider_choice import choose_provider
+from handrail.errors import HandrailError
+from handrail.providers.provider import Provider
+from handrail.testing.evaluations import Prompt, Report, Score, Totals, evaluate, load_prompts
+
+
+def add_parser(commands: Any) -> None:
+    """Add the parser of the command."""
+    parser: argparse.ArgumentParser = commands.add_parser("eval", help="measure how well a provider calls tools")
+    actions = parser.add_subparsers(dest="action", metavar="WHAT", required=True)
+    tools = actions.add_parser(
+        "tools", help="count right tools, right arguments and false calls, on a fixed set of prompts"
+    )
+    tools.add_argument(
+        "--provider", metavar="NAME", help="the provider (default: the first that the environment configures)"
+    )
+    tools.add_argument(
+        "--model", metavar="MODEL", help="the provider's model; for the embedded provider a name or a path"
+    )
+    tools.add_argument("--limit", type=int, metavar="N", help="run only N prompts, evenly spread over the set")
+    tools.add_argument("--verbose", action="store_true", help="print every prompt that got a wrong response")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    if options.limit is not None and options.limit < 1:
+        print(f"--limit must be at least 1, got {options.limit}.", file=sys.stderr)
+        return 2
+    try:
+        provider = _choose(options.provider, options.model)
+        prompts = _sample(load_prompts(), options.limit)
+        report = asyncio.run(evaluate(provider, prompts, progress=_Progress(len(prompts))))
+    except HandrailError as error:
+        print(error.message, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    print(format_table(report))
+    for score in report.scores if options.verbose else ():
+        if not (score.has_right_arguments or (score.has_right_tool and score.prompt.tool is None)):
+            print(_format_wrong(score))
+    return 0
+
+
+def format_table(report: Report) -> str:
+    """Format the totals as a table of plain text."""
+    head = (
+        f"{report.provider:<28}{'prompts':>8}{'right tool':>13}{'right arguments':>17}{'false calls':>13}{'errors':>8}"
+    )
+    return "\n".join([head, _format_row("tuned", report.tuned), _format_row("held out", report.held_out)])
+
+
+def _format_row(name: str, totals: Totals) -> str:
+    no_call = totals.prompts - totals.to_call
+    return (
+        f"{name:<28}{totals.prompts:>8}{f'{totals.right_tool}/{totals.prompts}':>13}"
+        f"{f'{totals.right_arguments}/{totals.to_call}':>17}{f'{totals.false_calls}/{no_call}':>13}{totals.errors:>8}"
+    )
+
+
+def _format_wrong(score: Score) -> str:
+    actual = ", ".join(f"{call.name} {call.arguments_json}" for call in score.calls) or score.error or "no call"
+    return f"  {score.prompt.message!r}: got {actual}; expected {score.prompt.tool or 'no call'}"
+
+
+def _sample(prompts: tuple[Prompt, ...], limit: int | None) -> list[Prompt]:
+    """Take `limit` prompts, evenly spread: the set is ordered by tool."""
+    if limit is None or limit >= len(prompts):
+        return list(prompts)
+    return [prompts[number * len(prompts) // limit] for number in range(limit)]
+
+
+def _choose(name: str | None, model: str | None) -> Provider:
+    """Choose the provider by name; without one, the embedded provider if the model is a file."""
+    is_file = model is not None and Path(model).expanduser().is_file()
+    return choose_provider(name="embedded" if name is None and is_file else name, model=model)
+
+
+class _Progress:
+    """Prints the progress: one line that is overwritten on a terminal, else a line per 10 prompts."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._done = 0
+
+    def __call__(self, _: Score) -> None:
+        self._done += 1
+        if sys.stderr.isatty():
+            end = "\n" if self._done == self._total else ""
+            print(f"\r{self._done} of {self._total}", end=end, file=sys.stderr, flush=True)
+        elif self._done % 10 == 0 or self._done == self._total:
+            print(f"{self._done} of {self._total}", file=sys.stderr, flush=True)
