@@ -1,0 +1,83 @@
+"""Whether the caller agreed: a read-back that was heard to its end, and words of the caller that began after it."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from handrail.tenants.texts import Texts
+
+Answer = Literal["yes", "no", "unknown"]
+
+
+class _Confirmation(Struct):
+    is_heard: bool = False
+    turn: int | None = None
+    """The caller's turn that answers it."""
+    items: tuple[str, ...] = ()
+    """What the caller said since it was heard."""
+    is_refused: bool = False
+
+
+class Confirmations:
+    """The approvals that the caller was asked for in this phone call.
+
+    A "yes" is the model's reading of what the caller said: it calls the tool again. That only counts if the read-back
+    was heard before the caller spoke; and a transcript that refuses withdraws it.
+    """
+
+    def __init__(self, texts: Texts, *, has_transcripts: bool) -> None:
+        self._texts = texts
+        self._has_transcripts = has_transcripts
+        self._asked: dict[str, _Confirmation] = {}
+        self._transcripts: dict[str, str | None] = {}
+
+    def add(self, token: str) -> None:
+        """Somebody has to agree."""
+        self._asked.setdefault(token, _Confirmation())
+
+    def begin(self, token: str) -> None:
+        """The read-back begins anew: what was said before does not answer it."""
+        self._asked[token] = _Confirmation()
+
+    def hear(self, token: str) -> None:
+        """The read-back was heard to its end."""
+        if token in self._asked:
+            self._asked[token].is_heard = True
+
+    def answer(self, item_id: str, *, turn: int) -> None:
+        """The caller speaks: that answers what was heard."""
+        for one in self._asked.values():
+            if one.is_heard:
+                one.turn = one.turn or turn
+                one.items = (*one.items, item_id)
+
+    def transcribe(self, item_id: str, transcript: str | None) -> list[str]:
+        """What the caller said, in writing; the approvals that it refuses."""
+        self._transcripts[item_id] = transcript
+        if transcript is None or not self._texts.is_refusal(transcript):
+            return []
+        refused = [token for token, one in self._asked.items() if item_id in one.items and not one.is_refused]
+        for token in refused:
+            self._asked[token].is_refused = True
+        return refused
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether the caller has said something after some read-back."""
+        return any(one.turn is not None for one in self._asked.values())
+
+    def state(self, token: str) -> Answer:
+        """Whether the caller may be taken to have agreed; unknown while a transcript is still to come."""
+        one = self._asked.get(token)
+        if one is None or one.turn is None or one.is_refused:
+            return "no"
+        if not self._has_transcripts:
+            return "yes"
+        last = one.items[-1]
+        if last not in self._transcripts:
+            return "unknown"
+        return "no" if self._transcripts[last] is None else "yes"
+
+    def forget(self, token: str) -> None:
+        """The approval was used, or refused."""
+        self._asked.pop(token, None)

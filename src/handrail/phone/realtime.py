@@ -1,0 +1,205 @@
+"""OpenAI's Realtime events as signals, and commands as its client events. No other module knows these names."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast, get_args
+
+from handrail.core.text import encodable
+from handrail.core.values import ToolCall
+from handrail.formats import openai_realtime as wire
+from handrail.phone import signals as s
+from handrail.phone.signals import Command, ResponseStatus, Signal
+
+_MAX_ITEMS: Final = 1_000
+_REQUEST: Final = "handrail_request"
+"""The key in a response's metadata that names the request it answers."""
+
+
+def parse_event(data: str | bytes) -> Mapping[str, Any] | None:
+    """One event from the socket; None if it is not a JSON object with a type."""
+    try:
+        event: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not isinstance(cast(dict[str, Any], event).get("type"), str):
+        return None
+    return cast(dict[str, Any], event)
+
+
+class RealtimeAdapter:
+    """Translates for one phone call; it remembers the items whose end has not come."""
+
+    def __init__(self, definitions: Sequence[Any] = ()) -> None:
+        self._definitions = definitions
+        self._opened: dict[str, Mapping[str, Any]] = {}
+        """The events that opened tool calls, by item: older servers name the tool only there."""
+
+    def read(self, event: Mapping[str, Any]) -> list[Signal]:
+        """The signals of one server event; none if it says nothing about the call, or nothing that makes sense."""
+        match event["type"]:
+            case "response.created":
+                return self._read_created(_mapping(event.get("response")))
+            case "response.done":
+                return self._read_done(event)
+            case "response.output_item.added":
+                return self._read_opened(event)
+            case "response.output_item.done":
+                return self._read_closed(event)
+            case "conversation.item.retrieved":
+                return self._read_retrieved(_mapping(event.get("item")))
+            case "conversation.item.added" | "conversation.item.created" | "conversation.item.done":
+                item = _mapping(event.get("item"))
+                is_output = item.get("type") == "function_call_output"
+                return [s.OutputAdded(call_id=_text(item.get("call_id")))] if is_output else []
+            case "input_audio_buffer.speech_started":
+                return [s.CallerStarted(item_id=_text(event.get("item_id")))]
+            case "input_audio_buffer.speech_stopped":
+                return [s.CallerStopped(item_id=_text(event.get("item_id")))]
+            case "input_audio_buffer.timeout_triggered":
+                return [s.SilenceNoticed()]
+            case "input_audio_buffer.dtmf_event_received":
+                key = _text(event.get("event"))
+                return [s.KeyPressed(key=key)] if len(key) == 1 else []
+            case "conversation.item.input_audio_transcription.completed":
+                transcript = event.get("transcript")
+                heard = transcript if isinstance(transcript, str) else None
+                return [s.CallerTranscribed(item_id=_text(event.get("item_id")), transcript=heard)]
+            case "conversation.item.input_audio_transcription.failed":
+                return [s.CallerTranscribed(item_id=_text(event.get("item_id")), transcript=None)]
+            case "output_audio_buffer.started":
+                return [s.PlaybackStarted(response_id=_text(event.get("response_id")))]
+            case "output_audio_buffer.stopped":
+                return [s.PlaybackStopped(response_id=_text(event.get("response_id")))]
+            case "output_audio_buffer.cleared":
+                return [s.PlaybackCleared(response_id=_text(event.get("response_id")))]
+            case "error":
+                return self._read_error(_mapping(event.get("error")))
+            case _:
+                return []
+
+    def _read_created(self, response: Mapping[str, Any]) -> list[Signal]:
+        response_id = _text(response.get("id"))
+        if not response_id or _is_beside(response):
+            return []
+        return [s.ResponseStarted(response_id=response_id, request_id=_request_of(response))]
+
+    def _read_done(self, event: Mapping[str, Any]) -> list[Signal]:
+        response = _mapping(event.get("response"))
+        response_id, status = _text(response.get("id")), response.get("status")
+        if not response_id or _is_beside(response):
+            return []
+        details = _mapping(response.get("status_details"))
+        known: ResponseStatus = status if status in get_args(ResponseStatus) else "failed"  # pyright: ignore[reportAssignmentType]
+        finished = s.ResponseFinished(
+            response_id=response_id,
+            status=known,
+            reason=_text(details.get("reason")) or _text(_mapping(details.get("error")).get("code")),
+            request_id=_request_of(response),
+            usage=_usage(_mapping(response.get("usage"))),
+        )
+        # A call whose own event was missed is in here too.
+        missed = [call for call in self._calls(event) if (call.item_id or "") in self._opened]
+        for call in missed:
+            self._opened.pop(call.item_id or "", None)
+        return [*(s.ToolCalled(call=call) for call in missed), finished]
+
+    def _read_opened(self, event: Mapping[str, Any]) -> list[Signal]:
+        item = _mapping(event.get("item"))
+        item_id = _text(item.get("id"))
+        if item.get("type") != "function_call" or not item_id or len(self._opened) >= _MAX_ITEMS:
+            return []
+        self._opened[item_id] = event
+        return [s.ToolCallOpened(item_id=item_id)]
+
+    def _read_closed(self, event: Mapping[str, Any]) -> list[Signal]:
+        item = _mapping(event.get("item"))
+        item_id = _text(item.get("id"))
+        if item.get("type") != "function_call" or not _text(item.get("call_id")):
+            return []
+        calls = self._calls(event)
+        self._opened.pop(item_id, None)
+        if calls:
+            return [s.ToolCalled(call=call) for call in calls]
+        return [s.ToolCallDropped(item_id=item_id)]
+
+    def _read_retrieved(self, item: Mapping[str, Any]) -> list[Signal]:
+        opened = self._opened.get(_text(item.get("id")))
+        if opened is None:
+            return []
+        event = {"type": "response.output_item.done", "response_id": opened.get("response_id"), "item": item}
+        return self._read_closed(event) if item.get("status") in ("completed", "incomplete") else []
+
+    def _calls(self, event: Mapping[str, Any]) -> list[ToolCall]:
+        try:
+            return wire.calls([*self._opened.values(), event], self._definitions or None)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            return []  # Something in the event is not what it should be: nothing runs.
+
+    def _read_error(self, error: Mapping[str, Any]) -> list[Signal]:
+        code = _text(error.get("code")) or _text(error.get("type"))
+        if code == "session_expired":
+            return [s.Ended(reason="expired")]
+        request_id = _text(error.get("event_id")) or None
+        return [s.RequestRejected(request_id=request_id, code=code, message=_text(error.get("message")))]
+
+    def write(self, command: Command) -> dict[str, Any] | None:
+        """The client event of a command; None for one that goes elsewhere."""
+        match command:
+            case s.SendOutput():
+                # An id of our own makes the event safe to repeat: a second one is refused.
+                item = {
+                    "id": _item_id(command.call_id),
+                    "type": "function_call_output",
+                    "call_id": command.call_id,
+                    "output": encodable(command.output),
+                }
+                return {"type": "conversation.item.create", "event_id": command.request_id, "item": item}
+            case s.SendMessage():
+                content = [{"type": "input_text", "text": encodable(command.text)}]
+                item = {"type": "message", "role": "system", "content": content}
+                return {"type": "conversation.item.create", "event_id": command.request_id, "item": item}
+            case s.RequestResponse():
+                response: dict[str, Any] = {"metadata": {_REQUEST: command.request_id}}
+                if command.instructions is not None:
+                    response["instructions"] = encodable(command.instructions)
+                if not command.allow_tools:
+                    response["tool_choice"] = "none"
+                return {"type": "response.create", "event_id": command.request_id, "response": response}
+            case s.RetrieveItem():
+                return {"type": "conversation.item.retrieve", "item_id": command.item_id}
+            case _:
+                return None
+
+
+def _item_id(call_id: str) -> str:
+    return f"out_{call_id}"[:32]
+
+
+def _is_beside(response: Mapping[str, Any]) -> bool:
+    """Whether a response stands outside the conversation; its slot is its own."""
+    return "conversation_id" in response and response["conversation_id"] is None
+
+
+def _request_of(response: Mapping[str, Any]) -> str | None:
+    return _text(_mapping(response.get("metadata")).get(_REQUEST)) or None
+
+
+def _usage(usage: Mapping[str, Any]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, value in usage.items():
+        if type(value) is int and value >= 0:
+            found[name] = value
+        elif isinstance(value, dict) and name in ("input_token_details", "output_token_details"):
+            side = name.removesuffix("_token_details")
+            for part, count in cast(dict[str, Any], value).items():
+                if type(count) is int and count >= 0:
+                    found[f"{side}_{part}"] = count
+    return found
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast(Mapping[str, Any], value) if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,296 @@
+"""What a phone call's state machine is told, and what it wants done: frozen values that no transport owns."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from handrail.core.values import ToolCall
+from handrail.tenants.call_control import HangUpOutcome, TransferOutcome
+
+Purpose = Literal["reply", "greeting", "announcement", "goodbye", "read_back", "wrap_up", "filler"]
+ResponseStatus = Literal["completed", "cancelled", "failed", "incomplete"]
+EndReason = Literal["caller", "agent", "transferred", "expired", "lost", "rejected", "shutdown", "failed"]
+
+
+class Signal(Struct, frozen=True, kw_only=True):
+    """Something that happened."""
+
+
+# What the provider tells.
+
+
+class Connected(Signal, frozen=True, kw_only=True):
+    """Events can be sent and are received; what happened before is not repeated."""
+
+    resumed: bool = False
+
+
+class Disconnected(Signal, frozen=True, kw_only=True):
+    """Nothing can be sent, and what happens now is missed; the call may go on."""
+
+
+class Ended(Signal, frozen=True, kw_only=True):
+    """The call is over."""
+
+    reason: EndReason
+
+
+class ResponseStarted(Signal, frozen=True, kw_only=True):
+    """The model began to answer."""
+
+    response_id: str
+    request_id: str | None = None
+    """The request that led to it; None if the provider created it."""
+
+
+class ResponseFinished(Signal, frozen=True, kw_only=True):
+    """The model's answer is complete, or broken off; it may still be playing."""
+
+    response_id: str
+    status: ResponseStatus
+    reason: str = ""
+    request_id: str | None = None
+    usage: Mapping[str, int] = {}
+
+
+class ToolCallOpened(Signal, frozen=True, kw_only=True):
+    """The model began to write a tool call; nothing runs yet."""
+
+    item_id: str
+
+
+class ToolCallDropped(Signal, frozen=True, kw_only=True):
+    """A tool call was broken off, and never runs."""
+
+    item_id: str
+
+
+class ToolCalled(Signal, frozen=True, kw_only=True):
+    """A tool call is complete."""
+
+    call: ToolCall
+
+
+class OutputAdded(Signal, frozen=True, kw_only=True):
+    """The output of a tool call is in the conversation: responses that start from now on know it."""
+
+    call_id: str
+
+
+class RequestRejected(Signal, frozen=True, kw_only=True):
+    """The provider refused something; None if it does not say what."""
+
+    request_id: str | None
+    code: str
+    message: str = ""
+
+
+class CallerStarted(Signal, frozen=True, kw_only=True):
+    """The caller began to speak."""
+
+    item_id: str = ""
+
+
+class CallerStopped(Signal, frozen=True, kw_only=True):
+    """The caller's turn is over; the provider answers it by itself."""
+
+    item_id: str = ""
+
+
+class CallerTranscribed(Signal, frozen=True, kw_only=True):
+    """What the caller said, in writing; None if it was not understood."""
+
+    item_id: str
+    transcript: str | None
+
+
+class SilenceNoticed(Signal, frozen=True, kw_only=True):
+    """Nobody spoke for a while; the provider asks the model to speak."""
+
+
+class PlaybackStarted(Signal, frozen=True, kw_only=True):
+    """The caller begins to hear a response."""
+
+    response_id: str
+
+
+class PlaybackStopped(Signal, frozen=True, kw_only=True):
+    """The caller has heard a response to its end."""
+
+    response_id: str
+
+
+class PlaybackCleared(Signal, frozen=True, kw_only=True):
+    """The caller did not hear a response to its end."""
+
+    response_id: str
+
+
+class KeyPressed(Signal, frozen=True, kw_only=True):
+    """The caller pressed a key."""
+
+    key: str
+
+
+# What the session tells.
+
+
+class ToolFinished(Signal, frozen=True, kw_only=True):
+    """A tool call has its result."""
+
+    call_id: str
+    output: str
+    """The text for the model."""
+    is_silent: bool = False
+    """The result needs no words."""
+    approval: str | None = None
+    """The token of an approval that the caller has to give."""
+    read_back: str = ""
+    """What the caller has to agree to, in words."""
+
+
+class TransferRequested(Signal, frozen=True, kw_only=True):
+    """A tool wants to hand the call on."""
+
+    request_id: str
+    target_uri: str
+    announcement: str = ""
+
+
+class ReferFinished(Signal, frozen=True, kw_only=True):
+    """The provider answered the referral, or nobody knows what it did."""
+
+    outcome: Literal["referred", "failed", "unknown"]
+
+
+class HangUpRequested(Signal, frozen=True, kw_only=True):
+    """A tool, or the session itself, wants to end the call."""
+
+    request_id: str | None = None
+    call_id: str | None = None
+    """The tool call that wants it; its output is sent before the call ends."""
+    goodbye: str = ""
+
+
+class TimerFired(Signal, frozen=True, kw_only=True):
+    """A timer that the machine started."""
+
+    name: str
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    """Something to do."""
+
+
+class RunTool(Command, frozen=True, kw_only=True):
+    """Run a tool call; its result comes back as `ToolFinished`."""
+
+    call: ToolCall
+    turn: int
+
+
+class IgnoreCall(Command, frozen=True, kw_only=True):
+    """A tool call arrived again: it neither runs nor gets a second output."""
+
+    call: ToolCall
+    reason: Literal["already_pending", "already_executed", "other_arguments"]
+
+
+class InterruptTools(Command, frozen=True, kw_only=True):
+    """Interrupt the running calls of a response, each as its tool wants it."""
+
+    response_id: str
+
+
+class SendOutput(Command, frozen=True, kw_only=True):
+    """Send the output of a tool call."""
+
+    request_id: str
+    call_id: str
+    output: str
+
+
+class SendMessage(Command, frozen=True, kw_only=True):
+    """Tell the model something that is no output of a call."""
+
+    request_id: str
+    text: str
+
+
+class RequestResponse(Command, frozen=True, kw_only=True):
+    """Ask the model to speak."""
+
+    request_id: str
+    purpose: Purpose
+    instructions: str | None = None
+    allow_tools: bool = True
+
+
+class RetrieveItem(Command, frozen=True, kw_only=True):
+    """Find out what became of a tool call whose end was missed."""
+
+    item_id: str
+
+
+class Refer(Command, frozen=True, kw_only=True):
+    """Refer the call, once; the outcome comes back as `ReferFinished`."""
+
+    target_uri: str
+
+
+class HangUp(Command, frozen=True, kw_only=True):
+    """End the call."""
+
+
+class StartTimer(Command, frozen=True, kw_only=True):
+    """Start a timer, or start it again."""
+
+    name: str
+    seconds: float
+
+
+class StopTimer(Command, frozen=True, kw_only=True):
+    """Stop a timer, if it runs."""
+
+    name: str
+
+
+class FinishTransfer(Command, frozen=True, kw_only=True):
+    """Tell a tool what became of its transfer."""
+
+    request_id: str
+    outcome: TransferOutcome
+
+
+class FinishHangUp(Command, frozen=True, kw_only=True):
+    """Tell a tool what became of its wish to end the call."""
+
+    request_id: str
+    outcome: HangUpOutcome
+
+
+class RefuseApproval(Command, frozen=True, kw_only=True):
+    """The caller said no."""
+
+    token: str
+
+
+class ReportSpoken(Command, frozen=True, kw_only=True):
+    """The caller begins to hear a response that knows these results."""
+
+    call_ids: tuple[str, ...]
+
+
+class FinishCall(Command, frozen=True, kw_only=True):
+    """The call is over: settle what runs, and send nothing more."""
+
+    reason: EndReason
+
+
+class Note(Command, frozen=True, kw_only=True):
+    """Write something to the log."""
+
+    name: str
+    severity: Literal["debug", "info", "warning", "error"] = "info"
+    fields: Mapping[str, Any] = {}
