@@ -90,9 +90,9 @@ HARNESS_DEFECTS = (
 
 PHONE = (
     # the life cycle
-    R("PH-01", "phone", "One phone call goes through all six steps against the simulator: configuration, building, session set-up, call, execution, answer.", open="phone"),
+    R("PH-01", "phone", "One phone call goes through all six steps against the simulator: configuration, building, session set-up, call, execution, answer."),
     R("PH-02", "phone", "Two tenants with different configurations get different tools from the same code."),
-    R("PH-03", "phone", "The tenant's tools, tool choice and instructions are in the session that a phone call is accepted with.", open="phone"),
+    R("PH-03", "phone", "The tenant's tools, tool choice and instructions are in the session that a phone call is accepted with."),
     R("PH-04", "phone", "The Realtime format gives `type: function`, `name`, `description` and `parameters` for each tool, flat."),
     # building
     R("PH-05", "phone", "`ToolBuilder` asks each registered builder, in order, with the `TenantConfig`; a builder answers a tool or None."),

@@ -12,6 +12,7 @@ from handrail.core import events
 from handrail.errors import ToolBuildError
 from handrail.tenants import TenantConfig, ToolBuilder
 from tests.monitor.conftest import CONTEXT, Door, Lines, call, crash, look
+from tests.phone.scripted import BrokenExecutor, ScriptedTransport, make_session
 from tests.tenants.samples import acme, refer
 from tests.tenants.test_transfer import Agent, Line
 
@@ -41,9 +42,7 @@ PHONE = {
 @dataclass(frozen=True, kw_only=True)
 class Row:
     phone: str
-    event: str | None
-    """None if it comes with a room that is not built."""
-    room: str | None
+    event: str
     log: str
     fields: tuple[str, ...]
 
@@ -56,12 +55,10 @@ def table() -> list[Row]:
         if not line.startswith("|"):
             break
         phone, event, log, fields = (cell.strip() for cell in line.strip("|").split("|"))
-        planned = re.fullmatch(r"comes with `(\w+)`", event)
         rows.append(
             Row(
                 phone=phone.strip("`"),
-                event=None if planned else event.strip("`"),
-                room=planned[1] if planned else None,
+                event=event.strip("`"),
                 log=log.strip("`"),
                 fields=tuple(re.findall(r"`(\w+)`", fields)),
             )
@@ -86,13 +83,6 @@ def test_every_log_event_of_the_document_has_one_row() -> None:
     assert all(row.fields for row in ROWS)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.event is None], ids=lambda row: row.phone)
-def test_what_is_said_to_come_is_not_there_yet(row: Row) -> None:
-    """When its room is built, its row names the event."""
-    assert row.room in ("phone", "tenants")
-    assert not (ROOT / "src" / "handrail" / str(row.room)).exists()
-
-
 async def everything(lines: Lines) -> None:
     """Have every event told that an executor tells of."""
     door = Door()
@@ -115,6 +105,7 @@ async def everything(lines: Lines) -> None:
     await executor.cancel_all("s-1")
     await asyncio.gather(*arrivals)
     await every_transfer(lines)
+    await every_fallback(lines)
 
 
 async def every_transfer(lines: Lines) -> None:
@@ -136,6 +127,20 @@ async def every_transfer(lines: Lines) -> None:
         await agent.call(id=f"c-{number}", destination_id="sales")
 
 
+async def every_fallback(lines: Lines) -> None:
+    """Have a phone session tell of calls that arrive, that nothing can run, and whose run fails."""
+    for is_cut in (False, True):
+        transport = ScriptedTransport(is_cut=is_cut)
+        session = make_session(transport, emit=lines.log, executor=BrokenExecutor)
+        running = asyncio.create_task(session.run())
+        await transport.opened.wait()
+        for number, name in enumerate(("nothing", "request_transfer")):
+            transport.call(f"c{number}", name, '{"destination_id": "sales"}')
+        await transport.wait_for_outputs(1 if is_cut else 2)
+        session.end()
+        await running
+
+
 @pytest.mark.proves("PH-86")
 async def test_every_row_names_an_event_that_is_told_under_that_name_with_those_fields(lines: Lines) -> None:
     kinds = [name for name, kind in vars(events).items() if isinstance(kind, type) and issubclass(kind, events.Event)]
@@ -146,9 +151,6 @@ async def test_every_row_names_an_event_that_is_told_under_that_name_with_those_
         told.setdefault(name, set()).update(record.__dict__)
 
     for row in ROWS:
-        if row.event is None:
-            assert row.log not in told, row.phone
-            continue
         own = (names[row.event], f"{names[row.event]}_skipped")
         assert row.log in ((row.phone,) if row.event in ("LogEvent", "ToolsBuilt") else own), row.phone
         assert set(row.fields) <= told[row.log], row.phone

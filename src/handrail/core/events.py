@@ -119,6 +119,31 @@ class ToolsBuilt(Event, frozen=True, kw_only=True):
     tool_choice: str | None = None
 
 
+class ResultSpoken(Event, frozen=True, kw_only=True):
+    """The caller of a phone call begins to hear a response that knows the result of a call."""
+
+    call_id: str
+    tool_name: str
+    seconds: float
+    """Since the model made the call."""
+
+
+class PhoneCallEnded(Event, frozen=True, kw_only=True):
+    """A phone call is over, and all its tool calls are settled."""
+
+    reason: str
+    seconds: float
+    tool_calls: int = 0
+    unanswered: int = 0
+    """Tool calls that got no output although the call went on."""
+    never_spoken: int = 0
+    """Results that no response spoke about although the call went on."""
+    cut_off: int = 0
+    """Tool calls whose output or whose words the end of the call came before."""
+    usage: Mapping[str, int] = {}
+    """What the model used, in tokens by kind."""
+
+
 class LogEvent(Event, frozen=True, kw_only=True):
     """A fact with a name and fields of its own, such as one step of a transfer."""
 

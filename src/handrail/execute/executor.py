@@ -1,10 +1,12 @@
 """The one way through: every call of every session, transport and provider ends in `Executor.run`."""
 
 import asyncio
+import copy
 import inspect
 import secrets as randomness
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Self, TypeVar
 
@@ -21,6 +23,7 @@ from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
+from handrail.define.build import as_tool
 from handrail.errors import ConfigError, ToolError, ToolNotFoundError
 from handrail.execute import answers, hooks
 from handrail.execute.adopt import Adopted
@@ -152,6 +155,22 @@ class Executor:
 
     def _desk(self, tool: Tool[..., Any]) -> Desk:
         return Desk(tool, self._authoriser.plan(tool), seconds=self._timeout, most=self._max_output_chars)
+
+    def has_tool(self, name: str) -> bool:
+        """Whether there is a tool of this name."""
+        return name in self.registry
+
+    def register(self, name: str, function: object) -> Self:
+        """A new executor that also has this tool, under this name; this one stays as it is.
+
+        Both share the ledger, the approvals, the limits and the running calls.
+        """
+        added = as_tool(function)
+        added = added if added.name == name else replace(added, name=name)
+        other = copy.copy(self)
+        other.registry = self.registry.register(added)
+        other._desks = {**self._desks, name: self._desk(added)}
+        return other
 
     # The line.
 

@@ -1,5 +1,6 @@
 """OpenAI's Realtime events as signals, and commands as its client events. No other module knows these names."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast, get_args
@@ -11,6 +12,7 @@ from handrail.phone import signals as s
 from handrail.phone.signals import Command, ResponseStatus, Signal
 
 _MAX_ITEMS: Final = 1_000
+_MAX_CALLS: Final = 20_000
 _REQUEST: Final = "handrail_request"
 """The key in a response's metadata that names the request it answers."""
 
@@ -33,6 +35,7 @@ class RealtimeAdapter:
         self._definitions = definitions
         self._opened: dict[str, Mapping[str, Any]] = {}
         """The events that opened tool calls, by item: older servers name the tool only there."""
+        self._read_calls: set[str] = set()
 
     def read(self, event: Mapping[str, Any]) -> list[Signal]:
         """The signals of one server event; none if it says nothing about the call, or nothing that makes sense."""
@@ -98,10 +101,16 @@ class RealtimeAdapter:
             usage=_usage(_mapping(response.get("usage"))),
         )
         # A call whose own event was missed is in here too.
-        missed = [call for call in self._calls(event) if (call.item_id or "") in self._opened]
+        missed = [call for call in self._calls(event) if call.id not in self._read_calls]
         for call in missed:
             self._opened.pop(call.item_id or "", None)
-        return [*(s.ToolCalled(call=call) for call in missed), finished]
+        return [*self._called(missed), finished]
+
+    def _called(self, calls: Sequence[ToolCall]) -> list[Signal]:
+        for call in calls:
+            if len(self._read_calls) < _MAX_CALLS:
+                self._read_calls.add(call.id)
+        return [s.ToolCalled(call=call) for call in calls]
 
     def _read_opened(self, event: Mapping[str, Any]) -> list[Signal]:
         item = _mapping(event.get("item"))
@@ -119,7 +128,7 @@ class RealtimeAdapter:
         calls = self._calls(event)
         self._opened.pop(item_id, None)
         if calls:
-            return [s.ToolCalled(call=call) for call in calls]
+            return self._called(calls)
         return [s.ToolCallDropped(item_id=item_id)]
 
     def _read_retrieved(self, item: Mapping[str, Any]) -> list[Signal]:
@@ -172,7 +181,8 @@ class RealtimeAdapter:
 
 
 def _item_id(call_id: str) -> str:
-    return f"out_{call_id}"[:32]
+    """At most 32 characters, and the same for the same call."""
+    return f"out_{hashlib.sha256(call_id.encode('utf-8', 'replace')).hexdigest()[:24]}"
 
 
 def _is_beside(response: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from pydantic import BaseModel, ValidationError
 
 from handrail.authorize.policy import Rule
@@ -44,6 +44,8 @@ class ToolBuildResult(Struct, frozen=True, kw_only=True):
     prompt: str = ""
     """The prompt texts of the built tools, for the end of the instructions."""
     diagnostics: tuple[Diagnostic, ...] = ()
+    read_backs: Mapping[str, Callable[[Mapping[str, Any]], str]] = {}
+    """What a caller is asked to agree to, for the tools that say it in their own words."""
     config: TenantConfig
     """The configuration with the sections of all registered features typed."""
 
@@ -150,6 +152,7 @@ class _Build:
             rules=self._rules(tools),
             prompt="\n\n".join(one.prompt.strip() for one in self._built if one.prompt.strip()),
             diagnostics=tuple(self._diagnostics),
+            read_backs={as_tool(one.tool).name: one.read_back for one in self._built if one.read_back is not None},
             config=cfg,
         )
         self._emit(
@@ -183,7 +186,7 @@ class _Build:
             raise ToolBuildError("prompt must be text and rules must be `Rule`s.", tenant_id=self._cfg.tenant_id)
         for event, fields in built.log:
             self._note(event, **fields)
-        self._built.append(BuiltTool(tool=tool, rules=tuple(built.rules), prompt=built.prompt))
+        self._built.append(structs.replace(built, tool=tool, rules=tuple(built.rules)))
         self._diagnostics.append(Diagnostic(builder=name, status="built", tool_name=tool.name))
         self._note("tool_builder_phase_built_tool", builder=name, tool=tool.name)
 

@@ -1,6 +1,6 @@
 """What a builder answers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +18,8 @@ class BuiltTool(Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     prompt: str = ""
     """Added to the instructions."""
+    read_back: Callable[[Mapping[str, Any]], str] | None = None
+    """From validated arguments to what the caller is asked to agree to; without it the arguments are listed."""
     log: LogFields = ()
     """Names and fields of log events about how it was built."""
 

@@ -144,7 +144,8 @@ class Limits(Section):
     """Tool calls without a word of the caller, after which the agent has to speak first."""
     max_concurrent_tools: Annotated[int, Field(ge=1)] = 8
     tool_timeout: Annotated[float, Field(gt=0, le=600)] = 15.0
-    max_output_chars: Annotated[int, Field(ge=100)] = 8_000
+    max_output_chars: Annotated[int, Field(ge=100)] | None = None
+    """Characters of one output; what is longer is cut, and the tool `read_more` gives the rest."""
 
 
 class McpServer(Section):

@@ -32,6 +32,7 @@ def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
         return NoTool("no destination is enabled", (("tool_builder_refer_no_enabled_destinations", fields),))
     texts = cfg.locale_texts()
     ids = [one.destination_id for one in destinations]
+    labels = {one.destination_id: one.spoken_label for one in destinations}
     parameters = describe_parameters(destinations, texts)
     description = [texts("transfer.confirm" if refer.require_confirmation else "transfer.on_request")]
     if refer.handoff_phrase.strip():
@@ -54,6 +55,7 @@ def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
     return BuiltTool(
         tool=tool,
         rules=(rule,),
+        read_back=lambda arguments: texts("read_back.transfer", label=labels[arguments["destination_id"]]),
         log=(
             ("tool_builder_refer_destinations_selected", {"destination_ids": ids}),
             ("tool_builder_refer_parameters_built", {"destination_ids": ids, "required": parameters["required"]}),

@@ -1,0 +1,25 @@
+"""Phone calls: webhooks in, one session per call, the tools of many tenants."""
+
+from handrail.phone.gateway import PhoneGateway
+from handrail.phone.incoming import IncomingCall
+from handrail.phone.machine import CallMachine, MachineOptions
+from handrail.phone.recording import Recorder, Replay, replay
+from handrail.phone.session import CallSession
+from handrail.phone.transport import Connection, ConnectionLost, RealtimeTransport, Transport
+from handrail.phone.webhook import WebhookResponse
+
+__all__ = [
+    "CallMachine",
+    "CallSession",
+    "Connection",
+    "ConnectionLost",
+    "IncomingCall",
+    "MachineOptions",
+    "PhoneGateway",
+    "RealtimeTransport",
+    "Recorder",
+    "Replay",
+    "Transport",
+    "WebhookResponse",
+    "replay",
+]

@@ -1,0 +1,345 @@
+"""The door for phone calls: webhooks in, one session per call, and nothing left behind when it closes."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+
+from msgspec import structs
+
+from handrail.authorize.approvals import Approvals
+from handrail.authorize.policy import Policy, Rule
+from handrail.core.context import ToolContext
+from handrail.core.events import Event, LogEvent
+from handrail.core.log import log
+from handrail.core.redact import Redactor
+from handrail.errors import ConfigError
+from handrail.execute.executor import Executor
+from handrail.execute.ledger import Ledger
+from handrail.phone.incoming import IncomingCall
+from handrail.phone.machine import MachineOptions
+from handrail.phone.recording import Recorder
+from handrail.phone.session import CallSession, describe_session
+from handrail.phone.transport import RealtimeTransport, Transport
+from handrail.phone.webhook import Deduplicator, Headers, WebhookResponse, read_webhook
+from handrail.tenants.builder import ToolBuilder, ToolBuildResult
+from handrail.tenants.config import TenantConfig
+from handrail.tenants.directory import Tenants
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+Listener = Callable[[Event], object]
+MakeContext = Callable[[IncomingCall], ToolContext[Any] | Awaitable[ToolContext[Any]]]
+
+NOT_FOUND, UNAVAILABLE, BUSY, DECLINED = 404, 480, 486, 603
+"""What SIP calls the reasons to turn a call away."""
+_APPROVAL_TIMEOUT = 120.0
+"""Seconds in which a caller can agree; what was refused can be asked for again after that."""
+
+
+class PhoneStore(Protocol):
+    """What a gateway uses of a store; `open_store(…)` gives one."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+    @property
+    def approvals(self) -> Approvals: ...
+    @property
+    def audit(self) -> Listener: ...
+
+
+class PhoneGateway:
+    """Takes phone calls for many tenants: `async with PhoneGateway(…) as gateway`."""
+
+    def __init__(
+        self,
+        *,
+        client: "AsyncOpenAI",
+        tenants: Tenants,
+        tools: ToolBuilder | None = None,
+        store: PhoneStore | None = None,
+        listeners: Iterable[Listener] = (),
+        context: MakeContext | None = None,
+        policy: Iterable[Rule] = (),
+        max_calls: int = 1_000,
+        recordings: str | Path | None = None,
+        redactor: Redactor | None = None,
+        options: MachineOptions | None = None,
+        settle_grace: float = 5.0,
+        transport: Transport | None = None,
+    ) -> None:
+        if max_calls < 1:
+            raise ConfigError(f"max_calls must be at least 1, got {max_calls}.")
+        self.calls: dict[str, CallSession] = {}
+        """The calls under way, by session id."""
+        self._client = client
+        self._tenants = tenants
+        self._builder = tools or ToolBuilder()
+        self._store = store
+        self._listeners = (*listeners, *((store.audit,) if store is not None else ()))
+        self._make_context = context
+        self._rules = tuple(policy)
+        self._max_calls = max_calls
+        self._recordings = Path(recordings) if recordings is not None else None
+        self._redactor = redactor or Redactor()
+        self._options = options or MachineOptions()
+        self._settle_grace = settle_grace
+        self._transport: Transport = transport or RealtimeTransport(client)
+        self._seen = Deduplicator()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ringing: dict[str, str] = {}
+        """Calls that are being accepted, and their tenants."""
+        self._sip_call_ids: dict[str, str | None] = {}
+        self._executors: dict[tuple[str, str], tuple[ToolBuildResult, Executor]] = {}
+        """By tenant and version: all calls of one version share limits and circuit breakers."""
+        self._is_draining = False
+
+    async def handle_webhook(self, headers: Headers, body: bytes) -> WebhookResponse:
+        """Look at a request, and answer it before the call is accepted in the background."""
+        webhook = read_webhook(
+            headers,
+            body,
+            verify=lambda body, headers: self._client.webhooks.unwrap(body, headers),
+            seen=self._seen,
+            now=time.monotonic(),
+        )
+        call = webhook.call
+        session_id = call.session_id if call is not None else ""
+        severity = "warning" if webhook.outcome == "refused" else "info"
+        self._note(session_id, f"webhook_{webhook.outcome}", severity, call=call, reason=webhook.reason)
+        if webhook.outcome == "incoming" and call is not None:
+            task = asyncio.create_task(self._take(call), name=f"call-{session_id}")
+            self._tasks[session_id] = task
+            task.add_done_callback(lambda _: self._tasks.pop(session_id, None))
+        return webhook.response
+
+    # One call.
+
+    async def _take(self, call: IncomingCall) -> None:
+        try:
+            cfg = await self._find_tenant(call)
+            if isinstance(cfg, int):
+                await self._transport.reject(call.session_id, status_code=cfg)
+                return
+            self._ringing[call.session_id] = cfg.tenant_id
+            try:
+                session = await self._accept(structs.replace(call, tenant_id=cfg.tenant_id), cfg)
+            finally:
+                self._ringing.pop(call.session_id, None)
+            if session is not None:
+                await self._converse(session)
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # one call that cannot be taken costs no other
+            log.exception("the phone call %s could not be taken", call.session_id)
+            self._note(call.session_id, "phone_call_failed", "error", call=call)
+            if call.session_id not in self.calls:
+                await self._transport.reject(call.session_id, status_code=UNAVAILABLE)
+
+    async def _find_tenant(self, call: IncomingCall) -> TenantConfig | int:
+        """The tenant that a call is for, or the status to turn it away with."""
+        cfg = None
+        for number in call.dialled:
+            cfg = await self._tenants.find(number)
+            if cfg is not None:
+                break
+        if cfg is None:
+            return self._turn_away(call, NOT_FOUND, "no tenant has the dialled number")
+        if not cfg.enabled:
+            return self._turn_away(call, UNAVAILABLE, "the tenant is not enabled", cfg)
+        if self._is_draining:
+            return self._turn_away(call, UNAVAILABLE, "the gateway is draining", cfg)
+        if len(self.calls) + len(self._ringing) >= self._max_calls:
+            return self._turn_away(call, BUSY, "too many calls", cfg)
+        theirs = sum(one.tenant.tenant_id == cfg.tenant_id for one in self.calls.values())
+        theirs += sum(tenant_id == cfg.tenant_id for tenant_id in self._ringing.values())
+        if theirs >= cfg.limits.max_calls:
+            return self._turn_away(call, BUSY, "too many calls of this tenant", cfg)
+        return cfg
+
+    def _turn_away(self, call: IncomingCall, status: int, reason: str, cfg: TenantConfig | None = None) -> int:
+        tenant_id = cfg.tenant_id if cfg is not None else None
+        self._note(
+            call.session_id,
+            "phone_call_rejected",
+            "warning",
+            call=call,
+            tenant_id=tenant_id,
+            status=status,
+            reason=reason,
+        )
+        return status
+
+    async def _accept(self, call: IncomingCall, cfg: TenantConfig) -> CallSession | None:
+        self._sip_call_ids[call.session_id] = call.sip_call_id
+        accepted = False
+        try:
+            built, executor = self._executor(cfg, call)
+            context = await self._context(call)
+            definitions = list(executor.registry.to_openai_realtime_tools())
+            outcome = await self._transport.accept(call.session_id, describe_session(built, definitions))
+            self._note(
+                call.session_id, f"phone_call_{outcome}", call=call, tenant_id=cfg.tenant_id, version=cfg.version
+            )
+            if outcome != "accepted":
+                return None
+            accepted = True
+            options = self._options_of(built.config)
+            session = CallSession(
+                call=call,
+                built=built,
+                executor=executor,
+                transport=self._transport,
+                context=context,
+                emit=self._emit,
+                options=options,
+                recorder=self._recorder(call, cfg, options),
+                settle_grace=self._settle_grace,
+            )
+            self.calls[call.session_id] = session
+            return session
+        finally:
+            if not accepted:
+                self._sip_call_ids.pop(call.session_id, None)
+
+    async def _converse(self, session: CallSession) -> None:
+        try:
+            await session.run()
+        finally:
+            self.calls.pop(session.session_id, None)
+            self._sip_call_ids.pop(session.session_id, None)
+            self._forget_executors()
+
+    async def _context(self, call: IncomingCall) -> ToolContext[Any]:
+        if self._make_context is None:
+            return ToolContext(session_id=call.session_id, customer_id=call.caller)
+        made = self._make_context(call)
+        context = await made if inspect.isawaitable(made) else made
+        if not isinstance(context, ToolContext):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"context must return a ToolContext, got {type(context).__name__}.")
+        return context
+
+    def _executor(self, cfg: TenantConfig, call: IncomingCall) -> tuple[ToolBuildResult, Executor]:
+        """The tools of one version of a tenant, built once."""
+        key = cfg.tenant_id, cfg.version
+        known = self._executors.get(key)
+        if known is not None:
+            return known
+        built = self._builder.build_tools(cfg, listeners=[self._emit], session_id=call.session_id)
+        limits = cfg.limits
+        executor = Executor(
+            built.tools,
+            policy=Policy((*self._rules, *built.rules)),
+            ledger=self._store.ledger if self._store is not None else None,
+            approvals=self._store.approvals if self._store is not None else None,
+            listeners=[self._emit],
+            timeout=limits.tool_timeout,
+            max_output_chars=limits.max_output_chars,
+            max_concurrent_per_session=limits.max_concurrent_tools,
+            secrets=cfg.secrets,
+            redactor=self._redactor,
+            approval_seconds=_APPROVAL_TIMEOUT,
+        )
+        self._executors[key] = built, executor
+        return built, executor
+
+    def _forget_executors(self) -> None:
+        """Drop the versions that no call uses, but for the newest of each tenant."""
+        newest = dict(self._executors.keys())
+        used = {(one.tenant.tenant_id, one.tenant.version) for one in self.calls.values()}
+        for key in [key for key in self._executors if key not in used and newest[key[0]] != key[1]]:
+            if key[0] not in self._ringing.values():
+                del self._executors[key]
+
+    def _options_of(self, cfg: TenantConfig) -> MachineOptions:
+        texts, limits = cfg.locale_texts(), cfg.limits
+        greeting = texts("say.greeting", text=cfg.greeting) if cfg.greeting.strip() else ""
+        return structs.replace(
+            self._options,
+            greeting=greeting,
+            max_duration=limits.max_duration,
+            idle_timeout=limits.idle_timeout,
+            max_tool_calls=limits.max_tool_calls,
+            max_consecutive_calls=limits.max_consecutive_calls,
+            has_transcripts=cfg.transcription_model is not None,
+        )
+
+    def _recorder(self, call: IncomingCall, cfg: TenantConfig, options: MachineOptions) -> Recorder | None:
+        if self._recordings is None:
+            return None
+        about = {
+            "session_id": call.session_id,
+            "sip_call_id": call.sip_call_id,
+            "tenant_id": cfg.tenant_id,
+            "version": cfg.version,
+            "locale": cfg.locale,
+        }
+        try:
+            self._recordings.mkdir(parents=True, exist_ok=True)
+            path = self._recordings / f"{call.session_id}.jsonl"
+            return Recorder(path, about=about, options=options, redactor=self._redactor)
+        except OSError as error:
+            log.error("the phone call %s cannot be recorded: %s", call.session_id, error.strerror)
+            return None
+
+    # The end.
+
+    async def drain(self, *, grace: float = 10.0) -> None:
+        """Take no more calls; let those under way end, and end those that do not."""
+        self._is_draining = True
+        if not self._tasks:
+            return
+        _, late = await asyncio.wait(list(self._tasks.values()), timeout=grace)
+        for session in list(self.calls.values()):
+            session.end("shutdown")
+        if late:
+            _, stuck = await asyncio.wait(late, timeout=self._settle_grace * 2 + 5.0)
+            for task in stuck:
+                task.cancel()
+            await asyncio.gather(*stuck, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        for cfg in await self._tenants.list():
+            self._builder.check(cfg)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.drain(grace=0.0)
+
+    # What is told.
+
+    def _emit(self, event: Event) -> None:
+        if event.sip_call_id is None:
+            sip_call_id = self._sip_call_ids.get(event.session_id)
+            if sip_call_id is not None:
+                event = structs.replace(event, sip_call_id=sip_call_id)
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:  # a listener never breaks a call
+                log.exception("a listener failed")
+
+    def _note(
+        self,
+        session_id: str,
+        name: str,
+        severity: Literal["debug", "info", "warning", "error"] = "info",
+        *,
+        call: IncomingCall | None = None,
+        tenant_id: str | None = None,
+        **fields: Any,
+    ) -> None:
+        self._emit(
+            LogEvent(
+                at=time.time(),
+                session_id=session_id,
+                tenant_id=tenant_id or (call.tenant_id if call is not None else None),
+                sip_call_id=call.sip_call_id if call is not None else None,
+                name=name,
+                severity=severity,
+                fields={key: value for key, value in fields.items() if value not in ("", None)},
+            )
+        )

@@ -1,0 +1,153 @@
+"""Everything that happened in a phone call as lines of JSON, redacted; and the same call again."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Struct
+
+from handrail.core.redact import Redactor
+from handrail.core.text import compact_json
+from handrail.errors import ConfigError
+from handrail.phone import signals as s
+from handrail.phone.machine import CallMachine, MachineOptions
+from handrail.phone.realtime import RealtimeAdapter
+from handrail.tenants.texts import Texts
+
+_OWN: Final = (
+    s.Connected,
+    s.Disconnected,
+    s.ToolFinished,
+    s.TransferRequested,
+    s.ReferFinished,
+    s.HangUpRequested,
+    s.TimerFired,
+)
+"""Signals that no event of the socket leads to; `Ended` is among them where the socket did not say it."""
+_KINDS: Final = {kind.__name__: kind for kind in (*_OWN, s.Ended)}
+
+
+class Recorder:
+    """Writes one call to a file. Keys that were pressed and addresses are never written."""
+
+    def __init__(
+        self, path: str | Path, *, about: Mapping[str, Any], options: MachineOptions, redactor: Redactor | None = None
+    ) -> None:
+        self._redactor = redactor or Redactor()
+        self._file = Path(path).open("x", encoding="utf-8")  # noqa: SIM115  # open for as long as the call
+        self._began = time.monotonic()
+        self._is_reading = False
+        self._write("call", {**about, "options": msgspec.to_builtins(options)})
+
+    def received(self, event: Mapping[str, Any]) -> None:
+        """An event of the provider; the signals that it leads to are not written again."""
+        if event["type"] == "input_audio_buffer.dtmf_event_received":
+            event = {**event, "event": "*"}
+        self._is_reading = True
+        self._write("received", event)
+
+    def read(self) -> None:
+        """The event's signals were taken."""
+        self._is_reading = False
+
+    def noticed(self, signal: s.Signal) -> None:
+        """A signal that came from elsewhere."""
+        if self._is_reading or not isinstance(signal, (*_OWN, s.Ended)):
+            return
+        fields = msgspec.to_builtins(signal)
+        if isinstance(signal, s.TransferRequested):
+            fields["target_uri"] = ""
+        self._write("signal", {"kind": type(signal).__name__, **fields})
+
+    def sent(self, event: Mapping[str, Any]) -> None:
+        """An event to the provider."""
+        self._write("sent", event)
+
+    def requested(self, verb: str) -> None:
+        """A request of call control."""
+        self._write("requested", {"verb": verb})
+
+    def close(self) -> None:
+        """No more comes."""
+        self._file.close()
+
+    def _write(self, kind: str, value: Mapping[str, Any]) -> None:
+        if not self._file.closed:
+            line = {"at": round(time.monotonic() - self._began, 6), kind: self._redactor.value(value)}
+            self._file.write(compact_json(line) + "\n")
+            self._file.flush()
+
+
+class Replay(Struct, frozen=True, kw_only=True):
+    """What the same signals led to this time."""
+
+    sent: tuple[Mapping[str, Any], ...]
+    recorded: tuple[Mapping[str, Any], ...]
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Events that are not the recorded ones, by their numbers; empty if the code does what it did."""
+        found = [
+            f"event {number}: recorded {_brief(old)}, now {_brief(new)}"
+            for number, (old, new) in enumerate(zip(self.recorded, self.sent, strict=False), start=1)
+            if _brief(old) != _brief(new)
+        ]
+        if len(self.sent) != len(self.recorded):
+            found.append(f"recorded {len(self.recorded)} events, now {len(self.sent)}")
+        return tuple(found)
+
+
+def replay(path: str | Path) -> Replay:
+    """Run a recorded call through the state machine of today, without a provider and without tools."""
+    lines = list(_read(Path(path)))
+    if not lines or "call" not in lines[0]:
+        raise ConfigError(f"{path}:1: a recording begins with a line `call`.")
+    about = lines[0]["call"]
+    options = msgspec.convert(about["options"], MachineOptions)
+    machine = CallMachine(options, texts=Texts(about.get("locale", "en")))
+    adapter = RealtimeAdapter()
+    sent: list[Mapping[str, Any]] = []
+    recorded: list[Mapping[str, Any]] = []
+    for line in lines[1:]:
+        taken: list[s.Signal] = []
+        if "received" in line:
+            taken = adapter.read(line["received"])
+        elif "signal" in line:
+            fields = dict(line["signal"])
+            taken = [msgspec.convert(fields, _KINDS[fields.pop("kind")])]
+        elif "sent" in line:
+            recorded.append(line["sent"])
+        for signal in taken:
+            for command in machine.handle(signal):
+                event = adapter.write(command)
+                if event is not None:
+                    sent.append(event)
+    return Replay(sent=tuple(sent), recorded=tuple(recorded))
+
+
+def _read(path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"{path}:{number}: this is not JSON.") from error
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}:{number}: a line of a recording is an object.")
+        yield cast(dict[str, Any], value)
+
+
+def _brief(event: Mapping[str, Any]) -> str:
+    """What matters of an event: its type, the call it answers, and what it asks for; not words that were redacted."""
+    item: Mapping[str, Any] = event.get("item") or {}
+    response: Mapping[str, Any] = event.get("response") or {}
+    parts = (
+        event.get("type"),
+        item.get("type"),
+        item.get("call_id"),
+        response.get("tool_choice"),
+        event.get("item_id"),
+    )
+    return " ".join(str(part) for part in parts if part is not None)

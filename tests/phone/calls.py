@@ -1,0 +1,82 @@
+"""Playing scripted calls through the official SDK, the simulator and a gateway, in time that jumps."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+from openai import AsyncOpenAI
+
+from handrail import ToolContext
+from handrail.core.events import Event, LogEvent
+from handrail.phone import IncomingCall, PhoneGateway
+from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
+from handrail.testing.phone import PhoneSimulator, Report, run_warped
+from tests.tenants.samples import acme
+
+
+class Played(Struct, kw_only=True):
+    """What came of a call."""
+
+    report: Report
+    events: list[Event]
+
+    @property
+    def notes(self) -> list[str]:
+        return [one.name for one in self.events if isinstance(one, LogEvent)]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [one for one in self.events if isinstance(one, kind)]
+
+
+def play(
+    script: Mapping[str, Any],
+    *,
+    tenants: Iterable[TenantConfig] | None = None,
+    tools: Iterable[object] = (),
+    context: Callable[[IncomingCall], ToolContext[Any]] | None = None,
+    check: bool = True,
+    **options: Any,
+) -> Played:
+    """Play one call to its end, and wait until the gateway has settled it."""
+    builder = ToolBuilder()
+    for number, tool in enumerate(tools):
+        builder.register(_builder(tool, number))
+
+    async def main() -> Played:
+        heard: list[Event] = []
+        async with PhoneSimulator() as simulator:
+            client = AsyncOpenAI(base_url=simulator.url, api_key="sk-test", webhook_secret=simulator.webhook_secret)
+            directory = TenantDirectory([acme()] if tenants is None else tenants)
+            async with (
+                client,
+                PhoneGateway(
+                    client=client,
+                    tenants=directory,
+                    tools=builder,
+                    listeners=[heard.append],
+                    context=context,
+                    **options,
+                ) as gateway,
+            ):
+                report = await simulator.play(script, gateway.handle_webhook)
+                await gateway.drain(grace=30)
+            assert not gateway.calls
+            return Played(report=report, events=heard)
+
+    played = run_warped(main())
+    if check:
+        played.report.check()
+    return played
+
+
+def _builder(tool: object, number: int) -> Callable[[TenantConfig], object]:
+    def build(cfg: TenantConfig) -> object:
+        return tool
+
+    build.__name__ = f"build_{number}"
+    return build
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
