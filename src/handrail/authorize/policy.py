@@ -120,6 +120,9 @@ UNDECLARED: Final = Decision(
 )
 
 
+REQUIRED: Final = "the tool itself requires an approval"
+
+
 class Policy:
     """Rules in order. `deny > ask > allow > default`, and the first match within an effect.
 
@@ -141,6 +144,12 @@ class Policy:
         """What this policy says of one tool, worked out once."""
         default = self.default or (READ_ONLY if tool.read_only else UNDECLARED)
         candidates = tuple(one for one in self._compiled if one.selects(tool))
+        if tool.requires_approval is not None:  # After what is denied, before everything else.
+            denied = tuple(one for one in candidates if one.rule.action == "deny")
+            asked = _Compiled(
+                Rule.ask("*", by=tool.requires_approval, name="requires_approval", source="tool", reason=REQUIRED)
+            )
+            candidates = (*denied, asked, *candidates[len(denied) :])
         expected = frozenset(tool.input_schema.get("properties", ()))
         return Plan(candidates=candidates, default=default, expected=expected)
 

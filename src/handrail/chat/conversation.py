@@ -1,6 +1,6 @@
 """A conversation as data: everything that is saved, and everything needed to resume it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -98,6 +98,11 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def with_pending_as_calls(self) -> "Conversation":
         """Return a copy in which pending calls are open calls, as the plain strategy knows them."""
         return self.with_calls(one.call for one in self.pending) if self.pending else self
+
+    @property
+    def results(self) -> Iterator[ToolResult]:
+        """The results in the history, in their order."""
+        return (result for one in self.messages if isinstance(one, ToolMessage) for result in one.results)
 
     @property
     def call_ids(self) -> set[str]:

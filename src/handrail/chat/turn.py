@@ -31,6 +31,7 @@ from handrail.providers.provider import (
     ToolChoice,
     Usage,
 )
+from handrail.registry.search import offered_tools
 
 T = TypeVar("T")
 
@@ -179,7 +180,7 @@ class TurnState:
         request = ModelRequest(
             messages=self.conversation.messages,
             instructions=self.instructions if instructions is None else instructions,
-            tools=tuple(self.executor.registry) if tools is None else tools,
+            tools=offered_tools(self.executor.registry, self.conversation.results) if tools is None else tools,
             tool_choice=tool_choice or ToolChoice(),
         )
         queue: asyncio.Queue[Any] = asyncio.Queue()

@@ -94,6 +94,10 @@ class Tool(Generic[P, R]):
     max_output_chars: int | None = None
     cache_for: float | None = None
     on_interrupt: OnInterrupt | None = None
+    requires_approval: Literal["customer", "operator"] | None = None
+    """Who has to agree to every call, also where the policy allows it."""
+    defer_loading: bool = False
+    """Offered to a model only once `search_tools` has found it."""
     strict: bool = False
     """Ask the provider to keep to the schema, where it can."""
     examples: tuple[Mapping[str, Any], ...] = ()

@@ -1,15 +1,25 @@
 """Finding tools by what a text asks for: by meaning where the embedding model is there, else by words in common."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import log
+from typing import Any, Final, Protocol, cast
 
 from msgspec import Struct
+from pydantic_core import from_json
 
 from handrail.core.tool import Tool
+from handrail.core.values import ToolResult
+from handrail.define.build import build_tool
 from handrail.errors import ConfigError
 from handrail.models.embedding import Embedding, closeness
 
+SEARCH_TOOLS: Final = "search_tools"
+MAX_FOUND: Final = 20
+_SHOWN: Final = 300
+"""How much of a description a search shows."""
 _REMEMBERED: Final = 4096
 _COMMON: Final = re.compile(
     r"(a|an|and|are|at|do|find|for|from|get|has|have|how|i|in|is|it|list|look|me|my|of|on|or|please|show|that|the|this|to"
@@ -60,22 +70,117 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class ToolSearch:
-    """Searches a pool of tools.
+    """A large pool of tools that a model searches instead of reading all of it.
+
+    `Executor([pay, *ToolSearch(pool)])` offers `pay` and `search_tools`; what a search finds is offered from the next
+    step on, after the others, so that the definitions that a prompt cache holds stay as they are.
 
     There is no threshold: a true match may have a score of 0.2. Take the best few, and let whoever reads them choose.
     """
 
-    def __init__(self, tools: Iterable[Tool[..., Any]], *, embedder: Embedder | None = None) -> None:
-        self._tools = tuple(tools)
+    def __init__(self, tools: Iterable[Tool[..., Any]], *, embedder: Embedder | None = None, limit: int = 5) -> None:
+        if not 1 <= limit <= MAX_FOUND:
+            raise ConfigError(f"limit must be between 1 and {MAX_FOUND}, got {limit!r}.")
+        self._tools = tuple(replace(tool, defer_loading=True) for tool in tools)
         self._meaning = Meaning(embedder or Embedding())
+        self._limit = limit
+        self._words: tuple[frozenset[str], ...] | None = None
+        self._weights: dict[str, float] = {}
 
-    def search(self, text: str, *, limit: int = 5) -> list[Found]:
+    def __iter__(self) -> Iterator[Tool[..., Any]]:
+        yield self.tool()
+        yield from self._tools
+
+    def search(self, text: str, *, limit: int | None = None) -> list[Found]:
         """The tools that fit best, the best one first. What has nothing in common with the text is not among them."""
+        limit = self._limit if limit is None else limit
         if limit < 1:
             raise ConfigError(f"A search finds at least 1 tool, not {limit}.")
-        scores = scored(self._tools, text, self._meaning)
+        if not self._tools:
+            return []
+        scores = self._by_meaning(text) if self._meaning.present else self._by_words(text)
         every = [Found(tool=tool, score=score) for tool, score in zip(self._tools, scores, strict=True) if score > 0]
         return sorted(every, key=lambda one: (-one.score, one.tool.name))[:limit]
+
+    def _by_meaning(self, text: str) -> list[float]:
+        return self._meaning.close([described(tool) for tool in self._tools], text)
+
+    def _by_words(self, text: str) -> list[float]:
+        """Words in common; one that few tools have says more than one that many have."""
+        if self._words is None:
+            self._words = tuple(frozenset(_words_of(tool)) for tool in self._tools)
+            counts = Counter(word for one in self._words for word in one)
+            self._weights = {word: log(1 + len(self._words) / count) for word, count in counts.items()}
+        wanted = words(text)
+        rarest = log(1 + len(self._words))
+        whole = sum(self._weights.get(word, rarest) for word in wanted)
+        return [sum(self._weights[word] for word in wanted & one) / whole if wanted else 0.0 for one in self._words]
+
+    def tool(self) -> Tool[..., Any]:
+        """`search_tools`, for the model."""
+        default = self._limit
+
+        def search_tools(payload: dict[str, Any]) -> dict[str, Any]:
+            found = self.search(payload["query"], limit=payload.get("limit", default))
+            listed = [{"name": one.tool.name, "description": one.tool.description[:_SHOWN]} for one in found]
+            return {"tools": listed} if listed else {"tools": [], "note": "Nothing fits. Try other words."}
+
+        return build_tool(
+            {
+                "name": SEARCH_TOOLS,
+                "description": (
+                    f"Search {len(self._tools):,} more tools by what you want to do, in plain words. "
+                    f"What is found can be called from your next step on."
+                ),
+                "input_schema": {
+                    "type": "object",
+                    "properties": {
+                        "query": {"type": "string", "minLength": 1, "maxLength": 500},
+                        "limit": {"type": "integer", "minimum": 1, "maximum": MAX_FOUND, "default": default},
+                    },
+                    "required": ["query"],
+                    "additionalProperties": False,
+                },
+                "execute": search_tools,
+                "read_only": True,
+                "concurrency_safe": True,
+            }
+        )
+
+
+def offered_tools(tools: Iterable[Tool[..., Any]], results: Iterable[ToolResult]) -> tuple[Tool[..., Any], ...]:
+    """The tools to offer in the next step: all that are not deferred, then what searches have found, in that order.
+
+    The results are those of the conversation so far; each step's tools begin with those of the step before.
+    """
+    every = tuple(tools)
+    deferred = {tool.name: tool for tool in every if tool.defer_loading}
+    if not deferred:
+        return every
+    found = dict.fromkeys(
+        name
+        for result in results
+        if result.tool_name == SEARCH_TOOLS and result.ok
+        for name in _names_in(result.output)
+    )
+    return (
+        *(tool for tool in every if not tool.defer_loading),
+        *(deferred[name] for name in found if name in deferred),
+    )
+
+
+def _names_in(output: Any) -> Iterator[str]:
+    """The names in what `search_tools` returned; a history keeps it as the text that the model was shown."""
+    if isinstance(output, str):
+        try:
+            output = from_json(output)
+        except ValueError:
+            return
+    listed: Any = cast(dict[str, Any], output).get("tools") if isinstance(output, dict) else None
+    for one in cast(list[Any], listed) if isinstance(listed, list) else ():
+        name: Any = cast(dict[str, Any], one).get("name") if isinstance(one, dict) else None
+        if isinstance(name, str):
+            yield name
 
 
 def scored(tools: Sequence[Tool[..., Any]], text: str, meaning: Meaning) -> list[float]:
@@ -93,7 +198,8 @@ def described(tool: Tool[..., Any]) -> str:
 
 def words(text: str) -> set[str]:
     """The words that carry meaning, without their endings."""
-    return {word[:5] for word in re.findall(r"[^\W\d_]+", text.casefold()) if not _COMMON.fullmatch(word)}
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)  # listOrders
+    return {word[:5] for word in re.findall(r"[^\W\d_]+", apart.casefold()) if not _COMMON.fullmatch(word)}
 
 
 def _words_of(tool: Tool[..., Any]) -> set[str]:

@@ -1,9 +1,10 @@
-"""Tools that live elsewhere: MCP servers and OpenAPI documents; and serving your own over MCP."""
+"""Tools that live elsewhere: MCP servers, OpenAPI documents, plugins; and serving your own over MCP."""
 
 from handrail.sources.connection import Sources, connect
 from handrail.sources.mcp_endpoint import McpRequest, mcp_app, serve_mcp
 from handrail.sources.mcp_server import McpServer
 from handrail.sources.openapi import OpenApi
+from handrail.sources.plugins import Plugins, load_plugins
 from handrail.sources.source import OpenSource, SkippedTool, Source, SourceStatus
 
 __all__ = [
@@ -11,11 +12,13 @@ __all__ = [
     "McpServer",
     "OpenApi",
     "OpenSource",
+    "Plugins",
     "SkippedTool",
     "Source",
     "SourceStatus",
     "Sources",
     "connect",
+    "load_plugins",
     "mcp_app",
     "serve_mcp",
 ]
