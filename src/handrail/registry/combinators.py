@@ -169,7 +169,7 @@ def _with_values(tool: AnyTool, values: Mapping[str, Any], *, is_hidden: bool) -
 
 def _without_names(key: tuple[str, ...] | KeyOf | None, hidden: frozenset[str]) -> tuple[str, ...] | KeyOf | None:
     """A key that names a hidden argument, as a function: the names of a key are arguments that a model sees."""
-    if not isinstance(key, tuple) or not hidden.intersection(key):
+    if key is None or callable(key) or not hidden.intersection(key):
         return key
     names = key
 
