@@ -4,6 +4,7 @@ from handrail.sources.connection import Sources, connect
 from handrail.sources.mcp_endpoint import McpRequest, mcp_app, serve_mcp
 from handrail.sources.mcp_server import McpServer
 from handrail.sources.openapi import OpenApi
+from handrail.sources.pins import PinDifference
 from handrail.sources.plugins import Plugins, load_plugins
 from handrail.sources.source import OpenSource, SkippedTool, Source, SourceStatus
 
@@ -12,6 +13,7 @@ __all__ = [
     "McpServer",
     "OpenApi",
     "OpenSource",
+    "PinDifference",
     "Plugins",
     "SkippedTool",
     "Source",

@@ -40,6 +40,12 @@ class McpServer:
     bearer: Reference | None = field(default=None, repr=False)
     """The bearer token, as a reference: `env:NAME`, `file:/path`, `secret:name` or a function."""
     headers: Headers = field(default_factory=dict[str, str], repr=False)
+    auth: Any = field(default=None, repr=False)
+    """An `httpx2.Auth`, such as one of the SDK's OAuth providers (`mcp.client.auth.OAuthClientProvider`)."""
+    elicitation: Any = field(default=None, repr=False)
+    """The SDK's elicitation callback: answers what the server asks a person. Without it, the server cannot ask."""
+    protocol: str = "auto"
+    """`auto` finds out which revision the server speaks; `legacy` is for one that takes offence at being asked."""
     trusted: bool = False
     include: Sequence[str] | None = None
     """Only these of its tools, by the server's own names or globs."""
@@ -71,8 +77,8 @@ class McpServer:
                 raise ConfigError(f"url must be an http or https URL, got one with scheme {parts.scheme!r}.")
             if parts.username or parts.password:
                 raise ConfigError("url must not hold a name or password; use bearer= or headers=.")
-        elif self.bearer is not None or self.headers:
-            raise ConfigError(f"bearer and headers are for a server with url=…; give {self.name!r} env=… instead.")
+        elif self.bearer is not None or self.headers or self.auth is not None:
+            raise ConfigError(f"bearer, headers and auth are for a server with url=…; give {self.name!r} env=….")
         if self.bearer is not None:
             check_reference(self.bearer, name=f"bearer of the MCP server {self.name!r}")
         for limit in ("connect_timeout", "max_message_bytes", "max_tools", "max_definition_bytes"):

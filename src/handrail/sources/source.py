@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 
 from handrail.core.tool import Tool
+from handrail.sources.pins import PinDifference
 
 SourceState = Literal["connecting", "connected", "reconnecting", "failed", "closed"]
 
@@ -28,8 +29,8 @@ class SourceStatus(Struct, frozen=True, kw_only=True):
     """How many tools it offers now."""
     skipped: tuple[SkippedTool, ...] = ()
     """Tools that cannot be offered, each with the reason."""
-    held: tuple[str, ...] = ()
-    """Tools whose definition is not the pinned one: not offered until somebody accepts it."""
+    held: tuple[PinDifference, ...] = ()
+    """Tools whose definition is not the pinned one, with the difference: not offered until somebody accepts it."""
 
 
 class OpenSource(Protocol):

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import mcp_types as types
@@ -17,16 +18,19 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, ToolError, shorten
 from handrail.sources.mcp.connection import Connection, ConnectionFailed
-from handrail.sources.mcp.definitions import BuiltTools, build_tools
+from handrail.sources.mcp.definitions import BuiltTools, McpDefinition, build_tools
 from handrail.sources.mcp.http import RequestTrace, current_trace
 from handrail.sources.mcp.results import build_result
 from handrail.sources.mcp_server import McpServer
+from handrail.sources.pins import PinDifference, compare_pins, read_pins
 from handrail.sources.source import SourceStatus
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 _LISTING_PAUSE: Final = 0.25
 """Seconds between two listings at least: a server may announce changes without end."""
+_PINS_PAUSE: Final = 1.0
+"""Seconds after which the file of the pins is looked at again, while tools are held."""
 _OTHERS: Final = 64
 """How many connections with other headers than the first one's are kept open."""
 _CALL_TIMEOUT: Final = 3_600.0
@@ -48,6 +52,10 @@ class OpenMcpServer:
         self._on_change = on_change
         self._secrets = secrets
         self._built = BuiltTools(tools={}, skipped=())
+        self._held: tuple[PinDifference, ...] = ()
+        self._pins_read_at = 0
+        self.definitions: dict[str, dict[str, Any]] = {}
+        """What the server says of its tools, by its own names for them."""
         self._status = SourceStatus(name=server.name, state="connecting")
         self._main: Connection | None = None
         self._main_headers: Mapping[str, str] = {}
@@ -69,7 +77,7 @@ class OpenMcpServer:
         known = self._status
         if known.state == "connected" and self._main is not None and self._main.client is None:
             known = structs.replace(known, state="reconnecting", reason=self._main.reason)
-        return structs.replace(known, tools=len(self._built.tools), skipped=self._built.skipped)
+        return structs.replace(known, tools=len(self._built.tools), skipped=self._built.skipped, held=self._held)
 
     async def start(self) -> None:
         """Begin, and wait until the first attempt has worked or failed."""
@@ -134,24 +142,52 @@ class OpenMcpServer:
             self._list_changed.clear()
             await self._list(main)
             await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=_LISTING_PAUSE)
-            await _wait_any(main.wait_lost(), self._stopped.wait(), self._list_changed.wait())
+            await self._wait_for_news(main)
             if main.client is None:
                 return
+
+    async def _wait_for_news(self, main: Connection) -> None:
+        """Wait until the connection is lost, the tools have changed, or held ones may have been accepted."""
+        while not (self._stopped.is_set() or self._list_changed.is_set() or main.client is None):
+            pause = _PINS_PAUSE if self._held else None
+            await _wait_any(main.wait_lost(), self._stopped.wait(), self._list_changed.wait(), timeout=pause)
+            if self._held and self._pins_changed_at() != self._pins_read_at:
+                return
+
+    def _pins_changed_at(self) -> int:
+        try:
+            return Path(self._server.pins or "").stat().st_mtime_ns
+        except OSError:
+            return 0
 
     async def _list(self, connection: Connection) -> None:
         """Read the tools, and tell if they are others than before."""
         listed, skipped = await connection.list_tools()
+        self.definitions = {one.name: one.definition for one in listed}
         # In a thread: a thousand schemas are compiled here.
-        built = await asyncio.to_thread(build_tools, self._server, listed, self._call, self._built.tools)
+        self._held, built = await asyncio.to_thread(self._build, listed)
         built = structs.replace(built, skipped=(*skipped, *built.skipped))
         is_changed = built.tools.keys() != self._built.tools.keys()
         self._built = built
+        for one in self._held:
+            log.warning("the tool %s of the MCP server %s is held: it is %s", one.tool, self._server.name, one.kind)
         for one in built.skipped:
             log.warning("a tool of the MCP server %s is skipped: %s: %s", self._server.name, one.name, one.reason)
         self._say("connected")
         self._settled.set()
         if is_changed:
             self._on_change()
+
+    def _build(self, listed: list[McpDefinition]) -> tuple[tuple[PinDifference, ...], BuiltTools]:
+        """The tools of a listing, without those that nobody has accepted yet."""
+        held: tuple[PinDifference, ...] = ()
+        if self._server.pins is not None:
+            self._pins_read_at = self._pins_changed_at()
+            pinned = read_pins(self._server.pins, self._server.name)
+            held = tuple(one for one in compare_pins(pinned, self.definitions) if one.kind != "removed")
+        names = {one.tool for one in held}
+        accepted = [one for one in listed if one.name not in names]
+        return held, build_tools(self._server, accepted, self._call, self._built.tools)
 
     def _say(self, state: Any, reason: str = "") -> None:
         self._status = SourceStatus(name=self._server.name, state=state, reason=reason)

@@ -146,7 +146,10 @@ class Connection:
             )
         else:
             http = make_client(
-                self._headers, timeout=server.connect_timeout, max_message_bytes=server.max_message_bytes
+                self._headers,
+                auth=server.auth,
+                timeout=server.connect_timeout,
+                max_message_bytes=server.max_message_bytes,
             )
             await stack.enter_async_context(http)
             transport = streamable_http_client(
@@ -156,6 +159,8 @@ class Connection:
             self._checked(transport),  # pyright: ignore[reportArgumentType]  # a context manager of streams is what it takes
             message_handler=self._receive,
             client_info=_INFO,
+            elicitation_callback=server.elicitation,
+            mode=server.protocol,
             read_timeout_seconds=server.connect_timeout,
             cache=None,
         )

@@ -34,10 +34,13 @@ current_trace: ContextVar[RequestTrace | None] = ContextVar("current_trace", def
 """Where the request of the current call is noted; the SDK sends it in a copy of the caller's context."""
 
 
-def make_client(headers: Mapping[str, str], *, timeout: float, max_message_bytes: int) -> httpx2.AsyncClient:
+def make_client(
+    headers: Mapping[str, str], *, auth: httpx2.Auth | None, timeout: float, max_message_bytes: int
+) -> httpx2.AsyncClient:
     """A client for one connection."""
     return httpx2.AsyncClient(
         headers=dict(headers),
+        auth=auth,
         timeout=httpx2.Timeout(timeout, read=None),  # How long an answer may take is for the caller to say.
         transport=_CarefulTransport(httpx2.AsyncHTTPTransport(), max_message_bytes),
     )

@@ -16,6 +16,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import structs
+from pydantic import TypeAdapter, ValidationError
 
 from handrail.authorize.approvals import Approval
 from handrail.core.context import ToolContext
@@ -26,6 +27,7 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.formats import mcp as wire
+from handrail.sources.mcp.results import media_blocks
 from handrail.sources.mcp_endpoint import MakeContext, McpRequest
 
 _APPROVAL: Final = "approval"
@@ -187,9 +189,14 @@ class McpEndpoint:
 
     def _answer(self, result: ToolResult, approval: Approval | None, definitions: Any) -> types.CallToolResult:
         (rendered,) = wire.results([result], definitions)
+        if (media := media_blocks(result)) is not None:
+            try:
+                rendered["content"] = TypeAdapter(list[types.ContentBlock]).validate_python(media, by_name=False)
+            except ValidationError:  # It only looked like an image or a file: it goes out as the text that it is.
+                log.debug("a result of %s is no MCP content", result.tool_name)
         if approval is not None:
             hint = self._approval_hint.format(token=approval.token, by=approval.by)
-            rendered["content"].append({"type": "text", "text": hint})
+            rendered["content"].append(types.TextContent(text=hint))
         if self._promises_structure(result.tool_name) and "structuredContent" not in rendered:
             rendered["isError"] = True  # It was cut, or failed: a client would look in vain for what is promised.
         return types.CallToolResult.model_validate(rendered, by_name=False)

@@ -1,0 +1,164 @@
+"""`handrail mcp`: serve tools, look at a server, and accept what it says of its tools."""
+
+import argparse
+import asyncio
+import runpy
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from handrail.errors import ConfigError, shorten
+from handrail.execute.executor import Executor
+from handrail.sources.connection import connect
+from handrail.sources.mcp_endpoint import serve_mcp
+from handrail.sources.mcp_server import McpServer, import_with_sdk
+from handrail.sources.pins import compare_pins, read_pins, write_pins
+
+_WHICH = "module:object or file.py:object, an McpServer or a list of them; or the URL of a server, or its command"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the command."""
+    mcp: argparse.ArgumentParser = subparsers.add_parser("mcp", help="serve tools over MCP, and look after MCP servers")
+    actions = mcp.add_subparsers(dest="action", metavar="ACTION", required=True)
+    serves = actions.add_parser("serve", help="serve an executor, or tools, to an MCP client")
+    serves.add_argument("object", help="module:object or file.py:object, an Executor or a list of tools")
+    serves.add_argument("--http", action="store_true", help="over HTTP, not over standard input and output")
+    serves.add_argument("--host", default="127.0.0.1")
+    serves.add_argument("--port", type=int, default=8000)
+    inspects = actions.add_parser("inspect", help="the tools of a server, and those that cannot be used")
+    inspects.add_argument("server", help=_WHICH)
+    inspects.add_argument("--trusted", action="store_true", help="take its word for what its tools do")
+    for name, text in (
+        ("pin", "accept all tools of a server as they are now"),
+        ("diff", "what differs from the accepted definitions"),
+        ("accept", "accept changed tools"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("server", help=_WHICH)
+        action.add_argument("--pins", help="the file of the accepted definitions; that of the server if left out")
+        if name == "accept":
+            action.add_argument("tools", nargs="*", metavar="TOOL", help="the server's names for them; all if left out")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command; the number is the exit code. `diff` exits with 1 where something differs."""
+    if given.action == "serve":
+        executor = _load_executor(given.object)
+        transport = "http" if given.http else "stdio"
+        asyncio.run(serve_mcp(executor, transport=transport, host=given.host, port=given.port))
+        return 0
+    servers = _load_servers(given.server)
+    if given.action == "inspect":
+        return asyncio.run(_inspect([replace(one, trusted=one.trusted or given.trusted) for one in servers]))
+    return asyncio.run(_pins(given, servers))
+
+
+async def _inspect(servers: Sequence[McpServer]) -> int:
+    async with connect(servers) as sources:
+        for name, status in sources.status.items():
+            why = f": {status.reason}" if status.reason else ""
+            print(f"{name}: {status.state}{why}, {status.tools} tools")
+            for tool in sources.tools:
+                if tool.source == f"mcp:{name}":
+                    kind = "read-only" if tool.read_only else "consequential"
+                    print(f"  {tool.name}  ({kind})  {shorten(tool.description, 100)}")
+            for skipped in status.skipped:
+                print(f"  skipped: {skipped.name}: {skipped.reason}")
+            for held in status.held:
+                print(f"  held: {shorten(held.tool)} ({held.kind}); see `handrail mcp diff`")
+        return 0 if all(status.state == "connected" for status in sources.status.values()) else 1
+
+
+async def _pins(given: argparse.Namespace, servers: Sequence[McpServer]) -> int:
+    code = 0
+    for server in servers:
+        path = given.pins or server.pins
+        if path is None:
+            raise ConfigError(f"Where are the pins of {server.name!r}? Give --pins FILE, or McpServer(…, pins='FILE').")
+        current = await _definitions(server)
+        pinned = read_pins(path, server.name)
+        if given.action == "pin":
+            write_pins(path, server.name, current)
+            print(f"{server.name}: {len(current)} tools are pinned in {path}")
+        elif given.action == "accept":
+            _accept(path, server.name, pinned, current, given.tools)
+        else:
+            differences = compare_pins(pinned, current)
+            code = 1 if differences else code
+            for one in differences:
+                print(f"{server.name}: {shorten(one.tool)} is {one.kind}\n{one.diff}\n")
+            if not differences:
+                print(f"{server.name}: as accepted")
+    return code
+
+
+def _accept(path: Any, server: str, pinned: Any, current: dict[str, Any], tools: Sequence[str]) -> None:
+    if unknown := [tool for tool in tools if tool not in current and tool not in pinned]:
+        raise ConfigError(f"{server!r} has no tool {unknown[0]!r}; it has: {', '.join(map(shorten, current))}.")
+    chosen = set(tools) or current.keys() | pinned.keys()
+    kept = {tool: one for tool, one in pinned.items() if tool not in chosen}
+    write_pins(path, server, {**kept, **{tool: one for tool, one in current.items() if tool in chosen}})
+    changed = [one.tool for one in compare_pins(pinned, current) if one.tool in chosen]
+    print(f"{server}: {len(changed)} accepted{': ' + ', '.join(map(shorten, changed)) if changed else ''}")
+
+
+async def _definitions(server: McpServer) -> dict[str, Any]:
+    """What a server says of its tools, now."""
+    client = import_with_sdk("handrail.sources.mcp.client")
+    opened = client.OpenMcpServer(replace(server, pins=None), on_change=lambda: None, secrets={})
+    try:
+        await opened.start()
+        if opened.status.state != "connected":
+            raise ConfigError(f"The MCP server {server.name!r} cannot be reached: {opened.status.reason}.")
+        return opened.definitions
+    finally:
+        await opened.aclose()
+
+
+def _load_servers(text: str) -> list[McpServer]:
+    if text.startswith(("http://", "https://")):
+        return [McpServer("server", url=text)]
+    if " " in text:
+        return [McpServer("server", command=shlex.split(text))]
+    given: object = _load(text)
+    servers = list(cast(Sequence[object], given)) if isinstance(given, list | tuple) else [given]
+    if not servers or not all(isinstance(one, McpServer) for one in servers):
+        raise ConfigError(f"{text} must be an McpServer or a list of them, got {type(cast(object, given)).__name__}.")
+    return cast(list[McpServer], servers)
+
+
+def _load_executor(text: str) -> Executor:
+    given = _load(text)
+    if callable(given) and not isinstance(given, type) and not hasattr(given, "input_schema"):
+        given = given()
+    return given if isinstance(given, Executor) else Executor(cast(Any, given))
+
+
+def _load(text: str) -> Any:
+    """An object by its place; the file or module is code, and trusted like any other that is run."""
+    where, _, name = text.rpartition(":")
+    if not where or not name:
+        raise ConfigError(f"Name an object as module:object or file.py:object, got {text!r}.")
+    if where.endswith(".py"):
+        if not Path(where).is_file():
+            raise ConfigError(f"There is no file {where}.")
+        names = runpy.run_path(where)
+        if name not in names:
+            raise ConfigError(f"{where} defines no {name}.")
+        return names[name]
+    sys.path.insert(0, "")
+    try:
+        module = import_module(where)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"There is no module {where}: {error}.") from error
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"{where} has no {name}.")
+        found = getattr(found, part)
+    return found
