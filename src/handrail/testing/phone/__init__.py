@@ -11,6 +11,7 @@ from .script import FunctionCall, ModelEntry, Script, ScriptError
 from .script_file import load_script
 from .simulator import PhoneSimulator, WebhookRecord
 from .state import Frame
+from .summary import Percentiles, Summary, summarise
 from .timeline import format_timeline
 from .warp import WarpedLoop, run_warped
 from .webhooks import sign_webhook
@@ -28,6 +29,7 @@ __all__ = [
     "ModelEntry",
     "ModelRequest",
     "Outcome",
+    "Percentiles",
     "PhoneSimulator",
     "Refused",
     "Report",
@@ -35,6 +37,7 @@ __all__ = [
     "Script",
     "ScriptError",
     "SimulatedCall",
+    "Summary",
     "ToolCallRecord",
     "WarpedLoop",
     "WebhookRecord",
@@ -42,4 +45,5 @@ __all__ = [
     "load_script",
     "run_warped",
     "sign_webhook",
+    "summarise",
 ]

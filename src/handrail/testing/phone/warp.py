@@ -14,24 +14,27 @@ _GRACE = 0.0005
 """Real seconds in which the kernel may still bring what was just written to a local socket."""
 _SPEED = 50.0
 """How much faster than real time the clock may go while other threads are at work."""
+_ROUND = 1e-7
+"""Every round of the loop takes a little time, so that code which waits for the clock in a circle comes to an end."""
 
 
 class WarpedLoop(asyncio.SelectorEventLoop):
     """An event loop in which a sleep of an hour takes no time.
 
-    When nothing is ready, its clock moves to the next timer. While something runs in an executor, the clock stands;
-    while other threads exist, it goes at most 50 times as fast as real time, so that they are not timed out.
+    Its clock stands while code runs, and moves to the next timer when nothing is ready. While something runs in an
+    executor it goes as fast as real time; while other threads exist, at most 50 times as fast, so that they are not
+    timed out. It cannot know what other processes are about to send: keep both ends of a connection in one loop.
     """
 
     def __init__(self) -> None:
-        self._offset = 0.0
+        self._now = 1000.0
         self._in_executor = 0
         self._threads_before = set(threading.enumerate())
         self._executors: set[Any] = set()
         super().__init__(_WarpedSelector(self))
 
     def time(self) -> float:
-        return super().time() + self._offset
+        return self._now
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
         self._in_executor += 1
@@ -42,7 +45,7 @@ class WarpedLoop(asyncio.SelectorEventLoop):
 
     def skip(self, seconds: float) -> None:
         """Move the clock on."""
-        self._offset += seconds
+        self._now += seconds
 
     @property
     def has_executor_work(self) -> bool:
@@ -64,20 +67,26 @@ class _WarpedSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._loop.skip(_ROUND)
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
-        if timeout is None or self._loop.has_executor_work:
-            return super().select(timeout)
+        if self._loop.has_executor_work:
+            return self._wait(timeout, speed=1.0)
         if self._loop.has_other_threads:
-            started = time.monotonic()
-            ready = super().select(max(timeout / _SPEED, _GRACE))
-            real = time.monotonic() - started
-            self._loop.skip(min(real * (_SPEED - 1), max(timeout - real, 0.0)))
-            return ready
+            return self._wait(timeout, speed=_SPEED)
+        if timeout is None:
+            return super().select(None)
         ready = super().select(_GRACE)
         if not ready:
             self._loop.skip(timeout)
+        return ready
+
+    def _wait(self, timeout: float | None, speed: float) -> list[tuple[selectors.SelectorKey, int]]:
+        started = time.monotonic()
+        ready = super().select(None if timeout is None else timeout / speed)
+        passed = (time.monotonic() - started) * speed
+        self._loop.skip(passed if timeout is None else min(passed, timeout))
         return ready
 
 

@@ -1,0 +1,82 @@
+"""The simulator as a process of its own: `python -m handrail.testing.phone`, for load in real time.
+
+It prints one line of JSON with its URL and its webhook secret, then reads commands from standard input, a line of JSON
+each: `{"script": {…} or "file.yaml", "calls": 1000, "rate": 50, "webhook": "http://…"}`. When these calls have ended it
+prints one line of JSON with their summary. It ends with the input.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from .script import Script, ScriptError
+from .script_file import load_script
+from .simulator import PhoneSimulator
+from .summary import Summary, summarise
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check scripts, or serve."""
+    parser = argparse.ArgumentParser(prog="python -m handrail.testing.phone", description=__doc__)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--check", nargs="+", metavar="SCRIPT", help="only check these scripts")
+    options = parser.parse_args(arguments)
+    if options.check:
+        return _check(options.check)
+    asyncio.run(_serve(options.port))
+    return 0
+
+
+def _check(files: list[str]) -> int:
+    wrong = 0
+    for file in files:
+        try:
+            load_script(file)
+        except ScriptError as error:
+            wrong += 1
+            _write(str(error))
+    return 1 if wrong else 0
+
+
+async def _serve(port: int) -> None:
+    async with PhoneSimulator(port=port) as simulator:
+        _write(json.dumps({"url": simulator.url, "webhook_secret": simulator.webhook_secret}))
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            try:
+                summary = await _play(simulator, json.loads(line))
+                _write(json.dumps(asdict(summary)))
+            except (ScriptError, ValueError, KeyError, TypeError) as error:
+                _write(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+
+
+async def _play(simulator: PhoneSimulator, command: dict[str, Any]) -> Summary:
+    given = command["script"]
+    script = load_script(given) if isinstance(given, str) else Script.parse(given)
+    count, rate = int(command.get("calls", 1)), float(command.get("rate", 100))
+    playing: list[asyncio.Task[str]] = []
+
+    async def play() -> str:
+        call = await simulator.ring(script, command["webhook"])
+        await simulator.wait(call.id, timeout=float(command.get("timeout", 600)))
+        return call.id
+
+    for _ in range(count):
+        playing.append(asyncio.create_task(play()))
+        await asyncio.sleep(1 / rate)
+    ids = await asyncio.gather(*playing)
+    reports = [simulator.report(call_id) for call_id in ids]
+    for call_id in ids:
+        simulator.forget(call_id)
+    return summarise(reports)
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
