@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
-from handrail.authorize.approvals import Approval, MemoryApprovals, new_token
+from handrail.authorize.approvals import MemoryApprovals, new_token
 from handrail.core.events import CallStarted, DecisionMade
+from handrail.core.values import Approval
 from handrail.errors import ApprovalError
 from tests.execute.kit import Heard, at, call, code_of
 
@@ -39,7 +40,7 @@ class Desk:
     async def asked(self, **where: Any) -> str:
         result = await self.pay(**where)
         assert code_of(result) == "approval_required"
-        return result.metadata["approval"]
+        return result.approval.token
 
     async def approve(self, token: str, **more: Any) -> Approval:
         return await self.executor.approvals.approve(token, **{"by": "operator", "who": "bo", **more})
@@ -62,7 +63,7 @@ async def test_a_question_names_the_call_and_nothing_runs(read_only: bool) -> No
     assert "a person looks at it" in result.error.message
     (pending,) = await desk.executor.approvals.pending()
     assert (pending.token, pending.tool, pending.by, pending.state) == (
-        result.metadata["approval"],
+        result.approval.token,
         "pay",
         "operator",
         "pending",
@@ -126,7 +127,7 @@ async def test_an_approved_call_runs_once(read_only: bool) -> None:
     assert (await desk.pay()).output == "Paid 5."
     assert desk.ran == [("i-1", 5)]
     assert await desk.executor.approvals.pending() == []
-    assert (await desk.pay()).metadata["replayed"] is True
+    assert (await desk.pay()).origin == "replayed"
     # Used up: the same arguments under another id have to be asked about again.
     assert code_of(await desk.pay(id="c-2", turn=2)) == "approval_required"
     assert len(desk.ran) == 1
@@ -211,7 +212,7 @@ async def test_an_approval_of_one_tool_is_not_one_of_another() -> None:
 
     executor = Executor([pay, sell], policy=OPERATOR)
     asked = await executor.run(call("pay", n=1), at())
-    await executor.approvals.approve(asked.metadata["approval"], by="operator", who="bo")
+    await executor.approvals.approve(asked.approval.token, by="operator", who="bo")
 
     assert code_of(await executor.run(call("sell", "c-2", n=1), at())) == "approval_required"
     assert not ran
@@ -242,7 +243,7 @@ async def test_an_operators_yes_counts_at_once() -> None:
 
 
 async def test_an_approval_expires_before_and_after_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(approval_seconds=60)
+    desk = Desk(approval_timeout=60)
     real, later = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + later[0])
     token = await desk.asked()
@@ -289,7 +290,7 @@ async def test_a_no_is_told_with_its_reason_and_stays() -> None:
     assert result.error is not None
     assert result.error.code == "permission_denied"
     assert "the operator said no: not this month" in result.error.message
-    assert result.metadata["decision"].action == "deny"
+    assert result.decision.action == "deny"
     assert desk.heard.of(DecisionMade)[-1].decision.reason == "the operator said no: not this month"
     assert not desk.ran
 
@@ -338,7 +339,7 @@ async def test_a_call_that_was_approved_and_failed_has_to_be_asked_about_again()
 
     executor = Executor([pay], policy=OPERATOR)
     asked = await executor.run(call("pay", n=1), at())
-    await executor.approvals.approve(asked.metadata["approval"], by="operator", who="bo")
+    await executor.approvals.approve(asked.approval.token, by="operator", who="bo")
     assert code_of(await executor.run(call("pay", n=1), at())) == "tool_execution_failed"
 
     assert code_of(await executor.run(call("pay", "c-2", n=1), at())) == "approval_required"
@@ -354,7 +355,7 @@ async def test_an_approver_may_want_other_arguments(read_only: bool) -> None:
     result = await desk.pay()
 
     assert (result.output, desk.ran) == ("Paid 3.", [("i-1", 3)])
-    assert (await desk.pay()).metadata["replayed"] is True
+    assert (await desk.pay()).origin == "replayed"
 
 
 @both

@@ -49,7 +49,7 @@ async def test_a_decision_is_in_the_result_and_in_the_events(name: str) -> None:
     allowed = await executor.run(call(name, "c-1", n=1), at())
     denied = await executor.run(call(name, "c-2", n=2), at())
 
-    assert [one.metadata["decision"].action for one in (allowed, denied)] == ["allow", "deny"]
+    assert [one.decision.action for one in (allowed, denied)] == ["allow", "deny"]
     assert [one.decision.action if one.decision else None for one in heard.of(CallFinished)] == ["allow", "deny"]
     assert [one.decision.reason for one in heard.of(DecisionMade)] == [
         "not two"
@@ -79,7 +79,7 @@ async def test_the_developer_is_told_once_what_would_allow_a_tool_and_the_model_
 
     assert caplog.text.count("Rule.allow") == 1
     assert "act" in caplog.text
-    assert all("Rule.allow" in one.metadata["decision"].reason for one in results)
+    assert all("Rule.allow" in one.decision.reason for one in results)
     assert not any("Rule." in one.for_model() for one in results)
 
 
@@ -130,7 +130,7 @@ async def test_a_check_that_raises_anything_refuses(
     assert result.error.code == "permission_denied"
     assert says in result.error.message
     assert "secret" not in result.error.message
-    assert result.metadata["decision"].rule == "permission_check"
+    assert result.decision.rule == "permission_check"
     assert not ran
 
 
@@ -180,7 +180,7 @@ async def test_observing_decides_and_records_and_blocks_nothing(name: str, polic
     assert ran == [name]
     (told,) = heard.of(DecisionMade)
     assert (told.observed, told.decision.action) == (True, policy.rules[0].action)
-    assert result.metadata["decision"].action == policy.rules[0].action
+    assert result.decision.action == policy.rules[0].action
     assert await executor.approvals.pending() == []
 
 
@@ -213,7 +213,7 @@ async def test_observing_never_uses_up_an_approval() -> None:
     policy = Policy([Rule.ask("act", by="operator")])
     enforcing = Executor([act], policy=policy)
     asked = await enforcing.run(call("act"), at())
-    await enforcing.approvals.approve(asked.metadata["approval"], by="operator", who="bo")
+    await enforcing.approvals.approve(asked.approval.token, by="operator", who="bo")
     observing = Executor([act], policy=policy, mode="observe", approvals=enforcing.approvals)
     assert (await observing.run(call("act", "c-2"), at())).ok
 

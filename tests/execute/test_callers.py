@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
-from handrail.authorize.approvals import Approval, MemoryApprovals
+from handrail.authorize.approvals import MemoryApprovals
 from handrail.core.events import CallFinished, CallStarted
+from handrail.core.values import Approval
 from handrail.execute.ledger import Entry
 from tests.execute.kit import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 

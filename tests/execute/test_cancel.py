@@ -153,7 +153,7 @@ async def test_the_calls_of_a_response_are_cancelled_each_as_its_tool_wants_it_a
         "look": "cancelled",
         "drop": "outcome_unknown",
     }
-    assert [id for id, one in results.items() if one.metadata.get("silent")] == ["quietly"]
+    assert [id for id, one in results.items() if one.silent] == ["quietly"]
     (end,) = stage.heard.of(Cancellation)
     assert (end.scope, end.response_id, end.cancelled, end.remaining) == ("response", "r-1", 2, 4)
 

@@ -65,7 +65,7 @@ async def test_the_same_call_again_has_the_recorded_answer(turn: int) -> None:
     await bank.pay("c-1")
     again = await bank.pay("c-1", turn=turn)
 
-    assert (again.output, again.metadata["replayed"]) == ("Paid 5.", True)
+    assert (again.output, again.origin) == ("Paid 5.", "replayed")
     assert len(bank.paid) == 1
     (ignored,) = bank.heard.of(CallIgnored)
     assert (ignored.reason, ignored.call.id) == ("already_executed", "c-1")
@@ -79,7 +79,7 @@ async def test_a_recorded_failure_is_the_answer_to_the_same_call() -> None:
     bank.fails = None
     again = await bank.pay("c-1")
 
-    assert (code_of(again), again.metadata["replayed"], bank.paid) == ("closed", True, [])
+    assert (code_of(again), again.origin, bank.paid) == ("closed", "replayed", [])
 
 
 @pytest.mark.proves("PH-32")
@@ -125,7 +125,7 @@ async def test_the_same_effect_in_the_same_turn_is_done_once_and_says_so() -> No
 
     assert again.output.startswith("[Already done at ")
     assert again.output.endswith("Paid 5.")
-    assert (again.call_id, again.metadata["replayed"], len(bank.paid)) == ("c-2", True, 1)
+    assert (again.call_id, again.origin, len(bank.paid)) == ("c-2", "replayed", 1)
 
 
 async def test_the_same_effect_while_it_runs_is_joined() -> None:
@@ -141,7 +141,8 @@ async def test_the_same_effect_while_it_runs_is_joined() -> None:
         ("Paid 5.", "c-1"),
         ("Paid 5.", "c-2"),
     ]
-    assert (await second).metadata["joined"] == "c-1"
+    joined = await second
+    assert (joined.origin, joined.metadata["joined"]) == ("joined", "c-1")
     assert len(bank.paid) == 1
 
 
@@ -152,7 +153,7 @@ async def test_no_intended_second_payment_is_swallowed() -> None:
     asked = await bank.pay("c-2", turn=2, customer_id=None)
     assert code_of(asked) == "approval_required"
     assert "already done at" in (asked.error.message if asked.error else "")
-    await bank.executor.approvals.approve(asked.metadata["approval"], by="customer", who="c")
+    await bank.executor.approvals.approve(asked.approval.token, by="customer", who="c")
     assert code_of(await bank.pay("c-2", turn=2)) == "approval_required"  # Not in the same turn.
     done = await bank.pay("c-2", turn=3)
 
@@ -160,7 +161,7 @@ async def test_no_intended_second_payment_is_swallowed() -> None:
     assert len(bank.paid) == 2
     assert len(set(bank.keys)) == 2
     asked = await bank.pay("c-3", turn=4)
-    await bank.executor.approvals.approve(asked.metadata["approval"], by="customer", who="c")
+    await bank.executor.approvals.approve(asked.approval.token, by="customer", who="c")
     assert (await bank.pay("c-3", turn=5)).output == "Paid 5."
     assert len(set(bank.keys)) == 3
 
@@ -213,7 +214,7 @@ async def test_defaults_and_the_order_of_arguments_make_no_difference() -> None:
 
     again = await bank.executor.run(ToolCall(id="c-1", name="pay", arguments_json=text), at())
 
-    assert (again.metadata["replayed"], len(bank.paid)) == (True, 1)
+    assert (again.origin, len(bank.paid)) == ("replayed", 1)
 
 
 @pytest.mark.parametrize("key", [None, "card"])
@@ -267,7 +268,7 @@ async def test_a_repetition_that_failed_is_not_a_first_time() -> None:
     bank = Bank()
     await bank.pay("c-1", turn=1)
     asked = await bank.pay("c-2", turn=2)
-    await bank.executor.approvals.approve(asked.metadata["approval"], by="customer", who="c")
+    await bank.executor.approvals.approve(asked.approval.token, by="customer", who="c")
     bank.fails = lambda: ToolError("Closed.")
     await bank.pay("c-2", turn=3)
     bank.fails = None
@@ -350,7 +351,7 @@ async def test_a_clock_that_jumps_afterwards_asks_rather_than_repeats(
     monkeypatch.setattr(time, "time", lambda: real() + jump)
 
     assert code_of(await bank.pay("c-2", turn=2)) == code
-    assert (await bank.pay("c-1", turn=2)).metadata["replayed"] is True
+    assert (await bank.pay("c-1", turn=2)).origin == "replayed"
 
 
 # The task of the call

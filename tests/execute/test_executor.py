@@ -181,7 +181,7 @@ async def test_around_runs_the_handler_of_another_framework_under_our_rules() ->
     asked = await executor.guard(call("other", "c-3", to="bo"), at(), proceed)
 
     assert ran == ["sent"]
-    assert again.metadata["replayed"] is True
+    assert again.origin == "replayed"
     assert [one.error.code for one in (denied, asked) if one.error] == ["permission_denied", "approval_required"]
     assert [type(one).__name__ for one in heard.of(CallIgnored)] == ["CallIgnored"]
 
@@ -235,7 +235,7 @@ async def test_what_is_not_registered_goes_to_the_fallback_under_policy_and_is_r
 
     assert result.output == "theirs"
     assert ran == ['old_pay {"amount": 1} s-1']
-    assert again.metadata["replayed"] is True
+    assert again.origin == "replayed"
     assert asked.error is not None
     assert asked.error.code == "approval_required"  # Nothing is known of it, so that somebody has to agree.
     assert "CallStarted" in heard.names
@@ -332,7 +332,7 @@ def test_many_threads_may_use_one_executor() -> None:
     [
         {"timeout": 0},
         {"slow_after": -1},
-        {"approval_seconds": 0},
+        {"approval_timeout": 0},
         {"max_threads": 0},
         {"max_concurrent": 0},
         {"max_concurrent_per_session": -1},
@@ -392,11 +392,11 @@ async def test_a_question_can_be_asked_without_running_anything(wanted: ToolCall
         return "seen"
 
     executor = Executor([pay, look], policy=Policy([Rule.deny("pay", where={"amount": {"above": 100}})]))
-    token = await executor.request_approval(wanted, at(turn=1))
+    question = await executor.request_approval(wanted, at(turn=1))
 
-    assert [one.token for one in await executor.approvals.pending()] == ([token] if asks else [])
+    assert await executor.approvals.pending() == ([question] if asks else [])
     assert ran == []
-    if token is not None:
-        await executor.approvals.approve(token, by="customer", who="ann")
+    if question is not None:
+        await executor.approvals.approve(question.token, by="customer", who="ann")
         assert await executor.request_approval(wanted, at(turn=2)) is None
         assert (await executor.run(wanted, at(turn=2))).ok

@@ -186,7 +186,7 @@ async def test_a_refused_call_uses_up_nothing() -> None:
     )
     for n in (1, 2):
         asked = await executor.run(call("act", f"c-{n}", n=n), at())
-        await executor.approvals.approve(asked.metadata["approval"], by="operator", who="ann")
+        await executor.approvals.approve(asked.approval.token, by="operator", who="ann")
     assert (await executor.run(call("act", "c-1", n=1), at())).output == 1
     assert code_of(await executor.run(call("act", "c-2", n=2), at())) == "rate_limited"
     await asyncio.sleep(0.06)

@@ -171,7 +171,7 @@ async def test_a_refusal_by_a_hook_uses_up_no_approval() -> None:
         closed[:] = [True]
         executor, _ = rail_with(Hook(authorised=refuse), policy=Policy([Rule.ask("*", by="operator")]))
         asked = await executor.run(call(name, text="a"), at())
-        await executor.approvals.approve(asked.metadata["approval"], by="operator", who="ann")
+        await executor.approvals.approve(asked.approval.token, by="operator", who="ann")
         assert (await executor.run(call(name, text="a"), at())).error is not None
         closed.clear()
         assert (await executor.run(call(name, text="a"), at())).output == "a"

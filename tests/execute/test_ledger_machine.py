@@ -156,11 +156,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def check(self, wanted: Wanted, expected: Answer, result: ToolResult, *, ran: bool) -> None:
         says = result.error.code if result.error else result.output
         assert (result.call_id, result.tool_name) == (wanted.id, wanted.tool)
-        assert (result.ok, bool(result.metadata.get("replayed"))) == (expected.ok, expected.replayed)
+        assert (result.ok, result.origin == "replayed") == (expected.ok, expected.replayed)
         assert says == expected.says if not result.ok else says.startswith(expected.says)
         assert ran == expected.ran
-        if "approval" in result.metadata:
-            self.note(wanted, result.metadata["approval"])
+        if result.approval is not None:
+            self.note(wanted, result.approval.token)
 
     def note(self, wanted: Wanted, token: str) -> None:
         """The model's question is this one of the store."""
@@ -238,7 +238,7 @@ class LedgerMachine(RuleBasedStateMachine):
         elif elsewhere is not executor and self.model.by_id(other) in (None, self.model.by_id(first)):
             self.check(other, Answer(says="in_progress"), answer, ran=False)
         elif (
-            "joined" not in answer.metadata and other.place != first.place
+            answer.origin != "joined" and other.place != first.place
         ):  # It had an answer of its own, or came too late to join.
             self.check(other, self.model.arrives(other), answer, ran=False)
         else:
@@ -337,7 +337,7 @@ def test_of_many_that_race_for_one_effect_exactly_one_runs(
             for number in range(40)
         ]
         if asked:
-            token = (await rails[0].run(calls[0], context)).metadata["approval"]
+            token = (await rails[0].run(calls[0], context)).approval.token
             await approvals.approve(token, by="operator", who="ann")
         runs = [rails[number % 5].run(call, context) for number, call in enumerate(calls)]
         return world.effects, list(await asyncio.gather(*runs))
@@ -346,7 +346,7 @@ def test_of_many_that_race_for_one_effect_exactly_one_runs(
         effects, results = runner.run(race(store))
 
     assert effects.total() == 1
-    ran = [one for one in results if one.ok and not {"joined", "replayed"} & set(one.metadata)]
+    ran = [one for one in results if one.ok and one.origin == "run"]
     assert len(ran) == 1
     # Who looked just before the approval was used up asks for another one.
     may_say = {"in_progress", "approval_required"} if asked else {"in_progress"}

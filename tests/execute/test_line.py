@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, ToolResult, tool
-from handrail.authorize.approvals import Approval
 from handrail.core.events import CallFinished, CallIgnored, CallStarted, DecisionMade
 from handrail.core.text import compact_json
+from handrail.core.values import Approval
 from handrail.errors import ApprovalError
 
 paid: list[tuple[str, str | None]] = []
@@ -72,7 +72,7 @@ async def test_a_tool_that_says_nothing_of_itself_asks_the_customer_and_names_wh
 
     assert result.error is not None
     assert result.error.code == "approval_required"
-    assert "Rule.allow" in result.metadata["decision"].reason
+    assert "Rule.allow" in result.decision.reason
     assert not paid
     assert [event.decision.by for event in heard if isinstance(event, DecisionMade)] == ["customer"]
 
@@ -84,7 +84,7 @@ async def test_the_same_call_runs_once_and_is_answered_alike() -> None:
     first, second = await executor.run(same, at()), await executor.run(same, at())
 
     assert (first.output, second.output) == ("paid 1", "paid 1")
-    assert second.metadata["replayed"] is True
+    assert second.origin == "replayed"
     assert len(paid) == 1
     assert [event.reason for event in heard if isinstance(event, CallIgnored)] == ["already_executed"]
 
@@ -119,7 +119,7 @@ async def test_an_intended_second_payment_is_asked_about_and_then_made_under_its
     asked = await executor.run(again, at(turn=2))
     assert asked.error is not None
     assert asked.error.code == "approval_required"
-    await executor.approvals.approve(asked.metadata["approval"], by="customer", who="c")
+    await executor.approvals.approve(asked.approval.token, by="customer", who="c")
     done = await executor.run(again, at(turn=3))
 
     assert done.output == "paid 1"

@@ -36,7 +36,7 @@ async def test_a_call_that_arrives_again_has_the_same_answer_and_is_told_as_igno
     first, again = await look.ask("a"), await look.ask("a")
 
     assert (first.output, again.output, look.runs) == ("a 1", "a 1", 1)
-    assert again.metadata["replayed"] is True
+    assert again.origin == "replayed"
     (ignored,) = look.heard.of(CallIgnored)
     assert (ignored.reason, ignored.call.id, ignored.session_id) == ("already_executed", "c-1", "s-1")
     assert len(look.heard.of(CallFinished)) == 1
@@ -140,7 +140,7 @@ async def test_the_same_question_is_answered_again_without_running() -> None:
     answers = [await look.ask("a", f"c-{n}") for n in range(3)]
 
     assert [one.output for one in answers] == ["a 1"] * 3
-    assert [one.metadata.get("cached") for one in answers] == [None, True, True]
+    assert [one.origin for one in answers] == ["run", "cached", "cached"]
     assert [one.call_id for one in answers] == ["c-0", "c-1", "c-2"]
     assert look.runs == 1
 

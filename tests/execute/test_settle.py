@@ -132,7 +132,7 @@ async def test_a_later_call_asks_what_became_of_the_earlier_one(
     result = await executor.run(call("act", "c-1" if same_id else "c-2"), at(turn=2))
 
     assert (code_of(result), len(tries)) == (code, runs)
-    assert result.metadata.get("verified", False) is (truth is True)
+    assert result.origin == ("verified" if truth is True else "run")
     state = {True: "committed", False: "failed", None: "unknown"}[truth]
     assert await book.state("c-1") == state
 
@@ -213,7 +213,7 @@ async def test_a_record_is_tried_again_until_the_ledger_is_back() -> None:
     result, ran, _ = await act_once(book)
 
     assert (result.output, ran, await book.state()) == ("acted", ["c-1"], "committed")
-    assert "recorded" not in result.metadata
+    assert result.recorded is True
 
 
 async def test_an_effect_whose_record_cannot_be_written_is_told_and_never_run_again() -> None:
@@ -221,7 +221,7 @@ async def test_an_effect_whose_record_cannot_be_written_is_told_and_never_run_ag
     book.away = {"settle": -1}
     result, ran, _ = await act_once(book)
 
-    assert (result.output, result.metadata["recorded"], ran) == ("acted", False, ["c-1"])
+    assert (result.output, result.recorded, ran) == ("acted", False, ["c-1"])
     assert await book.state() == "running"
     book.away = {}
     again, ran, _ = await act_once(book, "c-2")  # Another executor, as after a restart.
@@ -276,7 +276,7 @@ async def test_approvals_that_are_away_mean_that_nothing_runs(what: str, read_on
     approvals = Away()
     executor = Executor([act], policy=Policy([Rule.ask("act", by="operator")]), approvals=approvals)
     question = await executor.run(call("act"), at())
-    await approvals.approve(question.metadata["approval"], by="operator", who="ann")
+    await approvals.approve(question.approval.token, by="operator", who="ann")
     approvals.away = True
     assert code_of(await executor.run(call("act"), at())) == "unavailable"
     assert not ran

@@ -92,7 +92,7 @@ async def test_the_end_of_a_call_has_its_result_and_how_long_it_took() -> None:
     (told,) = heard.of(CallFinished)
     assert told.result == result
     assert result.duration_ms > 0
-    assert (told.slow, told.decision) == (False, result.metadata["decision"])
+    assert (told.slow, told.decision) == (False, result.decision)
 
 
 # Listening to one session for a while

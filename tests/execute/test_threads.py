@@ -204,7 +204,7 @@ async def test_a_thread_that_is_still_at_work_is_never_verified_as_not_happened(
     await until(lambda: executor.stranded_threads == 0)
 
     third = await executor.run(call("act", "c-3"), at(turn=3))
-    assert third.metadata["verified"] is True
+    assert third.origin == "verified"
     assert happened == ["once"]
 
 

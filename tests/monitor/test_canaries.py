@@ -275,7 +275,7 @@ async def make_every_kind_of_call(executor: Executor, *, notes: bool) -> list[To
 
     for answer in ("approve", "deny"):
         question = login.replace(HARMLESS, f"{HARMLESS}-{answer}")
-        token = (await run("asked", question, answer)).metadata["approval"]
+        token = (await run("asked", question, answer)).approval.token
         await getattr(executor.approvals, answer)(token, by="operator", who="ann", reason=f"checked {key('reason')}")
         await run("asked", question, answer)
 
@@ -310,7 +310,7 @@ CODES = {
 def check_that_everything_happened(results: list[ToolResult]) -> None:
     assert {result.error.code for result in results if result.error} == CODES
     assert sum(result.ok for result in results) == 5
-    assert sum("replayed" in result.metadata for result in results) == 1
+    assert sum(result.origin == "replayed" for result in results) == 1
 
 
 async def test_no_value_of_any_kind_is_in_the_log_a_span_or_a_metric() -> None:

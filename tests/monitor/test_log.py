@@ -141,12 +141,13 @@ def test_how_bad_a_failure_is_shows_in_its_level(code: str, level: int, lines: L
 
 def test_a_slow_call_is_a_warning_and_one_that_was_not_recorded_an_error(lines: Lines) -> None:
     lines.log(finished(ToolResult(output="x"), slow=True))
-    lines.log(finished(ToolResult(output="x", metadata={"recorded": False, "cached": "words"})))
+    lines.log(finished(ToolResult(output="x", recorded=False, metadata={"recorded": True, "silent": "words"})))
 
     slow, unrecorded = lines.of("call_finished")
     assert (slow.slow, slow.levelno) == (True, logging.WARNING)
     assert (unrecorded.recorded, unrecorded.levelno) == (False, logging.ERROR)
-    assert not hasattr(unrecorded, "cached")
+    assert not hasattr(unrecorded, "origin")
+    assert not hasattr(unrecorded, "silent")
 
 
 def finished(result: ToolResult, **fields: Any) -> events.CallFinished:

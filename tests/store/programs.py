@@ -72,7 +72,7 @@ async def main():
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
         call = ToolCall(id=f"call-{os.getpid()}", name="pay", arguments_json='{"invoice":"i-1"}')
         result = await executor.run(call, context)
-        print(json.dumps([result.error.code if result.error else None, result.metadata.get("replayed", False)]))
+        print(json.dumps([result.error.code if result.error else None, result.origin == "replayed"]))
 
 asyncio.run(main())
 """

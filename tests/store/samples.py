@@ -4,7 +4,8 @@ import itertools
 import time
 from typing import Any
 
-from handrail.authorize.approvals import Approval, new_token
+from handrail.authorize.approvals import new_token
+from handrail.core.values import Approval
 from handrail.execute.ledger import Entry, Recorded, State, settled
 
 _numbers = itertools.count()

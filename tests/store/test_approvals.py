@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from handrail.authorize.approvals import Approval, new_token
+from handrail.authorize.approvals import new_token
+from handrail.core.values import Approval
 from handrail.errors import ApprovalError
 from handrail.store import open_store
 from handrail.store.store import Store

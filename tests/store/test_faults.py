@@ -77,7 +77,7 @@ async def test_while_the_database_is_away_nothing_runs_and_the_model_is_told_so(
         back = await executor.run(a_call(), CONTEXT)
 
         assert back.output == "paid i-1"
-        assert (await executor.run(a_call(), CONTEXT)).metadata["replayed"] is True
+        assert (await executor.run(a_call(), CONTEXT)).origin == "replayed"
         assert bank.paid == ["i-1"]
 
 
@@ -114,9 +114,9 @@ async def test_an_outcome_is_recorded_when_the_database_is_back_in_time(fragile:
         await asyncio.gather(*background)
 
         assert result.output == "paid i-1"
-        assert "recorded" not in result.metadata
+        assert result.recorded is True
         again = await a_rail(store, bank).run(a_call("c-2"), CONTEXT)
-        assert again.metadata["replayed"] is True
+        assert again.origin == "replayed"
         assert bank.paid == ["i-1"]
 
 
@@ -129,7 +129,7 @@ async def test_an_outcome_that_cannot_be_recorded_is_said_so_and_is_unknown_to_e
         result = await a_rail(store, bank, timeout=0.5, lease_grace=0.0).run(a_call(), CONTEXT)
         await fragile.come_back()
 
-        assert (result.output, result.metadata["recorded"]) == ("paid i-1", False)
+        assert (result.output, result.recorded) == ("paid i-1", False)
         # By now the lease is over: the tries to record it took longer.
         for id_ in ("c-1", "c-2"):
             assert code(await a_rail(store, bank).run(a_call(id_), CONTEXT)) == "outcome_unknown"
@@ -173,7 +173,7 @@ async def test_an_approved_claim_whose_answer_got_lost_never_runs_without_a_new_
     async with on_a_thin_wire(postgres) as (proxy, store):
         executor = a_rail(store, bank, policy=Policy([Rule.ask("pay", by="operator")]))
         for id_ in ("c-1", "c-2"):
-            token = (await executor.run(a_call(id_), CONTEXT)).metadata["approval"]
+            token = (await executor.run(a_call(id_), CONTEXT)).approval.token
             await store.approvals.approve(token, by="operator", who="ann")
             if id_ == "c-1":
                 proxy.lose = b"INSERT 0 1\0"
@@ -193,8 +193,8 @@ async def test_an_outcome_whose_answer_got_lost_is_recorded_once(postgres: Postg
 
         assert proxy.lost == 1
         assert result.output == "paid i-1"
-        assert "recorded" not in result.metadata
-        assert (await executor.run(a_call("c-2"), CONTEXT)).metadata["replayed"] is True
+        assert result.recorded is True
+        assert (await executor.run(a_call("c-2"), CONTEXT)).origin == "replayed"
         assert bank.paid == ["i-1"]
 
 
@@ -203,7 +203,7 @@ async def test_a_decision_whose_answer_got_lost_stands(postgres: PostgresServer)
     bank = Bank()
     async with on_a_thin_wire(postgres) as (proxy, store):
         executor = a_rail(store, bank, policy=Policy([Rule.ask("pay", by="operator")]))
-        token = (await executor.run(a_call(), CONTEXT)).metadata["approval"]
+        token = (await executor.run(a_call(), CONTEXT)).approval.token
         proxy.lose = b"UPDATE 1\0"
 
         with pytest.raises(Exception, match="connection"):
@@ -230,8 +230,8 @@ async def test_a_server_that_is_stopped_in_the_middle_of_a_call_and_started_agai
         result = await executor.run(a_call(), CONTEXT)
 
         assert result.output == "paid i-1"
-        assert "recorded" not in result.metadata
-        assert (await executor.run(a_call("c-2"), CONTEXT)).metadata["replayed"] is True
+        assert result.recorded is True
+        assert (await executor.run(a_call("c-2"), CONTEXT)).origin == "replayed"
         assert bank.paid == ["i-1"]
 
 

@@ -117,7 +117,7 @@ async def test_a_process_killed_between_claim_and_outcome_leaves_an_entry_that_s
         # Only who can find out what happened may go on.
         known = await a_rail(store, effects, happened=happened).run(a_call("found out"), a_context())
         assert known.ok
-        assert ("verified" in known.metadata) == happened
+        assert (known.origin == "verified") == happened
         assert len(lines(effects)) == 1
 
 
@@ -127,18 +127,18 @@ async def test_an_intended_second_payment_in_a_later_turn_runs_with_an_approval(
 
     async with open_store(url) as store:
         executor = a_rail(store, effects)
-        assert (await executor.run(a_call("same turn"), a_context(1))).metadata["replayed"] is True
+        assert (await executor.run(a_call("same turn"), a_context(1))).origin == "replayed"
         asked = await executor.run(a_call("again"), a_context(2))
         assert code(asked) == "approval_required"
         assert len(lines(effects)) == 1
 
-        await store.approvals.approve(asked.metadata["approval"], by="customer", who="c-1")
+        await store.approvals.approve(asked.approval.token, by="customer", who="c-1")
         again = await executor.run(a_call("again"), a_context(3))
 
         assert again.output == "paid i-1"
         first, second = lines(effects)
         assert first != second  # Nor is it swallowed downstream: the repetition has a key of its own.
-        assert (await executor.run(a_call("once more"), a_context(3))).metadata["replayed"] is True
+        assert (await executor.run(a_call("once more"), a_context(3))).origin == "replayed"
         assert code(await executor.run(a_call("and again"), a_context(4))) == "approval_required"
         assert len(lines(effects)) == 2
 

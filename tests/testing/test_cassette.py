@@ -109,9 +109,7 @@ def test_a_result_comes_back_whole_but_for_what_belongs_to_the_callers_own_code(
     (again,) = replayed(tmp_path / "a.json", [act], ("act", {}))
 
     assert shown(again) == shown(real)
-    # The executor adds what was decided.
-    metadata = {name: value for name, value in again.metadata.items() if name != "decision"}
-    assert (again.output, again.error, metadata, again.control) == shown(given)
+    assert (again.output, again.error, dict(again.metadata), again.control) == shown(given)
     assert again.context is None
 
 

@@ -6,42 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
-from msgspec import Struct, structs
+from msgspec import structs
 
+from handrail.core.values import Approval
 from handrail.errors import ApprovalError
-
-State = Literal["pending", "approved", "denied", "used"]
-
-
-class Approval(Struct, frozen=True, kw_only=True):
-    """One question to one kind of person about one exact call."""
-
-    token: str
-    tool: str
-    digest: str
-    """Of the tool's name and its canonical arguments: what was shown is what may run."""
-    session_id: str
-    tenant_id: str | None = None
-    customer_id: str | None = None
-    by: Literal["customer", "operator"]
-    turn: int
-    """The turn in which it was asked; a customer's answer counts from a later one on."""
-    arguments: Mapping[str, Any]
-    """Redacted, for the eyes of whoever decides."""
-    question: str = ""
-    repeat: int = 0
-    """Which repetition of an effect this is about; 0 is the first time."""
-    created_at: float
-    expires_at: float
-    state: State = "pending"
-    who: str | None = None
-    reason: str = ""
-    changed_arguments: Mapping[str, Any] | None = None
-    """What the approver wants to run instead."""
-
-    def expired(self, now: float) -> bool:
-        """Whether it is too late."""
-        return now >= self.expires_at
 
 
 class Approvals(Protocol):
@@ -110,7 +78,7 @@ def decided(
         raise ApprovalError("There is no such approval.")
     if approval.state != "pending":
         raise ApprovalError(f"This approval is not open any more: it is {approval.state}.")
-    if approval.expired(now):
+    if approval.is_expired(now):
         raise ApprovalError("This approval has expired; the call has to be made again.")
     if by != approval.by:
         raise ApprovalError(f"This is for the {approval.by} to decide, not for the {by}.")
@@ -145,11 +113,11 @@ class MemoryApprovals:
 
     def _open(self, question: tuple[object, ...], now: float) -> Approval | None:
         known = self._approvals.get(self._newest.get(question, ""))
-        return None if known is None or known.state == "used" or known.expired(now) else known
+        return None if known is None or known.state == "used" or known.is_expired(now) else known
 
     async def consume(self, token: str, *, now: float) -> bool:
         known = self._approvals.get(token)
-        if known is None or known.state != "approved" or known.expired(now):
+        if known is None or known.state != "approved" or known.is_expired(now):
             return False
         self._approvals[token] = structs.replace(known, state="used")
         return True
@@ -189,7 +157,7 @@ class MemoryApprovals:
             one
             for one in self._approvals.values()
             if one.state == "pending"
-            and not one.expired(now)
+            and not one.is_expired(now)
             and session_id in (None, one.session_id)
             and tenant_id in (None, one.tenant_id)
         ]
@@ -197,7 +165,7 @@ class MemoryApprovals:
     def _forget_expired(self, now: float) -> None:
         """The oldest come first, and expire first unless somebody gave them longer."""
         for token, one in list(itertools.islice(self._approvals.items(), 100)):
-            if not one.expired(now):
+            if not one.is_expired(now):
                 return
             del self._approvals[token]
             if self._newest.get(_question(one)) == token:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from handrail.authorize.approvals import Approval, Approvals, new_token
+from handrail.authorize.approvals import Approvals, new_token
 from handrail.authorize.policy import DEFAULT, Plan, Policy
 from handrail.core.context import ToolContext
 from handrail.core.events import DecisionMade, Event
@@ -16,7 +16,7 @@ from handrail.core.passing import must_pass
 from handrail.core.redact import Redactor
 from handrail.core.select import any_of
 from handrail.core.tool import Tool
-from handrail.core.values import Decision, Failure, ToolCall, ToolResult
+from handrail.core.values import Approval, Decision, Failure, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError
 
 Mode = Literal["enforce", "observe"]
@@ -65,13 +65,13 @@ class Authoriser:
         redactor: Redactor,
         tell: Callable[[Event], None],
         mode: Mode | Mapping[str, Mode] = "enforce",
-        approval_seconds: float = 900.0,
+        approval_timeout: float = 900.0,
     ) -> None:
         self.policy = policy
         self.approvals = approvals
         self._redactor = redactor
         self._tell = tell
-        self._seconds = approval_seconds
+        self._approval_timeout = approval_timeout
         self._observes = _observed(mode)
         self._named: set[str] = set()
         """Tools that no rule speaks of, and whose developer has been told."""
@@ -169,7 +169,7 @@ class Authoriser:
             question=decision.reason,
             repeat=again.repeat if again else 0,
             created_at=now,
-            expires_at=now + self._seconds,
+            expires_at=now + self._approval_timeout,
         )
         known = await self.approvals.ask(asked)
         if known.state == "denied":
@@ -243,7 +243,7 @@ def _asked_again(decision: Decision, again: Again) -> Decision:
 def _refused(tool: Tool[..., Any], decision: Decision) -> ToolResult:
     reason = decision.reason or f"the rule {decision.rule} denies it"
     failure = Failure(code="permission_denied", message=f"`{tool.name}` is not allowed: {reason}.")
-    return ToolResult(error=failure, metadata={"decision": decision})
+    return ToolResult(error=failure, decision=decision)
 
 
 def _must_be_asked(tool: Tool[..., Any], decision: Decision, approval: Approval) -> ToolResult:
@@ -257,7 +257,7 @@ def _must_be_asked(tool: Tool[..., Any], decision: Decision, approval: Approval)
             f"Call it again with exactly these arguments once they have agreed."
         )
     failure = Failure(code="approval_required", message=text, retryable=True)
-    return ToolResult(error=failure, metadata={"decision": decision, "approval": approval.token})
+    return ToolResult(error=failure, decision=decision, approval=approval)
 
 
 def _said_no(approval: Approval) -> str:

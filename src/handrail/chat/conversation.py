@@ -6,8 +6,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct, structs
 
-from handrail.authorize.approvals import Approval
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import StoreError
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage
 from handrail.providers.provider import Usage

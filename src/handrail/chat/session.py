@@ -7,12 +7,12 @@ from typing import Any, Self
 
 from msgspec import structs
 
-from handrail.authorize.approvals import Approval
 from handrail.chat.conversation import Conversation
 from handrail.chat.session_store import SessionStore
 from handrail.chat.turn import Budget, ChatEvent, PlainStrategy, TurnResult, TurnState, TurnStrategy
 from handrail.core.context import ToolContext
 from handrail.core.text import encodable
+from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError
 from handrail.execute.executor import Executor
 from handrail.providers.messages import AssistantMessage, UserMessage
@@ -77,11 +77,11 @@ class ChatSession:
         for call in session.conversation.open_calls:  # An approval store in memory has lost them.
             await executor.request_approval(call, at_turn)
         if pending := session.conversation.pending:
-            tokens = [await executor.request_approval(one.call, at_turn) for one in pending]
-            known = {one.token: one for one in await session.approvals()}
-            asked = zip(pending, tokens, strict=True)
-            renewed = tuple(structs.replace(one, approval=known.get(token or "", one.approval)) for one, token in asked)
-            session._conversation = structs.replace(session.conversation, pending=renewed)
+            renewed = [
+                structs.replace(one, approval=await executor.request_approval(one.call, at_turn) or one.approval)
+                for one in pending
+            ]
+            session._conversation = structs.replace(session.conversation, pending=tuple(renewed))
         return session
 
     @property

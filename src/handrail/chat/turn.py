@@ -10,13 +10,12 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct, structs
 
-from handrail.authorize.approvals import Approval
 from handrail.chat.conversation import Conversation, PendingCall, is_storable
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, Progress
 from handrail.core.text import encodable
 from handrail.core.tool import Tool
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import BadAnswerError
 from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget, not_run
@@ -313,7 +312,7 @@ class TurnState:
             self._running_response_id = ""
         self._results += results
         self._transient_ids |= {one.call_id for one in results if one.control and one.control.lifespan == "response"}
-        tokens = {one.metadata["approval"]: one.call_id for one in results if _is_awaiting_approval(one)}
+        tokens = {one.approval.token: one.call_id for one in results if one.approval is not None}
         final = [one for one in results if not _is_awaiting_approval(one)]
         every = await self.executor.approvals.pending(session_id=self.context.session_id) if tokens else []
         approvals = [one for one in every if one.token in tokens]
@@ -414,7 +413,7 @@ def _is_cancelling() -> bool:
 
 
 def _is_awaiting_approval(result: ToolResult) -> bool:
-    return result.error is not None and result.error.code == "approval_required" and "approval" in result.metadata
+    return result.approval is not None
 
 
 def _build_listener(queue: asyncio.Queue[Any]) -> Callable[[Event], None]:

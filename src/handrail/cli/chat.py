@@ -11,14 +11,13 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from handrail.authorize.approvals import Approval
 from handrail.chat import ChatEvent, ChatSession, FileSessionStore, TurnResult
 from handrail.cli import model
 from handrail.cli.agent_file import AgentFile, load_agent_file
 from handrail.cli.provider_choice import choose_provider
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, CallIgnored, DecisionMade, Event
-from handrail.core.values import ToolCall
+from handrail.core.values import Approval, ToolCall
 from handrail.errors import HandrailError, MissingExtraError, ModelFileError
 from handrail.execute.executor import Executor
 from handrail.models.cache import held

@@ -7,12 +7,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from handrail.authorize.approvals import Approval
 from handrail.chat import ChatEvent, TurnResult
 from handrail.core.events import CallCancelled, CallFinished, CallIgnored, CallStarted, DecisionMade, Event, Progress
 from handrail.core.text import compact_json
 from handrail.core.tool import Tool
-from handrail.core.values import ToolCall
+from handrail.core.values import Approval, ToolCall
 from handrail.providers import TextDelta
 
 _MARGIN: Final = 11

@@ -24,7 +24,7 @@ from typing_extensions import TypeVar
 
 from handrail.core.context import ToolContext
 from handrail.core.text import encodable, faithful_json
-from handrail.core.values import Failure, ToolResult
+from handrail.core.values import Failure, ToolResult, from_handler
 from handrail.errors import PermissionDeniedError, ToolArgsParseError, ToolDefinitionError, ToolError, shorten
 
 P = ParamSpec("P")
@@ -250,7 +250,7 @@ def finish(output: Any, *, tool: Tool[..., Any], context: ToolContext[Any], dura
     """What a handler returned, as the result of one call."""
     call_id = context.call.id if context.call else ""
     if isinstance(output, ToolResult):
-        return structs.replace(output, call_id=call_id, tool_name=tool.name, duration_ms=duration_ms)
+        return structs.replace(from_handler(output), call_id=call_id, tool_name=tool.name, duration_ms=duration_ms)
     return ToolResult(output=output, call_id=call_id, tool_name=tool.name, duration_ms=duration_ms)
 
 

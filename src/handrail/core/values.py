@@ -45,20 +45,80 @@ class ToolCall(Struct, frozen=True, kw_only=True, gc=False):
     """The guidelines that led to this call."""
 
 
+class Decision(Struct, frozen=True, kw_only=True, gc=False):
+    """What was decided about a call, by which rule, from where."""
+
+    action: Literal["allow", "ask", "deny"]
+    by: Literal["customer", "operator"] | None = None
+    """Who is asked."""
+    rule: str = ""
+    source: str = ""
+    reason: str = ""
+
+
+class Approval(Struct, frozen=True, kw_only=True):
+    """One question to one kind of person about one exact call, and what they decided."""
+
+    token: str
+    tool: str
+    digest: str
+    """Of the tool's name and its canonical arguments: what was shown is what may run."""
+    session_id: str
+    tenant_id: str | None = None
+    customer_id: str | None = None
+    by: Literal["customer", "operator"]
+    turn: int
+    """The turn in which it was requested; a customer's decision counts from a later one on."""
+    arguments: Mapping[str, Any]
+    """Redacted, for whoever decides."""
+    question: str = ""
+    repeat: int = 0
+    """Which repetition of an effect this is about; 0 is the first time."""
+    created_at: float
+    expires_at: float
+    state: Literal["pending", "approved", "denied", "used"] = "pending"
+    who: str | None = None
+    reason: str = ""
+    changed_arguments: Mapping[str, Any] | None = None
+    """The arguments that the approver wants to run instead."""
+
+    def is_expired(self, now: float) -> bool:
+        """Whether it is too late to decide about it or to use it."""
+        return now >= self.expires_at
+
+
+Origin = Literal["run", "replayed", "joined", "verified", "cached"]
+
+
 class ToolResult(Struct, frozen=True, kw_only=True):
-    """The answer to one call."""
+    """The result of one call.
+
+    The last five fields are set by the executor. What a handler writes into them is dropped.
+    """
 
     output: Any = None
     """For the model: a str as it is, or any JSON value."""
     error: Failure | None = None
     metadata: Mapping[str, Any] = {}
-    """For people and screens; it never reaches a model."""
+    """For people and screens; it never reaches a model, and never steers the program."""
     context: Any = None
     """For the caller's own code; it is never sent and never stored."""
     control: Control | None = None
     call_id: str = ""
     tool_name: str = ""
     duration_ms: float = 0.0
+    decision: Decision | None = None
+    """What the policy or a person decided about the call."""
+    approval: Approval | None = None
+    """The open question, where the call waits for somebody's approval."""
+    origin: Origin = "run"
+    """`run`: its handler ran, or the call was refused. `replayed`: the recorded result of the same call or effect.
+    `joined`: the result of another call of the same effect, which was running. `verified`: what the tool's `verify`
+    found out. `cached`: the result of an equal read-only call."""
+    recorded: bool = True
+    """False if the call took effect and the ledger could not be told so."""
+    silent: bool = False
+    """The conversation was interrupted, and the tool wants its result not to be announced (`finish_silently`)."""
 
     if TYPE_CHECKING:  # `error` also takes a str, which the field's type cannot say.
 
@@ -73,6 +133,11 @@ class ToolResult(Struct, frozen=True, kw_only=True):
             call_id: str = "",
             tool_name: str = "",
             duration_ms: float = 0.0,
+            decision: Decision | None = None,
+            approval: Approval | None = None,
+            origin: Origin = "run",
+            recorded: bool = True,
+            silent: bool = False,
         ) -> None: ...
 
     else:
@@ -103,12 +168,20 @@ class ToolResult(Struct, frozen=True, kw_only=True):
         return compact_json({"ok": False, "error": error.code, "tool": self.tool_name, "message": error.message})
 
 
-class Decision(Struct, frozen=True, kw_only=True, gc=False):
-    """What was decided about a call, by which rule, from where."""
-
-    action: Literal["allow", "ask", "deny"]
-    by: Literal["customer", "operator"] | None = None
-    """Who is asked."""
-    rule: str = ""
-    source: str = ""
-    reason: str = ""
+def from_handler(result: ToolResult) -> ToolResult:
+    """A result that a handler made, without what only the executor may say about a call."""
+    if (
+        result.decision is None
+        and result.approval is None
+        and result.origin == "run"
+        and result.recorded is True
+        and result.silent is False
+    ):
+        return result
+    return ToolResult(
+        output=result.output,
+        error=result.error,
+        metadata=result.metadata,
+        context=result.context,
+        control=result.control,
+    )

@@ -1,8 +1,7 @@
 """What an executor has worked out about one tool, so that a call does not have to."""
 
 import dis
-from collections.abc import Mapping
-from types import CodeType, MappingProxyType
+from types import CodeType
 from typing import Any
 
 from handrail.authorize.policy import Plan
@@ -13,7 +12,7 @@ from handrail.execute.schedule import Way
 class Desk:
     """One tool, its plan, its limits, and whether its calls can take the short way."""
 
-    __slots__ = ("decision", "metadata", "most", "never_waits", "plan", "seconds", "simple", "tool", "way")
+    __slots__ = ("decision", "most", "never_waits", "plan", "seconds", "simple", "tool", "way")
 
     def __init__(self, tool: Tool[..., Any], plan: Plan, *, seconds: float, most: int) -> None:
         self.tool = tool
@@ -24,7 +23,6 @@ class Desk:
         constant = plan.constant if tool.permission_check is None else None
         self.decision = constant if constant is not None and constant.action == "allow" else None
         """The decision about every call, where it is always to let it run."""
-        self.metadata: Mapping[str, Any] = MappingProxyType({"decision": self.decision})
         self.simple = (
             self.decision is not None
             and tool.read_only

@@ -115,7 +115,7 @@ class Effects:
             self._running.pop(running.place, None)
             running.on_stuck = None  # It holds the effect, which holds it: garbage that only a collector would find.
             if running.silent:
-                result = structs.replace(result, metadata={**result.metadata, "silent": True})
+                result = structs.replace(result, silent=True)
             running.resolve(self._told(effect.desk, effect.call, effect.context, result, effect.started, effect))
 
     def _give_up(self, effect: Effect) -> None:
@@ -134,7 +134,7 @@ class Effects:
         effect: Effect | None = None,
     ) -> ToolResult:
         decision = effect.decision if effect else None
-        result = finished(result, desk, call, decision, started)
+        result = finished(result, call, decision, started)
         if effect is not None and effect.replayed:
             self._tell.ignored(call, context, "already_executed")
         else:

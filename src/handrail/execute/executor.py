@@ -22,7 +22,7 @@ from handrail.core.events import Event
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.tool import Tool
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.define.build import as_tool
 from handrail.errors import ConfigError, ToolError, ToolNotFoundError
 from handrail.execute import answers, hooks
@@ -84,13 +84,13 @@ class Executor:
         redactor: Redactor | None = None,
         repeat_window: float = 86_400.0,
         lease_grace: float = 60.0,
-        approval_seconds: float = 900.0,
+        approval_timeout: float = 900.0,
     ) -> None:
-        for name, seconds in (("timeout", timeout), ("slow_after", slow_after), ("approval_seconds", approval_seconds)):
+        for name, seconds in (("timeout", timeout), ("slow_after", slow_after), ("approval_timeout", approval_timeout)):
             if not seconds > 0:
-                raise ConfigError(f"{name} is more than 0 seconds, not {seconds!r}.")
+                raise ConfigError(f"{name} must be more than 0 seconds, got {seconds!r}.")
         if max_threads < 1:
-            raise ConfigError(f"At least 1 thread must be able to run, not {max_threads}.")
+            raise ConfigError(f"max_threads must be at least 1, got {max_threads!r}.")
         registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
         outputs = Outputs()
         if (max_output_chars or any(tool.max_output_chars for tool in registry)) and "read_more" not in registry:
@@ -113,7 +113,7 @@ class Executor:
             redactor=redact,
             tell=tell,
             mode=mode,
-            approval_seconds=approval_seconds,
+            approval_timeout=approval_timeout,
         )
         identities = Identities(books.digest_key)
         self._permission = permission = Permission(
@@ -234,7 +234,7 @@ class Executor:
         try:
             return desk, await hooks.change(self._hooks, call, desk.tool, context)
         except hooks.Refused as refused:
-            result = finished(answers.failed("refused_by_hook", str(refused)), desk, call, None, perf_counter())
+            result = finished(answers.failed("refused_by_hook", str(refused)), call, None, perf_counter())
             self._tell.finished(call, context, result, None)
             return result
 
@@ -263,8 +263,8 @@ class Executor:
             return explained(call, None, None, context, observed=False)
         return explained(call, desk.tool, desk.plan, context, observed=self._authoriser.observes(desk.tool))
 
-    async def request_approval(self, call: ToolCall, context: ToolContext[Any]) -> str | None:
-        """Ask whoever has to agree to a call, as running it would, without running it: the token of the open question.
+    async def request_approval(self, call: ToolCall, context: ToolContext[Any]) -> Approval | None:
+        """Ask whoever has to agree to a call, as running it would, without running it: the open question.
 
         None if there is none: the call needs nobody, is refused, or was decided about already.
         """
@@ -275,7 +275,7 @@ class Executor:
             value = desk.tool.parse(call.arguments_json)
             await self._permission.of(desk, call, value, lambda: desk.tool.dump(value), context)
         except Refusal as refusal:
-            return refusal.result.metadata.get("approval")
+            return refusal.result.approval
         except ToolError:
             return None
         return None

@@ -12,7 +12,7 @@ from handrail.authorize.secrets import Secrets
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.tool import Tool
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.values import ToolCall, ToolResult, from_handler
 from handrail.errors import ConfigError, ToolError
 from handrail.execute import answers
 from handrail.execute.output import Outputs
@@ -147,7 +147,7 @@ class Handlers:
             else:
                 if not isinstance(output, ToolResult):
                     return Outcome(result=ToolResult(output=limited), happened="yes", healthy=True)
-                result = output if limited is given else structs.replace(output, output=limited)
+                result = from_handler(output if limited is given else structs.replace(output, output=limited))
                 return Outcome(result=result, happened="yes" if result.ok else "no", healthy=True)
         log.error("%s: %s", tool.name, problem)
         return Outcome(result=answers.unwritable(tool.name, problem), happened="yes", healthy=False)

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from handrail.authorize.approvals import Approval, Approvals
+from handrail.authorize.approvals import Approvals
 from handrail.authorize.authoriser import Again, Refusal
 from handrail.core.log import log
-from handrail.core.values import ToolResult
+from handrail.core.values import Approval, ToolResult
 from handrail.execute import answers
 from handrail.execute.effect import Effect
 from handrail.execute.gates import Gates, Pass
@@ -152,7 +152,7 @@ class Line:
             result = await effect.running.wait(other.answered())
         except Stopped:
             return answers.joined_and_cancelled(effect.tool.name)
-        return structs.replace(result, metadata={**result.metadata, "joined": other.call.id})
+        return structs.replace(result, origin="joined", metadata={**result.metadata, "joined": other.call.id})
 
     async def _verified(self, effect: Effect, entry: Entry) -> ToolResult | None:
         """Ask the tool what became of an earlier call; None if it says that nothing did, and this call may run."""
@@ -164,7 +164,7 @@ class Line:
             if not written:  # Nobody else knows that: it stays as it was.
                 return answers.unknown(effect.tool.name)
             return outcome.result if _is_of(entry, effect) else None
-        return structs.replace(outcome.result, metadata={**outcome.result.metadata, "verified": True})
+        return structs.replace(outcome.result, origin="verified")
 
     # Running it, once.
 
@@ -221,7 +221,7 @@ class Line:
             await self._give_back(permitted.approval)
         if await self._settlement.settle(entry, outcome):
             return outcome.result
-        return structs.replace(outcome.result, metadata={**outcome.result.metadata, "recorded": False})
+        return structs.replace(outcome.result, recorded=False)
 
     async def _give_back(self, approval: Approval) -> None:
         """The call was cancelled in the moment in which it was claimed: its approval is still good."""
@@ -253,5 +253,5 @@ def replayed(entry: Entry, *, same_call: bool) -> ToolResult:
         notice = f"[Already done at {done_at}, and not done again.]\n"
         output = f"{notice}{output or ''}" if error is None else None
         error = structs.replace(error, message=f"{notice}{error.message}") if error is not None else None
-    metadata = {**result.metadata, "replayed": True, "done_at": done_at}
-    return structs.replace(result, output=output, error=error, metadata=metadata)
+    metadata = {**result.metadata, "done_at": done_at}
+    return structs.replace(result, output=output, error=error, metadata=metadata, origin="replayed")

@@ -6,12 +6,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from handrail.authorize.approvals import Approval
 from handrail.authorize.authoriser import Again, Authoriser, Granted, Refusal
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import faithful_json
-from handrail.core.values import Decision, ToolCall
+from handrail.core.values import Approval, Decision, ToolCall
 from handrail.errors import ToolError
 from handrail.execute import answers, hooks
 from handrail.execute.desk import Desk

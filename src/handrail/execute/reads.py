@@ -77,12 +77,12 @@ class Reads:
             if not gone:
                 log.error("a call of %s broke", desk.tool.name, exc_info=error)
             answer = answers.cancelled(desk.tool.name) if gone else answers.broke_before(desk.tool.name)
-            result = finished(answer, desk, call, decision, started)
+            result = finished(answer, call, decision, started)
             self._tell.finished(call, context, result, decision)
             if gone:
                 raise
             return result
-        result = finished(outcome.result, desk, call, decision, started)
+        result = finished(outcome.result, call, decision, started)
         if result.error is None and call.id:
             self._remember(place, call, context.tenant_id, result)
         self._tell.finished(call, context, result, decision)
@@ -201,7 +201,7 @@ class Reads:
         if running is not None:
             known = await running.answered()
         assert known is not None
-        return structs.replace(known, metadata={**known.metadata, "replayed": True})
+        return structs.replace(known, origin="replayed")
 
     def _leave(self, place: Place, running: Running) -> None:
         """The call is over. Who waited for it gets its answer once it is made; if there will be none, a truthful
@@ -230,7 +230,7 @@ class Reads:
         found = self._cache.get(_cache_key(desk, call, value, context))
         if found is None or time.monotonic() >= found[0]:
             return None
-        return structs.replace(found[1], metadata={**found[1].metadata, "cached": True})
+        return structs.replace(found[1], origin="cached")
 
     def _keep(self, desk: Desk, call: ToolCall, value: Any, context: ToolContext[Any], result: ToolResult) -> None:
         if desk.tool.cache_for is None or not result.ok:
@@ -246,18 +246,20 @@ def _cache_key(desk: Desk, call: ToolCall, value: Any, context: ToolContext[Any]
     return told_apart(canonical_json([context.tenant_id, desk.tool.name, desk.tool.dump(value)]), call)
 
 
-def finished(result: ToolResult, desk: Desk, call: ToolCall, decision: Decision | None, started: float) -> ToolResult:
+def finished(result: ToolResult, call: ToolCall, decision: Decision | None, started: float) -> ToolResult:
     """A result under the right id, with what was decided about its call."""
-    metadata = result.metadata
-    if decision is not None:
-        metadata = {**metadata, "decision": decision} if metadata or decision is not desk.decision else desk.metadata
     return ToolResult(
         output=result.output,
         error=result.error,
-        metadata=metadata,
+        metadata=result.metadata,
         context=result.context,
         control=result.control,
         call_id=call.id,
         tool_name=call.name,
         duration_ms=(perf_counter() - started) * 1000,
+        decision=decision,
+        approval=result.approval,
+        origin=result.origin,
+        recorded=result.recorded,
+        silent=result.silent,
     )

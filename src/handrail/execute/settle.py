@@ -103,7 +103,5 @@ def _as_it_is(output: Any) -> str:
 
 
 def _plain(metadata: Any) -> dict[str, Any]:
-    """Metadata that can be stored: what belongs to this one answer is left out, and all of it if it could not be looked
-    at."""
-    shown = cast(dict[str, Any], metadata) if isinstance(metadata, dict) else {}
-    return {key: value for key, value in shown.items() if key not in ("decision", "replayed")}
+    """Metadata that can be stored: none, if the redactor could not look into it."""
+    return cast(dict[str, Any], metadata) if isinstance(metadata, dict) else {}

@@ -20,15 +20,13 @@ from handrail.monitor.severity import level_of
 
 NAME: Final = f"{HANDRAIL}.events"
 
-FLAGS: Final = ("cached", "recorded", "silent", "verified")
-"""What the executor notes in a result's metadata about how it came about."""
-
 _SEVERITIES: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+
 _LONG = 200
 _MOST = 50
 """Of names in one line."""
@@ -103,7 +101,6 @@ class Log:
 
     def _finished(self, event: events.CallFinished) -> Line:
         result = event.result
-        flags = {flag: noted for flag in FLAGS if isinstance(noted := result.metadata.get(flag), bool)}
         return _line(
             "call_finished",
             _level(event),
@@ -113,7 +110,9 @@ class Log:
             output_length=len(result.for_model()),
             duration_ms=round(result.duration_ms, 3),
             slow=event.slow,
-            **flags,
+            origin=None if result.origin == "run" else result.origin,
+            recorded=None if result.recorded else False,
+            silent=True if result.silent else None,
             **self._decision(event.decision),
         )
 
@@ -252,7 +251,7 @@ def _level(event: events.Event) -> int:
         return logging.DEBUG
     if not isinstance(event, events.CallFinished):
         return logging.CRITICAL
-    if event.result.metadata.get("recorded") is False:  # It happened, and its record is missing.
+    if not event.result.recorded:  # It happened, and its record is missing.
         return logging.ERROR
     level = level_of(event.result.error)
     return max(level, logging.WARNING) if event.slow else level

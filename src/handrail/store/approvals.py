@@ -9,9 +9,10 @@ from sqlalchemy import bindparam, literal_column, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
-from handrail.authorize.approvals import Approval, decided
+from handrail.authorize.approvals import decided
 from handrail.core.log import log
 from handrail.core.redact import Redactor
+from handrail.core.values import Approval
 from handrail.store.database import Database, storable
 from handrail.store.tables import OPEN, QUESTION
 from handrail.store.tables import approvals as table

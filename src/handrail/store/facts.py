@@ -18,8 +18,6 @@ _MOST_CHARS = 256
 """Of an id or a name: some of them are a model's words."""
 _REMEMBERED = 4_096
 """How many names are looked at only once."""
-_FLAGS = ("replayed", "verified", "recorded", "cached", "silent")
-"""What the executor notes in a result's metadata about how it came about."""
 
 
 class Fact(Struct, frozen=True, kw_only=True):
@@ -161,9 +159,12 @@ class Facts:
         row["error"] = self._name(result.error.code) if result.error else None
         row["duration_ms"] = _number(result.duration_ms)
         row["output_length"] = len(text)
-        for flag in _FLAGS:
-            if isinstance(noted := result.metadata.get(flag), bool):
-                detail[flag] = noted
+        if result.origin != "run":
+            detail["origin"] = result.origin
+        if not result.recorded:
+            detail["recorded"] = False
+        if result.silent:
+            detail["silent"] = True
         if self._values:
             row["output"] = storable(self._redactor.text(text))
 

@@ -18,12 +18,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import structs
 from pydantic import TypeAdapter, ValidationError
 
-from handrail.authorize.approvals import Approval
 from handrail.core.context import ToolContext
 from handrail.core.events import Event, Progress
 from handrail.core.log import log
 from handrail.core.text import compact_json
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.formats import mcp as wire
@@ -92,14 +91,14 @@ class McpEndpoint:
         if params.request_state is not None:
             await self._take_answer(params, context)
         result = await self._run(ctx, call, context)
-        approval = await self._open_question(result, context)
+        approval = _open_question(result)
         if approval is not None and approval.by == "customer" and _can_ask(ctx):
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 return _ask_for_input(approval)
             if await self._elicit(ctx, approval, context):
                 again = structs.replace(context, turn=self._next_turn())
                 result = await self._run(ctx, call, again)
-                approval = await self._open_question(result, again)
+                approval = _open_question(result)
         return self._answer(result, approval, definitions)
 
     async def _run(self, ctx: RequestContext, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
@@ -149,13 +148,6 @@ class McpEndpoint:
         return self._turn
 
     # Approvals.
-
-    async def _open_question(self, result: ToolResult, context: ToolContext[Any]) -> Approval | None:
-        if result.error is None or result.error.code != "approval_required":
-            return None
-        token = result.metadata.get("approval")
-        pending = await self._executor.approvals.pending(session_id=context.session_id)
-        return next((one for one in pending if one.token == token), None)
 
     async def _elicit(self, ctx: RequestContext, approval: Approval, context: ToolContext[Any]) -> bool:
         """Ask the person at the client; whether they have decided."""
@@ -275,3 +267,8 @@ async def serve(endpoint: McpEndpoint, *, transport: Literal["stdio", "http"], h
 
     app = cast(Any, server.streamable_http_app(streamable_http_path=path, host=host))
     await uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning")).serve()
+
+
+def _open_question(result: ToolResult) -> Approval | None:
+    approval = result.approval
+    return approval if approval is not None and approval.state == "pending" else None
