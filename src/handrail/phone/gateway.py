@@ -241,7 +241,7 @@ class PhoneGateway:
             max_concurrent_per_session=limits.max_concurrent_tools,
             secrets=cfg.secrets,
             redactor=self._redactor,
-            approval_seconds=_APPROVAL_TIMEOUT,
+            approval_timeout=_APPROVAL_TIMEOUT,
         )
         self._executors[key] = built, executor
         return built, executor

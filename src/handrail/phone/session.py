@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from handrail.core.context import ToolContext
 from handrail.core.events import CallIgnored, Event, LogEvent, PhoneCallEnded, ResultSpoken
 from handrail.core.log import log
-from handrail.core.values import Decision, Failure, ToolCall, ToolResult
+from handrail.core.values import Failure, ToolCall, ToolResult
 from handrail.errors import ApprovalError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
@@ -339,14 +339,12 @@ class CallSession:
         self.feed(finished)
 
     def _finish(self, call: ToolCall, result: ToolResult) -> s.ToolFinished:
-        output, metadata = result.for_model(), result.metadata
-        decision, token = metadata.get("decision"), metadata.get("approval")
-        is_asked = result.error is not None and result.error.code == "approval_required" and isinstance(token, str)
-        if not is_asked or not isinstance(decision, Decision) or decision.by != "customer":
-            return s.ToolFinished(call_id=call.id, output=output, is_silent=metadata.get("silent") is True)
+        output, approval = result.for_model(), result.approval
+        if approval is None or approval.by != "customer":
+            return s.ToolFinished(call_id=call.id, output=output, is_silent=result.silent)
         tool = self.executor.registry.get(call.name)
         text = describe_call(self._built, call.name, tool.dump(tool.parse(call.arguments_json)), self._texts)
-        return s.ToolFinished(call_id=call.id, output=output, approval=token, read_back=text)
+        return s.ToolFinished(call_id=call.id, output=output, approval=approval.token, read_back=text)
 
     def _ignore(self, command: s.IgnoreCall) -> None:
         if command.reason == "other_arguments":
@@ -368,9 +366,10 @@ class CallSession:
         confirmations = self._machine.confirmations
         if not confirmations.has_answers:
             return
-        token = await self.executor.request_approval(call, context)
-        if token is None:
+        approval = await self.executor.request_approval(call, context)
+        if approval is None:
             return
+        token = approval.token
         deadline = time.monotonic() + _TRANSCRIPT_TIMEOUT
         while confirmations.state(token) == "unknown" and time.monotonic() < deadline and not self.is_over:
             try:
