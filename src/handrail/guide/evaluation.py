@@ -41,7 +41,9 @@ class Situation(Struct, frozen=True, kw_only=True):
     done: Set[str]
     """The keys of calls that were made in this turn, or that the customer said no to."""
     known: Set[str]
-    """Tools whose result is already in the conversation."""
+    """Tools whose result was in the conversation before this turn."""
+    ran: Set[str]
+    """Tools that were called in this turn."""
     is_customers_word: Callable[[str], bool]
 
 
@@ -174,6 +176,9 @@ class _Evaluator:
                 continue
             tool = here.guide.tools[name]
             asked_by = guidelines_of(here.guide, name, here.active)
+            if name in here.ran:
+                self._note(name, "data_already_in_context", "it was called in this turn", asked_by)
+                continue
             if not tool.needs_no_inference:
                 if name in here.shown:
                     state: VerdictState = "not_applicable" if tool.runnable else "cannot_run"

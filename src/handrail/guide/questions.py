@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from handrail.chat.turn import TurnState
 from handrail.core.log import log
-from handrail.errors import BadAnswerError, ProviderError, shorten
+from handrail.errors import BadAnswerError, ConfigError, ProviderError, shorten
 from handrail.guide.checking import MalformedAnswer
 from handrail.guide.values import Draft, Plan
 from handrail.providers.provider import Usage
@@ -44,8 +44,8 @@ class Questions:
     async def ask(self, question: Callable[[str], Awaitable[Any]], check: Callable[[object], T]) -> T | Unanswered:
         """Ask, and ask again with what is wrong with the answer.
 
-        A provider that is down, refuses the key and the like raises: the turn can be resumed. Any other failure of the
-        judge is an answer that cannot be used.
+        A provider that is down or refuses the key raises, and the turn can be resumed; so does a mistake of the
+        developer. Any other failure of the judge is an answer that cannot be used.
         """
         error = ""
         for _ in range(MAX_ATTEMPTS):
@@ -80,7 +80,7 @@ class Questions:
             return _Outcome(error=f"no answer within {self._timeout:g} seconds", final=True)
         except (MalformedAnswer, BadAnswerError) as problem:
             return _Outcome(error=shorten(str(problem), 1_000))
-        except ProviderError:
+        except (ProviderError, ConfigError):
             raise
         except asyncio.CancelledError:
             task = asyncio.current_task()

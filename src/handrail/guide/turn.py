@@ -80,13 +80,15 @@ class GuidedTurn:
 
     async def _run(self) -> AsyncGenerator[ChatEvent]:
         state = self._state
+        messages = state.conversation.messages
+        has_spoken = bool(messages) and isinstance(messages[-1], UserMessage)
         async with aclosing(self._carry_over()) as events:
             async for event in events:
                 yield event
         if not _is_customers_turn(state) or state.check_budget() is not None:
             await state.end_with_pending()
             return
-        if not self._calls or isinstance(state.conversation.messages[-1], UserMessage):
+        if has_spoken or not self._calls:  # After an approval alone the reply comes first; it may bring in more.
             async with aclosing(self._plan_and_run()) as events:
                 async for event in events:
                     yield event
@@ -240,6 +242,7 @@ class GuidedTurn:
                 choices=(await self._know()).choices,
                 done=self._done | kept,
                 known=self._known_results(),
+                ran={call.name for call in self._calls},
                 is_customers_word=self._is_customers_word,
             ),
             skip=used,
@@ -283,7 +286,7 @@ class GuidedTurn:
             self._guide.tools[tool].runnable
             and (state == "cannot_run" or (state == "not_applicable" and tool in together))
             for tool, state in states.items()
-            if tool in self._guide.tools and tool not in ran_tools and tool in self._considered
+            if tool in self._considered
         )
 
     # Pending calls.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from handrail.errors import ConfigError
 from handrail.guide.values import Draft, Plan, PlanRequest, ReplyRequest
 
 PlanStep = Plan | Callable[[PlanRequest], Plan]
@@ -34,7 +35,7 @@ class ScriptedJudge:
         self.plan_requests.append(request)
         step = self._plans if callable(self._plans) else next(self._plans, None)
         if step is None:
-            raise AssertionError(f"the script has no plan number {len(self.plan_requests)}")
+            raise ConfigError(f"the script has no plan number {len(self.plan_requests)}")
         return step(request) if callable(step) else step
 
     async def reply(self, request: ReplyRequest) -> Draft:
@@ -42,6 +43,6 @@ class ScriptedJudge:
         self.reply_requests.append(request)
         step = self._replies if callable(self._replies) else next(self._replies, None)
         if step is None:
-            raise AssertionError(f"the script has no reply number {len(self.reply_requests)}")
+            raise ConfigError(f"the script has no reply number {len(self.reply_requests)}")
         draft = step(request) if callable(step) else step
         return Draft(draft) if isinstance(draft, str) else draft

@@ -1,0 +1,191 @@
+"""A judge that answers anything at all: nothing runs that it must not, and nothing runs twice."""
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from handrail import Agent, ToolContext, tool
+from handrail.authorize.approvals import Approval, MemoryApprovals
+from handrail.errors import ConfigError
+from handrail.guide import Draft, GuidelineMatch, GuideSettings, Plan, PlanRequest, ReplyRequest, ToolVerdict
+
+IDS = ("g1", "g2", "g3", "g4")
+TOOLS = {"g1": ("look",), "g2": ("send",), "g3": ("send", "look"), "g4": ()}
+STATES = ("needs_to_run", "data_already_in_context", "not_applicable", "cannot_run")
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=3,
+)
+amounts = st.sampled_from([{"amount": 1}, {"amount": 2}, {"amount": "1"}, {"amount": 0}, {}])
+arguments = (
+    amounts | amounts | st.dictionaries(st.sampled_from(["amount", "what"]) | st.text(max_size=3), anything, max_size=2)
+)
+matches = st.builds(
+    GuidelineMatch, st.sampled_from([*IDS, "g9"]), st.booleans() | st.just(True) | st.just(True), st.text(max_size=3)
+)
+verdicts = st.builds(
+    ToolVerdict,
+    st.sampled_from(["look", "send", "send", "other", "nothing"]),
+    st.sampled_from(STATES) | st.just("needs_to_run") | st.just("needs_to_run"),
+    arguments,
+    st.just({"amount": "said", "what": "said"}) | st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=1),
+    st.text(max_size=3),
+    st.sampled_from([None, "yes", "yes", "no"]),
+)
+likely = st.builds(
+    lambda ids, amount, confirmation, more: Plan(
+        tuple(GuidelineMatch(one) for one in ids),
+        (ToolVerdict("send", "needs_to_run", {"amount": amount}, {"amount": "said"}, "", confirmation), *more),
+    ),
+    st.sampled_from([("g2",), ("g2",), ("g3", "g1"), ("g1",), ()]),
+    st.sampled_from([1, 1, 2]),
+    st.sampled_from([None, "yes", "yes", "yes", "no"]),
+    st.lists(verdicts, max_size=1),
+)
+odd = st.builds(Plan, st.lists(matches, max_size=4).map(tuple), st.lists(verdicts, max_size=4).map(tuple))
+# Drawn by a number, so that what is likely is tried most: else nothing would ever run.
+plans = st.integers(0, 9).flatmap(
+    lambda which: likely if which < 6 else odd if which < 9 else anything | st.just(RuntimeError("a bug"))
+)
+texts = st.sampled_from(["Hello.", "I have sent it.", "Shall I send 1?", ""])
+news = st.lists(st.sampled_from([*IDS, "g9"]), max_size=2).map(tuple)
+drafts = st.integers(0, 9).flatmap(lambda which: st.builds(Draft, texts, news) if which < 9 else anything)
+
+
+class AnyJudge:
+    """Answers with whatever is drawn, and remembers what it said in which turn."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self._data = data
+        self.turn = 0
+        self.said: dict[int, list[set[str]]] = defaultdict(list)
+        """For each turn, the guidelines that it last said apply, after each of its answers."""
+        self.agreed: dict[int, list[Any]] = defaultdict(list)
+        """For each turn, the arguments to which it reported a yes."""
+
+    def _say(self, ids: dict[str, bool]) -> None:
+        before = set(self.said[self.turn][-1]) if self.said[self.turn] else set()
+        self.said[self.turn].append(
+            (before | {one for one, yes in ids.items() if yes}) - {one for one, yes in ids.items() if not yes}
+        )
+
+    async def plan(self, request: PlanRequest) -> Plan:
+        answer: Any = self._data.draw(plans)
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, Plan):
+            self._say({one.guideline_id: one.applies for one in answer.matches})
+            self.agreed[self.turn] += [
+                one.arguments for one in answer.verdicts if one.confirmation == "yes" and one.tool == "send"
+            ]
+        return answer
+
+    async def reply(self, request: ReplyRequest) -> Draft:
+        answer: Any = self._data.draw(drafts)
+        if isinstance(answer, Draft):
+            known = {one.id for one in request.candidates}
+            self._say({one: True for one in answer.new_matches if one in known})
+        return answer
+
+
+class CountingApprovals(MemoryApprovals):
+    """Remembers which approvals were used up, and by which way they were given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used: list[str] = []
+        self.by_words: list[Approval] = []
+
+    async def consume(self, token: str, *, now: float) -> bool:
+        used = await super().consume(token, now=now)
+        if used:
+            self.used.append(token)
+        return used
+
+    async def approve(self, token: str, **how: Any) -> Approval:
+        approval = await super().approve(token, **how)
+        if how.get("reason") == "agreed in words":
+            self.by_words.append(approval)
+        return approval
+
+
+@given(data=st.data())
+def test_whatever_the_judge_says_nothing_runs_that_must_not(data: st.DataObject) -> None:
+    asyncio.run(conversation(data))
+
+
+async def conversation(data: st.DataObject) -> None:
+    ran: list[tuple[str, str, tuple[str, ...], int]] = []
+
+    def note(context: ToolContext[Any]) -> None:
+        assert context.call is not None
+        ran.append((context.call.name, context.call.id, context.call.guideline_ids, judge.turn))
+
+    @tool(read_only=True, concurrency_safe=True)
+    async def look(context: ToolContext[Any], what: str = "all") -> str:
+        """Look."""
+        note(context)
+        return what
+
+    @tool
+    async def send(amount: int, context: ToolContext[Any]) -> str:
+        """Send an amount."""
+        note(context)
+        return f"sent {amount}"
+
+    @tool(read_only=True)
+    async def other(context: ToolContext[Any]) -> str:
+        """Belongs to no guideline."""
+        note(context)
+        return "other"
+
+    judge, approvals = AnyJudge(data), CountingApprovals()
+    settings = GuideSettings(match_first=data.draw(st.sampled_from([12, "always", 0])))
+    agent = Agent(judge=judge, tools=[look, send, other], approvals=approvals, settings=settings)
+    for one in IDS:
+        await agent.create_guideline(f"condition {one}", tools=TOOLS[one], id=one)
+    session = agent.session(session_id="s", customer_id="c")
+    by_token = 0
+    for turn in range(1, data.draw(st.integers(2, 4)) + 1):
+        judge.turn = turn
+        if session.conversation.pending and data.draw(st.booleans()):
+            for pending in await session.approvals():
+                if data.draw(st.booleans()):
+                    await session.approve(pending.token)
+                    by_token += 1
+        try:
+            result = await (session.resume() if data.draw(st.integers(0, 4)) == 4 else session.send("yes, send 1"))
+        except ConfigError:  # There is nothing to resume.
+            judge.turn = turn
+            continue
+        assert result.stop_reason in ("completed", "approval_required")
+        assert {one.call_id for one in result.results} <= {call_id for _, call_id, _, _ in ran} | {
+            one.call_id for one in result.results if not one.ok
+        }
+
+    for name, call_id, guideline_ids, _ in ran:
+        prepared = next(turn for turn in judge.said if turn == _turn_of(call_id, session))
+        assert guideline_ids, "a call without a guideline"
+        assert all(name in TOOLS[one] for one in guideline_ids)
+        assert any(set(guideline_ids) <= said for said in judge.said[prepared]), "its guidelines did not apply"
+    ids = [call_id for _, call_id, _, _ in ran]
+    assert len(ids) == len(set(ids)), "a call ran twice"
+    sends = [one for one in ran if one[0] == "send"]
+    assert len(sends) == len(approvals.used) == len(set(approvals.used)), "an effect without an approval of its own"
+    assert len(sends) <= by_token + len(approvals.by_words)
+    for approval in approvals.by_words:
+        said = [dict(one) for turn, every in judge.agreed.items() if turn > 1 for one in every]
+        assert any(str(one.get("amount")) == str(approval.arguments["amount"]) for one in said)
+    counts = {"effects": len(sends), "reads": len(ran) - len(sends), "by words": len(approvals.by_words)}
+    for name, count in counts.items():
+        event(f"{name}: {min(count, 2)}")
+
+
+def _turn_of(call_id: str, session: Any) -> int:
+    """The turn in which a call was prepared is in its id; the judge counts the turns in the same way."""
+    return int(call_id.split("_")[1])

@@ -1,0 +1,306 @@
+"""A consequential call is prepared, read back, and runs only when somebody who may has agreed, in a later turn."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolContext, tool
+from handrail.chat import ChatSession, FileSessionStore
+from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
+from handrail.providers import AssistantMessage, ToolMessage, UserMessage
+from handrail.testing.scripted import ScriptedProvider
+from tests.guide.kit import SEND_500, Bank, agent_with, needs, open_session, plan, scripted, transfer_money
+
+PREPARE = plan(["g1"], needs("transfer_money", SEND_500))
+
+
+async def prepared(*plans: Any, replies: Any = (), policy: Policy | None = None, **more: Any) -> tuple[Any, Bank, Any]:
+    """A session in which a transfer of 500 to Sophie waits for a yes; the plans are those of the turns after it."""
+    judge = scripted([PREPARE, *plans], ["500 EUR to Sophie: shall I?", *(replies or ["Well."] * len(plans))])
+    agent = agent_with(judge, policy=policy)
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    bank = Bank()
+    session = open_session(agent, bank, **more)
+    asked = await session.send("Transfer 500 to Sophie")
+    assert (asked.stop_reason, bank.sent, asked.results) == ("approval_required", [], ())
+    assert [(one.tool, one.arguments, one.by) for one in asked.approvals] == [("transfer_money", SEND_500, "customer")]
+    return session, bank, judge
+
+
+async def test_a_call_that_waits_is_pending_and_not_in_the_history() -> None:
+    session, _, judge = await prepared()
+
+    assert [type(one) for one in session.conversation.messages] == [UserMessage, AssistantMessage]
+    assert session.conversation.messages[-1].text == "500 EUR to Sophie: shall I?"
+    (pending,) = session.conversation.pending
+    assert (pending.call.name, pending.read_back_at) == ("transfer_money", 2)
+    assert [one.call.id for one in judge.reply_requests[0].pending] == [pending.call.id]
+
+
+async def test_approving_the_token_and_resuming_runs_the_call_once() -> None:
+    session, bank, judge = await prepared(replies=["It was transferred."])
+    waiting = await session.resume()
+    assert (waiting.stop_reason, bank.sent, len(waiting.approvals)) == ("approval_required", [], 1)
+    await session.approve(waiting.approvals[0].token)
+    done = await session.resume()
+
+    assert (done.stop_reason, done.text, bank.sent) == ("completed", "It was transferred.", [("Sophie", 500)])
+    assert (session.conversation.pending, len(judge.plan_requests), done.trace.model_calls) == ((), 1, 1)
+    kinds = [type(one) for one in session.conversation.messages]
+    assert kinds == [UserMessage, AssistantMessage, ToolMessage, AssistantMessage]
+
+
+async def test_words_that_come_after_an_approval_are_heard_after_it_is_done() -> None:
+    session, bank, judge = await prepared(plan([]), replies=["You are welcome."])
+    (approval,) = await session.approvals()
+    await session.approve(approval.token)
+    result = await session.send("Thanks!")
+
+    assert (bank.sent, result.stop_reason, result.text) == ([("Sophie", 500)], "completed", "You are welcome.")
+    assert [one.output for one in judge.plan_requests[-1].results] == ["Transferred 500 EUR to Sophie."]
+
+
+async def test_denying_the_token_ends_it_and_the_reply_knows() -> None:
+    session, bank, judge = await prepared(replies=["All right, I did nothing."])
+    (approval,) = await session.approvals()
+    await session.deny(approval.token, reason="too much")
+    result = await session.resume()
+
+    assert (bank.sent, result.stop_reason) == ([], "completed")
+    assert "too much" in judge.reply_requests[-1].results[0].for_model()
+
+
+@pytest.mark.proves("GC-D5")
+async def test_a_yes_in_words_to_exactly_that_call_runs_the_original_call() -> None:
+    session, bank, _ = await prepared(
+        plan(["g1"], needs("transfer_money", SEND_500, confirmation="yes", evidence=False)), replies=["It is done."]
+    )
+    (pending,) = session.conversation.pending
+    result = await session.send("Yes, please.")
+
+    assert (bank.sent, result.text, result.stop_reason) == ([("Sophie", 500)], "It is done.", "completed")
+    assert [one.call_id for one in result.results] == [pending.call.id]
+    assert await session.approvals() == []
+
+
+@pytest.mark.parametrize(
+    "verdicts",
+    [
+        pytest.param([needs("transfer_money", SEND_500)], id="needs_to_run alone"),
+        pytest.param([needs("transfer_money", {}, confirmation="yes")], id="a yes without its arguments"),
+    ],
+)
+async def test_what_is_not_clearly_a_yes_leaves_the_call_waiting(verdicts: list[ToolVerdict]) -> None:
+    session, bank, _ = await prepared(plan(["g1"], *verdicts))
+    before = session.conversation.pending
+    result = await session.send("Hm.")
+
+    assert (bank.sent, result.stop_reason) == ([], "approval_required")
+    assert [one.call for one in session.conversation.pending] == [one.call for one in before]
+    assert "500" in result.text  # It is read back again.
+    assert "Sophie" in result.text
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        pytest.param([needs("transfer_money", SEND_500, confirmation="no")], "denied", id="no"),
+        pytest.param([needs("transfer_money", {}, confirmation="no")], "denied", id="no without arguments"),
+        pytest.param([], "ended", id="a change of subject"),
+        pytest.param(
+            [ToolVerdict("transfer_money", "not_applicable", SEND_500, confirmation="yes")], "ended", id="odd"
+        ),
+    ],
+)
+async def test_a_no_or_a_change_of_subject_ends_it(answer: list[ToolVerdict], state: str) -> None:
+    session, bank, judge = await prepared(plan(["g1"], *answer), PREPARE)
+    result = await session.send("No. / What is the weather?")
+
+    assert (bank.sent, result.stop_reason, session.conversation.pending) == ([], "completed", ())
+    assert await session.approvals() == []
+    assert judge.reply_requests[-1].pending == ()
+    # The customer can still want it later: then it is prepared and asked about anew.
+    again = await session.send("Transfer 500 to Sophie after all")
+    assert (again.stop_reason, bank.sent, len(again.approvals)) == ("approval_required", [], 1)
+
+
+async def test_yes_but_make_it_400_denies_the_old_call_and_prepares_a_new_one() -> None:
+    change = {**SEND_500, "amount": 400}
+    session, bank, _ = await prepared(
+        plan(["g1"], needs("transfer_money", change, confirmation="yes")),
+        plan(["g1"], needs("transfer_money", change, confirmation="yes")),
+    )
+    result = await session.send("Yes, but make it 400.")
+
+    assert (bank.sent, result.stop_reason) == ([], "approval_required")
+    assert [one.arguments["amount"] for one in result.approvals] == [400]
+    assert [one.arguments["amount"] for one in await session.approvals()] == [400]
+    assert "400" in result.text
+    await session.send("Yes.")
+    assert bank.sent == [("Sophie", 400)]
+
+
+async def test_a_call_cannot_be_prepared_and_confirmed_in_one_turn() -> None:
+    bank = Bank()
+    judge = scripted([plan(["g1"], needs("transfer_money", SEND_500, confirmation="yes"))], ["Shall I?"])
+    agent = agent_with(judge)
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    result = await open_session(agent, bank).send("Transfer 500 to Sophie, yes, I confirm!")
+
+    assert (bank.sent, result.stop_reason) == ([], "approval_required")
+
+
+async def test_words_do_not_confirm_for_the_operator() -> None:
+    policy = Policy([Rule.ask("transfer_money", by="operator")])
+    judge = scripted(
+        [PREPARE, plan(["g1"], needs("transfer_money", SEND_500, confirmation="yes")), plan([]), plan([])],
+        ["A colleague looks at it.", "They still do.", "Fine.", "By the way, it was transferred."],
+    )
+    agent = agent_with(judge, policy=policy)
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    bank = Bank()
+    session = open_session(agent, bank)
+    asked = await session.send("Transfer 500 to Sophie")
+    await session.send("Yes!")
+    waiting = await session.send("What is the weather?")
+
+    assert (bank.sent, waiting.stop_reason) == ([], "approval_required")
+    await agent.executor.approvals.approve(asked.approvals[0].token, by="operator", who="ann")
+    done = await session.send("And now?")
+    assert (bank.sent, done.stop_reason) == ([("Sophie", 500)], "completed")
+
+
+async def test_a_yes_when_the_judge_says_that_the_guideline_does_not_apply_confirms_nothing() -> None:
+    refuted = Plan((GuidelineMatch("g1", False),), (needs("transfer_money", SEND_500, confirmation="yes"),))
+    session, bank, _ = await prepared(refuted)
+    result = await session.send("Yes.")
+
+    assert (bank.sent, result.stop_reason) == ([], "approval_required")
+
+
+async def test_an_approval_that_expired_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    yes = plan(["g1"], needs("transfer_money", SEND_500, confirmation="yes"))
+    session, bank, _ = await prepared(yes, yes)
+    late = time.time() + 10_000
+    monkeypatch.setattr(time, "time", lambda: late)
+    result = await session.send("Yes.")
+
+    assert (bank.sent, result.stop_reason, len(result.approvals)) == ([], "approval_required", 1)
+    await session.send("Yes!")
+    assert bank.sent == [("Sophie", 500)]
+
+
+async def test_policy_may_allow_a_consequential_call_without_a_question() -> None:
+    bank = Bank()
+    judge = scripted([PREPARE], ["I sent 500 EUR to Sophie."])
+    agent = agent_with(judge, policy=Policy([Rule.allow("transfer_money")]))
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    result = await open_session(agent, bank).send("Transfer 500 to Sophie")
+
+    assert (bank.sent, result.text) == ([("Sophie", 500)], "I sent 500 EUR to Sophie.")
+
+
+@pytest.mark.parametrize("confirm", ["words", "token"])
+async def test_a_saved_session_waits_in_another_process_and_is_confirmed_there(confirm: str, tmp_path: Path) -> None:
+    store = FileSessionStore(tmp_path)
+    session, _, _ = await prepared(sessions=store)
+    (pending,) = session.conversation.pending
+
+    bank = Bank()
+    judge = ScriptedJudge([plan(["g1"], needs("transfer_money", SEND_500, confirmation="yes"))], ["It is done."])
+    agent = agent_with(judge)  # Its executor knows nothing of the first one's approvals.
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    loaded = await agent.load_session("s-1", customer_id="c-1", deps=bank, sessions=store)
+    if confirm == "words":
+        result = await loaded.send("Yes.")
+    else:
+        (approval,) = await loaded.approvals()
+        await loaded.approve(approval.token)
+        result = await loaded.resume()
+
+    assert (bank.sent, result.stop_reason) == ([("Sophie", 500)], "completed")
+    assert [one.call_id for one in result.results] == [pending.call.id]
+
+
+async def test_a_pending_call_goes_on_plain_where_words_confirm_nothing(tmp_path: Path) -> None:
+    store = FileSessionStore(tmp_path)
+    await prepared(sessions=store)
+    bank = Bank()
+    executor = Executor([transfer_money])
+    context = ToolContext(session_id="s-1", customer_id="c-1", agent_id="desk", deps=bank)
+    provider = ScriptedProvider(["Not yet.", "It is transferred."])
+    plain = await ChatSession.load(provider, executor, context=context, sessions=store)
+    (approval,) = await plain.approvals()
+    told = await plain.send("Yes, do it!")
+
+    assert (bank.sent, told.text, plain.conversation.pending) == ([], "Not yet.", ())
+    assert approval.tool == "transfer_money"
+
+
+async def test_a_pending_call_that_was_approved_runs_in_a_plain_session(tmp_path: Path) -> None:
+    store = FileSessionStore(tmp_path)
+    await prepared(sessions=store)
+    bank = Bank()
+    context = ToolContext(session_id="s-1", customer_id="c-1", agent_id="desk", deps=bank)
+    provider = ScriptedProvider(["It is transferred."])
+    plain = await ChatSession.load(provider, Executor([transfer_money]), context=context, sessions=store)
+    (approval,) = await plain.approvals()
+    await plain.approve(approval.token)
+    result = await plain.resume()
+
+    assert (bank.sent, result.text) == ([("Sophie", 500)], "It is transferred.")
+
+
+@pytest.mark.proves("GC-D10")
+async def test_a_message_that_arrives_while_a_consequential_tool_runs_never_makes_it_run_twice() -> None:
+    began, go = asyncio.Event(), asyncio.Event()
+    sent: list[int] = []
+
+    @tool(on_interrupt="finish")
+    async def send_money(amount: int) -> str:
+        """Send money."""
+        sent.append(amount)
+        began.set()
+        await go.wait()
+        return f"sent {amount}"
+
+    again = plan(["g1"], needs("send_money", {"amount": 5}))
+    judge = scripted([again, again, again], ["I sent 5.", "It was sent before; once more?"])
+    agent = agent_with(judge, [send_money], policy=Policy([Rule.allow("*")]))
+    await agent.create_guideline("Customer wants to send money", tools=[send_money])
+    session = open_session(agent)
+    turn = asyncio.create_task(session.send("Send 5."))
+    await asyncio.wait_for(began.wait(), 20)
+    session.interrupt()
+    go.set()
+    first = await turn
+
+    assert (first.stop_reason, [one.output for one in first.results]) == ("interrupted", ["sent 5"])
+    result = await session.send("Hello? Did you send it?")
+    assert sent == [5]
+    assert result.stop_reason == "approval_required"  # The effect is there: a second one needs somebody who wants it.
+    assert "sent 5" in str(judge.plan_requests[1].messages)
+
+
+async def test_interrupting_the_judge_ends_the_turn_and_the_next_message_is_heard() -> None:
+    asked = asyncio.Event()
+
+    class SlowJudge(ScriptedJudge):
+        async def plan(self, request: Any) -> Plan:
+            if not asked.is_set():
+                asked.set()
+                await asyncio.sleep(60)
+            return await super().plan(request)
+
+    agent = agent_with(SlowJudge([plan([])], ["Here I am."]))
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    session = open_session(agent)
+    turn = asyncio.create_task(session.send("Hello?"))
+    await asyncio.wait_for(asked.wait(), 20)
+    session.interrupt()
+
+    assert (await turn).stop_reason == "interrupted"
+    assert (await session.send("Anyone?")).text == "Here I am."
