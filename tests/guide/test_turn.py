@@ -10,7 +10,7 @@ from handrail.providers import AssistantMessage, ToolMessage, UserMessage
 from tests.guide.kit import Bank, agent_with, get_balance, needs, open_session, plan, scripted, transfer_money
 
 
-@pytest.mark.proves("GC-02", "GC-03", "GC-07", "GC-12", "GC-13", "GC-36")
+@pytest.mark.proves("GC-02", "GC-03", "GC-07", "GC-12", "GC-13", "GC-36", "GC-D3")
 async def test_a_guideline_that_applies_makes_its_tool_run_and_the_reply_is_written_from_the_result() -> None:
     bank, heard = Bank(), list[Any]()
     judge = scripted(

@@ -1,7 +1,7 @@
 """The lexical rule against false claims: which sentences of a reply say that an effect has happened (English)."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
 from msgspec import Struct
@@ -36,9 +36,10 @@ _DONE: Final = re.compile(
 )
 _PERSON: Final = re.compile(
     r"\b(?:i|we)(?:'ve| have)?(?: (?:now|just|already|also|successfully|since|gone ahead and|went ahead and|gladly|both"
-    r"|have|been able to|managed to))*"
+    r"|have))*"
     r" (\w+)(?: ahead and (\w+))?"
 )
+_MANAGED: Final = re.compile(r"\b(?:i|we)(?:'ve| have)?(?: now| just)? (?:managed|got|was able|were able) to (\w+)")
 _PASSIVE: Final = re.compile(
     r"(?:\b(?:has|have|had|was|were|is|are|been|got|gets|being)|'s|'re|'ve)"
     r"(?: (?:now|just|already|been|also|successfully|all|both|fully|being|officially|safely))*"
@@ -61,6 +62,16 @@ class Effect(Struct, frozen=True, kw_only=True):
 
     tool: str
     stems: frozenset[str]
+    open_values: frozenset[str] = frozenset()
+    """Words of the arguments with which it did not happen, where it also happened with others."""
+    done_values: frozenset[str] = frozenset()
+    """Words of the arguments with which it happened."""
+
+    def is_claimed_by(self, stems: Set[str], words: Set[str]) -> bool:
+        """Whether a sentence that claims something may claim this effect where it did not happen."""
+        if not self.stems & stems:
+            return False
+        return not (self.done_values & words) or bool((self.open_values - self.done_values) & words)
 
 
 def effect_of(name: str, description: str = "") -> Effect:
@@ -92,10 +103,11 @@ def _is_false_claim(
         how = _claim_in(clause.strip())
         if how is None:
             continue
-        stems = {_stem(word) for word in _words(lowered)}
+        stems, words = {_stem(word) for word in _words(lowered)}, value_words(lowered)
         done = any(one.stems & stems for one in committed)
-        wrong = any(one.stems & stems for one in candidates)
-        if candidates and (wrong or not (done or (committed and how == "general"))):
+        wrong = any(one.is_claimed_by(stems, words) for one in candidates)
+        explained = done or any(one.stems & stems and one.done_values & words for one in candidates)
+        if candidates and (wrong or not (explained or (committed and how == "general"))):
             return True
         if how == "person" and not done and any(one.stems & stems for one in others):
             return True
@@ -106,6 +118,8 @@ def _claim_in(clause: str) -> str | None:
     """How a clause claims something: `person` (I have sent it), `passive` (it was sent), `general` (it is done)."""
     if not clause or _OPEN.search(clause):
         return None
+    if any(_BASE.match(found[1]) for found in _MANAGED.finditer(clause)):
+        return "person"
     if any(_is_past(word) for found in _PERSON.finditer(clause) for word in found.groups() if word):
         return "person"
     if any(_is_past(found[1]) for found in _PASSIVE.finditer(clause)):
@@ -121,6 +135,11 @@ def _is_past(word: str) -> bool:
     if word in _IRREGULAR:
         return _BASE.match(_IRREGULAR[word]) is not None
     return word.endswith("ed") and _BASE.match(word) is not None
+
+
+def value_words(text: str) -> frozenset[str]:
+    """The words and numbers of a text, for comparing values."""
+    return frozenset(re.findall(r"\w+", re.sub(r"(?<=\d),(?=\d{3}\b)", "", text.casefold())))
 
 
 def _sentences(text: str) -> Iterable[str]:

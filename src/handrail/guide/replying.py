@@ -12,13 +12,13 @@ from handrail.core.log import log
 from handrail.core.text import encodable
 from handrail.core.values import ToolResult
 from handrail.guide.checking import MalformedAnswer
-from handrail.guide.claims import claims
+from handrail.guide.claims import Effect, claims, value_words
 from handrail.guide.definition import Guide
 from handrail.guide.questions import Questions, Unanswered
 from handrail.guide.reply import ensure_read_back, plain_reply
 from handrail.guide.trace import ReplyTrace
 from handrail.guide.values import ClaimChecker, Draft, GuidelineMatch, Judge, ReplyRequest
-from handrail.providers.messages import Message, ToolMessage
+from handrail.providers.messages import AssistantMessage, Message, ToolMessage
 
 MAX_DRAFTS: Final = 2
 """How often a reply is written before a plain text takes its place."""
@@ -105,7 +105,8 @@ class Writer:
             return f"it names {name}, which the customer must not hear of"
         committed = _committed(self._state.conversation.messages, self._state.results, guide)
         in_turn = _committed_now(self._state.results, guide)
-        open_effects = [one for name, one in guide.effects.items() if name in considered and name not in in_turn]
+        open_effects = self._open_effects(considered, in_turn)
+        in_turn -= {one.tool for one in open_effects}
         others = [one for name, one in guide.effects.items() if name not in considered and name not in committed]
         done = [guide.effects[name] for name in (in_turn if open_effects else committed)]
         if found := claims(text, candidates=open_effects, others=others, committed=done):
@@ -124,6 +125,24 @@ class Writer:
             else:
                 log.warning("a reply could not be checked by the judge: %s", claimed.reason)
         return None
+
+    def _open_effects(self, considered: Set[str], in_turn: Set[str]) -> list[Effect]:
+        """The effects that were considered in this turn and did not happen, or not with all of their arguments."""
+        guide, conversation = self._guide, self._state.conversation
+        results = {one.call_id: one.ok for one in self._state.results}
+        made = [call for one in conversation.messages if isinstance(one, AssistantMessage) for call in one.calls]
+        calls = [(call, results[call.id]) for call in made if call.id in results]
+        calls += [(one.call, False) for one in conversation.pending]
+        found: list[Effect] = []
+        for name, effect in guide.effects.items():
+            failed = [value_words(call.arguments_json) for call, ok in calls if call.name == name and not ok]
+            done = [value_words(call.arguments_json) for call, ok in calls if call.name == name and ok]
+            if name in in_turn and not failed:
+                continue
+            if name in considered:
+                values = {"open_values": frozenset[str]().union(*failed), "done_values": frozenset[str]().union(*done)}
+                found.append(structs.replace(effect, **values) if done else effect)
+        return found
 
     def _hidden_name(self, text: str, considered: Set[str]) -> str | None:
         lowered = text.casefold()

@@ -1,0 +1,45 @@
+"""The lexical rule against false claims, measured on a committed set."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail.guide.claims import claims, effect_of
+
+CASES: dict[str, Any] = json.loads((Path(__file__).parent / "claims.json").read_text())
+EFFECTS = [effect_of(name, text) for name, text in CASES["tools"].items()]
+
+
+def share(texts: list[str]) -> tuple[float, list[str]]:
+    """Which share of the texts makes a claim, and those that do not."""
+    missed = [text for text in texts if not claims(text, candidates=EFFECTS)]
+    return 1 - len(missed) / len(texts), missed
+
+
+@pytest.mark.proves("GC-D16", "GC-44")
+@pytest.mark.parametrize(("part", "recall", "alarms"), [("tuned", 1.0, 0.0), ("held_out", 0.87, 0.0)])
+def test_claims_are_found_and_honest_texts_are_left_alone(part: str, recall: float, alarms: float) -> None:
+    found, missed = share(CASES[part]["claims"])
+    wrong, _ = share(CASES[part]["honest"])
+
+    assert found >= recall, missed
+    assert wrong <= alarms, [text for text in CASES[part]["honest"] if claims(text, candidates=EFFECTS)]
+
+
+def test_what_was_really_done_may_be_said() -> None:
+    done, open_ = [effect_of("transfer_money")], [effect_of("pay_bill")]
+
+    assert claims("I transferred the money. Shall I pay the bill?", candidates=open_, committed=done) == ()
+    assert claims("It is done.", candidates=open_, committed=done) == ()
+    assert claims("I transferred the money and paid the bill.", candidates=open_, committed=done)
+    assert claims("The bill has been paid.", candidates=open_, committed=done)
+
+
+def test_an_effect_that_nobody_considered_is_only_claimed_in_the_first_person() -> None:
+    effects = [effect_of("cancel_order", "Cancel an order.")]
+
+    assert claims("I have cancelled your order.", candidates=[], others=effects)
+    assert claims("Your bank has cancelled the order by itself.", candidates=[], others=effects) == ()
+    assert claims("I have looked at it.", candidates=[], others=effects) == ()

@@ -1,0 +1,160 @@
+"""The reply never says that something happened which has no committed result."""
+
+from typing import Any
+
+import pytest
+
+from handrail import Policy, Rule, tool
+from handrail.guide import CandidateTool, ScriptedJudge, ToolVerdict
+from tests.guide.kit import SEND_500, Bank, agent_with, get_balance, needs, open_session, plan, scripted, transfer_money
+
+MISSING = ToolVerdict("transfer_money", "cannot_run", {"amount": 500}, {"amount": "$500"}, "the recipient is not known")
+
+
+async def reply_to(judge: Any, text: str = "Transfer $500 to my friend", policy: Policy | None = None) -> Any:
+    agent = agent_with(judge, policy=policy)
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    await agent.create_guideline("Customer asks for the balance", tools=[get_balance])
+    return await open_session(agent, Bank()).send(text)
+
+
+@pytest.mark.proves("GC-35", "GC-44", "GC-D16")
+async def test_a_draft_that_claims_a_transfer_is_written_again() -> None:
+    judge = scripted([plan(["g1"], MISSING)], ["I've transferred $500.", "Who would you like to send it to?"])
+    result = await reply_to(judge)
+
+    assert result.text == "Who would you like to send it to?"
+    first, second = judge.reply_requests
+    assert (first.error, "I've transferred $500." in second.error) == ("", True)
+    assert result.trace.reply.drafts == 2
+    assert [one.parameter for one in second.insights.missing_data] == ["recipient_name"]
+
+
+@pytest.mark.proves("GC-D16")
+async def test_a_draft_that_still_claims_too_much_is_replaced_by_a_plain_text() -> None:
+    judge = scripted([plan(["g1"], MISSING)], ["I've transferred $500.", "Done!"])
+    result = await reply_to(judge)
+
+    assert result.text == "To go on I still need: recipient name."
+    assert (result.trace.reply.replaced, len(judge.reply_requests)) == (True, 2)
+
+
+async def test_an_effect_that_was_not_even_considered_is_not_claimed_either() -> None:
+    judge = scripted([plan([])], ["I have transferred the money.", "What can I do for you?"])
+    assert (await reply_to(judge, "Please transfer it")).text == "What can I do for you?"
+
+
+async def test_a_failed_effect_is_no_effect() -> None:
+    too_much = {"recipient_name": "Ann", "amount": 1_000_000}
+    judge = scripted([plan(["g1"], needs("transfer_money", too_much))], ["I sent it.", "There is not enough money."])
+    result = await reply_to(judge, policy=Policy([Rule.allow("*")]))
+
+    assert (result.text, result.results[0].ok) == ("There is not enough money.", False)
+
+
+async def test_a_committed_effect_may_be_claimed() -> None:
+    judge = scripted([plan(["g1"], needs("transfer_money", SEND_500))], ["I've transferred $500 to Sophie."])
+    assert (await reply_to(judge, policy=Policy([Rule.allow("*")]))).text == "I've transferred $500 to Sophie."
+
+
+@pytest.mark.parametrize(
+    ("draft", "is_true"),
+    [
+        ("I transferred 5 to Ann. Shall I transfer 500 to Bob?", True),
+        ("I transferred 5 to Ann and 500 to Bob.", False),
+        ("I transferred both.", False),
+        ("I transferred 500.", False),
+    ],
+)
+async def test_a_transfer_that_waits_may_not_be_claimed_with_one_that_was_made(draft: str, is_true: bool) -> None:
+    asks = Rule.ask("transfer_money", by="customer", where={"amount": {"above": 100}})
+    small, big = {"recipient_name": "Ann", "amount": 5}, {"recipient_name": "Bob", "amount": 500}
+    judge = scripted([plan(["g1"], needs("transfer_money", small), needs("transfer_money", big))], [draft, draft])
+    result = await reply_to(judge, policy=Policy([asks, Rule.allow("transfer_money")]))
+
+    assert (len(result.results), len(result.approvals), result.trace.reply.replaced) == (1, 1, not is_true)
+    if not is_true:
+        assert "Transferred 5 EUR to Ann." in result.text
+        assert "amount: 500" in result.text
+
+
+@pytest.mark.proves("GC-44")
+async def test_a_judge_may_be_asked_whether_a_text_claims_an_effect() -> None:
+    asked: list[Any] = []
+
+    class Checking(ScriptedJudge):
+        async def check(self, text: str, effects: tuple[str, ...]) -> tuple[str, ...]:
+            asked.append((text, effects))
+            return effects if "friend is rich" in text else ()
+
+    judge = Checking([plan(["g1"], MISSING)], ["Your friend is rich now.", "Who is it for?"])
+    result = await reply_to(judge)
+
+    assert result.text == "Who is it for?"
+    assert asked == [("Your friend is rich now.", ("transfer_money",)), ("Who is it for?", ("transfer_money",))]
+    assert result.trace.model_calls == 5
+
+
+async def test_a_check_that_fails_leaves_the_lexical_rule() -> None:
+    class Broken(ScriptedJudge):
+        async def check(self, text: str, effects: tuple[str, ...]) -> Any:
+            return "perhaps"
+
+    judge = Broken([plan(["g1"], MISSING)], ["Done!", "Who is it for?"])
+    assert (await reply_to(judge)).text == "Who is it for?"
+
+
+async def test_a_read_only_turn_is_not_checked_by_the_judge() -> None:
+    class Checking(ScriptedJudge):
+        async def check(self, text: str, effects: tuple[str, ...]) -> Any:
+            raise AssertionError
+
+    judge = Checking([plan(["g2"], needs("get_balance", {"account": "a"}))], ["It is all done: you have 20000 EUR."])
+    assert (await reply_to(judge, "How much?")).text == "It is all done: you have 20000 EUR."
+
+
+@pytest.mark.parametrize(
+    ("draft", "is_complete"),
+    [
+        ("Shall I send 500 EUR to Sophie?", True),
+        ("Shall I send $500 to SOPHIE?", True),
+        ("Shall I send it to Sophie?", False),
+        ("I would send 500 to Sophie.", False),
+        ("Shall I send 5000 to Sophie?", False),
+    ],
+)
+async def test_a_pending_call_is_read_back_exactly_by_the_draft_or_by_code(draft: str, is_complete: bool) -> None:
+    judge = scripted([plan(["g1"], needs("transfer_money", SEND_500))], [draft])
+    result = await reply_to(judge)
+
+    plain = "Please confirm: transfer money (recipient name: Sophie; amount: 500). Shall I go ahead?"
+    assert result.text == (draft if is_complete else f"{draft}\n\n{plain}")
+
+
+async def test_thousands_are_read_back_as_people_write_them() -> None:
+    judge = scripted(
+        [plan(["g1"], needs("transfer_money", {"recipient_name": "Sophie", "amount": 12000}))],
+        ["12,000 EUR to Sophie?"],
+    )
+    assert (await reply_to(judge)).text == "12,000 EUR to Sophie?"
+
+
+async def test_a_tool_of_a_source_that_is_down_is_a_result_that_the_reply_reads() -> None:
+    from handrail import ToolError
+
+    @tool(read_only=True)
+    async def remote(what: str) -> str:
+        """Ask a server."""
+        raise ToolError("The server cannot be reached.", code="unavailable")
+
+    judge = scripted([plan(["g1"], needs("remote", {"what": "x"}))], ["It is down."])
+    agent = agent_with(judge, [remote])
+    await agent.create_guideline("Customer asks", tools=[remote])
+    result = await open_session(agent).send("Go.")
+
+    assert "cannot be reached" in judge.reply_requests[0].results[0].for_model()
+    assert result.text == "It is down."
+
+
+def test_a_candidate_is_consequential_unless_it_says_otherwise() -> None:
+    assert CandidateTool(name="x").consequential
