@@ -72,13 +72,13 @@ def test_importing_handrail_leaves_the_dear_parts_for_later() -> None:
 
 
 def test_importing_the_testing_kit_loads_neither_pytest_nor_an_sdk() -> None:
-    code = "from handrail.testing import *\nassert ScriptedProvider and Cassette and Rail and run_tool"
+    code = "from handrail.testing import *\nassert ScriptedProvider and Cassette and ExecutorFactory and run_tool"
 
     assert loaded_by(code) & {"pytest", "_pytest", "openai", "anthropic", "google", "mcp", "sqlalchemy"} == set()
 
 
 def test_the_names_of_the_testing_kit_are_these() -> None:
-    names = ["Cassette", "Rail", "Recorded", "ScriptedProvider", "run_tool", "run_tool_async"]
+    names = ["Cassette", "ExecutorFactory", "RecordedCall", "ScriptedProvider", "run_tool", "run_tool_async"]
 
     assert handrail.testing.__all__ == dir(handrail.testing) == names
     assert [getattr(handrail.testing, name).__name__ for name in names] == names

@@ -141,7 +141,7 @@ async def test_who_broke_off_a_stream_can_do_so_again_but_not_read_on(tmp_path: 
     assert real.closed
     with Cassette(tmp_path / "a.json") as cassette:
         assert await read(cassette.provider(), 3) == 3
-    with pytest.raises(AssertionError, match="More was read of the answer"), Cassette(tmp_path / "a.json") as cassette:
+    with pytest.raises(AssertionError, match="the whole response to"), Cassette(tmp_path / "a.json") as cassette:
         await read(cassette.provider(), 4)
 
 
@@ -167,7 +167,7 @@ async def test_another_request_is_not_recorded(request_: ModelRequest, tmp_path:
     with Cassette(tmp_path / "a.json", mode="record") as cassette:
         await cassette.provider(ScriptedProvider(["Hello."])).ask(ASKED)
 
-    with pytest.raises(AssertionError, match="Recorded are: `user Hi") as caught, Cassette(tmp_path / "a.json") as one:
+    with pytest.raises(AssertionError, match="Recorded are: 'user Hi") as caught, Cassette(tmp_path / "a.json") as one:
         await one.provider().ask(request_)
     assert "--cassette=record" in str(caught.value)
 
@@ -180,12 +180,12 @@ async def test_an_equal_request_gets_the_next_answer_and_none_when_they_are_used
 
     provider = Cassette(tmp_path / "a.json").provider()
     assert [(await provider.ask(ASKED)).text, (await provider.ask(ASKED)).text] == ["One.", "Two."]
-    with pytest.raises(AssertionError, match="more often than the 2 times"):
+    with pytest.raises(AssertionError, match="has only 2 recordings"):
         await provider.ask(ASKED)
 
 
 def test_there_is_nothing_to_record_without_a_provider(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give the provider"):
+    with pytest.raises(ConfigError, match="provider is required"):
         Cassette(tmp_path / "a.json", mode="record").provider()
 
 

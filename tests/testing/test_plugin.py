@@ -92,30 +92,30 @@ def test_the_plugin_is_light_until_a_fixture_is_used() -> None:
     assert "handrail.testing.plugin" in done.stdout
 
 
-def test_a_rail_records_shows_what_was_called_and_is_closed_at_the_end(project: Project) -> None:
+def test_make_executor_records_shows_what_was_called_and_is_closed_at_the_end(project: Project) -> None:
     project.tests('''
         import asyncio
 
 
-        async def test_records(rail):
-            executor = rail([pay], policy=Policy([Rule.allow("pay")]))
+        async def test_records(make_executor):
+            executor = make_executor([pay], policy=Policy([Rule.allow("pay")]))
             await executor.run(call("pay", '{"amount": 5}'), HERE)
-            assert rail.called("pay", amount=5)
-            assert len(rail.calls) == 1
+            assert make_executor.find_calls("pay", amount=5)
+            assert len(make_executor.calls) == 1
 
 
-        def test_is_new_for_every_test_and_works_without_a_loop(rail):
-            assert not rail.calls
-            assert not rail([pay]).run_sync(call("pay", '{"amount": 5}'), HERE).ok
-            assert [one.action for one in rail.decisions] == ["ask"]
+        def test_is_new_for_every_test_and_works_without_a_loop(make_executor):
+            assert not make_executor.calls
+            assert not make_executor([pay]).run_sync(call("pay", '{"amount": 5}'), HERE).ok
+            assert [one.action for one in make_executor.decisions] == ["ask"]
 
 
-        async def test_shows_what_was_called(rail):
-            await rail.allow_all([pay]).run(call("pay", '{"amount": 5}'), HERE)
-            assert rail.called("refund")
+        async def test_shows_what_was_called(make_executor):
+            await make_executor.allow_all([pay]).run(call("pay", '{"amount": 5}'), HERE)
+            assert make_executor.find_calls("refund")
 
 
-        async def test_leaves_something_running(rail):
+        async def test_leaves_something_running(make_executor):
             @tool(read_only=True)
             async def hangs() -> None:
                 """Hangs."""
@@ -124,8 +124,8 @@ def test_a_rail_records_shows_what_was_called_and_is_closed_at_the_end(project: 
                 finally:
                     print("it was ended")
 
-            globals()["kept"] = asyncio.ensure_future(rail([hangs]).run(call("hangs"), HERE))
-            while not rail.events:
+            globals()["kept"] = asyncio.ensure_future(make_executor([hangs]).run(call("hangs"), HERE))
+            while not make_executor.events:
                 await asyncio.sleep(0)
     ''')
     code, said = project.run("-rP")
@@ -133,7 +133,7 @@ def test_a_rail_records_shows_what_was_called_and_is_closed_at_the_end(project: 
     assert code == 1
     assert "3 passed" in said
     assert "1 failed" in said
-    assert """<rail: pay({"amount": 5}) -> 'paid 5'>.called""" in said
+    assert """<ExecutorFactory: pay({"amount": 5}) -> 'paid 5'>.find_calls""" in said
     assert "it was ended" in said
 
 
@@ -184,7 +184,7 @@ def test_a_call_that_is_not_recorded_fails_the_test_even_if_nobody_looks_at_the_
     assert "3 failed" in said
     assert "1 passed" in said
     for amount in (5, 6, 7):
-        assert f'`pay` was called with {{"amount":{amount},"password":"[redacted]"}}' in said
+        assert f'\'pay\' was called with {{"amount":{amount},"password":"[redacted]"}}' in said
     assert project.effects == 0
 
 
@@ -266,7 +266,7 @@ def test_a_corrupt_cassette_is_named(project: Project) -> None:
     code, said = project.run()
 
     assert code == 1
-    assert f"The cassette {file} cannot be read" in said
+    assert f"the cassette {file} cannot be read" in said
 
 
 def test_a_project_hides_more_with_a_redactor_of_its_own(project: Project) -> None:

@@ -170,9 +170,9 @@ def _portals() -> int:
 @pytest.mark.parametrize(
     ("arguments", "options", "why"),
     [
-        ({"amount": 1}, {"amount": 2}, "keywords, or as one mapping or text"),
-        ("{}", {"amount": 2}, "keywords, or as one mapping or text"),
-        ({"amount": object()}, {}, "cannot be written as JSON"),
+        ({"amount": 1}, {"amount": 2}, "either as keywords or as one mapping"),
+        ("{}", {"amount": 2}, "either as keywords or as one mapping"),
+        ({"amount": object()}, {}, "must be JSON values"),
         ({"amount": 1}, {"deps": 1, "context": ToolContext(session_id="s")}, "not both"),
     ],
 )

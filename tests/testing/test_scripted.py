@@ -148,7 +148,7 @@ async def test_more_requests_than_lines_fail_and_say_how_many() -> None:
     provider = ScriptedProvider(["Hello."])
     await provider.ask(ASKED)
 
-    with pytest.raises(AssertionError, match="The script has 1 lines, and this is request 2"):
+    with pytest.raises(AssertionError, match="the script has 1 lines, but this is request 2"):
         await provider.ask(ASKED)
 
 
@@ -156,7 +156,7 @@ async def test_lines_that_nobody_asked_for_fail_at_the_end() -> None:
     provider = ScriptedProvider(["Hello.", "Is anybody there?"])
     await provider.ask(ASKED)
 
-    with pytest.raises(AssertionError, match=r"1 of 2 scripted replies were not asked for: \['Is anybody there\?'\]"):
+    with pytest.raises(AssertionError, match=r"1 of 2 scripted lines were not used: \['Is anybody there\?'\]"):
         provider.finish()
     await provider.ask(ASKED)
     provider.finish()
@@ -169,18 +169,18 @@ RIGHT = {
     "two people in a row": [HI, HI],
 }
 WRONG = {
-    "nothing": ([], "ends with"),
-    "the model spoke last": ([HI, AssistantMessage(text="Hello.")], "ends with"),
-    "unanswered calls": ([HI, calling("a"), HI], r"\['a'\] have the answers \[\]"),
-    "a missing answer": ([HI, calling("a", "b"), answer("a")], r"\['a', 'b'\] have the answers \['a'\]"),
-    "another order": ([HI, calling("a", "b"), answer("b", "a")], r"have the answers \['b', 'a'\]"),
-    "the answer to another call": ([HI, calling("a"), answer("c")], r"have the answers \['c'\]"),
-    "an answer to nothing": ([HI, answer("a")], r"\[\] have the answers \['a'\]"),
-    "an answer that is not next": ([HI, calling("a"), HI, answer("a")], "have the answers"),
-    "answers in two messages": ([HI, calling("a", "b"), answer("a"), answer("b")], "have the answers"),
-    "one id twice in a message": ([HI, calling("a", "a"), answer("a", "a")], "not unique"),
-    "one id twice in a history": ([HI, calling("a"), answer("a"), calling("a"), answer("a")], "not unique"),
-    "an empty question": ([UserMessage(text="")], "has a text"),
+    "nothing": ([], "last message must be"),
+    "the model spoke last": ([HI, AssistantMessage(text="Hello.")], "last message must be"),
+    "unanswered calls": ([HI, calling("a"), HI], r"got \[\]"),
+    "a missing answer": ([HI, calling("a", "b"), answer("a")], r"got \['a'\]"),
+    "another order": ([HI, calling("a", "b"), answer("b", "a")], r"got \['b', 'a'\]"),
+    "the answer to another call": ([HI, calling("a"), answer("c")], r"got \['c'\]"),
+    "an answer to nothing": ([HI, answer("a")], r"got \['a'\]"),
+    "an answer that is not next": ([HI, calling("a"), HI, answer("a")], "must follow them in order"),
+    "answers in two messages": ([HI, calling("a", "b"), answer("a"), answer("b")], "must follow them in order"),
+    "one id twice in a message": ([HI, calling("a", "a"), answer("a", "a")], "must be unique"),
+    "one id twice in a history": ([HI, calling("a"), answer("a"), calling("a"), answer("a")], "must be unique"),
+    "an empty question": ([UserMessage(text="")], "must have a text"),
 }
 
 

@@ -1,20 +1,20 @@
-"""What tests need: scripted models, one tool at a time, recordings, strict local servers, and what is built on them."""
+"""Tools for testing agents: scripted models, single tools, recordings, and strict local servers."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from handrail.testing.cassette import Cassette
-    from handrail.testing.recording import Rail, Recorded
+    from handrail.testing.executor_factory import ExecutorFactory, RecordedCall
     from handrail.testing.run import run_tool, run_tool_async
     from handrail.testing.scripted import ScriptedProvider
 
-__all__ = ["Cassette", "Rail", "Recorded", "ScriptedProvider", "run_tool", "run_tool_async"]
+__all__ = ["Cassette", "ExecutorFactory", "RecordedCall", "ScriptedProvider", "run_tool", "run_tool_async"]
 
-# Loaded on first use: the plugin is imported by every run of pytest where Handrail is installed.
+# Loaded on first use: every pytest run with Handrail installed imports the plugin, and so this package.
 _ON_FIRST_USE = {
     "Cassette": "handrail.testing.cassette",
-    "Rail": "handrail.testing.recording",
-    "Recorded": "handrail.testing.recording",
+    "ExecutorFactory": "handrail.testing.executor_factory",
+    "RecordedCall": "handrail.testing.executor_factory",
     "ScriptedProvider": "handrail.testing.scripted",
     "run_tool": "handrail.testing.run",
     "run_tool_async": "handrail.testing.run",

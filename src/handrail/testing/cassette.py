@@ -1,4 +1,4 @@
-"""Recorded answers of tools and models, for tests that must not run them: a replay never executes anything."""
+"""Records what tools and models return, and replays it in tests without running them."""
 
 import functools
 import inspect
@@ -18,73 +18,75 @@ from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, ProviderError, shorten
 from handrail.providers.provider import ModelRequest, ModelResponse, Provider, StreamEvent, TextDelta
 from handrail.registry.registry import ToolRegistry
-from handrail.testing import tape
-from handrail.testing.tape import Asked, ModelTake, Tape, ToolTake
+from handrail.testing import recording_format
+from handrail.testing.recording_format import ModelRecording, Recordings, RequestSummary, ToolRecording
 
 Mode = Literal["replay", "strict", "record", "new"]
-"""`replay` answers from the file; `strict` also wants all of it used; `record` runs everything for real and replaces
-the file; `new` records if there is no file, else it replays."""
+"""`replay` answers from the file; `strict` also fails if a recording is not used; `record` runs everything and replaces
+the file; `new` records if there is no file, and replays otherwise."""
 
 Outcome: TypeAlias = ModelResponse | ProviderError | None
-Take = TypeVar("Take", ToolTake, ModelTake)
+R = TypeVar("R", ToolRecording, ModelRecording)
 
-_HOW: Final = "Record it with: pytest --cassette=record"
-_LISTED: Final = 10
-"""How many recordings a message names."""
+_HINT: Final = "Record it with: pytest --cassette=record"
+_MAX_NAMES: Final = 10
+"""Of recordings in one message."""
 
 
 class Cassette:
-    """What one test recorded, in one file. Leaving its `with` block saves it, or fails for what was not recorded.
+    """The recordings of one test, in one file. Leaving its `with` block saves it, or fails if a recording is missing.
 
-    Everything is redacted before it is written, and compared redacted: two calls that differ only in what is secret
-    are the same call here, and what is replayed is what was written.
+    Everything is redacted before it is written and before it is compared: two calls that differ only in a secret are
+    the same call here, and a replay returns the redacted values.
     """
 
     def __init__(self, path: Path | str, *, mode: Mode = "replay", redactor: Redactor | None = None) -> None:
         if mode not in get_args(Mode):
-            raise ConfigError(f"A cassette's mode is one of {', '.join(get_args(Mode))}, not {mode!r}.")
+            raise ConfigError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}.")
         self.path = Path(path)
-        self.records = mode == "record" or (mode == "new" and not self.path.exists())
-        """Whether everything runs for real."""
+        self.is_recording = mode == "record" or (mode == "new" and not self.path.exists())
+        """Whether tools and models really run."""
         self._strict = mode == "strict"
         self._redactor = redactor or Redactor()
-        self._tape = Tape() if self.records else tape.load(self.path)
+        self._recordings = Recordings() if self.is_recording else recording_format.load_recordings(self.path)
         self._used: set[int] = set()
         """The ids of the recordings that were replayed."""
-        self._kept: list[tuple[int, ToolTake | ModelTake]] = []
+        self._new: list[tuple[int, ToolRecording | ModelRecording]] = []
         self._numbers = itertools.count()
         self._problems: list[str] = []
         self._lock = threading.Lock()  # Handlers run in threads.
         self._closed = False
 
     def tools(self, tools: ToolRegistry | Iterable[object]) -> list[Tool[..., Any]]:
-        """The same tools with the same names, schemas and flags, whose handlers answer from the cassette, or record.
+        """Return copies of the tools whose handlers replay from the cassette, or record.
 
-        Arguments are still validated; permission checks, keys and locks are still the tool's own.
+        Names, schemas, flags, validation, permission checks, keys and locks are unchanged.
         """
-        return [self._recorded(tool) for tool in ToolRegistry(tools)]
+        return [self._wrap_tool(tool) for tool in ToolRegistry(tools)]
 
     def provider(self, provider: Provider | None = None) -> Provider:
-        """A provider that answers from the cassette, or asks this one and records. A replay needs none."""
-        if not self.records:
-            name = provider.name if provider is not None else next((one.provider for one in self._tape.models), "")
-            return _Player(self, name or "cassette:replay")
+        """Return a provider that replays from the cassette, or asks this one and records. A replay needs none."""
+        if not self.is_recording:
+            name = (
+                provider.name if provider is not None else next((one.provider for one in self._recordings.models), "")
+            )
+            return _ReplayProvider(self, name or "cassette:replay")
         if provider is None:
-            raise ConfigError("There is nothing to record: give the provider that is to be asked.")
-        return _Recorder(self, provider)
+            raise ConfigError("provider is required to record.")
+        return _RecordingProvider(self, provider)
 
     def close(self, failed: BaseException | None = None) -> None:
-        """Fail for every call that was not recorded; save what was recorded, unless the test failed."""
+        """Fail if a recording was missing; save new recordings, unless the test failed."""
         __tracebackhide__ = True
         self._closed = True
         if self._problems and str(failed) not in self._problems:
             raise AssertionError("\n".join(dict.fromkeys(self._problems))) from failed
         if failed is not None:
             return
-        if self.records:
-            tape.save(self.path, self._made())
-        elif self._strict and (unused := [one for one in self._takes() if id(one) not in self._used]):
-            raise AssertionError(f"{self.path} has recordings that were not used: {_listed(unused)}. {_HOW}")
+        if self.is_recording:
+            recording_format.save_recordings(self.path, self._build_recordings())
+        elif self._strict and (unused := [one for one in self._list_recordings() if id(one) not in self._used]):
+            raise AssertionError(f"{self.path} has recordings that were not used: {_format_list(unused)}. {_HINT}")
 
     def __enter__(self) -> Self:
         return self
@@ -92,63 +94,72 @@ class Cassette:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if error is None or isinstance(error, Exception):  # Not one who wants to stop.
+        if error is None or isinstance(error, Exception):  # Not KeyboardInterrupt.
             self.close(error)
 
-    # What tools and providers do with it.
+    # Used by the wrapped tools and providers.
 
-    def begin(self) -> int:
-        """The number of something that is about to be recorded."""
-        self._check_open()
+    def start_recording(self) -> int:
+        """Return the number of the next recording, which keeps the order of the calls."""
+        self._require_open()
         return next(self._numbers)
 
-    def asked(self, request: ModelRequest) -> Asked:
-        """What tells a request from another."""
-        return tape.asked(request, self._redactor)
+    def summarize(self, request: ModelRequest) -> RequestSummary:
+        """Summarize what identifies a request."""
+        return recording_format.summarize_request(request, self._redactor)
 
-    def answered(self, number: int, name: str, asked: Asked, pieces: list[str], outcome: Outcome) -> None:
-        """Record what a model answered."""
-        take = tape.model_take(name, asked, pieces=pieces, outcome=outcome, redactor=self._redactor)
-        self._kept.append((number, take))
+    def record_response(
+        self, number: int, name: str, summary: RequestSummary, deltas: list[str], outcome: Outcome
+    ) -> None:
+        """Record the outcome of a request to a model."""
+        recording = recording_format.build_model_recording(
+            name, summary, deltas=deltas, outcome=outcome, redactor=self._redactor
+        )
+        self._new.append((number, recording))
 
-    def model_take(self, asked: Asked) -> ModelTake:
-        """The next recorded answer to a request."""
-        same = [one for one in self._tape.models if one.request.digest == asked.digest]
-        take = self._next(same, repeats=False)
-        if take is None:
-            self.miss(f"The model was asked: {_request(asked)}", same, self._tape.models)
-        return take
+    def find_response(self, summary: RequestSummary) -> ModelRecording:
+        """Find the next recorded response to a request."""
+        same = [one for one in self._recordings.models if one.request.digest == summary.digest]
+        recording = self._use_next(same, can_repeat=False)
+        if recording is None:
+            self.fail(f"the model was asked {_format_request(summary)}", same, self._recordings.models)
+        return recording
 
-    def miss(self, what: str, same: Iterable[ToolTake | ModelTake], every: Iterable[ToolTake | ModelTake]) -> NoReturn:
-        """Fail, now and at the end: an executor answers the model even if a handler fails in this way."""
+    def fail(
+        self,
+        what: str,
+        same: Iterable[ToolRecording | ModelRecording],
+        candidates: Iterable[ToolRecording | ModelRecording],
+    ) -> NoReturn:
+        """Raise `AssertionError` now and in `close`: the executor turns an exception of a handler into a result."""
         if same := list(same):
-            problem = f"more often than the {len(same)} times that are recorded in {self.path}"
-        elif listed := _listed(every):
-            problem = f"which is not recorded in {self.path}. Recorded are: {listed}"
+            problem = f"but {self.path} has only {len(same)} recordings of it"
+        elif names := _format_list(candidates):
+            problem = f"which is not recorded in {self.path}. Recorded are: {names}"
         elif self.path.exists():
-            problem = f"and {self.path} has no recording of this kind"
+            problem = f"but {self.path} has no recording of this kind"
         else:
-            problem = f"and there is no cassette {self.path}"
-        self._problems.append(f"{what}, {problem}. {_HOW}")
+            problem = f"but there is no cassette {self.path}"
+        self._problems.append(f"{what}, {problem}. {_HINT}")
         raise AssertionError(self._problems[-1])
 
     # Tools.
 
-    def _recorded(self, tool: Tool[..., Any]) -> Tool[..., Any]:
+    def _wrap_tool(self, tool: Tool[..., Any]) -> Tool[..., Any]:
         function = tool.function
 
         @functools.wraps(function)
-        def direct(*args: Any, **kwargs: Any) -> NoReturn:
-            raise AssertionError(f"`{tool.name}` belongs to a cassette: have it run by an executor, not directly.")
+        def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+            raise AssertionError(f"{tool.name!r} belongs to a cassette: run it with an executor instead of calling it.")
 
-        handler = self._handler(tool, tool.handler, verify=False, dump=tool.dump, is_async=tool.is_async)
+        handler = self._wrap_handler(tool, tool.handler, verify=False, dump=tool.dump, is_async=tool.is_async)
         verify = tool.verify
         if verify is not None:
-            asks = inspect.iscoroutinefunction(verify)
-            verify = self._handler(tool, verify, verify=True, dump=lambda arguments: arguments, is_async=asks)
-        return replace(tool, function=direct, handler=handler, verify=verify)
+            is_async = inspect.iscoroutinefunction(verify)
+            verify = self._wrap_handler(tool, verify, verify=True, dump=lambda arguments: arguments, is_async=is_async)
+        return replace(tool, function=refuse, handler=handler, verify=verify)
 
-    def _handler(
+    def _wrap_handler(
         self,
         tool: Tool[..., Any],
         real: Callable[[Any, Any], Any],
@@ -157,99 +168,105 @@ class Cassette:
         dump: Callable[[Any], dict[str, Any]],
         is_async: bool,
     ) -> Callable[[Any, Any], Any]:
-        """A handler around the real one, async if that is."""
+        """Wrap a handler; the wrapper is async if the handler is."""
 
-        def place(arguments: Any) -> dict[str, Any]:
-            return tape.comparable(dump(arguments), self._redactor)
+        def normalize(arguments: Any) -> dict[str, Any]:
+            return recording_format.normalize(dump(arguments), self._redactor)
 
-        def play(arguments: Any) -> Any:
-            return tape.played(self._tool_take(tool, place(arguments), verify=verify))
+        def replay(arguments: Any) -> Any:
+            return recording_format.replay(self._find_result(tool, normalize(arguments), verify=verify))
 
         async def handle(arguments: Any, context: Any) -> Any:
-            if not self.records:
-                return play(arguments)
-            with self._keeping(self.begin(), tool.name, place(arguments), verify=verify) as keep:
-                return keep(await real(arguments, context))
+            if not self.is_recording:
+                return replay(arguments)
+            with self._recording_result(
+                self.start_recording(), tool.name, normalize(arguments), verify=verify
+            ) as record:
+                return record(await real(arguments, context))
 
         def handle_sync(arguments: Any, context: Any) -> Any:
-            if not self.records:
-                return play(arguments)
-            number, where = self.begin(), place(arguments)
-            with self._keeping(number, tool.name, where, verify=verify) as keep:
+            if not self.is_recording:
+                return replay(arguments)
+            number, normalized = self.start_recording(), normalize(arguments)
+            with self._recording_result(number, tool.name, normalized, verify=verify) as record:
                 output = real(arguments, context)
                 if not inspect.isawaitable(output):
-                    return keep(output)
-            return finish(output, number, where)
+                    return record(output)
+            return finish(output, number, normalized)
 
-        async def finish(output: Any, number: int, where: dict[str, Any]) -> Any:
-            # A plain function around a coroutine function, as decorators make them.
-            with self._keeping(number, tool.name, where, verify=verify) as keep:
-                return keep(await output)
+        async def finish(output: Any, number: int, normalized: dict[str, Any]) -> Any:
+            # A sync function that returns a coroutine, as some decorators do.
+            with self._recording_result(number, tool.name, normalized, verify=verify) as record:
+                return record(await output)
 
         return handle if is_async else handle_sync
 
     @contextmanager
-    def _keeping(
+    def _recording_result(
         self, number: int, name: str, arguments: dict[str, Any], *, verify: bool
     ) -> Generator[Callable[[Any], Any]]:
-        def keep(outcome: Any) -> Any:
-            given = outcome.output if isinstance(outcome, ToolResult) else outcome
-            if isinstance(outcome, Exception) or _is_writable(given):
-                take = tape.tool_take(
+        def record(outcome: Any) -> Any:
+            output = outcome.output if isinstance(outcome, ToolResult) else outcome
+            if isinstance(outcome, Exception) or _is_json(output):
+                recording = recording_format.build_tool_recording(
                     name, verify=verify, arguments=arguments, outcome=outcome, redactor=self._redactor
                 )
-                self._kept.append((number, take))
+                self._new.append((number, recording))
             else:
-                problem = f"`{name}` returned a {type(given).__name__}, which cannot be written as JSON, nor recorded."
+                problem = (
+                    f"{name!r} returned a {type(output).__name__}, which is not a JSON value and cannot be recorded."
+                )
                 self._problems.append(problem)
             return outcome
 
         try:
-            yield keep
+            yield record
         except Exception as error:
-            keep(error)
+            record(error)
             raise
         except BaseException:
-            self._problems.append(f"`{name}` was cut off before it answered: there is nothing to record.")
+            self._problems.append(f"{name!r} was cancelled before it returned: there is nothing to record.")
             raise
 
-    def _tool_take(self, tool: Tool[..., Any], arguments: dict[str, Any], *, verify: bool) -> ToolTake:
-        known = [one for one in self._tape.tools if (one.tool, one.verify) == (tool.name, verify)]
-        wanted = canonical_json(arguments)
-        same = [one for one in known if canonical_json(one.arguments) == wanted]
-        # To look again is harmless; what has consequences was not recorded to happen once more.
-        take = self._next(same, repeats=tool.read_only or verify)
-        if take is None:
-            doing = "was asked what became of the call" if verify else "was called"
-            self.miss(f"`{tool.name}` {doing} with {shorten(wanted, 400)}", same, known or self._tape.tools)
-        return take
+    def _find_result(self, tool: Tool[..., Any], arguments: dict[str, Any], *, verify: bool) -> ToolRecording:
+        known = [one for one in self._recordings.tools if (one.tool, one.verify) == (tool.name, verify)]
+        expected = canonical_json(arguments)
+        same = [one for one in known if canonical_json(one.arguments) == expected]
+        # A read can be replayed any number of times; a consequential call only as often as it was recorded.
+        recording = self._use_next(same, can_repeat=tool.read_only or verify)
+        if recording is None:
+            what = f"verify of {tool.name!r}" if verify else repr(tool.name)
+            self.fail(f"{what} was called with {shorten(expected, 400)}", same, known or self._recordings.tools)
+        return recording
 
-    # The tape.
+    # Recordings.
 
-    def _next(self, takes: list[Take], *, repeats: bool) -> Take | None:
-        self._check_open()
+    def _use_next(self, recordings: list[R], *, can_repeat: bool) -> R | None:
+        self._require_open()
         with self._lock:
-            take = next((one for one in takes if id(one) not in self._used), None)
-            if take is not None:
-                self._used.add(id(take))
-        return takes[-1] if take is None and repeats and takes else take
+            recording = next((one for one in recordings if id(one) not in self._used), None)
+            if recording is not None:
+                self._used.add(id(recording))
+        return recordings[-1] if recording is None and can_repeat and recordings else recording
 
-    def _check_open(self) -> None:
+    def _require_open(self) -> None:
         if self._closed:
-            raise AssertionError(f"The cassette {self.path} is closed: the test that it belongs to is over.")
+            raise AssertionError(f"the cassette {self.path} is closed: its test is over.")
 
-    def _takes(self) -> list[ToolTake | ModelTake]:
-        return [*self._tape.tools, *self._tape.models]
+    def _list_recordings(self) -> list[ToolRecording | ModelRecording]:
+        return [*self._recordings.tools, *self._recordings.models]
 
-    def _made(self) -> Tape:
-        kept = sorted(self._kept, key=lambda one: one[0])
-        tools = [one for _, one in kept if isinstance(one, ToolTake)]
+    def _build_recordings(self) -> Recordings:
+        ordered = sorted(self._new, key=lambda one: one[0])
+        tools = [one for _, one in ordered if isinstance(one, ToolRecording)]
         tools.sort(key=lambda one: (one.tool, one.verify, canonical_json(one.arguments)))
-        return Tape(tools=tuple(tools), models=tuple(one for _, one in kept if isinstance(one, ModelTake)))
+        return Recordings(
+            tools=tuple(tools), models=tuple(one for _, one in ordered if isinstance(one, ModelRecording))
+        )
 
 
-class _Recorder:
-    """Asks a provider, and records what it answers."""
+class _RecordingProvider:
+    """Asks a provider and records its responses."""
 
     def __init__(self, cassette: Cassette, provider: Provider) -> None:
         self._cassette = cassette
@@ -260,63 +277,64 @@ class _Recorder:
         return self._provider.name
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
-        number, asked = self._cassette.begin(), self._cassette.asked(request)
+        number, summary = self._cassette.start_recording(), self._cassette.summarize(request)
         try:
-            reply = await self._provider.ask(request)
+            response = await self._provider.ask(request)
         except ProviderError as error:
-            self._cassette.answered(number, self.name, asked, [], error)
+            self._cassette.record_response(number, self.name, summary, [], error)
             raise
-        self._cassette.answered(number, self.name, asked, [], reply)
-        return reply
+        self._cassette.record_response(number, self.name, summary, [], response)
+        return response
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
-        number, asked = self._cassette.begin(), self._cassette.asked(request)
-        pieces: list[str] = []
+        number, summary = self._cassette.start_recording(), self._cassette.summarize(request)
+        deltas: list[str] = []
         outcome: Outcome = None
         stream = self._provider.stream(request)
         try:
-            async for piece in stream:
-                if isinstance(piece, TextDelta):
-                    pieces.append(piece.text)
+            async for event in stream:
+                if isinstance(event, TextDelta):
+                    deltas.append(event.text)
                 else:
-                    outcome = piece
-                yield piece
+                    outcome = event
+                yield event
         except ProviderError as error:
             outcome = error
             raise
         finally:
-            self._cassette.answered(number, self.name, asked, pieces, outcome)
-            if isinstance(stream, AsyncGenerator):  # The one who reads may have had enough.
+            self._cassette.record_response(number, self.name, summary, deltas, outcome)
+            if isinstance(stream, AsyncGenerator):  # The caller may have stopped reading.
                 await cast(AsyncGenerator[StreamEvent], stream).aclose()
 
 
-class _Player:
-    """Answers from a cassette."""
+class _ReplayProvider:
+    """Replays responses from a cassette."""
 
     def __init__(self, cassette: Cassette, name: str) -> None:
         self._cassette = cassette
         self.name = name
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
-        *_, reply = [piece async for piece in self.stream(request)]
-        return cast(ModelResponse, reply)
+        *_, response = [event async for event in self.stream(request)]
+        return cast(ModelResponse, response)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
-        asked = self._cassette.asked(request)
-        take = self._cassette.model_take(asked)
-        whole = (take.reply.text,) if take.reply is not None and take.reply.text else ()
-        for text in take.pieces or whole:
+        summary = self._cassette.summarize(request)
+        recording = self._cassette.find_response(summary)
+        response = recording.response
+        for text in recording.deltas or ((response.text,) if response is not None and response.text else ()):
             yield TextDelta(text=text)
-        if take.error is not None:
-            raise tape.provider_error(take.error)
-        if take.reply is None:
-            self._cassette.miss(f"More was read of the answer to {_request(asked)} than when it was recorded", [], [])
-        yield take.reply
+        if recording.error is not None:
+            raise recording_format.build_provider_error(recording.error)
+        if response is None:
+            what = f"the whole response to {_format_request(summary)} was read"
+            self._cassette.fail(f"{what}, and only a part of it is recorded", [], [])
+        yield response
 
 
-def _is_writable(value: Any) -> bool:
+def _is_json(value: Any) -> bool:
     if isinstance(value, Iterator | AsyncIterator) or inspect.isawaitable(value):
-        return False  # To write it would use it up.
+        return False  # Encoding would consume it.
     try:
         compact_json(value)
     except ValueError:
@@ -324,18 +342,18 @@ def _is_writable(value: Any) -> bool:
     return True
 
 
-def _listed(takes: Iterable[ToolTake | ModelTake]) -> str:
-    """Recordings by what they answer, for a message."""
-    names = list(dict.fromkeys(map(_named, takes)))
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
+def _format_list(recordings: Iterable[ToolRecording | ModelRecording]) -> str:
+    names = list(dict.fromkeys(map(_format_recording, recordings)))
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
-def _named(take: ToolTake | ModelTake) -> str:
-    if isinstance(take, ModelTake):
-        return _request(take.request)
-    return f"{take.tool}({'verify: ' if take.verify else ''}{shorten(canonical_json(take.arguments), 200)})"
+def _format_recording(recording: ToolRecording | ModelRecording) -> str:
+    if isinstance(recording, ModelRecording):
+        return _format_request(recording.request)
+    arguments = shorten(canonical_json(recording.arguments), 200)
+    return f"{recording.tool}({'verify: ' if recording.verify else ''}{arguments})"
 
 
-def _request(asked: Asked) -> str:
-    return f"`{shorten(asked.last)}` (message {asked.messages}; {asked.digest[:8]})"
+def _format_request(summary: RequestSummary) -> str:
+    return f"{shorten(summary.last)!r} (message {summary.messages}; {summary.digest[:8]})"

@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixtures `rail` and `cassette`, and the option `--cassette`."""
+"""The pytest plugin: the fixtures `make_executor` and `cassette`, and the option `--cassette`."""
 
 import re
 from collections.abc import Generator
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Every run of pytest where Handrail is installed imports this module: what a fixture needs is imported by the fixture.
+# Every pytest run with Handrail installed imports this module, so each fixture imports what it needs.
 if TYPE_CHECKING:
     from handrail.core.redact import Redactor
     from handrail.testing.cassette import Cassette
-    from handrail.testing.recording import Rail
+    from handrail.testing.executor_factory import ExecutorFactory
 
 _CASSETTE: pytest.StashKey["Cassette"] = pytest.StashKey()
 
@@ -23,24 +23,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cassette",
         choices=("replay", "strict", "record", "new"),
         default="replay",
-        help="replay: answer from the recordings (the default); strict: and fail if one was not used; "
-        "record: run everything for real and replace them; new: record only the tests that have none",
+        help="replay: answer from the recordings (default); strict: also fail if a recording is not used; "
+        "record: run everything and replace the recordings; new: record only tests that have no recording",
     )
 
 
 @pytest.fixture
-def rail() -> Generator["Rail"]:
-    """Makes executors that record: `rail([pay], policy=…)`, then `rail.calls`, `rail.called("pay", amount=5)`."""
-    from handrail.testing.recording import Rail  # noqa: PLC0415  # see above
+def make_executor() -> Generator["ExecutorFactory"]:
+    """Make executors that record: `make_executor([pay])`, then `make_executor.find_calls("pay", amount=5)`."""
+    from handrail.testing.executor_factory import ExecutorFactory  # noqa: PLC0415  # see above
 
-    made = Rail()
-    yield made
-    made.close()
+    factory = ExecutorFactory()
+    yield factory
+    factory.close()
 
 
 @pytest.fixture(scope="session")
 def cassette_redactor() -> "Redactor":
-    """What takes secrets out of cassettes; override it in a `conftest.py` to hide more."""
+    """The redactor of cassettes; override it in a `conftest.py` to redact more."""
     from handrail.core.redact import Redactor  # noqa: PLC0415  # see above
 
     return Redactor()
@@ -53,17 +53,18 @@ def cassette(request: pytest.FixtureRequest, cassette_redactor: "Redactor") -> "
 
     mode: Any = request.config.getoption("cassette")
     node: Any = request.node
-    made = node.stash[_CASSETTE] = Cassette(cassette_path(node), mode=mode, redactor=cassette_redactor)
-    return made
+    path = find_cassette_path(node)
+    new = node.stash[_CASSETTE] = Cassette(path, mode=mode, redactor=cassette_redactor)
+    return new
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Save or check the cassette as a part of the test: an executor may have answered for a call that it lacks."""
+    """Save or check the cassette as part of the test: the executor may have hidden that a recording is missing."""
     __tracebackhide__ = True
     try:
         outcome = yield
-    except (Exception, pytest.fail.Exception) as error:  # Not one who wants to stop.
+    except (Exception, pytest.fail.Exception) as error:  # Not KeyboardInterrupt.
         if _CASSETTE in item.stash:
             item.stash[_CASSETTE].close(error)
         raise
@@ -72,10 +73,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     return outcome
 
 
-def cassette_path(item: pytest.Item) -> Path:
-    """Where the recordings of a test are: beside its file, in a file of its own."""
+def find_cassette_path(item: pytest.Item) -> Path:
+    """The file of a test's recordings: in the directory `cassettes` beside the test file."""
     name = item.nodeid.partition("::")[2].replace("::", ".")
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-")[:100]
-    if plain != name:  # Two names that look the same now are still two.
+    if plain != name:  # Two different names can become equal.
         plain = f"{plain}-{sha256(name.encode('utf-8', 'replace')).hexdigest()[:8]}"
     return item.path.parent / "cassettes" / item.path.stem / f"{plain}.json"

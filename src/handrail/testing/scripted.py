@@ -1,4 +1,4 @@
-"""A provider that answers from a script, and is as strict about a history as the real ones are."""
+"""A provider that answers from a script, and checks the history as strictly as real APIs do."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TypeAlias
@@ -17,10 +17,10 @@ Scripted: TypeAlias = Line | Callable[[ModelRequest], Line]
 
 
 class ScriptedProvider:
-    """Answers each request with the next line of a script, and keeps the requests.
+    """Answers each request with the next line of a script, and records the requests.
 
-    A line is a text, a reply of `handrail.testing.servers` (`tool_calls(…)`, `truncated(…)`), a
-    `ModelResponse`, an exception to raise, or a function of the request that gives one of these.
+    A line is a text, a reply from `handrail.testing.servers` (`tool_calls(…)`, `truncated(…)`), a `ModelResponse`, an
+    exception to raise, or a function that takes the request and returns one of these.
     """
 
     name = "scripted:model"
@@ -31,88 +31,94 @@ class ScriptedProvider:
         self.requests: list[ModelRequest] = []
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
-        """The next line, whole."""
-        *_, reply = [piece async for piece in self.stream(request)]
-        assert isinstance(reply, ModelResponse)
-        return reply
+        """Return the next line as a whole response."""
+        *_, response = [event async for event in self.stream(request)]
+        assert isinstance(response, ModelResponse)
+        return response
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
-        """The next line, word by word."""
-        check(request)
+        """Stream the next line word by word."""
+        check_history(request)
         self.requests.append(request)
         if self._used == len(self._lines):
-            raise AssertionError(f"The script has {len(self._lines)} lines, and this is request {self._used + 1}.")
+            raise AssertionError(f"the script has {len(self._lines)} lines, but this is request {self._used + 1}.")
         line = self._lines[self._used]
         self._used += 1
         if not isinstance(line, str | script.Reply | ModelResponse | BaseException):
             line = line(request)
         if isinstance(line, BaseException):
             raise line
-        reply, cut = self._reply(line)
-        words = _words(reply.text)
+        response, cut = self._build_response(line)
+        words = _split_words(response.text)
         for word in words[:cut]:
             yield TextDelta(text=word)
         if cut is not None:
-            raise ProviderDownError("The stream was cut, as the script says.")
-        yield reply
+            raise ProviderDownError("the stream was cut off, as scripted.")
+        yield response
 
     def finish(self) -> None:
-        """Raise if something of the script was not asked for."""
+        """Raise `AssertionError` if lines of the script are unused."""
         if left := self._lines[self._used :]:
-            raise AssertionError(f"{len(left)} of {len(self._lines)} scripted replies were not asked for: {left!r}")
+            raise AssertionError(f"{len(left)} of {len(self._lines)} scripted lines were not used: {left!r}")
 
-    def _reply(self, line: str | script.Reply | ModelResponse) -> tuple[ModelResponse, int | None]:
+    def _build_response(self, line: str | script.Reply | ModelResponse) -> tuple[ModelResponse, int | None]:
         if isinstance(line, ModelResponse):
             return line, None
-        said = script.text(line) if isinstance(line, str) else line
-        response_id = said.id or f"resp_{self._used}"
-        made = tuple(
+        reply = script.text(line) if isinstance(line, str) else line
+        response_id = reply.id or f"resp_{self._used}"
+        calls = tuple(
             ToolCall(
                 id=call.id or f"call_{self._used}_{number}",
                 name=call.name,
                 arguments_json=call.arguments,
                 response_id=response_id,
             )
-            for number, call in enumerate(said.calls, start=1)
+            for number, call in enumerate(reply.calls, start=1)
         )
-        if said.truncated and made:
-            made = (*made[:-1], structs.replace(made[-1], arguments_json=unfinished(made[-1].arguments_json)))
-        usage = Usage(input=said.usage.input, output=said.usage.output, cached=said.usage.cached)
-        text = said.text if said.refusal is None else said.refusal
-        reply = ModelResponse(
-            text=text, calls=made, finish_reason=_finish_reason(said), usage=usage, id=response_id, model="model"
+        if reply.truncated and calls:
+            last = structs.replace(calls[-1], arguments_json=unfinished(calls[-1].arguments_json))
+            calls = (*calls[:-1], last)
+        usage = Usage(input=reply.usage.input, output=reply.usage.output, cached=reply.usage.cached)
+        text = reply.text if reply.refusal is None else reply.refusal
+        reason = _find_finish_reason(reply)
+        response = ModelResponse(
+            text=text, calls=calls, finish_reason=reason, usage=usage, id=response_id, model="model"
         )
-        return reply, said.cut_after
+        return response, reply.cut_after
 
 
-def _finish_reason(said: script.Reply) -> FinishReason:
-    if said.refusal is not None:
+def _find_finish_reason(reply: script.Reply) -> FinishReason:
+    if reply.refusal is not None:
         return "refusal"
-    if said.truncated:
+    if reply.truncated:
         return "length"
-    return "tool_calls" if said.calls else "stop"
+    return "tool_calls" if reply.calls else "stop"
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [f"{word} " for word in text.split(" ")[:-1]] + [text.split(" ")[-1]] if text else []
 
 
-def check(request: ModelRequest) -> None:
-    """Raise unless every provider would take this history: it ends with something to answer, and every call, under an
-    id of its own, is answered in the message after it, in order."""
+def check_history(request: ModelRequest) -> None:
+    """Raise `ProviderError` unless every API would accept these messages.
+
+    The last one must not be the model's, and every call must have a unique id and a result in the next message.
+    """
     messages = list(request.messages)
     if not messages or isinstance(messages[-1], AssistantMessage):
-        raise ProviderError("A request ends with what a person or a tool said.", code="bad_request")
+        raise ProviderError("the last message must be a user or a tool message.", code="bad_request")
     seen: set[str] = set()
     before: Message | None = None
     for message in [*messages, None]:
         asked = [call.id for call in before.calls] if isinstance(before, AssistantMessage) else []
         given = [one.call_id for one in message.results] if isinstance(message, ToolMessage) else []
         if asked != given:
-            raise ProviderError(f"The calls {asked} have the answers {given}.", code="bad_request")
+            raise ProviderError(
+                f"the results of the calls {asked} must follow them in order, got {given}.", code="bad_request"
+            )
         if len(set(asked)) < len(asked) or seen & set(asked):
-            raise ProviderError(f"The ids of calls are not unique: {asked}.", code="bad_request")
+            raise ProviderError(f"call ids must be unique, got {asked}.", code="bad_request")
         if isinstance(message, UserMessage) and not message.text:
-            raise ProviderError("A message has a text.", code="bad_request")
+            raise ProviderError("a user message must have a text.", code="bad_request")
         seen |= set(asked)
         before = message

@@ -7,7 +7,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, tool
 from handrail.core.events import CallFinished, CallIgnored, CallStarted, DecisionMade, Progress
-from handrail.testing import Rail
+from handrail.testing import ExecutorFactory
 
 HERE = ToolContext(session_id="s-1", customer_id="ann", turn=1)
 
@@ -32,76 +32,76 @@ def call(name: str, arguments: str = "{}", call_id: str = "1") -> ToolCall:
 
 
 async def test_calls_are_recorded_in_order_with_their_arguments_and_results() -> None:
-    rail = Rail()
-    executor = rail.allow_all([balance, pay])
+    factory = ExecutorFactory()
+    executor = factory.allow_all([balance, pay])
     assert isinstance(executor, Executor)
     await executor.run(call("balance"), HERE)
     await executor.run(call("pay", '{"amount": 5}', "2"), HERE)
     await executor.run(call("pay", '{"amount": 101}', "3"), HERE)
 
-    assert [(one.name, one.arguments) for one in rail.calls] == [
+    assert [(one.name, one.arguments) for one in factory.calls] == [
         ("balance", {}),
         ("pay", {"amount": 5}),
         ("pay", {"amount": 101}),
     ]
-    assert [one.result.output for one in rail.calls] == [100, "paid 5", None]
-    error = rail.calls[2].result.error
+    assert [one.result.output for one in factory.calls] == [100, "paid 5", None]
+    error = factory.calls[2].result.error
     assert error is not None
     assert error.code == "too_much"
-    assert {one.action for one in rail.decisions} == {"allow"}
+    assert {one.action for one in factory.decisions} == {"allow"}
 
 
 async def test_without_a_policy_a_missing_rule_is_noticed() -> None:
-    rail = Rail()
-    executor = rail([balance, pay])
+    factory = ExecutorFactory()
+    executor = factory([balance, pay])
     await executor.run(call("balance"), HERE)
     result = await executor.run(call("pay", '{"amount": 5}', "2"), HERE)
 
     assert result.error is not None
     assert result.error.code == "approval_required"
-    assert [(one.action, one.by) for one in rail.decisions] == [("allow", None), ("ask", "customer")]
-    assert [one.decision.action for one in rail.called("pay") if one.decision] == ["ask"]
+    assert [(one.action, one.by) for one in factory.decisions] == [("allow", None), ("ask", "customer")]
+    assert [one.decision.action for one in factory.find_calls("pay") if one.decision] == ["ask"]
 
 
 async def test_a_policy_of_the_test_counts_and_the_decision_names_its_rule() -> None:
-    rail = Rail()
-    executor = rail([pay], policy=Policy([Rule.deny("pay", reason="closed"), Rule.allow("*")]))
+    factory = ExecutorFactory()
+    executor = factory([pay], policy=Policy([Rule.deny("pay", reason="closed"), Rule.allow("*")]))
     await executor.run(call("pay", '{"amount": 5}'), HERE)
 
-    (decision,) = rail.decisions
+    (decision,) = factory.decisions
     assert (decision.action, decision.reason) == ("deny", "closed")
 
 
 async def test_calls_are_found_by_name_and_by_some_of_their_arguments() -> None:
-    rail = Rail()
-    executor = rail.allow_all([pay, balance])
+    factory = ExecutorFactory()
+    executor = factory.allow_all([pay, balance])
     for number, amount in enumerate((5, 6, 7)):
         await executor.run(call("pay", f'{{"amount": {amount}}}', str(number)), HERE)
     await executor.run(call("pay", "not JSON", "9"), HERE)
     await executor.run(call("pai", '["amount"]', "10"), HERE)
 
-    assert len(rail.called("pay")) == 4
-    assert [one.result.output for one in rail.called("pay", amount=6)] == ["paid 6"]
-    assert not rail.called("pay", amount=8)
-    assert not rail.called("pay", amount=5, currency=None)
-    assert rail.called("pay")[-1].arguments == "not JSON"
-    assert rail.called("pai")[0].decision is None
-    assert not rail.called("balance")
+    assert len(factory.find_calls("pay")) == 4
+    assert [one.result.output for one in factory.find_calls("pay", amount=6)] == ["paid 6"]
+    assert not factory.find_calls("pay", amount=8)
+    assert not factory.find_calls("pay", amount=5, currency=None)
+    assert factory.find_calls("pay")[-1].arguments == "not JSON"
+    assert factory.find_calls("pai")[0].decision is None
+    assert not factory.find_calls("balance")
 
 
 async def test_events_are_all_kept_and_other_listeners_hear_them_too() -> None:
     heard: list[Any] = []
-    rail = Rail()
-    executor = rail.allow_all([pay], listeners=[heard.append])
+    factory = ExecutorFactory()
+    executor = factory.allow_all([pay], listeners=[heard.append])
     await executor.run(call("pay", '{"amount": 5}'), HERE)
 
-    assert rail.events == heard
-    assert [type(one) for one in rail.events if isinstance(one, CallStarted | Progress | CallFinished)] == [
+    assert factory.events == heard
+    assert [type(one) for one in factory.events if isinstance(one, CallStarted | Progress | CallFinished)] == [
         CallStarted,
         Progress,
         CallFinished,
     ]
-    assert not [one for one in rail.events if isinstance(one, DecisionMade)]
+    assert not [one for one in factory.events if isinstance(one, DecisionMade)]
 
 
 async def test_options_are_those_of_the_executor() -> None:
@@ -110,29 +110,29 @@ async def test_options_are_those_of_the_executor() -> None:
         """Slow."""
         await asyncio.Event().wait()
 
-    rail = Rail()
-    result = await rail([slow], timeout=0.01).run(call("slow"), HERE)
+    factory = ExecutorFactory()
+    result = await factory([slow], timeout=0.01).run(call("slow"), HERE)
 
     assert result.error is not None
     assert result.error.code == "tool_timeout"
     with pytest.raises(TypeError, match="timeouts"):
-        rail([slow], timeouts=1)
+        factory([slow], timeouts=1)
 
 
 async def test_several_executors_are_recorded_together() -> None:
-    rail = Rail()
-    await rail([balance]).run(call("balance"), HERE)
-    await rail([balance]).run(call("balance", '{"account": "other"}'), HERE)
+    factory = ExecutorFactory()
+    await factory([balance]).run(call("balance"), HERE)
+    await factory([balance]).run(call("balance", '{"account": "other"}'), HERE)
 
-    assert [one.arguments for one in rail.called("balance")] == [{}, {"account": "other"}]
+    assert [one.arguments for one in factory.find_calls("balance")] == [{}, {"account": "other"}]
 
 
 async def test_a_failed_assertion_shows_what_was_called_instead() -> None:
-    rail = Rail()
-    assert repr(rail) == "<rail: nothing was called>"
-    await rail([balance, pay]).run_all([call("balance"), call("pay", '{"amount": 5}', "2")], HERE)
+    factory = ExecutorFactory()
+    assert repr(factory) == "<ExecutorFactory: no calls>"
+    await factory([balance, pay]).run_all([call("balance"), call("pay", '{"amount": 5}', "2")], HERE)
 
-    assert repr(rail) == '<rail: balance({}) -> 100, pay({"amount": 5}) -> approval_required>'
+    assert repr(factory) == '<ExecutorFactory: balance({}) -> 100, pay({"amount": 5}) -> approval_required>'
 
 
 @tool(read_only=True)
@@ -142,29 +142,29 @@ async def hangs() -> None:
 
 
 def test_closing_ends_what_a_loop_that_stopped_left_behind() -> None:
-    rail = Rail()
-    executor = rail([hangs])
+    factory = ExecutorFactory()
+    executor = factory([hangs])
     loop = asyncio.new_event_loop()
     try:
         task = loop.create_task(executor.run(call("hangs"), HERE))
-        while not rail.events:
+        while not factory.events:
             loop.run_until_complete(asyncio.sleep(0))
         assert executor.running_calls("s-1")
-        rail.close()
+        factory.close()
 
         assert executor.running_calls("s-1") == ()
         assert loop.run_until_complete(task).error.code == "cancelled"  # type: ignore[union-attr]
     finally:
         loop.close()
-    assert [one.name for one in rail.calls] == ["hangs"]
+    assert [one.name for one in factory.calls] == ["hangs"]
 
 
 def test_closing_ends_what_runs_for_a_sync_caller() -> None:
-    rail = Rail()
-    executor = rail([balance, hangs])
+    factory = ExecutorFactory()
+    executor = factory([balance, hangs])
     executor.run_sync(call("balance"), HERE)  # Its loop runs in a thread from now on.
     task = executor.run_coroutine(_begun(executor))
-    rail.close()
+    factory.close()
 
     assert executor.running_calls("s-1") == ()
     assert task.done()
@@ -178,19 +178,19 @@ async def _begun(executor: Executor) -> "asyncio.Task[Any]":
 
 
 async def test_a_call_that_arrives_again_is_not_recorded_as_another() -> None:
-    rail = Rail()
-    executor = rail.allow_all([pay])
+    factory = ExecutorFactory()
+    executor = factory.allow_all([pay])
     for _ in range(2):
         await executor.run(call("pay", '{"amount": 5}'), HERE)
 
-    assert len(rail.called("pay")) == 1
-    assert [one.reason for one in rail.events if isinstance(one, CallIgnored)] == ["already_executed"]
+    assert len(factory.find_calls("pay")) == 1
+    assert [one.reason for one in factory.events if isinstance(one, CallIgnored)] == ["already_executed"]
 
 
 def test_closing_after_the_loop_is_closed_or_before_anything_ran_is_fine() -> None:
-    Rail().close()
-    rail = Rail()
-    asyncio.run(rail([balance]).run(call("balance"), HERE))
-    rail.close()
+    ExecutorFactory().close()
+    factory = ExecutorFactory()
+    asyncio.run(factory([balance]).run(call("balance"), HERE))
+    factory.close()
 
-    assert len(rail.calls) == 1
+    assert len(factory.calls) == 1
