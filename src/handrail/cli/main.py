@@ -8,7 +8,7 @@ from typing import Final
 
 from handrail.errors import HandrailError
 
-_COMMANDS: Final = {"chat": "chat", "model": "model", "eval": "evaluation", "mcp": "mcp"}
+_COMMANDS: Final = {"chat": "chat", "model": "model", "eval": "evaluation", "mcp": "mcp", "phone": "phone"}
 """Each subcommand with its module, which has `add_parser` and `run`."""
 
 

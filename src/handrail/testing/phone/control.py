@@ -31,6 +31,8 @@ class Control:
 
     def request(self, verb: Verb, body: object) -> ControlResponse:
         """Answer one attempt, as the script says or as the API would."""
+        state = self.state
+        before = len(state.record.timeline)
         planned = self._next_planned(verb)
         if planned is not None and planned.drop == "before":
             response = ControlResponse(status=0, is_lost=True)
@@ -46,9 +48,10 @@ class Control:
                 status = 404 if refused.code == "call_id_not_found" else 400
                 response = error_response(status, refused.code, refused.message, param=refused.param)
         status = None if response.is_lost else response.status
-        state = self.state
         state.record.http.append(HttpRecord(at=state.clock.now, verb=verb, body=body, status=status))
         state.note("http", verb, {"body": body, "status": status})
+        # The request comes before what it did.
+        state.record.timeline.insert(before, state.record.timeline.pop())
         return response
 
     def _apply(self, verb: Verb, body: object, *, is_refused: bool) -> None:

@@ -83,7 +83,7 @@ def _describe(entry: Entry, *, verbose: bool) -> str | None:
         case "client", "conversation.item.create":
             return _describe_item(data.get("item"))
         case "client", kind:
-            rest = {name: value for name, value in data.items() if name not in ("type", "event_id")}
+            rest = _shorten_request(data, verbose=verbose)
             return f"{kind} {_compact(rest)}" if rest else kind
         case "server", "error":
             return f"error {data['error'].get('code')}: {data['error'].get('message')}"
@@ -104,6 +104,16 @@ def _describe(entry: Entry, *, verbose: bool) -> str | None:
             return f"{kind} {_compact(data)}"
         case _:
             return None
+
+
+def _shorten_request(data: dict[str, Any], *, verbose: bool) -> dict[str, Any]:
+    """What a client event says, without ids and, unless everything is wanted, without the marks of the client."""
+    rest = {name: value for name, value in data.items() if name not in ("type", "event_id")}
+    response = rest.get("response")
+    if isinstance(response, dict) and not verbose:
+        response = cast(dict[str, Any], response)
+        rest = {name: value for name, value in response.items() if name != "metadata"}
+    return rest
 
 
 def _describe_item(item: Any) -> str:

@@ -1,0 +1,66 @@
+"""`handrail phone simulate`: whole calls from files."""
+
+from pathlib import Path
+
+import pytest
+
+from handrail.cli.main import main
+
+SCRIPT = """
+name: a greeting
+call: {to: "+441632960100"}
+model: [{say: "North Lamps, good morning."}]
+caller: [{wait: speech}, {wait: silence}, {hangup: 1}]
+expect: [{heard: "%s"}]
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    file = tmp_path / "call.yaml"
+    file.write_text(SCRIPT % "good morning")
+    return file
+
+
+def test_the_example_goes_as_its_scripts_expect(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["phone", "simulate"]) == 0
+
+    printed = capsys.readouterr().out
+    assert 'caller  "Yes, please."' in printed
+    assert "output of again: The order A-17 is cancelled." in printed
+    assert 'refer {"target_uri": "tel:+441632960101"} -> 200' in printed
+    assert "FAIL" not in printed
+    assert printed.count("unanswered 0, never voiced 0, duplicate outputs 0, errors 0") == 2
+
+
+def test_a_call_that_does_not_go_as_expected_fails(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["phone", "simulate", str(script)]) == 0
+    assert "response.done" not in capsys.readouterr().out
+    script.write_text(SCRIPT % "good night")
+    assert main(["phone", "simulate", str(script), "--verbose"]) == 1
+    printed = capsys.readouterr().out
+    assert "FAIL heard: good night (heard ['North Lamps, good morning.'])" in printed
+    assert "input_audio_buffer" not in printed  # the caller said nothing
+    assert "output_audio_buffer.stopped" in printed
+
+
+def test_an_agent_of_ones_own(script: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tenants = tmp_path / "tenants"
+    tenants.mkdir()
+    (tenants / "shop.yaml").write_text('tenant_id: shop\nnumbers: ["+441632960100"]\ngreeting: Hello.\n')
+    agent = tmp_path / "agent.py"
+    agent.write_text("from handrail.tenants import ToolBuilder\nTOOLS = ToolBuilder()\n")
+    assert main(["phone", "simulate", str(script), "--tenants", str(tenants), "--agent", str(agent)]) == 0
+    assert main(["phone", "simulate", str(script), "--tenants", str(tenants)]) == 0
+    agent.write_text("TOOLS = []\n")
+    assert main(["phone", "simulate", str(script), "--agent", str(agent)]) == 1
+    assert "must define TOOLS, a ToolBuilder, got list" in capsys.readouterr().err
+
+
+def test_files_that_are_wrong_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "call.yaml"
+    script.write_text("caller: [{shout: hello}]\n")
+    assert main(["phone", "simulate", str(script)]) == 1
+    assert "call.yaml:1: caller[0]: has none of the keys say" in capsys.readouterr().err
+    assert main(["phone", "simulate", "--agent", str(tmp_path / "missing.py")]) == 1
+    assert "missing.py is not a file" in capsys.readouterr().err
