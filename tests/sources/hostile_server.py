@@ -88,5 +88,8 @@ def call(number: int, name: str) -> None:
 
 if __name__ == "__main__":
     for line in sys.stdin:
+        if journal := os.environ.get("JOURNAL"):
+            with open(journal, "a") as file:
+                file.write(json.loads(line)["method"] + "\n")
         if sys.argv[1:] != ["mute_at_once"] and "id" in (message := json.loads(line)):
             answer(message, sys.argv[1] if len(sys.argv) > 1 else "")

@@ -73,12 +73,14 @@ async def test_a_result_of_200_mb_is_dropped_without_being_held_in_memory() -> N
         assert sources.status["bad"].state == "connected"
 
 
-async def test_a_call_that_is_never_answered_ends_with_its_time() -> None:
-    async with connect([hostile()]) as sources:
+async def test_a_call_that_is_never_answered_ends_with_its_time_and_is_cancelled_at_the_server(tmp_path: Path) -> None:
+    async with connect([hostile(env={"JOURNAL": str(tmp_path / "journal")})]) as sources:
         result = await run(sources, "silent", timeout=0.2)
         assert result.error is not None
         assert result.error.code == "outcome_unknown"
         assert (await run(sources, "ok")).output == "fine"
+    heard = (tmp_path / "journal").read_text().splitlines()
+    assert heard[-3:] == ["tools/call", "notifications/cancelled", "tools/call"]
 
 
 async def test_a_server_that_never_answers_has_no_tools_and_says_so() -> None:

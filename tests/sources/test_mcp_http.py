@@ -155,3 +155,30 @@ async def test_an_answer_that_is_too_long_is_dropped(as_json: bool) -> None:
         assert result.error is not None
         assert result.error.code == "outcome_unknown"
         assert (await run(sources, "who")).ok
+
+
+async def test_headers_that_fail_or_cannot_be_sent_do_nothing_at_the_server() -> None:
+    seen = Seen(make_server().streamable_http_app())
+    wanted: dict[str, Any] = {"fails": None, "breaks": "a\r\nX-Evil: 1"}
+
+    def headers(context: ToolContext[Any] | None) -> dict[str, str]:
+        return {} if context is None else {"X-Tenant": wanted[context.tenant_id or ""].strip()}
+
+    async with listening(seen) as url, connect([McpServer("crm", url=f"{url}/mcp", headers=headers)]) as sources:
+        before = len(seen.headers)
+        for tenant in wanted:
+            result = await run(sources, "who", tenant_id=tenant)
+            assert result.error is not None
+            assert result.error.code == "unavailable"
+        assert len(seen.headers) == before
+
+
+async def test_a_secret_that_nobody_needs_is_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Seen(make_server().streamable_http_app(), token="t1")
+    async with (
+        listening(seen) as url,
+        connect([McpServer("crm", url=f"{url}/mcp", bearer="secret:crm")], secrets={"crm": "t1"}) as sources,
+    ):
+        executor = Executor(sources.tools, policy=ALLOW, secrets={"crm": lambda: "t1", "other": "env:NOT_SET"})
+        result = await executor.run(ToolCall(id="c1", name="crm__who"), ToolContext(session_id="s"))
+        assert result.ok

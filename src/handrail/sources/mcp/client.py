@@ -2,10 +2,10 @@
 
 import asyncio
 import random
-from collections import OrderedDict
+from collections import ChainMap, OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import mcp_types as types
 from mcp import MCPError
@@ -33,6 +33,8 @@ _PINS_PAUSE: Final = 1.0
 """Seconds after which the file of the pins is looked at again, while tools are held."""
 _OTHERS: Final = 64
 """How many connections with other headers than the first one's are kept open."""
+_MAX_PROGRESS: Final = 1_000
+"""How many reports of progress one call may make."""
 _CALL_TIMEOUT: Final = 3_600.0
 """The executor has a limit of its own; this one is for whoever calls a tool without it."""
 
@@ -60,6 +62,7 @@ class OpenMcpServer:
         self._main: Connection | None = None
         self._main_headers: Mapping[str, str] = {}
         self._others: OrderedDict[tuple[tuple[str, str], ...], asyncio.Task[Connection]] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
         self._list_changed = asyncio.Event()
         self._stopped = asyncio.Event()
         self._settled = asyncio.Event()
@@ -93,9 +96,10 @@ class OpenMcpServer:
         self._stopped.set()
         if self._task is not None:
             await asyncio.wait([self._task])
-        others = [task.result() for task in self._others.values() if _has_worked(task)]
+        opening = list(self._others.values())
         self._others.clear()
-        await asyncio.gather(*(one.aclose() for one in others))
+        await asyncio.gather(*opening, return_exceptions=True)
+        await asyncio.gather(*(task.result().aclose() for task in opening if _has_worked(task)), *self._closing)
         self._say("closed")
 
     # Staying connected.
@@ -138,13 +142,17 @@ class OpenMcpServer:
         main = Connection(self._server, headers=self._main_headers, env=env, on_list_changed=self._list_changed.set)
         self._main = main
         await main.open()
+        await self._list(main)
         while not self._stopped.is_set():
-            self._list_changed.clear()
-            await self._list(main)
             await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=_LISTING_PAUSE)
             await self._wait_for_news(main)
-            if main.client is None:
+            if main.client is None or self._stopped.is_set():
                 return
+            try:
+                await self._list(main)
+            except ConnectionFailed as failed:  # Calls may be running: the connection is kept.
+                log.warning("the tools of the MCP server %s stay as they were: %s", self._server.name, failed)
+                await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=self._server.connect_timeout)
 
     async def _wait_for_news(self, main: Connection) -> None:
         """Wait until the connection is lost, the tools have changed, or held ones may have been accepted."""
@@ -162,6 +170,7 @@ class OpenMcpServer:
 
     async def _list(self, connection: Connection) -> None:
         """Read the tools, and tell if they are others than before."""
+        self._list_changed.clear()
         listed, skipped = await connection.list_tools()
         self.definitions = {one.name: one.definition for one in listed}
         # In a thread: a thousand schemas are compiled here.
@@ -201,8 +210,12 @@ class OpenMcpServer:
 
     def _headers_for(self, context: ToolContext[Any] | None, secrets: Mapping[str, str]) -> dict[str, str]:
         server = self._server
-        given = server.headers(context) if callable(server.headers) else server.headers
-        headers = {str(name): str(value) for name, value in given.items()}
+        try:
+            given = server.headers(context) if callable(server.headers) else server.headers
+            headers = {str(name): str(value) for name, value in given.items()}
+        except Exception as error:
+            log.exception("the headers of the MCP server %s failed", server.name)
+            raise ConfigError(f"headers of {server.name!r} raised {type(error).__name__}.") from error
         if server.bearer is not None:
             is_secret = isinstance(server.bearer, str) and server.bearer.startswith("secret:")
             if context is None and is_secret and str(server.bearer).partition(":")[2] not in secrets:
@@ -216,7 +229,8 @@ class OpenMcpServer:
         server = self._server
         headers = self._main_headers
         if callable(server.headers) or server.bearer is not None:
-            headers = self._headers_for(context, {**self._secrets, **context.secrets})
+            # Looked up one by one: fetching a secret may fail, and only this one is needed.
+            headers = self._headers_for(context, ChainMap(cast(Any, context.secrets), cast(Any, self._secrets)))
         if headers == self._main_headers:
             if self._main is None or self._main.client is None:
                 raise ConnectionFailed(self._status.reason or "it is not connected")
@@ -225,8 +239,7 @@ class OpenMcpServer:
         task = self._others.get(key)
         if task is None or (task.done() and (not _has_worked(task) or task.result().client is None)):
             task = self._others[key] = asyncio.create_task(self._open_other(headers))
-            if len(self._others) > _OTHERS:
-                await self._close_oldest()
+            self._close_idle()
         self._others.move_to_end(key)
         return await asyncio.shield(task)
 
@@ -235,11 +248,17 @@ class OpenMcpServer:
         await connection.open()
         return connection
 
-    async def _close_oldest(self) -> None:
-        _, oldest = self._others.popitem(last=False)
-        await asyncio.wait([oldest])
-        if _has_worked(oldest):
-            await oldest.result().aclose()
+    def _close_idle(self) -> None:
+        """Close the connections that were not used for the longest time, where there are too many."""
+        for key, task in list(self._others.items()):
+            if len(self._others) <= _OTHERS:
+                return
+            if task.done() and (not _has_worked(task) or task.result().active_calls == 0):
+                del self._others[key]
+                if _has_worked(task):
+                    closing = asyncio.create_task(task.result().aclose())
+                    self._closing.add(closing)
+                    closing.add_done_callback(self._closing.discard)
 
     # Calls.
 
@@ -256,6 +275,7 @@ class OpenMcpServer:
             raise self._unavailable() from error
         trace = RequestTrace()
         token = current_trace.set(trace)
+        connection.active_calls += 1
         try:
             result = await client.call_tool(
                 name,
@@ -271,6 +291,7 @@ class OpenMcpServer:
             log.error("the MCP server %s answered %s wrongly", self._server.name, name, exc_info=error)
             raise ToolError("The server's answer is not what it has promised, and was dropped.") from error
         finally:
+            connection.active_calls -= 1
             current_trace.reset(token)
         return build_result(result)
 
@@ -301,7 +322,13 @@ def _has_worked(task: asyncio.Task[Connection]) -> bool:
 
 
 def _progress_to(context: ToolContext[Any]) -> Any:
+    count = 0
+
     async def report(progress: float, total: float | None, message: str | None) -> None:
+        nonlocal count
+        count += 1
+        if count > _MAX_PROGRESS:
+            return
         fraction = min(max(progress / total, 0.0), 1.0) if total else None
         context.progress(message[:1000] if message else f"{progress:g}", fraction=fraction)
 

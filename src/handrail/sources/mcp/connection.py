@@ -56,6 +56,8 @@ class Connection:
         self._lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[Client] | None = None
+        self.active_calls = 0
+        """Calls that wait for an answer."""
         self._reason = ""
         self._skipped: list[SkippedTool] = []
         """What was taken out of the list of tools that is being read."""

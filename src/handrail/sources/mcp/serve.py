@@ -15,7 +15,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from msgspec import structs
+from msgspec import Struct, structs
 from pydantic import TypeAdapter, ValidationError
 
 from handrail.core.context import ToolContext
@@ -26,6 +26,7 @@ from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.formats import mcp as wire
+from handrail.registry.registry import ToolRegistry
 from handrail.sources.mcp.results import media_blocks
 from handrail.sources.mcp_endpoint import MakeContext, McpRequest
 
@@ -36,6 +37,14 @@ _NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 """What is asked for: only yes or no."""
 
 RequestContext = ServerRequestContext[Any, Any]
+
+
+class _Served(Struct, frozen=True, kw_only=True):
+    """A pool as clients see it."""
+
+    registry: ToolRegistry
+    definitions: Any
+    tools: dict[str, types.Tool]
 
 
 class McpEndpoint:
@@ -59,6 +68,7 @@ class McpEndpoint:
         self._connection_id = f"mcp-{uuid4().hex}"
         """The identity of the one client that stdio has."""
         self._turn = 0
+        self._pool: _Served | None = None
         self.server: Server[Any] = Server(
             name,
             version="0.1.0",
@@ -68,24 +78,30 @@ class McpEndpoint:
             get_tool_input_schema=self._input_schema,
         )
 
-    def _definitions(self) -> Any:
-        return self._executor.registry.to_mcp_tools()
+    def _served(self) -> "_Served":
+        """The definitions of the pool as it is now; made once for each pool."""
+        registry = self._executor.registry
+        if self._pool is None or self._pool.registry is not registry:
+            definitions = registry.to_mcp_tools()
+            tools = [types.Tool.model_validate(dict(one), by_name=False) for one in definitions]
+            self._pool = _Served(registry=registry, definitions=definitions, tools={tool.name: tool for tool in tools})
+        return self._pool
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
-        return next((one["inputSchema"] for one in self._definitions() if one["name"] == name), None)
+        tool = self._served().tools.get(name)
+        return tool.input_schema if tool is not None else None
 
     async def _list_tools(
         self, ctx: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         await self._context_of(ctx)
-        tools = [types.Tool.model_validate(dict(one), by_name=False) for one in self._definitions()]
-        return types.ListToolsResult(tools=tools)
+        return types.ListToolsResult(tools=list(self._served().tools.values()))
 
     async def _call_tool(
         self, ctx: RequestContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         context = await self._context_of(ctx)
-        definitions = self._definitions()
+        definitions = self._served().definitions
         request = {"id": uuid4().hex, "params": {"name": params.name, "arguments": params.arguments or {}}}
         (call,) = wire.calls(request, definitions)
         if params.request_state is not None:
