@@ -203,7 +203,7 @@ class McpEndpoint:
             except ValidationError:  # It only looked like an image or a file: it goes out as the text that it is.
                 log.debug("a result of %s is no MCP content", result.tool_name)
         if approval is not None:
-            hint = self._approval_hint.format(token=approval.token, by=approval.by)
+            hint = self._approval_hint.replace("{token}", approval.token).replace("{by}", approval.by)
             rendered["content"].append(types.TextContent(text=hint))
         if self._promises_structure(result.tool_name) and "structuredContent" not in rendered:
             rendered["isError"] = True  # It was cut, or failed: a client would look in vain for what is promised.
