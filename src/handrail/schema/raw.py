@@ -1,9 +1,8 @@
 """JSON Schemas that somebody wrote by hand, or that came from elsewhere."""
 
-import copy
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
 import jsonschema_rs
@@ -30,8 +29,9 @@ class RawSchema:
             raise _bad_schema(name, f"must describe an object, not {given['type']!r}")
         try:
             # Copied, because the validator knows plain dicts and lists only; those of a definition refuse to change.
-            self._validator, self._looks_around = _compile(copy.deepcopy(given))
-            self.schema = json.loads(json.dumps(given, allow_nan=False))
+            self.schema = _copied(given)
+            self._validator, self._looks_around = _compile(self.schema)
+            json.dumps(self.schema, allow_nan=False)  # It can be sent: no number in it is infinite.
         except jsonschema_rs.ValidationError as error:
             raise _bad_schema(name, f"is not valid at {_place_in(given, error)}: {_wanted(error)}") from error
         except (TypeError, ValueError, RecursionError) as error:
@@ -60,6 +60,13 @@ class RawSchema:
             yield faults.place([*path, kind.property]), "required, but missing"
         else:
             yield faults.place(path), f"{_wanted(error)}, got {faults.quoted(error.instance)}"
+
+
+def _copied(node: Any) -> Any:
+    """A schema as plain dicts and lists, its own."""
+    if isinstance(node, dict):
+        return {key: _copied(one) for key, one in cast(dict[str, Any], node).items()}
+    return [_copied(one) for one in cast(list[Any], node)] if isinstance(node, list | tuple) else node
 
 
 def _bad_schema(name: str, problem: str) -> ToolDefinitionError:
@@ -182,10 +189,38 @@ def _whole(value: Any) -> Any:
     return [_whole(one) for one in cast(list[Any], value)] if isinstance(value, list) else value
 
 
+def schema_problem(schema: dict[str, Any]) -> str | None:
+    """What is wrong with a JSON Schema by itself, with its place; None if nothing is. References are not followed."""
+    try:
+        jsonschema_rs.meta.validate(schema)
+    except jsonschema_rs.ValidationError as error:
+        return f"is not valid at {_place_in(schema, error)}: {_wanted(error)}"
+    return None
+
+
 def from_json_schema(schema: Mapping[str, Any], *, name: str) -> Arguments:
     """Arguments from a JSON Schema that somebody wrote; the validated arguments are the JSON values themselves."""
     raw = RawSchema(schema, name=name)
+    return _arguments(raw.schema, raw.check)
 
+
+def from_checked_schema(schema: dict[str, Any], *, name: str) -> Arguments:
+    """Arguments from a JSON Schema in which nothing is wrong, and which nobody changes.
+
+    Its validator is made with the first call: a document of a thousand operations has a thousand, of which few are
+    called.
+    """
+    made: list[RawSchema] = []
+
+    def check(value: dict[str, Any]) -> None:
+        if not made:
+            made.append(RawSchema(schema, name=name))
+        made[0].check(value)
+
+    return _arguments(schema, check)
+
+
+def _arguments(schema: dict[str, Any], check: Callable[[dict[str, Any]], None]) -> Arguments:
     def parse(text: str) -> dict[str, Any]:
         try:
             value = from_json(text or "{}", allow_inf_nan=False)
@@ -198,7 +233,7 @@ def from_json_schema(schema: Mapping[str, Any], *, name: str) -> Arguments:
         if _MAY_BE_INFINITE.search(text):  # The validator would take 1e999 for null.
             refuse_infinite(text)
         arguments = cast(dict[str, Any], value)
-        raw.check(arguments)
+        check(arguments)
         return _whole(arguments)
 
-    return Arguments(input_schema=raw.schema, parse=parse, dump=dict)
+    return Arguments(input_schema=schema, parse=parse, dump=dict)

@@ -139,6 +139,28 @@ def test_other_files_are_followed_inside_the_directory_and_not_outside(tmp_path:
     assert "cannot be read" in reasons["/gone"]
 
 
+def test_a_reference_may_lead_into_any_part_of_a_document(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    there, end = {"content": {"application/json": {"schema": schema}}}, "content/application~1json/schema"
+    paths = {
+        "/a": {
+            "post": {
+                "operationId": "a",
+                "responses": {"200": there},
+                **body({"$ref": f"#/components/responses/R/{end}"}),
+            }
+        },
+        "/b": {"post": {"operationId": "b", **body({"$ref": f"#/paths/~1a/post/responses/200/{end}"})}},
+        "/c": {"post": {"operationId": "c", **body({"$ref": "#/components/schemas/S/properties/inner"})}},
+    }
+    components = {"responses": {"R": there}, "schemas": {"S": {"type": "object", "properties": {"inner": schema}}}}
+    (tmp_path / "openapi.json").write_text(json.dumps(document(paths, components=components)))
+
+    tools = tools_of(tmp_path / "openapi.json")
+
+    assert [tool.input_schema["properties"] for tool in tools.values()] == [{"a": {"type": "integer"}}] * 3
+
+
 async def test_a_document_at_a_url_is_loaded_by_connect_with_relative_servers_and_references() -> None:
     shared = {"Id": {"type": "string", "maxLength": 3}}
     parameter = {"name": "id", "in": "path", "required": True, "schema": {"$ref": "shared.json#/Id"}}
@@ -207,7 +229,7 @@ def test_one_broken_operation_is_skipped_and_the_others_work() -> None:
     assert {one.name: one.reason.partition(": ")[2] or one.reason for one in api.skipped} == {
         "circle": "its schema 'A' refers to itself without end",
         "nowhere": "$ref '#/components/schemas/None' leads nowhere",
-        "bad_type": "`bad_type`: input_schema is not valid at properties.a.type: " + reason_for(api, "bad_type"),
+        "bad_type": "its schema is not valid at properties.a.type: " + reason_for(api, "bad_type"),
         "missing": "its path has {id}, but there is no parameter of that name",
         "style": "the parameter 'a' has the style 'odd', which a query cannot have",
         "ref": "its references lead in a circle",

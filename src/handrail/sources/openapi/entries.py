@@ -9,10 +9,9 @@ from typing import Any, Final, cast
 from msgspec import Struct, structs
 
 from handrail.errors import ConfigError, SourceError, shorten
-from handrail.sources.openapi.document import Documents, Unusable
+from handrail.sources.openapi.document import METHODS, Documents, Unusable
 
-METHODS: Final = ("get", "head", "post", "put", "patch", "delete", "options", "trace")
-MAX_OPERATIONS: Final = 20_000
+MAX_OPERATIONS: Final = 100_000
 MAX_NAME: Final = 64
 """What every provider takes."""
 

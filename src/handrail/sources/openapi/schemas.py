@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 import jsonschema_rs
 
 from handrail.errors import shorten
+from handrail.schema.raw import schema_problem
 from handrail.sources.openapi.document import Documents, Unusable
 
 Schema = dict[str, Any]
@@ -125,8 +126,10 @@ class SchemaCompiler:
         if name not in self._definitions:
             node, base = self._targets[name]
             found = References()
-            self._definitions[name] = self.convert(node, base, found, same=True)
-            self._references[name] = found
+            made = self.convert(node, base, found, same=True)
+            if isinstance(made, dict) and (problem := schema_problem(cast(Schema, made))):
+                raise Unusable(f"its schema {name!r} {problem}")
+            self._definitions[name], self._references[name] = made, found
         return self._definitions[name], self._references[name]
 
     def definitions(self, found: References) -> dict[str, Any]:

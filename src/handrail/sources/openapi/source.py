@@ -3,18 +3,18 @@
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self, cast
 from urllib.parse import urljoin, urlsplit
 
 from handrail.authorize.secrets import Reference
 from handrail.core.tool import Tool
-from handrail.define.build import build_tool
+from handrail.define.function import normalised
 from handrail.errors import ConfigError, SourceError, ToolDefinitionError, shorten
+from handrail.schema.raw import from_checked_schema
 from handrail.sources.openapi.calls import OperationCall
 from handrail.sources.openapi.credentials import Credentials
-from handrail.sources.openapi.document import MAX_BYTES, Documents, Unusable, from_mapping, parse, read_file
+from handrail.sources.openapi.document import MAX_BYTES, Documents, Unusable, from_mapping, open_document, read_file
 from handrail.sources.openapi.entries import Entry, chosen, list_entries, selector
 from handrail.sources.openapi.network import (
     BrokenOff,
@@ -76,6 +76,8 @@ class OpenApi:
         self._allow_private = allow_private
         self._timeout = timeout
         self._client = HttpClient(allow_private=allow_private, max_bytes=max_response_bytes)
+        self._checked: set[str] = set()
+        """The servers that may be asked, as far as that is known before their names are looked up."""
         self._tools: tuple[Tool[..., Any], ...] | None = None
         self._skipped: tuple[SkippedTool, ...] = ()
 
@@ -134,8 +136,7 @@ class OpenApi:
         try:
             async with asyncio.timeout(self._timeout):
                 data, address = await self._read(client, url)
-                content, has_external = parse(data, url)
-                documents = Documents(address, content, has_external=has_external)
+                documents = open_document(address, data, where=url)
                 while (other := documents.next_unread()) is not None:
                     try:
                         documents.add(other, (await self._read(client, other))[0])
@@ -207,7 +208,9 @@ class OpenApi:
         return found
 
     def _tool_of(self, entry: Entry, operation: Operation, overrides: Mapping[str, Any]) -> Tool[..., Any]:
-        self._check_server(operation.base_url)
+        if operation.base_url not in self._checked:
+            self._check_server(operation.base_url)
+            self._checked.add(operation.base_url)
         read_only = entry.method in ("GET", "HEAD")
         options: dict[str, Any] = {
             "name": entry.name,
@@ -228,16 +231,18 @@ class OpenApi:
             read_only=options["read_only"] is True,
             name=options["name"],
         )
-        tool = build_tool(
-            {
-                **options,
-                "input_schema": operation.input_schema,
-                "handler": call,
-                "source": f"openapi:{self.name}",
-                "metadata": {"method": entry.method, "path": entry.path, "operation_id": entry.operation_id},
-            }
+        arguments = from_checked_schema(operation.input_schema, name=options["name"])
+        return Tool(
+            input_schema=arguments.input_schema,
+            function=call,
+            handler=call,
+            parse=arguments.parse if options["read_only"] is True else arguments.careful(),
+            dump=arguments.dump,
+            source=f"openapi:{self.name}",
+            metadata={"method": entry.method, "path": entry.path, "operation_id": entry.operation_id},
+            aclose=self.aclose,
+            **normalised(options),
         )
-        return replace(tool, aclose=self.aclose)
 
     def _check_server(self, url: str) -> None:
         """Refuse at once what every call would be refused for."""
