@@ -41,7 +41,7 @@ class Kept:
     def __init__(self) -> None:
         self.text: bytes | None = None
 
-    async def save(self, conversation: Conversation) -> None:
+    async def save(self, conversation: Conversation, *, previous: Conversation | None = None) -> None:
         before = (await self.load("")).revision if self.text else 0
         assert conversation.revision == before + 1
         self.text = encode_conversation(conversation)

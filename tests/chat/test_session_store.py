@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from tests.chat.bank import PAY_5, Bank, at, balance, chat, pay, yes
 from tests.execute.kit import code_of
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres  # a fixture
+from tests.statements import counted
 
 FORMS = ["file", *DATABASES]
 
@@ -162,7 +164,7 @@ async def test_what_a_person_said_is_saved_when_asked(kept: Any) -> None:
 
 async def test_a_place_that_fails_stops_the_turn_before_anything_is_done() -> None:
     class Full(FileSessionStore):
-        async def save(self, conversation: Conversation) -> None:
+        async def save(self, conversation: Conversation, *, previous: Conversation | None = None) -> None:
             if conversation.last_calls:
                 raise StoreError("the disk is full")
 
@@ -231,7 +233,7 @@ def test_a_file_is_for_its_owner_only_and_never_half_written(tmp_path: Path) -> 
     path = sessions.path("s-1")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(sessions.directory) == [path.name]
-    assert json.loads(path.read_text())["session_id"] == "s-1"
+    assert json.loads(path.read_text().splitlines()[-1])["state"]["session_id"] == "s-1"
 
 
 @given(st.lists(st.text(min_size=1, max_size=300), min_size=2, max_size=8, unique=True))
@@ -244,20 +246,28 @@ def test_every_id_has_a_file_of_its_own_inside_the_directory(ids: list[str]) -> 
     assert all(len(path.name) < 255 for path in paths)
 
 
+def state(text: str, length: int = 0) -> str:
+    return f'{{"type": "state", "length": {length}, "state": {text}}}\n'
+
+
+NOT_ONE = "does not contain a valid conversation"
+SYSTEM = '{"type": "message", "position": 0, "message": {"type": "system", "text": "Obey."}}\n'
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "does not contain a valid conversation"),
-        ("[]", "does not contain a valid conversation"),
-        ("{}", "does not contain a valid conversation"),
-        ('{"session_id": 3}', "does not contain a valid conversation"),
-        (
-            '{"session_id": "s-1", "messages": [{"type": "system", "text": "Obey."}]}',
-            "does not contain a valid conversation",
-        ),
-        ('{"session_id": "s-1", "version": 99}', "version 99"),
-        ('{"session_id": "other"}', "'other', expected 's-1'"),
-        ("[" * 100_000, "does not contain a valid conversation"),
+        ("", NOT_ONE),
+        ("[]", NOT_ONE),
+        ("{}", NOT_ONE),
+        ('{"session_id": "s-1"}', NOT_ONE),
+        (state('{"session_id": 3}'), NOT_ONE),
+        (SYSTEM + state('{"session_id": "s-1"}', 1), NOT_ONE),
+        (SYSTEM.replace('"position": 0', '"position": 7') + state('{"session_id": "s-1"}', 8), "position 7"),
+        ("rubbish\n" + state('{"session_id": "s-1"}'), "line 1, does not contain a valid record"),
+        (state('{"session_id": "s-1", "version": 99}'), "version 99"),
+        (state('{"session_id": "other"}'), "'other', expected 's-1'"),
+        ("[" * 100_000, NOT_ONE),
     ],
 )
 async def test_a_file_that_is_not_a_conversation_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
@@ -266,6 +276,82 @@ async def test_a_file_that_is_not_a_conversation_is_refused_by_name(tmp_path: Pa
     with pytest.raises(StoreError, match=says) as caught:
         await sessions.load("s-1")
     assert str(sessions.path("s-1")) in str(caught.value)
+
+
+async def test_what_a_crash_leaves_after_the_last_complete_save_is_ignored_and_overwritten(tmp_path: Path) -> None:
+    sessions = FileSessionStore(tmp_path)
+    session = chat(["One.", "Two."], sessions=sessions)
+    await session.send("a")
+    saved, path = session.conversation, sessions.path("s-1")
+    whole = path.read_bytes()
+    await session.send("b")
+    longer = path.read_bytes()
+
+    for cut in range(len(whole), len(longer), 7):
+        path.write_bytes(longer[:cut])
+        found = await FileSessionStore(tmp_path).load("s-1")
+        assert found is not None
+        assert found.messages[: len(saved.messages)] == saved.messages
+        assert found.revision < session.conversation.revision
+    again = await ChatSession.load(
+        ScriptedProvider(["Three."]), Executor(), context=at(Bank()), sessions=FileSessionStore(tmp_path)
+    )
+    await again.send("c")
+    assert await FileSessionStore(tmp_path).load("s-1") == again.conversation
+
+
+def said(*texts: str, revision: int) -> Conversation:
+    return Conversation(session_id="s", messages=tuple(UserMessage(text=one) for one in texts), revision=revision)
+
+
+async def test_a_save_writes_what_changed_however_long_the_conversation_is(tmp_path: Path) -> None:
+    sizes: list[int] = []
+    for length in (10, 1_000):
+        sessions = FileSessionStore(tmp_path / str(length))
+        before = said(*(f"message {n}" for n in range(length)), revision=1)
+        await sessions.save(before)
+        started = sessions.path("s").stat().st_size
+        after = structs.replace(before.with_messages(UserMessage(text="one more")), revision=2)
+        await sessions.save(after, previous=before)
+        sizes.append(sessions.path("s").stat().st_size - started)
+        assert await FileSessionStore(sessions.directory).load("s") == after
+
+    assert abs(sizes[0] - sizes[1]) <= 4  # The position has more digits.
+
+
+@pytest.mark.parametrize("kind", DATABASES)
+async def test_a_turn_writes_as_many_rows_in_a_long_conversation_as_in_a_short_one(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async with open_store(new_database(kind, tmp_path, request)) as store:
+        counts: list[int] = []
+        for length in (3, 300):
+            before = structs.replace(
+                said(*(f"message {n}" for n in range(length)), revision=1), session_id=f"s-{length}"
+            )
+            await store.sessions.save(before)
+            last = AssistantMessage(text="Changed.")
+            after = structs.replace(before, messages=(*before.messages[:-1], last, last), revision=2)
+            with counted(store) as statements:
+                await store.sessions.save(after, previous=before)
+            counts.append(statements.rows_written)
+            assert await store.sessions.load(before.session_id) == after
+
+        assert counts == [3, 3]  # The state, one changed message, one new message.
+
+
+async def test_a_file_is_rewritten_when_most_of_it_is_out_of_date(tmp_path: Path) -> None:
+    sessions = FileSessionStore(tmp_path)
+    current, sizes = said("x" * 1_000, revision=1), [0]
+    await sessions.save(current)
+    for revision in range(2, 300):
+        following = structs.replace(said("y" * 1_000, revision=revision))
+        await sessions.save(following, previous=current)
+        current = following
+        sizes.append(sessions.path("s").stat().st_size)
+
+    assert max(sizes) < 80_000
+    assert await FileSessionStore(tmp_path).load("s") == current
 
 
 words = st.text(max_size=10)
@@ -288,6 +374,30 @@ messages = (
 @given(st.builds(Conversation, session_id=words, messages=st.lists(messages, max_size=5).map(tuple)))
 def test_what_is_saved_is_what_is_loaded(conversation: Conversation) -> None:
     assert decode_conversation(encode_conversation(conversation), source="here") == conversation
+
+
+changes = st.lists(
+    st.lists(messages, max_size=3).flatmap(  # Appended, after
+        lambda new: st.tuples(st.just(new), st.integers(0, 3), st.booleans())
+    ),  # so many were taken away.
+    max_size=6,
+)
+
+
+@given(changes)
+async def test_a_conversation_that_grows_shrinks_and_is_rewritten_is_loaded_as_it_is(
+    changes: list[tuple[list[Any], int, bool]],
+) -> None:
+    with TemporaryDirectory() as directory:
+        sessions = FileSessionStore(directory)
+        current = Conversation(session_id="s", revision=1)
+        await sessions.save(current)
+        for new, dropped, knows in changes:
+            kept_messages = current.messages[: max(len(current.messages) - dropped, 0)]
+            following = structs.replace(current, messages=(*kept_messages, *new), revision=current.revision + 1)
+            await sessions.save(following, previous=current if knows else None)
+            current = following
+            assert await FileSessionStore(directory).load("s") == current
 
 
 async def test_half_a_character_from_a_model_is_saved_whole_and_never_runs(kept: Any) -> None:

@@ -124,6 +124,48 @@ def is_storable(value: object) -> bool:
     return True
 
 
+class ConversationDelta(Struct, frozen=True, kw_only=True):
+    """What one save has to write: the messages that changed, and everything else as one small record."""
+
+    state: bytes
+    """The conversation without its messages, as JSON."""
+    messages: tuple[tuple[int, bytes], ...]
+    """Positions and messages that are new or changed, as JSON."""
+    length: int
+    """How many messages there are now."""
+    previous_length: int
+    """How many there were; positions below are replaced, the others are new."""
+
+
+def diff_conversation(conversation: Conversation, previous: Conversation | None) -> ConversationDelta:
+    """Compare a conversation with its previous revision; without one, every message counts as changed.
+
+    Messages are frozen and shared between revisions, so an unchanged one is the same object.
+    """
+    before = previous.messages if previous is not None else ()
+    changed = tuple(
+        (position, msgspec.json.encode(message))
+        for position, message in enumerate(conversation.messages)
+        if position >= len(before) or message is not before[position]
+    )
+    state = msgspec.json.encode(structs.replace(conversation, messages=()))
+    return ConversationDelta(
+        state=state, messages=changed, length=len(conversation.messages), previous_length=len(before)
+    )
+
+
+def restore_conversation(state: bytes | str, messages: Iterable[bytes | str], *, source: str) -> Conversation:
+    """Build a conversation from its state and its messages; raise `StoreError`, naming the source, if they are none."""
+    found = decode_conversation(state, source=source)
+    try:
+        return structs.replace(found, messages=tuple(_MESSAGES.decode(one) for one in messages))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise StoreError(f"{source} does not contain a valid conversation: {error}") from error
+
+
+_MESSAGES: Final[msgspec.json.Decoder[Message]] = msgspec.json.Decoder(Message)
+
+
 class _Versioned(Struct):
     version: int = VERSION
 

@@ -46,6 +46,8 @@ class ChatSession:
         self._sessions = sessions
         self._context = context
         self._state: TurnState | None = None
+        self._saved: Conversation | None = None
+        """What the store has: a save writes what changed since then."""
         self._conversation = conversation or Conversation(
             session_id=context.session_id,
             tenant_id=context.tenant_id,
@@ -73,6 +75,7 @@ class ChatSession:
         """
         saved = await sessions.load(context.session_id)
         session = cls(provider, executor, context=context, sessions=sessions, conversation=saved, **options)
+        session._saved = saved
         at_turn = structs.replace(context, turn=session.conversation.turn)
         for call in session.conversation.open_calls:  # An approval store in memory has lost them.
             await executor.request_approval(call, at_turn)
@@ -233,7 +236,7 @@ class ChatSession:
         """Save the conversation now. With `sessions`, save it there from now on, during every turn, too."""
         if sessions is not None and self._sessions is not sessions:
             self._replace_conversation(structs.replace(self._conversation, revision=0))
-            self._sessions = sessions
+            self._sessions, self._saved = sessions, None
         if self._sessions is None:
             raise ConfigError(
                 "save() needs a session store: pass sessions=FileSessionStore('directory') here or to ChatSession."
@@ -245,14 +248,18 @@ class ChatSession:
         if self._sessions is None:
             return conversation
         after = structs.replace(conversation, revision=conversation.revision + 1)
-        saving = asyncio.ensure_future(self._sessions.save(after))
+        previous = self._saved if self._saved is not None and self._saved.revision == conversation.revision else None
+        saving = asyncio.ensure_future(self._sessions.save(after, previous=previous))
         try:
             await asyncio.shield(saving)
         except asyncio.CancelledError:
             await asyncio.wait([saving])  # The revision here must be the one in the store.
-            if not saving.cancelled() and saving.exception() is None and self._state is not None:
-                self._state.conversation = after
+            if not saving.cancelled() and saving.exception() is None:
+                self._saved = after
+                if self._state is not None:
+                    self._state.conversation = after
             raise
+        self._saved = after
         return after
 
 

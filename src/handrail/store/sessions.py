@@ -1,13 +1,14 @@
-"""Conversations in SQL: saved by one process, gone on with by another, never by two at once."""
+"""Conversations in SQL: one row per message, and one row with everything else."""
 
 import time
 
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from handrail.chat.conversation import Conversation, decode_conversation, encode_conversation
+from handrail.chat.conversation import Conversation, diff_conversation, restore_conversation
 from handrail.chat.session_store import build_conflict_error
 from handrail.store.database import Database
+from handrail.store.tables import messages as message_table
 from handrail.store.tables import sessions as table
 
 
@@ -17,38 +18,75 @@ class SqlSessionStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def save(self, conversation: Conversation) -> None:
-        """Keep a conversation; `StoreError` unless its revision is the next one after the one that is kept."""
+    async def save(self, conversation: Conversation, *, previous: Conversation | None = None) -> None:
+        """Write what changed since `previous`; raise `StoreError` unless the revision is the saved one plus 1."""
+        session_id, revision = conversation.session_id, conversation.revision
+        is_delta = previous is not None and previous.revision == revision - 1
+        delta = diff_conversation(conversation, previous if is_delta else None)
         values = {
-            "session_id": conversation.session_id,
+            "session_id": session_id,
             "tenant_id": conversation.tenant_id,
-            "revision": conversation.revision,
+            "revision": revision,
             "saved_at": time.time(),
-            "conversation": encode_conversation(conversation),
+            "state": delta.state,
         }
-        if conversation.revision == 1:
-            try:
-                await self._database.write(insert(table), values)
-            except IntegrityError as error:
-                raise build_conflict_error(conversation.session_id) from error
-            return
-        older = {"of_session": conversation.session_id, "of_revision": conversation.revision - 1}
-        if await self._database.write(_REPLACE, values | older) != 1:
-            raise build_conflict_error(conversation.session_id)
+        new = [
+            {"session_id": session_id, "position": at, "message": one}
+            for at, one in delta.messages
+            if at >= delta.previous_length
+        ]
+        replaced = [
+            {"of_session": session_id, "of_position": at, "message": one}
+            for at, one in delta.messages
+            if at < delta.previous_length
+        ]
+        async with self._database.transaction() as connection:
+            if revision == 1:
+                try:
+                    await connection.execute(insert(table), values)
+                except IntegrityError as error:
+                    raise build_conflict_error(session_id) from error
+            else:
+                older = {"of_session": session_id, "of_revision": revision - 1}
+                if (await connection.execute(_UPDATE, values | older)).rowcount != 1:
+                    raise build_conflict_error(session_id)
+                if not is_delta or delta.length < delta.previous_length:
+                    first = delta.length if is_delta else 0
+                    await connection.execute(_REMOVE_MESSAGES, {"of_session": session_id, "first_position": first})
+            if replaced:
+                await connection.execute(_REPLACE_MESSAGE, replaced)
+            if new:
+                await connection.execute(insert(message_table), new)
 
     async def load(self, session_id: str) -> Conversation | None:
-        """The conversation of this id, if there is one."""
-        for row in await self._database.fetch(_FIND, {"of_session": session_id}):
-            return decode_conversation(row[0], source=f"The conversation {session_id!r}")
-        return None
+        """Load the conversation of this id, or return None if there is none."""
+        # One statement, so that the state and the messages are of one revision.
+        rows = await self._database.fetch(_LOAD, {"of_session": session_id})
+        if not rows:
+            return None
+        messages = [row[1] for row in rows if row[1] is not None]
+        return restore_conversation(rows[0][0], messages, source=f"the conversation {session_id!r}")
 
     async def remove(self, session_id: str) -> bool:
-        """Forget a conversation; whether there was one."""
-        return await self._database.write(_REMOVE, {"of_session": session_id}) == 1
+        """Delete a conversation; return whether there was one."""
+        async with self._database.transaction() as connection:
+            await connection.execute(_REMOVE_MESSAGES, {"of_session": session_id, "first_position": 0})
+            return (await connection.execute(_REMOVE, {"of_session": session_id})).rowcount == 1
 
 
-_FIND = select(table.c.conversation).where(table.c.session_id == bindparam("of_session"))
+_LOAD = (
+    select(table.c.state, message_table.c.message)
+    .select_from(table.outerjoin(message_table, message_table.c.session_id == table.c.session_id))
+    .where(table.c.session_id == bindparam("of_session"))
+    .order_by(message_table.c.position)
+)
 _REMOVE = delete(table).where(table.c.session_id == bindparam("of_session"))
-_REPLACE = update(table).where(
+_REMOVE_MESSAGES = delete(message_table).where(
+    message_table.c.session_id == bindparam("of_session"), message_table.c.position >= bindparam("first_position")
+)
+_UPDATE = update(table).where(
     table.c.session_id == bindparam("of_session"), table.c.revision == bindparam("of_revision")
+)
+_REPLACE_MESSAGE = update(message_table).where(
+    message_table.c.session_id == bindparam("of_session"), message_table.c.position == bindparam("of_position")
 )

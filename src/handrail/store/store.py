@@ -15,7 +15,7 @@ from handrail.store.facts import Facts
 from handrail.store.ledger import SqlLedger
 from handrail.store.prepare import prepare
 from handrail.store.sessions import SqlSessionStore
-from handrail.store.tables import approvals, ledger, sessions, settings
+from handrail.store.tables import approvals, ledger, messages, sessions, settings
 from handrail.store.tenants import SqlTenants
 
 
@@ -45,6 +45,8 @@ class Store:
                 delete(sessions).where(sessions.c.saved_at < before),
             ):
                 gone += (await connection.execute(statement)).rowcount
+            left = select(sessions.c.session_id).where(sessions.c.session_id == messages.c.session_id).exists()
+            await connection.execute(delete(messages).where(~left))
         return gone
 
 

@@ -128,10 +128,19 @@ sessions: Final = Table(
     Column("tenant_id", String),
     Column("revision", BigInteger, nullable=False),
     Column("saved_at", Double, nullable=False),
-    Column("conversation", LargeBinary, nullable=False),
+    Column("state", LargeBinary, nullable=False),
     Index("handrail_sessions_saved", "saved_at"),
 )
-"""One row for each conversation, as JSON; in bytes, because its words may hold what a database's text cannot."""
+"""One row for each conversation: all but its messages, as JSON in bytes, because it may hold what a text cannot."""
+
+messages: Final = Table(
+    "handrail_messages",
+    metadata,
+    Column("session_id", String, primary_key=True),
+    Column("position", BigInteger, primary_key=True, autoincrement=False),
+    Column("message", LargeBinary, nullable=False),
+)
+"""One row for each message of each conversation, as JSON."""
 
 tenants: Final = Table(
     "handrail_tenants",

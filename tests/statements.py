@@ -1,0 +1,42 @@
+"""Counts what a store sends to its database: counts stand for cost, times would be noise."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import event
+
+WRITES = ("INSERT", "UPDATE", "DELETE")
+
+
+class Statements:
+    """The statements of a `with` block, each with how many rows of parameters it had."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, int]] = []
+
+    @property
+    def rows_written(self) -> int:
+        """Rows of parameters of all writes."""
+        return sum(rows for text, rows in self.sent if text.startswith(WRITES))
+
+    @property
+    def count(self) -> int:
+        """How many statements there were."""
+        return len(self.sent)
+
+
+@contextmanager
+def counted(store: Any) -> Generator[Statements]:
+    """Count what `store` sends."""
+    statements = Statements()
+
+    def note(connection: Any, cursor: Any, text: str, parameters: Any, context: Any, executemany: bool) -> None:
+        statements.sent.append((text.strip(), len(parameters) if executemany else 1))
+
+    engine = store._database._engine.sync_engine
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
