@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosedError
 
-from handrail.testing.phone import Script, SimulatedCall, run_warped
+from handrail.testing.phone import Script, SimulatedCall, format_timeline, run_warped
 
 from .wrong import TOOLS, answering, open_call, output, read_until, simulated_api, types
 
@@ -140,6 +140,30 @@ def test_a_slow_answer_of_call_control_runs_into_the_clients_timeout() -> None:
             assert call.phase == "open"  # it was accepted all the same
 
     run_warped(main())
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {},
+        {"type": 7},
+        {"type": "error"},
+        {"type": "error", "error": "x"},
+        {"type": "response.done", "response": None},
+        {"type": "response.done", "response": {"output": [1, {"id": []}]}},
+        {"type": "response.output_item.done", "item": []},
+        {"type": "response.output_item.done", "item": {"type": "function_call"}},
+        {"type": "conversation.item.added", "item_id": {}, "item": None},
+    ],
+    ids=str,
+)
+def test_a_script_may_send_whatever_it_likes(event: dict[str, Any]) -> None:
+    faults = [{"fault": "drop", "event": "response.created"}]
+    call = open_call({"caller": [{"sleep": 1}, {"event": event}, {"sleep": 1}, {"hangup": True}], "faults": faults})
+    frames = call.advance(10)
+    assert frames[0].event == event
+    assert frames[-1].close == 1000
+    assert format_timeline(call.report(), verbose=True)
 
 
 KINDS = ("drop", "delay", "duplicate", "reorder", "garbage", "unknown", "slow")

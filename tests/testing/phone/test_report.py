@@ -53,6 +53,17 @@ def test_a_call_that_the_caller_cut_off_is_not_the_agents_fault() -> None:
     assert report.ok
 
 
+def test_a_call_that_no_socket_was_told_of_is_not_the_agents_fault() -> None:
+    call = open_call({"model": [CALL], "caller": [{"sleep": 60}]})
+    call.feed({"type": "response.create"})
+    call.advance(0.1)
+    call.drop()
+    call.advance(50)
+    call.connect()
+    report = call.report()
+    assert (report.unanswered, report.unseen) == ((), ("c1",))
+
+
 def test_an_agent_that_hangs_up_with_a_call_open_has_left_it_unanswered() -> None:
     def hangs_up(call: SimulatedCall, frame: Frame) -> None:
         greeting_only(call, frame)

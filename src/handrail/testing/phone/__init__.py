@@ -3,6 +3,7 @@
 from .checks import Refused
 from .control import ControlResponse
 from .engine import SimulatedCall
+from .live import LiveCall
 from .record import Entry, ErrorRecord, HttpRecord, Line, ToolCallRecord
 from .report import Outcome, Report
 from .responses import ModelRequest
@@ -26,6 +27,7 @@ __all__ = [
     "FunctionCall",
     "HttpRecord",
     "Line",
+    "LiveCall",
     "ModelEntry",
     "ModelRequest",
     "Outcome",

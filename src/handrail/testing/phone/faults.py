@@ -35,7 +35,7 @@ class FaultPlan:
         payloads: list[Mapping[str, Any] | str] = [event]
         delay, close, overtaken = 0.0, None, False
         for index, fault in enumerate(self._faults):
-            if not fnmatchcase(event["type"], fault.event):
+            if not fnmatchcase(str(event.get("type")), fault.event):
                 continue
             self._seen[index] += 1
             if fault.nth not in (None, self._seen[index]):

@@ -29,6 +29,8 @@ class ToolCallRecord:
     arguments: str
     at: float
     answered_at: float | None = None
+    followed_at: float | None = None
+    """When a response that could speak about the output was completed or heard."""
     voiced_at: float | None = None
     outputs: int = 0
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, cast
+from typing import Any
 
 from .record import Entry, ErrorRecord, HttpRecord, Line, ToolCallRecord
 from .script import (
@@ -19,7 +19,7 @@ from .script import (
     ExpectUnanswered,
     Script,
 )
-from .state import CallState
+from .state import CallState, find
 
 ANSWER_GRACE = 30.0
 """A call that the caller cut off this soon after the model asked is not counted as unanswered."""
@@ -51,8 +51,10 @@ class Report:
     """Completed calls that never got an output, although there was time."""
     cut_off: tuple[str, ...]
     """Completed calls without an output because the caller hung up soon after."""
+    unseen: tuple[str, ...]
+    """Completed calls without an output of which no sideband was told: it was not connected, or the event was lost."""
     never_voiced: tuple[str, ...]
-    """Calls whose output was not followed by a response that the caller heard, although there was time."""
+    """Calls whose output was not followed by a response that could speak about it, although there was time."""
     duplicate_outputs: tuple[str, ...]
     unknown_outputs: tuple[str, ...]
     """Outputs for calls that the conversation does not have."""
@@ -108,7 +110,9 @@ def build_report(state: CallState) -> Report:
     record, script, now = state.record, state.script, state.clock.now
     ended_at = record.ended_at if record.ended_at is not None else now
     by_client = record.ended in ("agent", "transferred")
-    open_calls = [call for call in record.calls.values() if call.answered_at is None]
+    missing = [call for call in record.calls.values() if call.answered_at is None]
+    unseen = [call for call in missing if state.call_items[call.call_id] not in state.told_items]
+    open_calls = [call for call in missing if call not in unseen]
     late = [call for call in open_calls if by_client or ended_at - call.at > ANSWER_GRACE]
     silences = list(record.silences)
     if state.quiet_since is not None and now > state.quiet_since:
@@ -117,7 +121,9 @@ def build_report(state: CallState) -> Report:
     unspoken = [
         call.call_id
         for call in answered
-        if call.voiced_at is None and not by_client and _quiet_after(silences, call.answered_at or 0.0) > VOICE_GRACE
+        if call.followed_at is None
+        and not by_client
+        and _free_time(call, record.calls.values(), silences) > VOICE_GRACE
     ]
     responses = sum(entry.type == "response.created" and entry.source == "server" for entry in record.timeline)
     report = Report(
@@ -127,6 +133,7 @@ def build_report(state: CallState) -> Report:
         duration=ended_at,
         calls=tuple(record.calls.values()),
         unanswered=tuple(call.call_id for call in late),
+        unseen=tuple(call.call_id for call in unseen),
         cut_off=tuple(call.call_id for call in open_calls if call not in late and record.ended is not None),
         never_voiced=tuple(unspoken),
         duplicate_outputs=tuple(record.duplicate_outputs),
@@ -152,8 +159,18 @@ def build_report(state: CallState) -> Report:
     return replace(report, outcomes=tuple(_evaluate(script, report, record.accepted_at or 0.0)))
 
 
-def _quiet_after(silences: Iterable[tuple[float, float]], moment: float) -> float:
-    return sum(max(end - max(start, moment), 0.0) for start, end in silences)
+def _free_time(call: ToolCallRecord, calls: Iterable[ToolCallRecord], silences: Iterable[tuple[float, float]]) -> float:
+    """Seconds after an output in which nobody spoke and no other call waited for its output."""
+    free, since = 0.0, call.answered_at or 0.0
+    waits = sorted((other.at, other.answered_at if other.answered_at is not None else float("inf")) for other in calls)
+    for start, end in silences:
+        moment = max(start, since)
+        for begin, answered in waits:
+            if begin > moment:
+                free += max(min(begin, end) - moment, 0.0)
+            moment = max(moment, min(answered, end))
+        free += max(end - moment, 0.0)
+    return free
 
 
 def _evaluate(script: Script, report: Report, accepted_at: float) -> Iterable[Outcome]:
@@ -225,12 +242,4 @@ def _is_client(entry: Entry, kind: str, where: Mapping[str, Any]) -> bool:
 
 
 def _matches(data: object, where: Mapping[str, Any]) -> bool:
-    return all(_find(data, path) == value for path, value in where.items())
-
-
-def _find(data: object, path: str) -> object:
-    for name in path.split("."):
-        if not isinstance(data, Mapping):
-            return None
-        data = cast(Mapping[str, object], data).get(name)
-    return data
+    return all(find(data, *path.split(".")) == value for path, value in where.items())

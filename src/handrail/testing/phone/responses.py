@@ -268,6 +268,8 @@ class Responses:
             self._beside.remove(run)
             state.side_responses -= 1
         state.emit("response.done", response=self._snapshot(run, status, details))
+        if status == "completed" and run.is_audio:
+            self._mark_followed(run)
         if run.playout is not None:
             self._voice.complete(run.playout)
 
@@ -301,6 +303,14 @@ class Responses:
             call = self._state.record.calls[call_id]
             if call.voiced_at is None:
                 call.voiced_at = self._state.clock.now
+        self._mark_followed(run)
+
+    def _mark_followed(self, run: Run) -> None:
+        """A response was made with these outputs in the conversation; it may have called again instead of speaking."""
+        for call_id in run.answered:
+            call = self._state.record.calls[call_id]
+            if call.followed_at is None:
+                call.followed_at = self._state.clock.now
 
     def _call_place(self, run: Run, output: _Output) -> dict[str, Any]:
         item = output.item

@@ -12,14 +12,12 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from .checks import Refused
-from .control import ControlResponse
 from .engine import SimulatedCall
+from .live import LiveCall
 from .report import Report
 from .responses import Model
-from .script import Script, Verb
+from .script import Script
 from .server import PhoneServer
-from .state import Frame
 from .webhooks import Delivery, Headers, build_deliveries
 
 WebhookHandler: TypeAlias = Callable[[Headers, bytes], Awaitable[Any] | Any]
@@ -50,7 +48,7 @@ class PhoneSimulator:
         self._host = host
         self._port = port
         self._server = PhoneServer(self._find, api_key)
-        self._lines: dict[str, _LiveCall] = {}
+        self._lines: dict[str, LiveCall] = {}
         self._number = 0
         self._is_running = False
 
@@ -85,7 +83,7 @@ class PhoneSimulator:
             raise ValueError(
                 f"There is already a call {call_id!r}; leave `call.id` out of a script that is played more than once."
             )
-        line = _LiveCall(SimulatedCall(script, call_id=call_id, model=model))
+        line = LiveCall(SimulatedCall(script, call_id=call_id, model=model))
         self._lines[call_id] = line
         return line.call
 
@@ -136,11 +134,15 @@ class PhoneSimulator:
         """Report on a call as it is now."""
         return self._lines[call_id].report()
 
+    def live(self, call_id: str) -> LiveCall:
+        """A call that can be talked to without a socket, for a transport in memory."""
+        return self._lines[call_id]
+
     def forget(self, call_id: str) -> None:
         """Drop what is kept about a call, which then answers as an unknown one does."""
         self._lines.pop(call_id).close()
 
-    def _find(self, call_id: str) -> "_LiveCall | None":
+    def _find(self, call_id: str) -> LiveCall | None:
         return self._lines.get(call_id)
 
     async def _announce(self, call: SimulatedCall, webhook: WebhookTarget) -> None:
@@ -157,75 +159,6 @@ class PhoneSimulator:
     async def _send(self, call: SimulatedCall, delivery: Delivery, webhook: WebhookTarget) -> None:
         status = await _deliver(delivery, webhook)
         self.webhooks.append(WebhookRecord(call_id=call.id, type=delivery.type, status=status))
-
-
-class _LiveCall:
-    """A call on the clock of the event loop."""
-
-    def __init__(self, call: SimulatedCall) -> None:
-        self.call = call
-        self.ended = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._started = self._loop.time()
-        self._handle: asyncio.TimerHandle | None = None
-        self._senders: dict[int, Callable[[Frame], None]] = {}
-        self._schedule()
-
-    def request(self, verb: Verb, body: object) -> ControlResponse:
-        self._catch_up()
-        response = self.call.request(verb, body)
-        self._schedule()
-        return response
-
-    def connect(self, send: Callable[[Frame], None]) -> int:
-        self._catch_up()
-        try:
-            number = self.call.connect()
-        except Refused as refused:
-            raise LookupError(refused.message) from refused
-        self._senders[number] = send
-        self._schedule()
-        return number
-
-    def feed(self, message: str | bytes) -> None:
-        self._catch_up()
-        self.call.feed(message)
-        self._schedule()
-
-    def disconnect(self, sideband: int) -> None:
-        self._senders.pop(sideband, None)
-        self.call.disconnect(sideband)
-
-    def report(self) -> Report:
-        if not self.call.is_ended:
-            self._tick()
-        return self.call.report()
-
-    def close(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-        self.ended.set()
-
-    def _catch_up(self) -> None:
-        # A little more than the difference, which may be rounded to less than what was due.
-        self.call.run_until(self._loop.time() - self._started + 1e-9)
-
-    def _tick(self) -> None:
-        self._catch_up()
-        self._schedule()
-
-    def _schedule(self) -> None:
-        """Send what is to go out, and come back when the next thing is due."""
-        for frame in self.call.take():
-            if (send := self._senders.get(frame.sideband)) is not None:
-                send(frame)
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-        if self.call.is_ended:
-            self.ended.set()
-        elif (due := self.call.next_due()) is not None:
-            self._handle = self._loop.call_at(self._started + due, self._tick)
 
 
 async def _deliver(delivery: Delivery, webhook: WebhookTarget) -> int | None:

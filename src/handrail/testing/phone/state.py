@@ -38,6 +38,8 @@ class CallState:
         self.items: dict[str, dict[str, Any]] = {}
         self.call_items: dict[str, str] = {}
         """The item of each call, by the id of the call."""
+        self.told_items: set[str] = set()
+        """The items that some sideband was told of."""
         self.caller_speaking = False
         self.response_active = False
         self.writing_arguments = False
@@ -68,7 +70,7 @@ class CallState:
 
     def send(self, event: Mapping[str, Any]) -> None:
         """Send an event as it is, through the faults of the script."""
-        self.note("server", event.get("type", "?"), cast(dict[str, Any], event))
+        self.note("server", str(event.get("type", "?")), cast(dict[str, Any], event))
         passage = self._faults.pass_event(event)
         if passage is None and self._not_before <= self.clock.now and not self._overtaken:
             self._broadcast(event)
@@ -183,5 +185,24 @@ class CallState:
             self.close_sidebands(passage.close)
 
     def _broadcast(self, event: Mapping[str, Any]) -> None:
+        if self.sidebands:
+            self._note_items(event)
         for sideband in sorted(self.sidebands):
             self.frames.append(Frame(at=self.clock.now, sideband=sideband, event=event))
+
+    def _note_items(self, event: Mapping[str, Any]) -> None:
+        """Remember the items that an event names; one that a script sends may have any form."""
+        named = [event.get("item_id"), find(event, "item", "id")]
+        if event.get("type") == "response.done":
+            output = find(event, "response", "output")
+            named += [find(item, "id") for item in cast(list[object], output)] if isinstance(output, list) else []
+        self.told_items.update(item_id for item_id in named if isinstance(item_id, str))
+
+
+def find(value: object, *names: str) -> object:
+    """What is at a place in nested mappings, or None."""
+    for name in names:
+        if not isinstance(value, Mapping):
+            return None
+        value = cast(Mapping[str, object], value).get(name)
+    return value

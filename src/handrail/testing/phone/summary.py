@@ -25,6 +25,7 @@ class Summary:
     ended: Mapping[str, int]
     tool_calls: int
     unanswered: int
+    unseen: int
     cut_off: int
     never_voiced: int
     duplicate_outputs: int
@@ -55,6 +56,7 @@ def summarise(reports: Iterable[Report]) -> Summary:
         ended=dict(Counter(report.ended or "not yet" for report in every)),
         tool_calls=len(calls),
         unanswered=sum(len(report.unanswered) for report in every),
+        unseen=sum(len(report.unseen) for report in every),
         cut_off=sum(len(report.cut_off) for report in every),
         never_voiced=sum(len(report.never_voiced) for report in every),
         duplicate_outputs=sum(len(report.duplicate_outputs) for report in every),

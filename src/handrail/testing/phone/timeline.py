@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from .record import Entry
 from .report import Report
+from .state import find
 
 _WIDTH = 100
 _QUIET = frozenset(
@@ -86,16 +87,17 @@ def _describe(entry: Entry, *, verbose: bool) -> str | None:
             rest = _shorten_request(data, verbose=verbose)
             return f"{kind} {_compact(rest)}" if rest else kind
         case "server", "error":
-            return f"error {data['error'].get('code')}: {data['error'].get('message')}"
-        case "server", "response.output_item.done" if data["item"]["type"] == "function_call":
-            item = data["item"]
-            broken = "" if item["status"] == "completed" else " (incomplete)"
-            return f"calls {item['name']} {item['arguments']} as {item['call_id']}{broken}"
+            return f"error {find(data, 'error', 'code')}: {find(data, 'error', 'message')}"
+        case "server", "response.output_item.done" if find(data, "item", "type") == "function_call":
+            name, arguments, call_id, status = (
+                find(data, "item", field) for field in ("name", "arguments", "call_id", "status")
+            )
+            return f"calls {name} {arguments} as {call_id}{'' if status == 'completed' else ' (incomplete)'}"
         case "server", "response.done":
-            status = data["response"]["status"]
+            status, response_id = find(data, "response", "status"), find(data, "response", "id")
             if status == "completed" and not verbose:
                 return None
-            return f"response {data['response']['id']} {status} {_compact(data['response']['status_details'])}"
+            return f"response {response_id} {status} {_compact(find(data, 'response', 'status_details'))}"
         case "server", "response.output_item.done":
             return entry.type if verbose else None
         case "server", kind:
