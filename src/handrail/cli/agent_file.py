@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from handrail.authorize.policy import Policy
 from handrail.errors import ConfigError
+from handrail.guide import Agent
 from handrail.registry.registry import ToolRegistry
 
 _EXAMPLE: Final = "bank_agent.py"
@@ -21,6 +22,8 @@ class AgentFile(Struct, frozen=True, kw_only=True):
     policy: Policy
     instructions: str
     make_deps: Callable[[], Any]
+    agent: Agent | None = None
+    """The agent that follows guidelines, if the file defines one."""
 
 
 def find_example() -> Path:
@@ -30,7 +33,7 @@ def find_example() -> Path:
 
 
 def load_agent_file(path: str | Path | None = None) -> AgentFile:
-    """Run a Python file and read `TOOLS`, `POLICY`, `INSTRUCTIONS` and `make_deps` from it; default: the example.
+    """Run a Python file and read `AGENT` or `TOOLS`, `POLICY` and `INSTRUCTIONS` from it; default: the example.
 
     The file is executed, so load only files that you trust.
     """
@@ -38,19 +41,29 @@ def load_agent_file(path: str | Path | None = None) -> AgentFile:
     if not file.is_file():
         raise ConfigError(f"{file} is not a file; expected a Python file that defines TOOLS.")
     names = runpy.run_path(str(file))
-    if "TOOLS" not in names:
-        raise ConfigError(f"{file} must define TOOLS, a list of tools, such as functions decorated with @tool.")
+    agent = names.get("AGENT")
+    if agent is None and "TOOLS" not in names:
+        raise ConfigError(
+            f"{file} must define TOOLS, a list of tools, such as functions decorated with @tool; or AGENT, an Agent."
+        )
     policy, instructions, make_deps = names.get("POLICY"), names.get("INSTRUCTIONS", ""), names.get("make_deps")
     for name, value, is_valid, expected in (
+        ("AGENT", agent, agent is None or isinstance(agent, Agent), "an Agent"),
         ("POLICY", policy, policy is None or isinstance(policy, Policy), "a Policy"),
         ("INSTRUCTIONS", instructions, isinstance(instructions, str), "a str"),
         ("make_deps", make_deps, make_deps is None or callable(make_deps), "a function without arguments"),
     ):
         if not is_valid:
             raise ConfigError(f"{name} in {file} must be {expected}, got {type(value).__name__}.")
+    make = cast(Callable[[], Any], make_deps or (lambda: None))
+    if isinstance(agent, Agent):
+        if given := [name for name in ("TOOLS", "POLICY", "INSTRUCTIONS") if name in names]:
+            raise ConfigError(f"{file} defines AGENT, which has its own; remove {', '.join(given)}.")
+        tools = agent.executor.registry
+        return AgentFile(tools=tools, policy=agent.policy, instructions=agent.instructions, make_deps=make, agent=agent)
     return AgentFile(
         tools=ToolRegistry(names["TOOLS"]),
         policy=cast(Policy, policy or Policy()),
         instructions=cast(str, instructions),
-        make_deps=cast(Callable[[], Any], make_deps or (lambda: None)),
+        make_deps=make,
     )

@@ -20,6 +20,8 @@ from handrail.core.events import CallFinished, CallIgnored, DecisionMade, Event
 from handrail.core.values import Approval, ToolCall
 from handrail.errors import HandrailError, MissingExtraError, ModelFileError
 from handrail.execute.executor import Executor
+from handrail.guide import Agent, GuidedTurnResult
+from handrail.guide.strategy import NoProvider
 from handrail.models.cache import held
 from handrail.models.catalogue import CATALOGUE, MINILM, SMOLLM2
 from handrail.providers import Provider
@@ -36,10 +38,11 @@ except ImportError as error:
     raise MissingExtraError(error.name or "rich", extra="cli") from error
 
 HELP: Final = """\
-/why     show which rule decided about the last call
+/why     show which rule decided about the last call, and which guideline led to it
 /tools   list the tools and what the policy decides about them
 /trace   list what happened so far, with times
 /save    save this conversation, to resume it later
+/yes     approve what the agent read back (an agent with guidelines also takes your words)
 /again   resume a turn that stopped
 /back    hand the conversation back to the agent after a person took over
 /help    show this list
@@ -53,7 +56,9 @@ def add_parser(commands: Any) -> None:
         help="chat with a model that has tools: the example's, or yours",
         description="Chat with a model that has tools. Without a terminal, a recorded conversation is played instead.",
     )
-    parser.add_argument("file", nargs="?", help="a Python file that defines TOOLS (default: the example of a bank)")
+    parser.add_argument(
+        "file", nargs="?", help="a Python file that defines TOOLS or an AGENT (default: the example of a bank)"
+    )
     parser.add_argument("--provider", help="openai, responses, anthropic, gemini, ollama, compatible or embedded")
     parser.add_argument("--model", help="the model's name, or the path of a GGUF file")
     parser.add_argument("--session", metavar="NAME", help="resume the conversation saved under this name, or start it")
@@ -70,10 +75,17 @@ def run(options: argparse.Namespace) -> int:
             raise SystemExit("handrail chat: FILE needs a terminal; the recorded conversation uses the example.")
         asyncio.run(play_demo(agent, screen))
         return 0
-    provider = _prepare_provider(options)
+    provider = _own_provider(agent) or _prepare_provider(options)
     if isinstance(provider, int):
         return provider
     return asyncio.run(TerminalChat(agent, provider, screen, name=options.session).run())
+
+
+def _own_provider(file: AgentFile) -> Provider | None:
+    """The provider of an agent that brings its own, or a judge."""
+    if file.agent is None:
+        return None
+    return file.agent.provider or (NoProvider() if file.agent.judge is not None else None)
 
 
 def _prepare_provider(options: argparse.Namespace) -> Provider | int:
@@ -111,6 +123,7 @@ class TerminalChat:
         self._saved_as = name
         self._name = name or f"chat-{secrets.token_hex(4)}"
         self._events: list[Event] = []
+        self._result: TurnResult | None = None
         self._prompt: PromptSession[str] = PromptSession()
         self._commands: dict[str, Callable[[], Any]] = {
             "/why": self._why,
@@ -118,30 +131,46 @@ class TerminalChat:
             "/trace": self._trace,
             "/save": self._save,
             "/back": self._back,
+            "/yes": self._approve,
             "/help": lambda: screen.print_notice(HELP),
         }
 
     async def run(self) -> int:
         """Run turns until the person leaves."""
-        executor = Executor(self._agent.tools, policy=self._agent.policy, listeners=[self._events.append])
         self._context = ToolContext(session_id=self._name, customer_id="you", deps=self._agent.make_deps())
         self._sessions = FileSessionStore(find_sessions_directory(os.environ))
-        options: dict[str, Any] = {"context": self._context, "instructions": self._agent.instructions}
-        if self._saved_as:
-            self._session = await ChatSession.load(self._provider, executor, sessions=self._sessions, **options)
-        else:
-            self._session = ChatSession(self._provider, executor, **options)
+        self._session = await (self._open_guided(self._agent.agent) if self._agent.agent else self._open_plain())
+        executor = self._session.executor
         self._screen.print_notice(f"{self._provider.name}. /help lists the commands; Ctrl-D quits.")
         async with executor:
-            if self._session.conversation.open_calls:
-                self._screen.print_notice("The last turn of this conversation is not finished; resuming it.")
-                await self._run_turn(self._session.resume_stream)
-            while (line := await self._read_line("you")) is not None:
-                if line.strip() and not await self._handle_line(line.strip()):
-                    break
+            with executor.subscribe(self._name, self._events.append):
+                await self._talk()
         if (close := getattr(self._provider, "aclose", None)) is not None:
             await close()
         return 0
+
+    async def _open_plain(self) -> ChatSession:
+        executor = Executor(self._agent.tools, policy=self._agent.policy)
+        options: dict[str, Any] = {"context": self._context, "instructions": self._agent.instructions}
+        if self._saved_as:
+            return await ChatSession.load(self._provider, executor, sessions=self._sessions, **options)
+        return ChatSession(self._provider, executor, **options)
+
+    async def _open_guided(self, agent: Agent) -> ChatSession:
+        if agent.judge is None:
+            agent.provider = self._provider
+        options: dict[str, Any] = {"customer_id": self._context.customer_id, "deps": self._context.deps}
+        if self._saved_as:
+            return await agent.load_session(self._name, sessions=self._sessions, **options)
+        return agent.session(self._name, **options)
+
+    async def _talk(self) -> None:
+        if self._session.conversation.open_calls:
+            self._screen.print_notice("The last turn of this conversation is not finished; resuming it.")
+            await self._run_turn(self._session.resume_stream)
+        while (line := await self._read_line("you")) is not None:
+            if line.strip() and not await self._handle_line(line.strip()):
+                break
 
     async def _handle_line(self, line: str) -> bool:
         """Run a command or send a message; return False to quit."""
@@ -173,6 +202,9 @@ class TerminalChat:
             except HandrailError as error:
                 self._screen.print_notice(f"{error}\n/again tries again.", "red")
             stream = None
+            self._result = result or self._result
+            if isinstance(result, GuidedTurnResult):
+                return  # What it read back is answered in words.
             if result is not None and result.approvals:
                 decisions = [await self._ask_approval(one) for one in result.approvals]
                 stream = self._session.resume_stream if all(decisions) else None
@@ -211,6 +243,17 @@ class TerminalChat:
             self._screen.print_notice("No tool was called yet.")
             return
         self._screen.print_notice(str(self._session.executor.explain(last, self._context)))
+        if isinstance(self._result, GuidedTurnResult):
+            self._screen.print_notice(self._result.trace.why(last.id))
+
+    async def _approve(self) -> None:
+        approvals = [one for one in await self._session.approvals() if one.by == "customer"]
+        if not approvals:
+            self._screen.print_notice("Nothing awaits your approval.")
+            return
+        for one in approvals:
+            await self._session.approve(one.token)
+        await self._run_turn(self._session.resume_stream)
 
     def _tools(self) -> None:
         executor = self._session.executor
@@ -228,6 +271,8 @@ class TerminalChat:
             f"{self._session.conversation.turn} turns, {usage.input} input tokens, {usage.output} output tokens"
         )
         self._screen.print_notice("\n".join(lines))
+        if isinstance(self._result, GuidedTurnResult):
+            self._screen.print_notice(self._result.trace.tree())
 
     async def _save(self) -> None:
         try:

@@ -51,6 +51,9 @@ class Agent:
         policy: Policy | None = None,
         executor: Executor | None = None,
         guidelines: Iterable[Guideline] = (),
+        relationships: Iterable[tuple[str, Relation, str]] = (),
+        variables: Mapping[str, Any] | None = None,
+        terms: Mapping[str, str] | None = None,
         instructions: str = "",
         agent_id: str | None = None,
         ledger: Ledger | None = None,
@@ -93,6 +96,12 @@ class Agent:
             self._tools[one.name] = one
         for one in guidelines:
             self._add_guideline(one)
+        for source, kind, target in relationships:
+            self._relate(source, kind, target)
+        for name, value in (variables or {}).items():
+            self._add_variable(name, None if callable(value) else value, value if callable(value) else None, 0.0)
+        for name, text in (terms or {}).items():
+            self._add_term(name, text)
 
     # What it is made of.
 
@@ -100,6 +109,11 @@ class Agent:
     def guidelines(self) -> tuple[Guideline, ...]:
         """The guidelines, in the order in which they were made."""
         return tuple(self._guidelines.values())
+
+    @property
+    def policy(self) -> Policy:
+        """The policy that the agent was given; the default one, if it has none or has an executor of its own."""
+        return self._policy or Policy()
 
     @property
     def executor(self) -> Executor:
@@ -212,8 +226,11 @@ class Agent:
         self, source: Guideline | Tool[..., Any] | str, kind: Relation, target: Guideline | Tool[..., Any] | str
     ) -> None:
         """Relate two guidelines (`entails`, `depends_on`, `takes_priority_over`), or two tools (`overlaps`)."""
+        self._relate(source, kind, target)
+
+    def _relate(self, source: Any, kind: Relation, target: Any) -> None:
         if kind == "overlaps":
-            ids = [self._tool_name(cast(Any, one)) for one in (source, target)]
+            ids = [self._tool_name(one) for one in (source, target)]
         else:
             ids = [self._known_guideline(_id_of(one)).id for one in (source, target)]
         self._relationships.add(ids[0], kind, ids[1])
@@ -229,6 +246,11 @@ class Agent:
     ) -> Variable:
         """Add something that the judge knows: a value, or a function of the context that reads it, at most once in
         `fresh_for` seconds per session."""
+        return self._add_variable(name, value, read, fresh_for)
+
+    def _add_variable(
+        self, name: str, value: Any, read: Callable[[ToolContext[Any]], Any] | None, fresh_for: float
+    ) -> Variable:
         _check_text("name", name)
         if read is not None and (value is not None or not callable(read)):
             raise ConfigError(f"the variable {name!r} has a value or a function that reads it, not both.")
@@ -245,6 +267,9 @@ class Agent:
 
     async def create_term(self, name: str, description: str) -> None:
         """Explain a word of this business."""
+        self._add_term(name, description)
+
+    def _add_term(self, name: str, description: str) -> None:
         _check_text("name", name)
         _check_text("description", description)
         self._terms[name] = description
