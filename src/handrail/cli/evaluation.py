@@ -3,13 +3,28 @@
 import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from handrail.cli.provider_choice import choose_provider
 from handrail.errors import HandrailError
+from handrail.guide.judges import make_judge
 from handrail.providers.provider import Provider
-from handrail.testing.evaluations import Prompt, Report, Score, Totals, evaluate, load_prompts
+from handrail.testing.evaluations import (
+    GuidedCase,
+    GuidedReport,
+    GuidedScore,
+    Report,
+    Score,
+    Totals,
+    evaluate,
+    evaluate_guided,
+    load_guided_cases,
+    load_prompts,
+)
+
+T = TypeVar("T")
 
 
 def add_parser(commands: Any) -> None:
@@ -19,14 +34,18 @@ def add_parser(commands: Any) -> None:
     tools = actions.add_parser(
         "tools", help="count right tools, right arguments and false calls, on a fixed set of prompts"
     )
-    tools.add_argument(
-        "--provider", metavar="NAME", help="the provider (default: the first that the environment configures)"
+    guided = actions.add_parser(
+        "guided", help="count right guidelines, calls and insights, on the cases of guided calling that need judgement"
     )
-    tools.add_argument(
-        "--model", metavar="MODEL", help="the provider's model; for the embedded provider a name or a path"
-    )
-    tools.add_argument("--limit", type=int, metavar="N", help="run only N prompts, evenly spread over the set")
-    tools.add_argument("--verbose", action="store_true", help="print every prompt that got a wrong response")
+    for one in (tools, guided):
+        one.add_argument(
+            "--provider", metavar="NAME", help="the provider (default: the first that the environment configures)"
+        )
+        one.add_argument(
+            "--model", metavar="MODEL", help="the provider's model; for the embedded provider a name or a path"
+        )
+        one.add_argument("--limit", type=int, metavar="N", help="run only N of them, evenly spread over the set")
+        one.add_argument("--verbose", action="store_true", help="print every one that got a wrong response")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,6 +53,8 @@ def run(options: argparse.Namespace) -> int:
     if options.limit is not None and options.limit < 1:
         print(f"--limit must be at least 1, got {options.limit}.", file=sys.stderr)
         return 2
+    if options.action == "guided":
+        return _run_guided(options)
     try:
         provider = _choose(options.provider, options.model)
         prompts = _sample(load_prompts(), options.limit)
@@ -48,6 +69,40 @@ def run(options: argparse.Namespace) -> int:
         if not (score.has_right_arguments or (score.has_right_tool and score.prompt.tool is None)):
             print(_format_wrong(score))
     return 0
+
+
+def _run_guided(options: argparse.Namespace) -> int:
+    try:
+        provider = _choose(options.provider, options.model)
+        cases = _sample(load_guided_cases(), options.limit)
+        report = asyncio.run(_evaluate_guided(provider, cases))
+    except HandrailError as error:
+        print(error.message, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    print(report.judge)
+    for name, count in report.totals().items():
+        print(f"  {name:<18}{count:>5}")
+    for score in report.scores if options.verbose else ():
+        if not (score.has_right_matches and score.has_right_calls and score.has_right_insights):
+            print(_format_wrong_case(score))
+    return 0
+
+
+async def _evaluate_guided(provider: Provider, cases: Sequence[GuidedCase]) -> GuidedReport:
+    try:
+        progress = _Progress(len(cases))
+        return await evaluate_guided(make_judge(provider), cases, name=provider.name, progress=progress)
+    finally:
+        if (close := getattr(provider, "aclose", None)) is not None:
+            await close()
+
+
+def _format_wrong_case(score: GuidedScore) -> str:
+    calls = ", ".join(f"{one.tool} {dict(one.arguments)}" for one in score.calls) or "no call"
+    found = f"guidelines {list(score.matches)}, {calls}, missing {list(score.missing)}, invalid {list(score.invalid)}"
+    return f"  {score.case.name} ({score.case.message!r}): {score.error or found}"
 
 
 def format_table(report: Report) -> str:
@@ -71,7 +126,7 @@ def _format_wrong(score: Score) -> str:
     return f"  {score.prompt.message!r}: got {actual}; expected {score.prompt.tool or 'no call'}"
 
 
-def _sample(prompts: tuple[Prompt, ...], limit: int | None) -> list[Prompt]:
+def _sample(prompts: tuple[T, ...], limit: int | None) -> list[T]:
     """Take `limit` prompts, evenly spread: the set is ordered by tool."""
     if limit is None or limit >= len(prompts):
         return list(prompts)
@@ -91,7 +146,7 @@ class _Progress:
         self._total = total
         self._done = 0
 
-    def __call__(self, _: Score) -> None:
+    def __call__(self, _: object) -> None:
         self._done += 1
         if sys.stderr.isatty():
             end = "\n" if self._done == self._total else ""

@@ -22,7 +22,7 @@ from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
 from handrail.guide.claims import effect_of
 from handrail.guide.definition import Guide, GuideSettings, Variable
-from handrail.guide.judges.provider import ProviderJudge
+from handrail.guide.judges import make_judge
 from handrail.guide.parameters import ParameterOptions, compile_tool
 from handrail.guide.prefilter import EmbeddingPrefilter, LexicalPrefilter, Prefilter
 from handrail.guide.relationships import Relation, Relationships
@@ -375,7 +375,7 @@ class Agent:
             return self.judge
         if self.provider is None:
             raise ConfigError("an agent needs a provider or a judge: Agent(provider=…) or Agent(judge=…).")
-        return ProviderJudge(self.provider)
+        return make_judge(self.provider)
 
     def guide(self) -> Guide:
         """The definition, compiled; it is compiled again only when something was changed."""

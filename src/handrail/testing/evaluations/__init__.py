@@ -1,7 +1,27 @@
 """Measures how well a provider calls tools, on a fixed set of prompts."""
 
 from handrail.testing.evaluations.evaluate import Report, Score, Totals, evaluate
+from handrail.testing.evaluations.guided import (
+    GuidedCase,
+    GuidedReport,
+    GuidedScore,
+    evaluate_guided,
+    load_guided_cases,
+)
 from handrail.testing.evaluations.prompts import Prompt, load_prompts
 from handrail.testing.evaluations.tools import TOOLS
 
-__all__ = ["TOOLS", "Prompt", "Report", "Score", "Totals", "evaluate", "load_prompts"]
+__all__ = [
+    "TOOLS",
+    "GuidedCase",
+    "GuidedReport",
+    "GuidedScore",
+    "Prompt",
+    "Report",
+    "Score",
+    "Totals",
+    "evaluate",
+    "evaluate_guided",
+    "load_guided_cases",
+    "load_prompts",
+]
