@@ -2,8 +2,7 @@
 
 from handrail.guide.agent import Agent
 from handrail.guide.definition import GuideSettings
-from handrail.guide.judges import ProviderJudge, ScriptedJudge
-from handrail.guide.judges.provider import CheckingJudge
+from handrail.guide.judges import CheckingJudge, EmbeddedJudge, ProviderJudge, ScriptedJudge
 from handrail.guide.parameters import ParameterOptions
 from handrail.guide.prefilter import EmbeddingPrefilter, LexicalPrefilter, Prefilter
 from handrail.guide.strategy import GuidedSession, GuidedStrategy
@@ -32,6 +31,7 @@ __all__ = [
     "CheckingJudge",
     "ClaimChecker",
     "Draft",
+    "EmbeddedJudge",
     "EmbeddingPrefilter",
     "GuideSettings",
     "GuidedSession",

@@ -28,9 +28,9 @@ class GuideSettings(Struct, frozen=True, kw_only=True):
     judge."""
     max_tools_per_plan: int = 12
     """How many tools one question shows after guidelines were matched; tools that overlap stay together."""
-    prefilter_above: int = 50
+    prefilter_above: int = 100
     """Above this number of guidelines, a pre-filter picks the ones that the judge is asked about."""
-    prefilter_limit: int = 30
+    prefilter_limit: int = 60
     judge_timeout: float = 60.0
     """How many seconds one question to the judge may take."""
 

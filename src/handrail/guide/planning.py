@@ -61,6 +61,8 @@ class Planner:
         except Exception as error:  # without it the judge is asked about all of them
             log.error("the pre-filter failed", exc_info=error)
             return guide.guidelines
+        if not found:
+            return guide.guidelines
         waiting = {one for pending in self._state.conversation.pending for one in pending.call.guideline_ids}
         wanted = guide.relationships.linked({*found, *matched, *waiting, *guide.always})
         return tuple(one for one in guide.guidelines if one.id in wanted)

@@ -28,7 +28,7 @@ class Prefilter(Protocol):
     """Picks the guidelines that a text may be about."""
 
     async def select(self, guidelines: Sequence[Guideline], text: str, limit: int) -> Sequence[str]:
-        """The ids of at most `limit` guidelines, the likeliest first."""
+        """The ids of at most `limit` guidelines, the likeliest first; none, if it cannot tell, and all are asked about."""
         ...
 
 
@@ -40,7 +40,7 @@ class LexicalPrefilter:
         self._places: dict[str, list[int]] = {}
 
     async def select(self, guidelines: Sequence[Guideline], text: str, limit: int) -> Sequence[str]:
-        """The guidelines that share the most, then the others in their order."""
+        """The guidelines that share the most, then the others in their order; none if nothing is shared."""
         if self._indexed is not guidelines:
             self._index(guidelines)
         scores: defaultdict[int, float] = defaultdict(float)
@@ -49,7 +49,9 @@ class LexicalPrefilter:
             places = self._places.get(stem, ())
             for place in places:
                 scores[place] += math.log(1 + total / len(places))
-        ranked = sorted(range(total), key=lambda place: -scores[place])
+        if not scores:
+            return []
+        ranked = sorted(range(total), key=lambda place: -scores.get(place, 0.0))
         return [guidelines[place].id for place in ranked[:limit]]
 
     def _index(self, guidelines: Sequence[Guideline]) -> None:

@@ -1,0 +1,119 @@
+"""A judge for models too small to plan: an embedding picks the tool, the model fills in its arguments, code replies."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+from pydantic_core import from_json
+
+from handrail.core.tool import Tool
+from handrail.define.build import build_tool
+from handrail.errors import ToolError
+from handrail.guide.reply import plain_reply
+from handrail.guide.values import CandidateTool, Draft, GuidelineMatch, Plan, PlanRequest, ReplyRequest, ToolVerdict
+from handrail.models.embedding import Embedding
+from handrail.providers.embedded.picking import CHATTER, Picker
+from handrail.providers.messages import Message, UserMessage
+from handrail.providers.provider import ModelRequest, Provider
+from handrail.registry.search import Embedder, Meaning
+
+_YES: Final = re.compile(
+    r"\W*(yes|yep|yeah|sure|ok|okay|please do|do it|go ahead|i agree|i confirm|confirmed|correct|that's right)\b[^\d?]*"
+)
+_NO: Final = re.compile(r"\W*(no|nope|don't|do not|stop|cancel|never mind|rather not|i changed my mind)\b.*", re.DOTALL)
+
+
+class EmbeddedJudge:
+    """Asks the embedded provider for at most one call per turn, and templates the reply.
+
+    It matches the guidelines of the tool that was picked; guidelines without tools apply only with `always=True`.
+    """
+
+    def __init__(self, provider: Provider, *, embedding: Embedder | None = None) -> None:
+        self.provider = provider
+        embedder = embedding or Embedding()
+        self._picker = Picker(embedder)
+        self._meaning = Meaning(embedder)
+        self._tools: dict[str, tuple[CandidateTool, Tool[..., Any]]] = {}
+
+    async def plan(self, request: PlanRequest) -> Plan:
+        """Match the guideline of one tool, and infer one call of it."""
+        message = _last_message(request.messages)
+        if request.iteration > 1 or not message:
+            return Plan(model_calls=0)
+        confirmation = (
+            "yes" if _YES.fullmatch(message.casefold()) else "no" if _NO.fullmatch(message.casefold()) else None
+        )
+        if confirmation is not None and request.pending:
+            return Plan(
+                verdicts=tuple(
+                    ToolVerdict(
+                        one.call.name,
+                        "needs_to_run",
+                        from_json(one.call.arguments_json or "{}"),
+                        confirmation=confirmation,
+                    )
+                    for one in request.pending
+                ),
+                model_calls=0,
+            )
+        if not request.tools:
+            return Plan(matches=await asyncio.to_thread(self._match, request, message), model_calls=0)
+        tools = [self._tool(one) for one in request.tools]
+        response = await self.provider.ask(ModelRequest(messages=[UserMessage(text=message)], tools=tools))
+        verdict = self._verdict(response.calls[0], message) if response.calls else None
+        if verdict is None:
+            picked = await asyncio.to_thread(self._picker.pick, tools, message)
+            if picked.chatter:
+                return Plan(usage=response.usage)
+            # The provider asks for a value instead of calling: everything that is required is taken for missing.
+            verdict = ToolVerdict(picked.tools[0].name, "cannot_run", reason="a value was not found in the message")
+        candidate = next(one for one in request.tools if one.name == verdict.tool)
+        return Plan(
+            matches=tuple(GuidelineMatch(one, True, "its tool fits the message") for one in candidate.guideline_ids),
+            verdicts=(verdict,),
+            usage=response.usage,
+        )
+
+    def _verdict(self, call: Any, message: str) -> ToolVerdict | None:
+        try:
+            found = from_json(call.arguments_json or "{}")
+        except ValueError:
+            return None
+        arguments = cast(dict[str, Any], found) if isinstance(found, dict) else {}
+        return ToolVerdict(call.name, "needs_to_run", arguments, dict.fromkeys(arguments, message))
+
+    def _match(self, request: PlanRequest, message: str) -> tuple[GuidelineMatch, ...]:
+        """The guideline whose condition is closest to the message, unless small talk is closer."""
+        conditions = [one.condition for one in request.guidelines]
+        scores = self._meaning.close([*conditions, *CHATTER], message)
+        best = max(range(len(conditions)), key=lambda place: scores[place])
+        if max(scores[len(conditions) :]) > scores[best]:
+            return ()
+        return (GuidelineMatch(request.guidelines[best].id, True, "its condition is closest to the message"),)
+
+    def _tool(self, candidate: CandidateTool) -> Tool[..., Any]:
+        known = self._tools.get(candidate.name)
+        if known is None or known[0] != candidate:
+            definition = {
+                "name": candidate.name,
+                "description": candidate.description,
+                "input_schema": candidate.schema,
+                "handler": _never_run,
+            }
+            known = self._tools[candidate.name] = (candidate, build_tool(definition))
+        return known[1]
+
+    async def reply(self, request: ReplyRequest) -> Draft:
+        """What was found out and what is missing, in plain words. Pending calls are read back by the strategy."""
+        text = plain_reply(results=request.results, insights=request.insights, pending=(), tools={})
+        return Draft("I can do that." if request.pending and not request.results else text, model_calls=0)
+
+
+def _never_run(arguments: dict[str, Any]) -> Any:
+    raise ToolError("This tool is only described here.")
+
+
+def _last_message(messages: Sequence[Message]) -> str:
+    return next((one.text for one in reversed(messages) if isinstance(one, UserMessage)), "")

@@ -1,0 +1,74 @@
+"""The pre-filter: what it keeps, how often it keeps the right guideline, and that it can be turned off."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail import ConfigError, Guideline
+from handrail.guide import EmbeddingPrefilter, GuideSettings, LexicalPrefilter, Prefilter
+from handrail.models.embedding import Embedding
+from tests.guide.kit import agent_with, get_balance, open_session, plan, scripted, transfer_money
+
+PAIRS: list[tuple[str, str]] = json.loads((Path(__file__).parent / "prefilter.json").read_text())["pairs"]
+GUIDELINES = tuple(Guideline(condition=condition, id=f"g{number}") for number, (condition, _) in enumerate(PAIRS))
+
+
+async def recall(prefilter: Prefilter, limit: int) -> float:
+    """The share of messages whose guideline is among those that are kept."""
+    kept = 0
+    for number, (_, message) in enumerate(PAIRS):
+        found = await prefilter.select(GUIDELINES, message, limit)
+        kept += not found or f"g{number}" in found
+    return kept / len(PAIRS)
+
+
+async def test_the_recall_of_the_lexical_prefilter_is_what_the_page_says() -> None:
+    # It knows no synonyms. Where a message shares no word with any guideline, all of them are asked about.
+    assert await recall(LexicalPrefilter(), 30) >= 0.98
+    assert await recall(LexicalPrefilter(), 50) == 1.0
+
+
+@pytest.mark.model
+async def test_the_recall_of_the_embedding_prefilter_is_what_the_page_says() -> None:
+    if not Embedding().present:
+        pytest.skip("the embedding model is not on this machine")
+    assert await recall(EmbeddingPrefilter(), 10) >= 0.94
+
+
+async def turn(prefilter: Any, text: str, **settings: Any) -> list[str]:
+    """The guidelines that the judge is asked about, of an agent with many."""
+    judge = scripted([plan([])], ["Hello."])
+    agent = agent_with(
+        judge,
+        guidelines=[Guideline(condition=condition) for condition, _ in PAIRS],
+        prefilter=prefilter,
+        settings=GuideSettings(prefilter_above=20, prefilter_limit=5, **settings),
+    )
+    await agent.create_guideline("Be polite", always=True, id="always", tools=[get_balance])
+    linked = await agent.create_guideline("Customer wants to sell", id="linked", tools=[transfer_money])
+    await agent.create_relationship("g1", "depends_on", linked)
+    await open_session(agent).send(text)
+    return [one.id for one in judge.plan_requests[0].guidelines]
+
+
+async def test_the_judge_is_asked_about_the_best_the_linked_and_those_that_always_apply() -> None:
+    asked = await turn("lexical", "What is my account balance?")
+
+    assert {"g1", "always", "linked"} <= set(asked)
+    assert len(asked) == 6  # The five best, `always` among them, and what one of them depends on.
+
+
+async def test_the_prefilter_can_be_turned_off_and_one_that_fails_hides_nothing() -> None:
+    class Broken:
+        async def select(self, guidelines: Any, text: str, limit: int) -> Any:
+            raise RuntimeError("boom")
+
+    assert len(await turn(None, "Hello")) == len(PAIRS) + 2
+    assert len(await turn(Broken(), "Hello")) == len(PAIRS) + 2
+
+
+def test_an_unknown_prefilter_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="prefilter must be 'lexical', 'embedding', None"):
+        agent_with(scripted(), prefilter="magic")
