@@ -28,7 +28,7 @@ class Prefilter(Protocol):
     """Picks the guidelines that a text may be about."""
 
     async def select(self, guidelines: Sequence[Guideline], text: str, limit: int) -> Sequence[str]:
-        """The ids of at most `limit` guidelines, the likeliest first; none, if it cannot tell, and all are asked about."""
+        """The ids of at most `limit` guidelines, the likeliest first; none if it cannot tell: then all are asked."""
         ...
 
 
