@@ -1,33 +1,54 @@
-"""Whole phone calls through the official SDK and the simulator."""
+"""Whole phone calls through the official SDK and the simulator: what the page describes, and what goes wrong."""
+
+import asyncio
+import json
+from typing import Any
 
 import pytest
 
+from handrail import ToolContext, ToolError, tool
+from handrail.core.events import CallFinished, CallIgnored, PhoneCallEnded, ResultSpoken
+from handrail.tenants import TenantConfig
 from tests.phone.calls import play
 from tests.tenants.samples import acme, refer
 
 GREETING = "Bonjour, que puis-je faire pour vous ?"
+HANDOFF = "Je vous transfère vers Service Commercial"
+NEVER_TWO = {"never": "response.create", "while": "response_active"}
+NEVER_OVER = {"never": "response.create", "while": "caller_speaking"}
+TO_SALES = {"name": "request_transfer", "args": {"destination_id": "sales"}}
+FREE = {"refer": refer(require_confirmation=False)}
+
+
+def french(**changes: Any) -> TenantConfig:
+    return acme(**{"locale": "fr", "greeting": GREETING, "features": FREE, **changes})
+
+
+@tool(read_only=True, concurrency_safe=True)
+async def lookup(q: str) -> str:
+    """Look something up."""
+    await asyncio.sleep(0.2)
+    return f"{q}: 42"
+
+
+def agent_said(played: Any) -> list[str]:
+    return [line.text for line in played.report.transcript if line.speaker == "agent"]
+
+
+def outputs(played: Any) -> dict[str, Any]:
+    sent = played.report.client_events("conversation.item.create", item__type="function_call_output")
+    return {one["item"]["call_id"]: one["item"]["output"] for one in sent}
 
 
 @pytest.mark.proves("PH-01", "PH-03")
 def test_a_transfer_without_confirmation() -> None:
-    cfg = acme(
-        locale="fr", greeting=GREETING, instructions="Sois bref.", features={"refer": refer(require_confirmation=False)}
-    )
     played = play(
         {
-            "model": [
-                {"say": GREETING},
-                {"calls": [{"id": "c1", "name": "request_transfer", "args": {"destination_id": "sales"}}]},
-                {"say": "Je vous transfère vers Service Commercial"},
-            ],
+            "model": [{"say": GREETING}, {"calls": [{"id": "c1", **TO_SALES}]}, {"say": HANDOFF}],
             "caller": [{"say": "Le service commercial, s'il vous plaît."}, {"sleep": 30}],
-            "expect": [
-                {"never": "response.create", "while": "response_active"},
-                {"http": "refer", "times": 1},
-                {"ended": "transferred"},
-            ],
+            "expect": [NEVER_TWO, NEVER_OVER, {"http": "refer", "times": 1}, {"ended": "transferred"}, {"errors": 0}],
         },
-        tenants=[cfg],
+        tenants=[french(instructions="Sois bref.")],
     )
 
     session = next(entry.data["body"] for entry in played.report.timeline if entry.type == "accept")
@@ -36,7 +57,600 @@ def test_a_transfer_without_confirmation() -> None:
     assert session["tool_choice"] == "auto"
     [refers] = [one for one in played.report.http if one.verb == "refer"]
     assert refers.body == {"target_uri": "sip:sales@acme.example"}
-    spoken = [line.text for line in played.report.transcript if line.speaker == "agent"]
-    assert spoken == [GREETING, "Je vous transfère vers Service Commercial"]
+    assert agent_said(played) == [GREETING, HANDOFF]
     assert {"ws_tool_call_received", "request_transfer_refer_call_succeeded"} <= set(played.notes)
     assert all(one.sip_call_id == "sip-rtc_1@carrier.example" for one in played.events)
+    [ended] = played.of(PhoneCallEnded)
+    assert (ended.reason, ended.tool_calls, ended.unanswered, ended.never_spoken) == ("transferred", 1, 0, 0)
+    assert ended.usage["total_tokens"] > 300
+
+
+@pytest.mark.proves("PH-D11", "PH-D21", "PH-D9")
+def test_the_referral_waits_for_the_last_word_and_nothing_is_said_after_it() -> None:
+    played = play(
+        {
+            "model": [{"say": GREETING}, {"say": "Très bien.", "calls": [{"id": "c1", **TO_SALES}]}, {"say": HANDOFF}],
+            "caller": [{"say": "Le service commercial."}, {"sleep": 30}],
+            "expect": [{"ended": "transferred"}],
+        },
+        tenants=[french()],
+    )
+
+    order = [entry.type for entry in played.report.timeline if entry.type in ("refer", "speech", "response.create")]
+    assert order[-2:] == ["speech", "refer"]
+    assert agent_said(played).count(HANDOFF) == 1
+    assert "acme.example" not in json.dumps(played.report.client_events(), default=str)
+
+
+@pytest.mark.proves("PH-D8")
+@pytest.mark.parametrize("transcription", [None, "gpt-4o-transcribe"])
+def test_a_confirmed_transfer(transcription: str | None) -> None:
+    played = play(
+        {
+            "model": [
+                {"say": GREETING},
+                {"calls": [{"id": "c1", **TO_SALES}]},
+                {"say": "Transférer l'appel vers Service Commercial, oui ou non ?"},
+                {"calls": [{"id": "c2", **TO_SALES}]},
+                {"say": HANDOFF},
+            ],
+            "caller": [{"say": "Le service commercial."}, {"say": "Oui, merci."}, {"sleep": 30}],
+            "expect": [NEVER_TWO, {"http": "refer", "times": 1}, {"ended": "transferred"}, {"errors": 0}],
+        },
+        tenants=[french(features={"refer": refer()}, transcription_model=transcription)],
+    )
+
+    assert json.loads(outputs(played)["c1"])["error"] == "approval_required"
+    assert json.loads(outputs(played)["c2"])["message"] == "call_transfer_requested"
+    read_back = played.report.client_events("response.create")[1]["response"]
+    assert read_back["tool_choice"] == "none"
+    assert "Transférer l'appel vers Service Commercial" in read_back["instructions"]
+    [decided] = [one for one in played.of(CallFinished) if one.call.id == "c2"]
+    assert decided.decision.source == "tenant:acme-corp"
+
+
+@pytest.mark.proves("PH-D8")
+@pytest.mark.parametrize(
+    ("name", "caller"),
+    [
+        ("in the same breath", [{"say": "Le service commercial, oui, oui."}]),
+        ("before the read-back was played", [{"say": "Le service commercial."}, {"barge": "Oui", "on": "audio"}]),
+        (
+            "with a transcript that refuses",
+            [{"say": "Le service commercial."}, {"say": "Oui... non", "transcript": "non"}],
+        ),
+        ("with words that nobody understood", [{"say": "Le service commercial."}, {"say": "Mmh", "transcript": ""}]),
+    ],
+)
+def test_what_is_no_confirmation_transfers_nobody(name: str, caller: list[dict[str, Any]]) -> None:
+    again = [{"calls": [{"id": f"c{number}", **TO_SALES}]} for number in range(1, 3)]
+    if name == "in the same breath":
+        model = [{"calls": [{"id": "c1", **TO_SALES}, {"id": "c2", **TO_SALES}]}, {"say": "Oui ou non ?"}]
+    else:
+        model = [again[0], {"say": "Transférer l'appel vers Service Commercial, oui ou non ?"}, again[1]]
+    played = play(
+        {
+            "model": [{"say": GREETING}, *model],
+            "otherwise": {"say": "D'accord, je reste avec vous."},
+            "caller": [*caller, {"sleep": 8}],
+            "expect": [{"http": "refer", "times": 0}, NEVER_TWO, {"ended": "caller"}],
+        },
+        tenants=[french(features={"refer": refer()}, transcription_model="gpt-4o-transcribe")],
+    )
+
+    codes = {json.loads(text)["error"] for text in outputs(played).values()}
+    assert codes <= {"approval_required", "permission_denied"}
+    assert set(outputs(played)) == {"c1", "c2"}
+
+
+@pytest.mark.proves("PH-67", "PH-D10", "PH-59")
+@pytest.mark.parametrize(
+    ("http", "refers"),
+    [
+        ([{"verb": "refer", "status": 403}], 2),
+        ([{"verb": "refer", "status": 503, "times": 1}], 2),
+        ([{"verb": "refer", "drop": "before"}], 2),
+    ],
+)
+def test_a_referral_that_fails_is_not_repeated_by_itself_and_can_be_tried_again(http: list[Any], refers: int) -> None:
+    played = play(
+        {
+            "model": [
+                {"say": GREETING},
+                {"calls": [{"id": "c1", **TO_SALES}]},
+                {"say": HANDOFF},
+                {"say": "Le transfert a échoué."},
+                {"calls": [{"id": "c2", **TO_SALES}]},
+                {"say": HANDOFF},
+            ],
+            "caller": [
+                {"say": "Le service commercial."},
+                {"wait": "results", "patience": 60},
+                {"say": "Encore une fois."},
+                {"sleep": 40},
+            ],
+            "http": http,
+            "expect": [{"http": "refer", "times": refers}, {"ended": "transferred"}, {"heard": "a échoué"}, NEVER_TWO],
+        },
+        tenants=[french()],
+    )
+
+    assert json.loads(outputs(played)["c1"])["error"] == "call_transfer_failed"
+    assert json.loads(outputs(played)["c2"])["message"] == "call_transfer_requested"
+
+
+def test_a_referral_whose_answer_was_lost_counts_as_done_when_the_call_ends() -> None:
+    played = play(
+        {
+            "model": [{"say": GREETING}, {"calls": [{"id": "c1", **TO_SALES}]}, {"say": HANDOFF}],
+            "caller": [{"say": "Le service commercial."}, {"sleep": 30}],
+            "http": [{"verb": "refer", "drop": "after"}],
+            "expect": [{"http": "refer", "times": 1}, {"ended": "transferred"}],
+        },
+        tenants=[french()],
+        check=False,
+    )
+
+    [finished] = played.of(CallFinished)
+    assert finished.result.ok
+    assert played.of(PhoneCallEnded)[0].reason == "transferred"
+
+
+def test_a_target_that_does_not_take_the_call_leaves_the_caller_with_the_agent() -> None:
+    played = play(
+        {
+            "model": [
+                {"say": GREETING},
+                {"calls": [{"id": "c1", **TO_SALES}]},
+                {"say": HANDOFF},
+                {"say": "Personne ne répond, je reste avec vous."},
+            ],
+            "caller": [{"say": "Le service commercial."}, {"sleep": 25}],
+            "http": [{"verb": "refer", "outcome": "refused"}],
+            "expect": [{"http": "refer", "times": 1}, {"heard": "je reste avec vous"}, {"ended": "caller"}],
+        },
+        tenants=[french()],
+    )
+
+    assert "call_transfer_not_taken" in played.notes
+
+
+def test_a_caller_who_speaks_over_the_announcement_is_not_transferred() -> None:
+    played = play(
+        {
+            "model": [
+                {"say": GREETING},
+                {"calls": [{"id": "c1", **TO_SALES}]},
+                {"say": HANDOFF},
+                {"say": "D'accord, que souhaitez-vous ?"},
+            ],
+            "caller": [{"say": "Le service commercial."}, {"barge": "Non, attendez !", "on": "audio"}, {"sleep": 8}],
+            "expect": [{"http": "refer", "times": 0}, {"heard": "que souhaitez-vous"}, NEVER_TWO],
+        },
+        tenants=[french()],
+    )
+
+    assert json.loads(outputs(played)["c1"])["error"] == "call_transfer_interrupted"
+
+
+@pytest.mark.proves("PH-35", "PH-36", "PH-D5")
+def test_parallel_calls_get_their_own_outputs_and_one_response() -> None:
+    started: list[str] = []
+
+    @tool(read_only=True, concurrency_safe=True)
+    async def slow(q: str) -> str:
+        """Take a while."""
+        started.append(q)
+        await asyncio.sleep({"a": 3.0, "b": 1.0, "c": 2.0}[q])
+        return q.upper()
+
+    calls = [{"id": f"c_{q}", "name": "slow", "args": {"q": q}} for q in "abc"]
+    played = play(
+        {
+            "model": [{"say": GREETING}, {"calls": calls}, {"say": "A, B et C."}],
+            "caller": [{"say": "Tout, s'il vous plaît."}, {"wait": "results", "patience": 30}],
+            "expect": [NEVER_TWO, {"client": "response.create", "times": 2}, {"errors": 0}, {"heard": "A, B et C."}],
+        },
+        tenants=[french()],
+        tools=[slow],
+    )
+
+    assert outputs(played) == {"c_b": "B", "c_c": "C", "c_a": "A"}
+    assert list(outputs(played)) == ["c_b", "c_c", "c_a"]
+    assert sorted(started) == ["a", "b", "c"]
+    assert {one.call_id for one in played.of(ResultSpoken)} == {"c_a", "c_b", "c_c"}
+
+
+@pytest.mark.proves("PH-73", "PH-D3", "PH-D4")
+def test_a_barge_in_reaches_calls_of_a_complete_response_as_each_tool_wants_it() -> None:
+    ran: list[str] = []
+
+    def make(name: str, **options: Any) -> Any:
+        @tool(name=name, concurrency_safe=True, **options)
+        async def body() -> str:
+            """Take a while."""
+            await asyncio.sleep(6)
+            ran.append(name)
+            return f"{name} done"
+
+        return body
+
+    tools = [make("read", read_only=True), make("write"), make("quiet", on_interrupt="finish_silently")]
+    names = ["read", "write", "quiet"]
+    played = play(
+        {
+            "model": [
+                {"say": GREETING},
+                {"say": "Un instant.", "calls": [{"id": name, "name": name} for name in names]},
+                {"say": "Oui ?"},
+                {"say": "C'est fait."},
+            ],
+            "caller": [
+                {"say": "Faites-le."},
+                {"barge": "Attendez !", "on": "playout"},
+                {"wait": "results", "patience": 20},
+            ],
+            "expect": [NEVER_TWO, NEVER_OVER, {"duplicate_outputs": 0}],
+        },
+        tenants=[french(policy=[{"allow": ["write", "quiet"]}])],
+        tools=tools,
+        check=False,
+    )
+
+    assert sorted(ran) == ["quiet", "write"]
+    found = outputs(played)
+    assert json.loads(found["read"])["error"] == "cancelled"
+    assert (found["write"], found["quiet"]) == ("write done", "quiet done")
+    assert played.report.unanswered == ()
+    assert "write" not in played.report.never_voiced
+
+
+@pytest.mark.proves("PH-D1")
+@pytest.mark.parametrize(
+    "model",
+    [
+        [{"calls": [{"id": "c1", "name": "lookup", "args": {"q": "a much longer question"}}], "status": "incomplete"}],
+        [{"say": "Un.", "calls": [{"id": "c1", "name": "lookup", "args": {"q": "a much longer question"}}]}],
+    ],
+)
+def test_a_call_that_is_cut_off_never_runs(model: list[Any]) -> None:
+    is_barge = "status" not in model[0]
+    caller: list[dict[str, Any]] = [{"say": "Combien ?"}]
+    if is_barge:
+        caller.append({"barge": "Non, attendez !", "on": "args"})
+    played = play(
+        {"model": [{"say": GREETING}, *model], "otherwise": {"say": "Oui ?"}, "caller": [*caller, {"sleep": 5}]},
+        tenants=[french()],
+        tools=[lookup],
+    )
+
+    assert played.of(CallFinished) == []
+    assert outputs(played) == {}
+
+
+@pytest.mark.proves("PH-D2")
+def test_a_name_that_the_last_event_leaves_out_is_known_from_the_first() -> None:
+    call = {"id": "c1", "name": "lookup", "args": {"q": "x"}, "omit_name": True}
+    played = play(
+        {"model": [{"say": GREETING}, {"calls": [call]}, {"say": "42."}], "caller": [{"say": "Combien ?"}]},
+        tenants=[french()],
+        tools=[lookup],
+    )
+
+    assert outputs(played) == {"c1": "x: 42"}
+
+
+@pytest.mark.proves("PH-31", "PH-59", "PH-61")
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        ({"name": "nothing"}, "tool_not_found"),
+        ({"name": "lookup", "args": '{"q":'}, "tool_args_parse_error"),
+        ({"name": "lookup", "args": "[]"}, "tool_args_parse_error"),
+        ({"name": "lookup", "args": {"q": 7}}, "invalid_arguments"),
+        ({"name": "broken"}, "tool_execution_failed"),
+        ({"name": "refuses"}, "closed"),
+        ({"name": "endless"}, "tool_timeout"),
+    ],
+)
+def test_after_any_failure_the_model_has_an_answer_speaks_and_the_next_call_works(call: Any, code: str) -> None:
+    @tool(read_only=True)
+    def broken() -> str:
+        """Break."""
+        raise RuntimeError("secret")
+
+    @tool(read_only=True)
+    async def refuses() -> str:
+        """Refuse."""
+        raise ToolError("We are closed.", code="closed")
+
+    @tool(read_only=True, timeout=3)
+    async def endless() -> str:
+        """Never end."""
+        await asyncio.Event().wait()
+        return ""
+
+    played = play(
+        {
+            "model": [
+                {"say": GREETING},
+                {"calls": [{"id": "c1", **call}]},
+                {"say": "Cela n'a pas marché."},
+                {"calls": [{"id": "c2", "name": "lookup", "args": {"q": "x"}}]},
+                {"say": "42."},
+            ],
+            "caller": [{"say": "Combien ?"}, {"say": "Et maintenant ?", "patience": 20}],
+            "expect": [NEVER_TWO, {"heard": "42."}, {"errors": 0}],
+        },
+        tenants=[french()],
+        tools=[lookup, broken, refuses, endless],
+    )
+
+    assert json.loads(outputs(played)["c1"])["error"] == code
+    assert "secret" not in str(played.report.client_events())
+    assert outputs(played)["c2"] == "x: 42"
+    assert ("ws_tool_dispatcher_missing_fallback_output" in played.notes) is (code == "tool_not_found")
+
+
+@pytest.mark.proves("PH-74", "PH-D20")
+def test_a_hang_up_cancels_reads_finishes_writes_and_sends_nothing_more() -> None:
+    ended: list[str] = []
+
+    @tool(read_only=True, concurrency_safe=True)
+    async def read() -> str:
+        """Read."""
+        try:
+            await asyncio.sleep(20)
+        finally:
+            ended.append("read")
+        return ""
+
+    @tool(concurrency_safe=True)
+    async def write() -> str:
+        """Write."""
+        await asyncio.sleep(3)
+        ended.append("write")
+        return "written"
+
+    played = play(
+        {
+            "model": [{"say": GREETING}, {"calls": [{"id": "c1", "name": "read"}, {"id": "c2", "name": "write"}]}],
+            "caller": [{"say": "Faites-le."}, {"sleep": 1.2}, {"hangup": 0}],
+            "expect": [{"never": "*", "while": "ended"}, {"ended": "caller"}],
+        },
+        tenants=[french(policy=[{"allow": "write"}])],
+        tools=[read, write],
+        check=False,
+    )
+
+    assert played.report.failures == ()
+    assert ended == ["read", "write"]
+    results = {one.call.id: one.result for one in played.of(CallFinished)}
+    assert results["c1"].error.code == "cancelled"
+    assert results["c2"].output == "written"
+    assert played.of(PhoneCallEnded)[0].cut_off == 2
+
+
+def test_the_socket_is_lost_and_found_again_in_the_middle_of_a_call() -> None:
+    ran: list[str] = []
+
+    @tool(read_only=True)
+    async def lookup(q: str) -> str:
+        """Look something up."""
+        ran.append(q)
+        await asyncio.sleep(2)
+        return f"{q}: 42"
+
+    played = play(
+        {
+            "model": [
+                {"say": GREETING},
+                {"calls": [{"id": "c1", "name": "lookup", "args": {"q": "x"}}]},
+                {"say": "42."},
+            ],
+            "caller": [{"say": "Combien ?"}, {"sleep": 1.0}, {"drop": 1012}, {"wait": "results", "patience": 20}],
+            "expect": [{"heard": "42."}, {"duplicate_outputs": 0}, {"unanswered": 0}],
+        },
+        tenants=[french()],
+        tools=[lookup],
+    )
+
+    assert ran == ["x"]
+    assert "sideband_reconnecting" in played.notes
+
+
+def test_a_call_whose_end_was_missed_is_found_by_its_item() -> None:
+    played = play(
+        {
+            "model": [
+                {"say": GREETING},
+                {"calls": [{"id": "c1", "name": "lookup", "args": {"q": "x"}}]},
+                {"say": "42."},
+            ],
+            "caller": [{"say": "Combien ?"}, {"wait": "results", "patience": 20}],
+            "faults": [
+                {"fault": "drop", "event": "response.output_item.done", "nth": 2},
+                {"fault": "close", "event": "conversation.item.done", "nth": 3},
+                {"fault": "drop", "event": "response.done", "nth": 2},
+            ],
+            "expect": [{"heard": "42."}, {"unanswered": 0}, {"duplicate_outputs": 0}],
+        },
+        tenants=[french()],
+        tools=[lookup],
+    )
+
+    assert outputs(played) == {"c1": "x: 42"}
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_events_that_arrive_twice_run_nothing_twice(copies: int) -> None:
+    ran: list[str] = []
+
+    @tool
+    async def order(what: str) -> str:
+        """Order."""
+        ran.append(what)
+        await asyncio.sleep(0.5 if copies == 1 else 0)
+        return "ordered"
+
+    played = play(
+        {
+            "model": [
+                {"say": GREETING},
+                {"calls": [{"id": "c1", "name": "order", "args": {"what": "tea"}}]},
+                {"say": "Ok."},
+            ],
+            "caller": [{"say": "Du thé."}],
+            "faults": [{"fault": "duplicate", "event": "response.*"}],
+            "expect": [{"duplicate_outputs": 0}, NEVER_TWO],
+        },
+        tenants=[french(policy=[{"allow": "order"}])],
+        tools=[order],
+    )
+
+    assert ran == ["tea"]
+    assert [one.reason for one in played.of(CallIgnored)][:1] in (["already_pending"], ["already_executed"])
+
+
+def test_garbage_and_unknown_events_change_nothing() -> None:
+    played = play(
+        {
+            "model": [
+                {"say": GREETING},
+                {"calls": [{"id": "c1", "name": "lookup", "args": {"q": "x"}}]},
+                {"say": "42."},
+            ],
+            "caller": [
+                {"wait": "speech"},
+                {"garbage": "{"},
+                {"garbage": "[1, 2]"},
+                {"event": {"type": "response.done"}},
+                {"event": {"type": "response.created", "response": [1]}},
+                {
+                    "event": {
+                        "type": "response.output_item.done",
+                        "item": {"type": "function_call", "status": "completed"},
+                    }
+                },
+                {"event": {"type": "error", "error": None}},
+                {"garbage": '{"type": 7}'},
+                {"say": "Combien ?"},
+            ],
+            "faults": [{"fault": "unknown", "probability": 0.3}, {"fault": "garbage", "probability": 0.3}],
+            "expect": [{"heard": "42."}, NEVER_TWO],
+        },
+        tenants=[french()],
+        tools=[lookup],
+    )
+
+    assert "ws_event_ignored" in played.notes
+
+
+def test_the_agent_ends_the_call_after_its_goodbye() -> None:
+    features = {"end_call": {"enabled": True}}
+    played = play(
+        {
+            "model": [{"say": GREETING}, {"calls": [{"id": "c1", "name": "end_call"}]}, {"say": "Au revoir."}],
+            "caller": [{"say": "Merci, au revoir."}, {"sleep": 30}],
+            "expect": [{"http": "hangup", "times": 1}, {"ended": "agent"}, {"heard": "Au revoir."}, {"unanswered": 0}],
+        },
+        tenants=[french(features=features)],
+    )
+
+    assert outputs(played) == {"c1": '{"message":"call_ended"}'}
+
+
+def test_the_agent_cannot_hang_up_before_the_caller_has_spoken() -> None:
+    played = play(
+        {
+            "model": [{"say": GREETING, "calls": [{"id": "c1", "name": "end_call"}]}, {"say": "Je vous écoute."}],
+            "caller": [{"sleep": 8}, {"hangup": 0}],
+            "expect": [{"http": "hangup", "times": 0}],
+        },
+        tenants=[french(features={"end_call": {"enabled": True}})],
+        check=False,
+    )
+
+    assert outputs(played) == {}  # The greeting may not call tools at all.
+    assert played.report.suppressed_calls == ("end_call",)
+
+
+@pytest.mark.parametrize("sensitive", [True, False])
+def test_digits_are_collected_and_sensitive_ones_written_nowhere(sensitive: bool, tmp_path: Any) -> None:
+    seen: list[str] = []
+
+    @tool(read_only=True)
+    async def check_pin(digits_id: str, context: ToolContext) -> str:
+        """Check a PIN."""
+        seen.append(context.call_control.digits(digits_id))
+        return "right"
+
+    played = play(
+        {
+            "model": [
+                {"say": GREETING},
+                {"say": "Votre code ?", "calls": [{"id": "c1", "name": "collect_digits", "args": {"purpose": "pin"}}]},
+                {"calls": [{"id": "c2", "name": "check_pin", "args": {"digits_id": "digits_1"}}]},
+                {"say": "C'est bon."},
+            ],
+            "caller": [{"say": "Mon solde."}, {"sleep": 2}, {"dtmf": "4711#"}, {"wait": "results", "patience": 20}],
+            "expect": [{"heard": "C'est bon."}, NEVER_TWO],
+        },
+        tenants=[french(features={"collect_digits": {"enabled": True, "sensitive": sensitive}})],
+        tools=[check_pin],
+        recordings=tmp_path,
+    )
+
+    assert seen == ["4711"]
+    [recording] = tmp_path.iterdir()
+    written = recording.read_text() + str(played.report.client_events()) + str(played.events)
+    assert ("4711" in written) is not sensitive
+
+
+def test_a_session_that_expires_ends_cleanly() -> None:
+    played = play(
+        {
+            "model": [{"say": GREETING}],
+            "caller": [{"sleep": 3}, {"expire": True}],
+            "expect": [{"ended": "expired"}, {"never": "*", "while": "ended"}],
+        },
+        tenants=[french()],
+    )
+
+    assert played.of(PhoneCallEnded)[0].reason == "expired"
+
+
+def test_a_call_that_lasts_too_long_is_brought_to_its_end() -> None:
+    played = play(
+        {
+            "model": [{"say": GREETING}, {"say": "Nous devons conclure."}, {"say": "Au revoir."}],
+            "otherwise": {"say": "Oui."},
+            "caller": [{"sleep": 3500}],
+            "expect": [
+                {"ended": "agent"},
+                {"heard": "conclure"},
+                {"heard": "Au revoir"},
+                {"http": "hangup", "times": 1},
+            ],
+        },
+        tenants=[french(limits={"max_duration": 3000, "idle_timeout": None})],
+    )
+
+    assert 3050 < played.report.duration < 3100
+
+
+def test_a_chain_of_calls_without_a_word_is_stopped() -> None:
+    chain = [{"calls": [{"id": f"c{n}", "name": "lookup", "args": {"q": str(n)}}]} for n in range(6)]
+    played = play(
+        {
+            "model": [{"say": GREETING}, *chain],
+            "otherwise": {"say": "Voilà."},
+            "caller": [{"say": "Tout."}, {"wait": "results", "patience": 30}],
+            "expect": [{"heard": "Voilà."}, NEVER_TWO],
+        },
+        tenants=[french(limits={"max_consecutive_calls": 3})],
+        tools=[lookup],
+    )
+
+    assert list(outputs(played)) == ["c0", "c1", "c2"]
+    assert set(played.report.suppressed_calls) == {"lookup"}  # Responses that said nothing, and were asked again.

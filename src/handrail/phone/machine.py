@@ -68,6 +68,8 @@ class _Call(Struct):
     is_sent: bool = False
     is_added: bool = False
     attempts: int = 0
+    batch: str | None = None
+    """The response whose calls it is spoken about with."""
 
 
 class _Speech(Struct, eq=False):
@@ -132,6 +134,8 @@ class CallMachine:
         self._speaking: dict[str, _Speech] = {}
         """What was asked for, by response, until it was heard."""
         self._playing: set[str] = set()
+        self._voices: dict[str, tuple[str, ...]] = {}
+        """The results that a response knows, until it is heard."""
         self._transfer: _Transfer | None = None
         self._hang_up: s.HangUpRequested | None = None
         self._numbers = 0
@@ -226,6 +230,7 @@ class CallMachine:
                 self._again(speech)
         self._speaking.clear()
         self._playing.clear()
+        self._voices.clear()
 
     def _on_ended(self, signal: s.Ended) -> None:
         self._end(signal.reason)
@@ -286,6 +291,7 @@ class CallMachine:
             self._covered[signal.response_id] = known
             for id in known:
                 del self._debt[id]
+        self._voices[signal.response_id] = self._covered[signal.response_id]
 
     def _on_response_finished(self, signal: s.ResponseFinished) -> None:
         request = self._requested
@@ -297,6 +303,9 @@ class CallMachine:
         speech = self._speaking.get(signal.response_id)
         if signal.status == "completed":
             self._failures = 0
+            if not signal.has_speech:
+                self._voices.pop(signal.response_id, None)
+                self._carry_on(signal.response_id, covered)
         else:
             self._restore(covered)
             self._interrupt(signal.response_id)
@@ -305,12 +314,20 @@ class CallMachine:
             self._block(min(self.options.retry_delay * 2 ** min(self._failures - 1, 3), 8.0))
         if speech is None:
             return
-        if signal.status in ("completed", "incomplete"):
+        if signal.status in ("completed", "incomplete") and signal.has_speech:
             speech.is_complete = True
             self._start("playout", self.options.playout_timeout)
         else:
             del self._speaking[signal.response_id]
-            self._on_speech_broken_off(speech, failed=signal.status == "failed")
+            self._on_speech_broken_off(speech, failed=signal.status in ("failed", "completed"))
+
+    def _carry_on(self, response_id: str, ids: tuple[str, ...]) -> None:
+        """A response said nothing about these results: if it made calls, they are spoken about with theirs."""
+        makes_calls = any(one.call.response_id == response_id for one in self._calls.values())
+        for id in ids:
+            if makes_calls:
+                self._calls[id].batch = response_id
+        self._restore(ids, count=not makes_calls)
 
     def _on_rejected(self, signal: s.RequestRejected) -> None:
         request = self._requested
@@ -379,7 +396,7 @@ class CallMachine:
             reason = "other_arguments" if not same else "already_pending" if known.is_running else "already_executed"
             self._do(s.IgnoreCall(call=call, reason=reason))
             return
-        one = self._calls[call.id] = _Call(call=call)
+        one = self._calls[call.id] = _Call(call=call, batch=call.response_id)
         self._consecutive += 1
         if len(self._calls) > self.options.max_tool_calls:
             failure = Failure(code="rate_limited", message=self._texts("calls.too_many"))
@@ -465,7 +482,7 @@ class CallMachine:
     def _on_playback_started(self, signal: s.PlaybackStarted) -> None:
         self._playing.add(signal.response_id)
         self._touch()
-        heard = self._covered.get(signal.response_id)
+        heard = self._voices.pop(signal.response_id, ())
         if heard:
             self._do(s.ReportSpoken(call_ids=heard))
 
@@ -478,6 +495,7 @@ class CallMachine:
 
     def _on_playback_cleared(self, signal: s.PlaybackCleared) -> None:
         self._playing.clear()
+        self._voices.pop(signal.response_id, None)
         speech = self._speaking.pop(signal.response_id, None)
         if speech is not None:
             self._on_speech_broken_off(speech, failed=False)
@@ -716,7 +734,7 @@ class CallMachine:
         return tuple(
             id
             for id in self._debt
-            if self._calls[id].is_sent and self._calls[id].call.response_id not in running and id not in read_back
+            if self._calls[id].is_sent and self._calls[id].batch not in running and id not in read_back
         )
 
     def _request(self, speech: _Speech) -> None:

@@ -98,6 +98,7 @@ class RealtimeAdapter:
             status=known,
             reason=_text(details.get("reason")) or _text(_mapping(details.get("error")).get("code")),
             request_id=_request_of(response),
+            has_speech=_has_speech(response),
             usage=_usage(_mapping(response.get("usage"))),
         )
         # A call whose own event was missed is in here too.
@@ -188,6 +189,14 @@ def _item_id(call_id: str) -> str:
 def _is_beside(response: Mapping[str, Any]) -> bool:
     """Whether a response stands outside the conversation; its slot is its own."""
     return "conversation_id" in response and response["conversation_id"] is None
+
+
+def _has_speech(response: Mapping[str, Any]) -> bool:
+    """Whether a response says something; one that does not list its output is taken to."""
+    output = response.get("output")
+    if not isinstance(output, list):
+        return True
+    return any(_mapping(item).get("type") == "message" for item in cast(list[Any], output))
 
 
 def _request_of(response: Mapping[str, Any]) -> str | None:

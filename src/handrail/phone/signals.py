@@ -51,6 +51,8 @@ class ResponseFinished(Signal, frozen=True, kw_only=True):
     status: ResponseStatus
     reason: str = ""
     request_id: str | None = None
+    has_speech: bool = True
+    """Whether there is anything to hear in it."""
     usage: Mapping[str, int] = {}
 
 
