@@ -34,6 +34,7 @@ class Drive:
         self.runs: Counter[str] = Counter()
         self.commands: list[s.Command] = []
         self.after_the_end: list[s.Command] = []
+        self._script = script
         self._work = work
         self._interrupts = interrupts
         self._reconnect_after = reconnect_after
@@ -42,6 +43,9 @@ class Drive:
         self._numbers = itertools.count()
         self._sideband: int | None = None
         self._running: dict[str, str | None] = {}
+
+    def __repr__(self) -> str:
+        return f"Drive({self._script}, interrupts={self._interrupts})"
 
     def play(self, *, until: float = 3700.0) -> "Drive":
         """Play the call to its end."""

@@ -241,7 +241,7 @@ def test_parallel_calls_get_their_own_outputs_and_one_response() -> None:
     async def slow(q: str) -> str:
         """Take a while."""
         started.append(q)
-        await asyncio.sleep({"a": 3.0, "b": 1.0, "c": 2.0}[q])
+        await asyncio.sleep({"a": 2.0, "b": 1.0, "c": 1.5}[q])
         return q.upper()
 
     calls = [{"id": f"c_{q}", "name": "slow", "args": {"q": q}} for q in "abc"]

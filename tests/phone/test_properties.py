@@ -19,7 +19,7 @@ seconds = st.sampled_from([0.0, 0.1, 0.3, 0.7, 1.5, 4.0, 12.0])
 
 @st.composite
 def scripts(draw: st.DrawFn, *, faults: bool = False) -> dict[str, Any]:
-    """A call in which the model talks and calls tools, and the caller talks, interrupts, loses the line and hangs up."""
+    """A call in which the model talks and calls tools, and the caller talks, interrupts and hangs up."""
     numbers = iter(range(1000))
 
     def entry() -> dict[str, Any]:
@@ -85,8 +85,10 @@ def sent_outputs(drive: Drive) -> Counter[str]:
 def test_every_call_is_answered_once_and_spoken_about_and_there_are_never_two_responses(drive: Drive) -> None:
     report = drive.play().call.report()
 
+    caller = drive.call.script.model_dump()["caller"]
     assert report.unanswered == ()
-    assert report.never_voiced == ()
+    if not any("hangup" in one for one in caller):  # Who hangs up does not wait for what is left to say.
+        assert report.never_voiced == ()
     assert report.duplicate_outputs == ()
     assert report.unknown_outputs == ()
     assert set(drive.runs) <= {call.call_id for call in report.calls}
@@ -95,7 +97,7 @@ def test_every_call_is_answered_once_and_spoken_about_and_there_are_never_two_re
     assert drive.machine.never_spoken == []
     never_while_speaking = [one for one in report.timeline if one.type == "response.create" and one.caller_speaking]
     assert never_while_speaking == []
-    if not any("drop" in one for one in drive.call.script.model_dump()["caller"]):
+    if not any("drop" in one for one in caller):
         assert report.created_while_active == 0
 
 

@@ -53,6 +53,8 @@ class MachineOptions(Struct, frozen=True, kw_only=True):
     playout_timeout: float = 20.0
     transfer_grace: float = 15.0
     """How long a referred call may take to end."""
+    batch_timeout: float = 1.5
+    """How long a result waits for those of the calls that were made with it."""
     retry_delay: float = 1.0
     max_attempts: int = 5
     """How often a result is brought to the model's attention before it counts as never spoken."""
@@ -141,6 +143,7 @@ class CallMachine:
         self._numbers = 0
         self._consecutive = 0
         self._fillers = 0
+        self._is_batch_late = False
         self._sent: dict[str, str] = {}
         """The call whose output a request sent."""
         self.never_spoken: list[str] = []
@@ -422,6 +425,8 @@ class CallMachine:
     def _answer(self, one: _Call, output: str, *, is_silent: bool = False) -> None:
         one.is_running = False
         one.output = output
+        if not self._debt and self.running_calls:
+            self._start("batch", self.options.batch_timeout)
         if not is_silent:
             self._debt[one.call.id] = None
 
@@ -633,6 +638,8 @@ class CallMachine:
                 self._on_transfer_timeout()
             case "hang_up" if self._is_closing:
                 self._finish_closing()
+            case "batch":
+                self._is_batch_late = True
             case "filler":
                 self._on_filler()
             case "idle":
@@ -729,7 +736,9 @@ class CallMachine:
 
     def _owed(self) -> tuple[str, ...]:
         """Results that a reply can speak about now: those whose batch is complete, and that no read-back is for."""
-        running = {one.call.response_id for one in self._calls.values() if one.is_running} - {None}
+        running: set[str | None] = set()
+        if not self._is_batch_late:
+            running = {one.call.response_id for one in self._calls.values() if one.is_running} - {None}
         read_back = {id for one in self._speeches for id in one.covers if one.purpose == "read_back"}
         return tuple(
             id
@@ -744,7 +753,7 @@ class CallMachine:
         for id in request.covers:
             self._debt.pop(id, None)
         if is_reply:
-            self._owes_turn = False
+            self._owes_turn = self._is_batch_late = False
         self._start("request", self.options.request_timeout)
         self._do(
             s.RequestResponse(
