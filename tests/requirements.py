@@ -123,13 +123,13 @@ PHONE = (
     R("PH-28", "phone", "The Realtime format renders a result as a `conversation.item.create` with a `function_call_output` under the id of its call."),
     R("PH-29", "phone", "A call that arrives on the socket is told with session, call, response and item ids and tool name (`ws_tool_call_received`, `ws_tool_invocation_built`).", open="phone"),
     R("PH-30", "phone", "Handing a call to the executor is told with session and call ids and tool name (`ws_tool_invocation_submitting_to_dispatcher`).", open="phone"),
-    R("PH-31", "phone", "A call that nothing can run still gets an output, and this is told (`ws_tool_dispatcher_missing_fallback_output`).", open="phone"),
+    R("PH-31", "phone", "A call that nothing can run still gets an output, and this is told (`ws_tool_dispatcher_missing_fallback_output`)."),
     # dispatch
     R("PH-32", "phone", "A second arrival of a call that is running is ignored: `CallIgnored` with reason `already_pending` and all its ids (`tool_invocation_ignored_already_pending`)."),
     R("PH-33", "phone", "A second arrival of a call that has run is ignored: `CallIgnored` with reason `already_executed` and all its ids (`tool_invocation_ignored_already_executed`)."),
     R("PH-34", "phone", "A call that is taken on is told with its ids and the numbers of pending and active calls (`tool_invocation_scheduled`)."),
-    R("PH-35", "phone", "The socket is read on while tools run; a slow tool delays no event.", open="phone"),
-    R("PH-36", "phone", "Several calls of one phone call run at once where their tools allow it, and each answer goes to its own call.", open="phone"),
+    R("PH-35", "phone", "The socket is read on while tools run; a slow tool delays no event."),
+    R("PH-36", "phone", "Several calls of one phone call run at once where their tools allow it, and each answer goes to its own call."),
     R("PH-37", "phone", "The task of a running call is named after its session and its call."),
     # execution
     R("PH-38", "phone", "The executor keeps nothing of a session but its running calls and the ledger: what a call needs comes with its `ToolContext`, and two sessions never see each other's."),
@@ -154,7 +154,7 @@ PHONE = (
     R("PH-56", "phone", "A handler can fail with a code and a message of its own, by raising `ToolError` or by returning a failed `ToolResult`, and the model reads both."),
     R("PH-57", "phone", "When running or answering a call fails, a fallback output is sent for it (`tool_run_and_respond_fallback_output_sent`).", open="phone"),
     R("PH-58", "phone", "When the fallback output cannot be sent either, this is told (`tool_run_and_respond_fallback_output_failed`), and the session goes on.", open="phone"),
-    R("PH-59", "phone", "After any failure of a tool the model has an answer, is asked to speak, and the next call works.", open="phone"),
+    R("PH-59", "phone", "After any failure of a tool the model has an answer, is asked to speak, and the next call works."),
     # the transfer tool: execution
     R("PH-60", "phone", "A transfer is told at its start with all ids and the keys of its arguments (`request_transfer_started`)."),
     R("PH-61", "phone", "A `destination_id` that is missing or no text answers `invalid_arguments`, and nothing is referred."),
@@ -170,8 +170,8 @@ PHONE = (
     R("PH-70", "phone", "A cancellation by response is told at its end with the number cancelled (`tool_cancel_for_response_finished`)."),
     R("PH-71", "phone", "A cancellation by response without a response id does nothing and is told (`tool_cancel_for_response_skipped_missing_response_id`)."),
     R("PH-72", "phone", "`cancel_all` of a session waits until every call has ended and forgets them, told with cancellable and tracked, then remaining and still pending (`tool_cancel_all_started`, `tool_cancel_all_finished`)."),
-    R("PH-73", "phone", "A caller who interrupts sets off the cancellation of the interrupted response's calls, as each tool's `on_interrupt` allows.", open="phone"),
-    R("PH-74", "phone", "The end of a phone call, however it comes, ends or settles all its calls; nothing is sent afterwards.", open="phone"),
+    R("PH-73", "phone", "A caller who interrupts sets off the cancellation of the interrupted response's calls, as each tool's `on_interrupt` allows."),
+    R("PH-74", "phone", "The end of a phone call, however it comes, ends or settles all its calls; nothing is sent afterwards."),
     # own tools
     R("PH-75", "phone", "A user adds a tool without touching Handrail: a feature in the configuration, a builder that answers None when it is off, a handler."),
     R("PH-76", "phone", "A handler is a function, sync or async, that gets validated arguments by name; `@tool` makes it a `Tool` that a registry takes."),
@@ -190,17 +190,17 @@ PHONE = (
 )
 
 PHONE_DEFECTS = (
-    R("PH-D1", "defect", "A tool runs on `response.output_item.done` with a completed item; half-written, cancelled and incomplete calls never run.", open="phone"),
-    R("PH-D2", "defect", "A tool's name that an event leaves out is taken from `response.output_item.added`.", open="phone"),
-    R("PH-D3", "defect", "A barge-in reaches the calls whose response is already complete, by each tool's `on_interrupt`: cancel, finish, finish_silently, uninterruptible.", open="phone"),
-    R("PH-D4", "defect", "A cancelled call sends an output too, and it says truthfully what may have happened.", open="phone"),
-    R("PH-D5", "defect", "One response is asked for per batch of outputs, never while one is active or the caller speaks, and no result is left unspoken.", open="phone"),
+    R("PH-D1", "defect", "A tool runs on `response.output_item.done` with a completed item; half-written, cancelled and incomplete calls never run."),
+    R("PH-D2", "defect", "A tool's name that an event leaves out is taken from `response.output_item.added`."),
+    R("PH-D3", "defect", "A barge-in reaches the calls whose response is already complete, by each tool's `on_interrupt`: cancel, finish, finish_silently, uninterruptible."),
+    R("PH-D4", "defect", "A cancelled call sends an output too, and it says truthfully what may have happened."),
+    R("PH-D5", "defect", "One response is asked for per batch of outputs, never while one is active or the caller speaks, and no result is left unspoken."),
     R("PH-D6", "defect", "A disabled destination is neither transferred to nor listed as a valid option."),
     R("PH-D7", "defect", "Arguments of a Realtime call are validated here before anything runs, and its definitions carry no `strict`."),
     R("PH-D8", "defect", "`require_confirmation` is enforced by code: without the caller's approval in a later turn nothing is referred."),
     R("PH-D9", "defect", "No output for the model holds a `target_uri`."),
-    R("PH-D10", "defect", "One transfer at a time for a phone call and at most one referral for a request, with no retry by the SDK; after a failure a second try is possible.", open="phone"),
-    R("PH-D11", "defect", "The referral waits until the hand-off sentence has been played, and nothing is said after it.", open="phone"),
+    R("PH-D10", "defect", "One transfer at a time for a phone call and at most one referral for a request, with no retry by the SDK; after a failure a second try is possible."),
+    R("PH-D11", "defect", "The referral waits until the hand-off sentence has been played, and nothing is said after it."),
     R("PH-D12", "defect", "The Realtime tool choice is auto, none, required, or `{type: function, name}`, never a bare name."),
     R("PH-D13", "defect", "Any exception in one builder costs that builder's tool, never the phone call."),
     R("PH-D14", "defect", "Timeout, concurrency and output have limits; failures are logged above INFO; no log holds a tenant's configuration."),
@@ -209,8 +209,8 @@ PHONE_DEFECTS = (
     R("PH-D17", "defect", "What is remembered of executed calls is bounded, and with a store it is shared between processes."),
     R("PH-D18", "defect", "`session_id` is the phone call and `ToolCall.id` the tool call; no value has one name for both."),
     R("PH-D19", "defect", "A mangled target (`sip:[email protected]`) is refused when the configuration is loaded; the transfer tool has no argument `target_uri`."),
-    R("PH-D20", "defect", "When a phone call ends, reads are cancelled, writes are finished or settled within a bound, and the outcome of each is recorded.", open="phone"),
-    R("PH-D21", "defect", "One side announces the hand-off, and the caller hears it once.", open="phone"),
+    R("PH-D20", "defect", "When a phone call ends, reads are cancelled, writes are finished or settled within a bound, and the outcome of each is recorded."),
+    R("PH-D21", "defect", "One side announces the hand-off, and the caller hears it once."),
     R("PH-D22", "defect", "What only one capture of the page shows holds too: the six steps in order, a dash between label and description, instructions and tools per tenant."),
 )
 
