@@ -121,8 +121,8 @@ PHONE = (
     R("PH-26", "phone", "Tenant and phone call travel in the `ToolContext`, as `tenant_id` and `session_id`."),
     R("PH-27", "phone", "The Realtime format reads a completed `function_call` item as a `ToolCall` with its call, response and item ids, from SDK objects, dicts or collected events."),
     R("PH-28", "phone", "The Realtime format renders a result as a `conversation.item.create` with a `function_call_output` under the id of its call."),
-    R("PH-29", "phone", "A call that arrives on the socket is told with session, call, response and item ids and tool name (`ws_tool_call_received`, `ws_tool_invocation_built`).", open="phone"),
-    R("PH-30", "phone", "Handing a call to the executor is told with session and call ids and tool name (`ws_tool_invocation_submitting_to_dispatcher`).", open="phone"),
+    R("PH-29", "phone", "A call that arrives on the socket is told with session, call, response and item ids and tool name (`ws_tool_call_received`, `ws_tool_invocation_built`)."),
+    R("PH-30", "phone", "Handing a call to the executor is told with session and call ids and tool name (`ws_tool_invocation_submitting_to_dispatcher`)."),
     R("PH-31", "phone", "A call that nothing can run still gets an output, and this is told (`ws_tool_dispatcher_missing_fallback_output`)."),
     # dispatch
     R("PH-32", "phone", "A second arrival of a call that is running is ignored: `CallIgnored` with reason `already_pending` and all its ids (`tool_invocation_ignored_already_pending`)."),
@@ -152,8 +152,8 @@ PHONE = (
     R("PH-54", "phone", "`ToolNotFoundError`, `ToolArgsParseError`, `ToolExecutionError` and `ToolBuildError` exist by these names, with the codes `tool_not_found`, `tool_args_parse_error`, `tool_execution_failed`, `tool_build_error`."),
     R("PH-55", "phone", "Every error has a code and a `to_log_dict()` that holds no argument's value; the cause is chained, not printed."),
     R("PH-56", "phone", "A handler can fail with a code and a message of its own, by raising `ToolError` or by returning a failed `ToolResult`, and the model reads both."),
-    R("PH-57", "phone", "When running or answering a call fails, a fallback output is sent for it (`tool_run_and_respond_fallback_output_sent`).", open="phone"),
-    R("PH-58", "phone", "When the fallback output cannot be sent either, this is told (`tool_run_and_respond_fallback_output_failed`), and the session goes on.", open="phone"),
+    R("PH-57", "phone", "When running or answering a call fails, a fallback output is sent for it (`tool_run_and_respond_fallback_output_sent`)."),
+    R("PH-58", "phone", "When the fallback output cannot be sent either, this is told (`tool_run_and_respond_fallback_output_failed`), and the session goes on."),
     R("PH-59", "phone", "After any failure of a tool the model has an answer, is asked to speak, and the next call works."),
     # the transfer tool: execution
     R("PH-60", "phone", "A transfer is told at its start with all ids and the keys of its arguments (`request_transfer_started`)."),

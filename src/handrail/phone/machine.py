@@ -156,6 +156,7 @@ class CallMachine:
             s.ResponseFinished: self._on_response_finished,
             s.ToolCallOpened: self._on_opened,
             s.ToolCallDropped: self._on_dropped,
+            s.ItemMissed: self._on_missed,
             s.ToolCalled: self._on_called,
             s.OutputAdded: self._on_output_added,
             s.RequestRejected: self._on_rejected,
@@ -220,6 +221,8 @@ class CallMachine:
                 one.is_sent = False
         for item_id in self._opened:
             self._do(s.RetrieveItem(item_id=item_id))
+        # The item that comes before this message is the last one of the conversation: it may be a call nobody knows.
+        self._do(s.SendMessage(request_id=self._new_id("message"), text=self._texts("connection.resumed")))
 
     def _on_disconnected(self, signal: s.Disconnected) -> None:
         self.is_connected = self.is_caller_speaking = self._awaits_turn = False
@@ -388,6 +391,10 @@ class CallMachine:
 
     def _on_dropped(self, signal: s.ToolCallDropped) -> None:
         self._opened.pop(signal.item_id, None)
+
+    def _on_missed(self, signal: s.ItemMissed) -> None:
+        if self.is_connected:
+            self._do(s.RetrieveItem(item_id=signal.item_id))
 
     def _on_called(self, signal: s.ToolCalled) -> None:
         call = signal.call

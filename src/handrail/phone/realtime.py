@@ -36,6 +36,8 @@ class RealtimeAdapter:
         self._opened: dict[str, Mapping[str, Any]] = {}
         """The events that opened tool calls, by item: older servers name the tool only there."""
         self._read_calls: set[str] = set()
+        self._items: set[str] = set()
+        """The items that were told."""
 
     def read(self, event: Mapping[str, Any]) -> list[Signal]:
         """The signals of one server event; none if it says nothing about the call, or nothing that makes sense."""
@@ -51,9 +53,7 @@ class RealtimeAdapter:
             case "conversation.item.retrieved":
                 return self._read_retrieved(_mapping(event.get("item")))
             case "conversation.item.added" | "conversation.item.created" | "conversation.item.done":
-                item = _mapping(event.get("item"))
-                is_output = item.get("type") == "function_call_output"
-                return [s.OutputAdded(call_id=_text(item.get("call_id")))] if is_output else []
+                return self._read_item(event)
             case "input_audio_buffer.speech_started":
                 return [s.CallerStarted(item_id=_text(event.get("item_id")))]
             case "input_audio_buffer.speech_stopped":
@@ -79,6 +79,18 @@ class RealtimeAdapter:
                 return self._read_error(_mapping(event.get("error")))
             case _:
                 return []
+
+    def _read_item(self, event: Mapping[str, Any]) -> list[Signal]:
+        item, previous = _mapping(event.get("item")), _text(event.get("previous_item_id"))
+        found: list[Signal] = []
+        if previous and previous not in self._items:
+            found.append(s.ItemMissed(item_id=previous))
+        for one in (previous, _text(item.get("id"))):
+            if one and len(self._items) < _MAX_CALLS:
+                self._items.add(one)
+        if item.get("type") == "function_call_output":
+            found.append(s.OutputAdded(call_id=_text(item.get("call_id"))))
+        return found
 
     def _read_created(self, response: Mapping[str, Any]) -> list[Signal]:
         response_id = _text(response.get("id"))
@@ -133,9 +145,7 @@ class RealtimeAdapter:
         return [s.ToolCallDropped(item_id=item_id)]
 
     def _read_retrieved(self, item: Mapping[str, Any]) -> list[Signal]:
-        opened = self._opened.get(_text(item.get("id")))
-        if opened is None:
-            return []
+        opened = self._opened.get(_text(item.get("id")), {})
         event = {"type": "response.output_item.done", "response_id": opened.get("response_id"), "item": item}
         return self._read_closed(event) if item.get("status") in ("completed", "incomplete") else []
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, structs
@@ -28,7 +28,6 @@ from handrail.tenants.config import TenantConfig
 
 Severity = Literal["debug", "info", "warning", "error"]
 
-_RECONNECT_DELAYS = (0.1, 0.5, 1.0, 2.0, 4.0)
 _SEND_TIMEOUT = 10.0
 _MAX_EVENT_BYTES = 16_000_000
 _TRANSCRIPT_TIMEOUT = 3.0
@@ -53,6 +52,7 @@ class CallSession:
         options: MachineOptions | None = None,
         recorder: Recorder | None = None,
         settle_grace: float = 5.0,
+        reconnect_delays: Sequence[float] = (0.1, 0.5, 1.0, 2.0, 4.0),
     ) -> None:
         self.call = call
         self.tenant: TenantConfig = built.config
@@ -65,6 +65,7 @@ class CallSession:
         self._emit_event = emit
         self._recorder = recorder
         self._settle_grace = settle_grace
+        self._reconnect_delays = tuple(reconnect_delays)
         self._texts = self.tenant.locale_texts()
         self._machine = CallMachine(options, texts=self._texts)
         self._adapter = RealtimeAdapter(executor.registry.to_openai_realtime_tools())
@@ -153,11 +154,11 @@ class CallSession:
                 self.feed(s.Disconnected())
                 if lost.is_over:
                     self.feed(s.Ended(reason="caller"))
-                elif attempts >= len(_RECONNECT_DELAYS):
+                elif attempts >= len(self._reconnect_delays):
                     self.feed(s.Ended(reason="lost"))
                 else:
                     self._note("sideband_reconnecting", "warning", attempt=attempts + 1)
-                    await self._wait_over(_RECONNECT_DELAYS[attempts])
+                    await self._wait_over(self._reconnect_delays[attempts])
                     attempts += 1
 
     async def _exchange(self, connection: Connection) -> None:

@@ -62,6 +62,12 @@ class ToolCallOpened(Signal, frozen=True, kw_only=True):
     item_id: str
 
 
+class ItemMissed(Signal, frozen=True, kw_only=True):
+    """Something is in the conversation that was never told: it happened while there was no connection."""
+
+    item_id: str
+
+
 class ToolCallDropped(Signal, frozen=True, kw_only=True):
     """A tool call was broken off, and never runs."""
 

@@ -1,0 +1,291 @@
+"""The gateway: who is let in, who is turned away, and that nothing is left when it closes."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+
+from handrail import ToolContext, tool
+from handrail.core.events import Event, PhoneCallEnded
+from handrail.errors import ToolBuildError
+from handrail.phone import IncomingCall, PhoneGateway, replay
+from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
+from handrail.testing.phone import PhoneSimulator, Report, run_warped
+from tests.phone.calls import play
+from tests.tenants.samples import acme, refer
+
+HELLO: dict[str, Any] = {"model": [{"say": "Hello."}], "caller": [{"sleep": 3}]}
+OTHER = TenantConfig(tenant_id="other", numbers=("+33200000000",), greeting="Hi.", instructions="Be kind.")
+
+
+def test_two_tenants_are_told_apart_by_the_number_that_was_dialled() -> None:
+    tenants = [acme(greeting="Bonjour."), OTHER]
+
+    played = [play({**HELLO, "call": {"to": number}}, tenants=tenants) for number in ("+33100000000", "+33200000000")]
+
+    sessions = [next(one.data["body"] for one in each.report.timeline if one.type == "accept") for each in played]
+    assert [[tool["name"] for tool in one.get("tools", [])] for one in sessions] == [["request_transfer"], []]
+    assert [one["tool_choice"] for one in sessions] == ["auto", "none"]
+    assert sessions[1]["instructions"] == "Be kind."
+    assert [each.of(PhoneCallEnded)[0].tenant_id for each in played] == ["acme-corp", "other"]
+
+
+@pytest.mark.parametrize(
+    ("script", "tenants", "status"),
+    [
+        ({"call": {"to": "+33999999999"}}, [OTHER], 404),
+        ({"call": {"to": "anonymous"}}, [OTHER], 404),
+        ({"call": {"to": "+33200000000"}}, [OTHER.model_copy(update={"enabled": False})], 480),
+        ({"call": {"to": "+33200000000"}}, [], 404),
+    ],
+)
+def test_a_call_that_is_for_nobody_is_turned_away(script: Any, tenants: list[TenantConfig], status: int) -> None:
+    played = play({**HELLO, **script}, tenants=tenants, check=False)
+
+    assert [(one.verb, one.body) for one in played.report.http] == [("reject", {"status_code": status})]
+    assert played.report.ended == "rejected"
+    assert "phone_call_rejected" in played.notes
+
+
+def in_gateway(main: Any, *, tenants: Iterable[TenantConfig] = (OTHER,), **options: Any) -> Any:
+    """Run `main(simulator, gateway, heard)` in warped time."""
+
+    async def run() -> Any:
+        heard: list[Event] = []
+        async with PhoneSimulator() as simulator:
+            client = AsyncOpenAI(base_url=simulator.url, api_key="sk-test", webhook_secret=simulator.webhook_secret)
+            directory = options.pop("directory", None) or TenantDirectory(tenants)
+            gateway = PhoneGateway(client=client, tenants=directory, listeners=[heard.append], **options)
+            async with client, gateway:
+                return await main(simulator, gateway, heard)
+
+    return run_warped(run())
+
+
+def to_other(**changes: Any) -> dict[str, Any]:
+    return {"call": {"to": "+33200000000"}, "model": [{"say": "Hi."}], "caller": [{"sleep": 20}], **changes}
+
+
+@pytest.mark.parametrize("per_tenant", [True, False])
+def test_more_calls_than_there_is_room_for_are_busy(per_tenant: bool) -> None:
+    cfg = TenantConfig.model_validate({**OTHER.model_dump(), "limits": {"max_calls": 2}}) if per_tenant else OTHER
+
+    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> list[Report]:
+        calls = [await simulator.ring(to_other(), gateway.handle_webhook) for _ in range(4)]
+        reports = [await simulator.wait(call.id) for call in calls]
+        while gateway.calls:
+            await asyncio.sleep(0.1)
+        again = await simulator.play(to_other(), gateway.handle_webhook)
+        return [*reports, again]
+
+    reports = in_gateway(main, tenants=[cfg], **({} if per_tenant else {"max_calls": 2}))
+
+    first = [[(one.verb, (one.body or {}).get("status_code")) for one in report.http][:1] for report in reports]
+    assert sorted(str(one) for one in first[:4]) == sorted(
+        ["[('accept', None)]", "[('accept', None)]", "[('reject', 486)]", "[('reject', 486)]"]
+    )
+    assert first[4] == [("accept", None)]
+
+
+@pytest.mark.parametrize(
+    "webhook", [{"copies": 3}, {"live": "before"}, {"live": "after"}, {"signature": "rotated"}, {"copies": 2, "gap": 5}]
+)
+def test_a_webhook_that_comes_more_than_once_makes_one_call(webhook: Any) -> None:
+    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> tuple[Report, list[int]]:
+        report = await simulator.play(to_other(webhook=webhook), gateway.handle_webhook)
+        return report, [one.status for one in simulator.webhooks]
+
+    report, statuses = in_gateway(main)
+
+    assert [one.verb for one in report.http] == ["accept"]
+    assert set(statuses) == {200}
+    report.check()
+
+
+@pytest.mark.parametrize(
+    ("webhook", "status"),
+    [
+        ({"signature": "wrong"}, 401),
+        ({"signature": "missing"}, 400),
+        ({"age": 400}, 401),
+        ({"repeat_headers": True}, 400),
+        ({"padding": 10_000_000}, 413),
+    ],
+)
+def test_a_webhook_that_is_not_to_be_trusted_makes_no_call(webhook: Any, status: int) -> None:
+    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> tuple[Report, Any]:
+        report = await simulator.play(to_other(webhook=webhook), gateway.handle_webhook)
+        return report, simulator.webhooks[0].status
+
+    report, found = in_gateway(main)
+
+    assert (found, report.http, report.ended) == (status, (), "unanswered")
+
+
+def test_a_change_of_a_tenant_applies_to_the_next_call_and_never_to_one_under_way() -> None:
+    seen: list[str] = []
+
+    @tool(read_only=True)
+    async def who(context: ToolContext) -> str:
+        """Say whose call this is."""
+        seen.append(context.tenant.greeting)
+        return context.tenant.greeting
+
+    builder = ToolBuilder()
+    builder.register(lambda cfg: who)
+    directory = TenantDirectory([OTHER])
+    script = to_other(model=[{"say": "Hi."}, {"calls": [{"name": "who"}]}], caller=[{"sleep": 5}, {"say": "Who?"}])
+
+    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> list[str]:
+        first = await simulator.ring(script, gateway.handle_webhook)
+        while not gateway.calls:
+            await asyncio.sleep(0.1)
+        directory.put(OTHER.model_copy(update={"greeting": "Changed."}))
+        assert (await directory.get("other")).greeting == "Changed."  # type: ignore[union-attr]
+        directory.put(TenantConfig.model_validate({**OTHER.model_dump(), "greeting": "Changed."}))
+        second = await simulator.ring(script, gateway.handle_webhook)
+        await simulator.wait(first.id)
+        await simulator.wait(second.id)
+        directory.put(TenantConfig.model_validate({**OTHER.model_dump(), "enabled": False}))
+        third = await simulator.play(script, gateway.handle_webhook)
+        return [one.verb for one in third.http]
+
+    assert in_gateway(main, directory=directory, tools=builder) == ["reject"]
+    assert sorted(seen) == ["Changed.", "Hi."]
+
+
+@pytest.mark.proves("PH-D20")
+def test_draining_takes_no_more_calls_and_settles_what_runs() -> None:
+    ended: list[str] = []
+
+    @tool
+    async def write() -> str:
+        """Write."""
+        await asyncio.sleep(4)
+        ended.append("write")
+        return "written"
+
+    builder = ToolBuilder()
+    builder.register(lambda cfg: write)
+    cfg = TenantConfig.model_validate({**OTHER.model_dump(), "policy": [{"allow": "write"}]})
+    script = to_other(
+        model=[{"say": "Hi."}, {"calls": [{"id": "c1", "name": "write"}]}], caller=[{"say": "Go."}, {"sleep": 60}]
+    )
+
+    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> Any:
+        call = await simulator.ring(script, gateway.handle_webhook)
+        while not (gateway.calls and gateway.calls[call.id].running_calls):
+            await asyncio.sleep(0.1)
+        draining = asyncio.create_task(gateway.drain(grace=1))
+        await asyncio.sleep(0.1)
+        refused = await simulator.play(to_other(), gateway.handle_webhook)
+        await draining
+        assert gateway.calls == {}
+        return [one.verb for one in refused.http], [one for one in heard if isinstance(one, PhoneCallEnded)]
+
+    verbs, [told] = in_gateway(main, tenants=[cfg], tools=builder)
+
+    assert verbs == ["reject"]
+    assert ended == ["write"]
+    assert told.reason == "shutdown"
+
+
+def test_the_context_of_a_call_is_made_once_and_carries_the_users_own_services() -> None:
+    calls: list[IncomingCall] = []
+
+    async def make_context(call: IncomingCall) -> ToolContext[Any]:
+        calls.append(call)
+        return ToolContext(session_id="ignored", customer_id="customer-7", deps={"crm": 1})
+
+    @tool(read_only=True)
+    async def look(context: ToolContext) -> dict[str, Any]:
+        """Look at the context."""
+        return {
+            "session": context.session_id,
+            "customer": context.customer_id,
+            "tenant": context.tenant.tenant_id,
+            "deps": context.deps,
+        }
+
+    played = play(
+        {
+            **HELLO,
+            "model": [{"say": "Hi."}, {"calls": [{"id": "c1", "name": "look"}]}, {"say": "Ok."}],
+            "caller": [{"say": "Go."}],
+        },
+        tenants=[acme(greeting="Hi.")],
+        tools=[look],
+        context=make_context,  # type: ignore[arg-type]
+    )
+
+    [call] = calls
+    assert (call.caller, call.dialled, call.tenant_id) == ("+33600000001", ("+33100000000",), "acme-corp")
+    [output] = played.report.client_events("conversation.item.create", item__call_id="c1")
+    assert json.loads(output["item"]["output"]) == {
+        "session": "rtc_1",
+        "customer": "customer-7",
+        "tenant": "acme-corp",
+        "deps": {"crm": 1},
+    }
+
+
+@pytest.mark.parametrize("broken", ["context", "accept"])
+def test_a_call_that_cannot_be_set_up_is_turned_away_and_costs_no_other(broken: str) -> None:
+    def fail(call: IncomingCall) -> ToolContext[Any]:
+        raise RuntimeError("no CRM")
+
+    http = [{"verb": "accept", "status": 500, "times": 3}] if broken == "accept" else []
+    played = play({**HELLO, "http": http}, context=fail if broken == "context" else None, check=False)
+
+    verbs = [one.verb for one in played.report.http]
+    assert verbs == (["reject"] if broken == "context" else ["accept"] * 3)
+    assert ("phone_call_failed" in played.notes) or ("phone_call_accepted" not in played.notes)
+
+
+def test_an_accept_without_an_answer_is_repeated() -> None:
+    played = play({**HELLO, "http": [{"verb": "accept", "drop": "after"}]}, tenants=[acme(greeting="Hello.")])
+
+    assert [one.verb for one in played.report.http] == ["accept", "accept"]
+    assert played.report.ended == "caller"
+
+
+def test_a_gateway_with_a_tenant_that_cannot_be_built_does_not_open() -> None:
+    cfg = acme(features={"refer": refer(), "calender": {}})
+
+    async def main(*args: Any) -> None: ...
+
+    with pytest.raises(ToolBuildError, match=r"features\.calender"):
+        in_gateway(main, tenants=[cfg])
+
+
+def test_a_recording_holds_everything_but_secrets_and_can_be_played_again(tmp_path: Path) -> None:
+    played = play(
+        {
+            "model": [
+                {"say": "Hello."},
+                {"calls": [{"id": "c1", "name": "request_transfer", "args": {"destination_id": "sales"}}]},
+                {"say": "Transfer the call to Service Commercial, yes or no?"},
+                {"calls": [{"id": "c2", "name": "request_transfer", "args": {"destination_id": "sales"}}]},
+                {"say": "Je vous transfère vers Service Commercial"},
+            ],
+            "caller": [{"say": "Sales."}, {"dtmf": "4711"}, {"say": "Yes."}, {"sleep": 20}],
+            "expect": [{"ended": "transferred"}],
+        },
+        tenants=[acme(greeting="Hello.")],
+        recordings=tmp_path,
+    )
+
+    [path] = tmp_path.iterdir()
+    text = path.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert lines[0]["call"]["sip_call_id"] == "sip-rtc_1@carrier.example"
+    assert "acme.example" not in text
+    assert "4711" not in text
+    sent = [entry for entry in played.report.timeline if entry.source == "client"]
+    again = replay(path)
+    assert len(again.recorded) == len(sent)
+    assert again.differences == ()

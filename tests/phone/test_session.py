@@ -1,0 +1,141 @@
+"""One session over a provider that the test writes by hand: what is told, and what happens when everything fails."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from handrail import ToolCall
+from handrail.core.events import Event, LogEvent, PhoneCallEnded
+from handrail.phone import ConnectionLost, MachineOptions
+from tests.phone.scripted import BrokenExecutor, ScriptedTransport, make_session
+from tests.tenants.samples import acme, refer
+
+FREE = acme(features={"refer": refer(require_confirmation=False, handoff_phrase="")})
+
+
+class Heard(list[Event]):
+    def notes(self, name: str) -> list[LogEvent]:
+        return [one for one in self if isinstance(one, LogEvent) and one.name == name]
+
+
+@pytest.mark.proves("PH-29", "PH-30")
+async def test_a_call_is_told_when_it_arrives_is_built_and_is_handed_over() -> None:
+    transport, heard = ScriptedTransport(), Heard()
+    session = make_session(transport, cfg=FREE, emit=heard.append)
+    running = asyncio.create_task(session.run())
+    transport.call("c1", "request_transfer", '{"destination_id": "sales"}', response_id="r7")
+    await transport.wait_for_outputs(1)
+    session.end()
+    await running
+
+    for name in ("ws_tool_call_received", "ws_tool_invocation_built", "ws_tool_invocation_submitting_to_dispatcher"):
+        [note] = heard.notes(name)
+        assert note.call == ToolCall(
+            id="c1",
+            name="request_transfer",
+            arguments_json='{"destination_id": "sales"}',
+            response_id="r7",
+            item_id="item_c1",
+        )
+        assert (note.session_id, note.tenant_id, note.sip_call_id) == ("rtc_1", "acme-corp", "sip-1")
+    assert transport.requests == ["refer sip:sales@acme.example"]
+
+
+@pytest.mark.proves("PH-57")
+async def test_a_call_whose_run_fails_gets_a_fallback_output() -> None:
+    transport, heard = ScriptedTransport(), Heard()
+    session = make_session(transport, executor=BrokenExecutor, emit=heard.append)
+    running = asyncio.create_task(session.run())
+    transport.call("c1", "request_transfer")
+    await transport.wait_until(lambda: any(one["type"] == "response.create" for one in transport.sent))
+    session.end()
+    await running
+
+    [output] = transport.outputs["c1"]
+    assert json.loads(output)["error"] == "tool_execution_failed"
+    assert "a bug" not in output
+    assert [one.call.id for one in heard.notes("tool_run_and_respond_fallback_output_sent") if one.call] == ["c1"]
+
+
+@pytest.mark.proves("PH-58")
+async def test_a_fallback_output_that_cannot_be_sent_is_told_and_sent_over_the_next_connection() -> None:
+    transport, heard = ScriptedTransport(is_cut=True), Heard()
+    session = make_session(transport, executor=BrokenExecutor, emit=heard.append)
+    running = asyncio.create_task(session.run())
+    transport.call("c1", "request_transfer")
+    await transport.wait_until(lambda: len(transport.outputs.get("c1", [])) == 1)
+    transport.is_cut = False
+    await transport.wait_until(lambda: len(transport.outputs["c1"]) == 2)
+    transport.call("c2", "request_transfer")
+    await transport.wait_for_outputs(2)
+    session.end()
+    await running
+
+    assert len(heard.notes("tool_run_and_respond_fallback_output_failed")) == 1
+    assert len(heard.notes("tool_run_and_respond_fallback_output_sent")) == 2
+    item_ids = [one["item"]["id"] for one in transport.sent if one.get("item", {}).get("call_id") == "c1"]
+    assert len(set(item_ids)) == 1  # The provider can tell that it is the same output.
+
+
+async def test_the_end_of_a_call_is_told_once_with_what_was_cut_off() -> None:
+    transport, heard = ScriptedTransport(), Heard()
+    session = make_session(transport, emit=heard.append)
+    running = asyncio.create_task(session.run())
+    transport.close(is_over=True)
+    await running
+    session.end("shutdown")
+
+    [ended] = [one for one in heard if isinstance(one, PhoneCallEnded)]
+    assert (ended.reason, ended.tool_calls, ended.cut_off) == ("caller", 0, 0)
+    assert session.end_reason == "caller"
+
+
+async def test_a_call_that_cannot_be_reached_again_is_lost() -> None:
+    class Unreachable(ScriptedTransport):
+        def connect(self, session_id: str) -> Any:
+            if self.connections:
+                raise ConnectionLost(is_over=False)
+            return super().connect(session_id)
+
+    transport, heard = Unreachable(), Heard()
+    session = make_session(transport, emit=heard.append, reconnect_delays=(0.0, 0.0))
+    running = asyncio.create_task(session.run())
+    await transport.opened.wait()
+    transport.close(is_over=False)
+    await running
+
+    assert session.end_reason == "lost"
+    assert len(heard.notes("sideband_reconnecting")) == 2
+
+
+async def test_two_tools_of_one_call_cannot_transfer_it_twice() -> None:
+    transport = ScriptedTransport()
+    session = make_session(transport, cfg=FREE)
+    running = asyncio.create_task(session.run())
+    await transport.opened.wait()
+    outcomes = await asyncio.gather(
+        session.transfer("tel:+14155552000", announcement=""), session.transfer("tel:+14155552001", announcement="")
+    )
+
+    assert outcomes == ["referred", "in_progress"]
+    session.end()
+    await running
+    assert transport.requests == ["refer tel:+14155552000"]
+    assert await session.transfer("tel:+14155552002", announcement="") == "ended"
+
+
+async def test_a_filler_is_spoken_while_a_tool_takes_long() -> None:
+    transport = ScriptedTransport()
+    cfg = acme(features={"collect_digits": {"enabled": True}})
+    session = make_session(transport, cfg=cfg, options=MachineOptions(filler_after=0.01, max_fillers=1))
+    running = asyncio.create_task(session.run())
+    transport.call("c1", "collect_digits", '{"purpose": "pin"}')
+    await transport.wait_until(lambda: any(one["type"] == "response.create" for one in transport.sent))
+    session.end()
+    await running
+
+    [filler] = [one for one in transport.sent if one["type"] == "response.create"]
+    assert "still working" in filler["response"]["instructions"]
+    assert filler["response"]["tool_choice"] == "none"
