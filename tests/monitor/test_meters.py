@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 from handrail import Executor, ToolContext
 from handrail.errors import MissingExtraError
 from handrail.monitor import Meters
-from handrail.monitor.metrics import SECONDS
+from handrail.monitor.metrics import DURATION_BUCKETS
 from tests.monitor.conftest import CONTEXT, call, crash, look, pay
 
 
@@ -55,7 +55,7 @@ async def test_the_duration_of_calls_is_recorded_under_the_conventional_name() -
     }
     assert (good.count, bad.count) == (2, 1)
     assert good.sum == pytest.approx(sum(result.duration_ms for result in results[:2]) / 1000)
-    assert tuple(good.explicit_bounds) == SECONDS
+    assert tuple(good.explicit_bounds) == DURATION_BUCKETS
 
 
 async def test_what_is_refused_before_it_begins_has_no_duration() -> None:

@@ -16,7 +16,7 @@ from handrail.core import events
 from handrail.core.values import Failure, ToolResult
 from handrail.errors import ConfigError
 from handrail.monitor import Metrics
-from handrail.monitor.metrics import Figures
+from handrail.monitor.metrics import ToolMetrics
 from tests.monitor.conftest import CONTEXT, Door, call, crash, look, pay, refuse
 
 ALLOWED = Policy([Rule.allow("*")])
@@ -35,7 +35,7 @@ def ran(metrics: Metrics, event: Any) -> None:
     metrics(event)
 
 
-def figures(metrics: Metrics, tool: str, tenant: str = "acme") -> Figures:
+def figures(metrics: Metrics, tool: str, tenant: str = "acme") -> ToolMetrics:
     [found] = [one for one in metrics.snapshot() if (one.tool, one.tenant) == (tool, tenant)]
     return found
 

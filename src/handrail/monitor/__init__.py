@@ -1,4 +1,4 @@
-"""Listeners, which an executor tells every event: `Executor(…, listeners=[Log(), metrics])`."""
+"""Listeners for an executor's events: log, metrics and traces. `Executor(…, listeners=[Log(), metrics])`."""
 
 from handrail.monitor.log import JsonFormatter, Log
 from handrail.monitor.meters import Meters

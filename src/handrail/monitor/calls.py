@@ -1,4 +1,4 @@
-"""The calls that were told as taken on or started, and not yet as over."""
+"""Tracks the calls that were accepted or started and have no result yet."""
 
 import threading
 from collections import Counter
@@ -12,10 +12,10 @@ T = TypeVar("T")
 CallEvent = CallAccepted | CallStarted | CallFinished | CallIgnored | CallCancelled
 
 
-class Calls(Generic[T]):
-    """What a listener remembers of each call on its way.
+class OpenCalls(Generic[T]):
+    """A value for each open call.
 
-    A call is told apart by its session and by its very object: ids come from a model, and two calls may have one.
+    A call is identified by its session and its object: ids come from a model, and two calls may have the same.
     """
 
     def __init__(self) -> None:
@@ -25,65 +25,65 @@ class Calls(Generic[T]):
         return len(self._open)
 
     def put(self, event: CallEvent, value: T) -> T | None:
-        """Remember something; what was remembered before."""
-        place = (event.session_id, id(event.call))
-        before = self._open.get(place)
-        self._open[place] = (event.call, value)  # The object is kept, so that its identity is nobody else's.
-        return before[1] if before else None
+        """Set the value of a call; return the previous one."""
+        identity = (event.session_id, id(event.call))
+        previous = self._open.get(identity)
+        self._open[identity] = (event.call, value)  # The reference keeps the id of the object unique.
+        return previous[1] if previous else None
 
     def get(self, event: CallEvent) -> T | None:
-        """What is remembered of a call."""
+        """Return the value of a call, if it is open."""
         found = self._open.get((event.session_id, id(event.call)))
         return found[1] if found else None
 
     def pop(self, event: CallEvent) -> T | None:
-        """Forget a call that is over."""
+        """Remove a call; return its value."""
         found = self._open.pop((event.session_id, id(event.call)), None)
         return found[1] if found else None
 
 
-class Counts:
-    """How many calls of a session wait for their answer, and how many of their handlers run."""
+class CallCounter:
+    """Counts, per session, the calls without a result and those whose handler runs."""
 
     def __init__(self) -> None:
-        self._calls: Calls[bool] = Calls()
+        self._calls: OpenCalls[bool] = OpenCalls()
         self._pending: Counter[str] = Counter()
         self._active: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """The sessions that have calls on their way."""
+        """The number of sessions with open calls."""
         return len(self._pending.keys() | self._active.keys())
 
-    def see(self, event: object) -> None:
+    def count(self, event: object) -> None:
         """Count an event."""
         if isinstance(event, CallAccepted | CallStarted):
             with self._lock:
-                self._begin(event, active=isinstance(event, CallStarted))
+                self._add(event, active=isinstance(event, CallStarted))
         elif isinstance(event, CallFinished) or (isinstance(event, CallIgnored) and event.reason == "already_executed"):
-            with self._lock:  # The latter was taken on, and then found in the ledger.
-                self._end(event)
+            with self._lock:  # An ignored call was accepted first, and then found in the ledger.
+                self._remove(event)
 
-    def of(self, session_id: str) -> tuple[int, int]:
-        """The calls of a session that have no answer, and those among them whose handler runs."""
+    def get(self, session_id: str) -> tuple[int, int]:
+        """Return how many calls of a session have no result, and how many of their handlers run."""
         return self._pending[session_id], self._active[session_id]
 
-    def _begin(self, event: CallAccepted | CallStarted, *, active: bool) -> None:
-        before = self._calls.put(event, active)
-        if before is None:
+    def _add(self, event: CallAccepted | CallStarted, *, active: bool) -> None:
+        previous = self._calls.put(event, active)
+        if previous is None:
             self._pending[event.session_id] += 1
-        if active and not before:
+        if active and not previous:
             self._active[event.session_id] += 1
 
-    def _end(self, event: CallFinished | CallIgnored) -> None:
+    def _remove(self, event: CallFinished | CallIgnored) -> None:
         active = self._calls.pop(event)
         if active is not None:
-            _less(self._pending, event.session_id)
+            _decrement(self._pending, event.session_id)
         if active:
-            _less(self._active, event.session_id)
+            _decrement(self._active, event.session_id)
 
 
-def _less(counter: Counter[str], name: str) -> None:
+def _decrement(counter: Counter[str], name: str) -> None:
     counter[name] -= 1
     if counter[name] <= 0:
         del counter[name]

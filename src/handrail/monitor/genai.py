@@ -1,4 +1,4 @@
-"""The names of OpenTelemetry's GenAI conventions, which are still in development, all in this one place."""
+"""The names of OpenTelemetry's GenAI semantic conventions, which are still in development."""
 
 from typing import Final
 
@@ -20,14 +20,14 @@ CONVERSATION_ID: Final = "gen_ai.conversation.id"
 ERROR_TYPE: Final = "error.type"
 
 FUNCTION: Final = "function"
-"""The type of a tool that runs here."""
+"""The type of a tool that runs in this process."""
 EXTENSION: Final = "extension"
-"""The type of a tool that calls an interface elsewhere."""
+"""The type of a tool that calls another system."""
 
-# Handrail's own, for which the conventions have no name.
+# Handrail's own names, where the conventions have none.
 TENANT_ID: Final = "handrail.tenant.id"
 STARTED: Final = "handrail.call.started"
-"""Whether the handler began."""
+"""Whether the handler was started."""
 SLOW: Final = "handrail.call.slow"
 DECISION: Final = "handrail.decision.action"
 RULE: Final = "handrail.decision.rule"

@@ -1,4 +1,4 @@
-"""One line of the standard log for every fact: a name, a level that means something, and fields without values."""
+"""Writes one log record per event, with structured fields and without argument values."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -15,8 +15,8 @@ from handrail.core.redact import Redactor
 from handrail.core.text import compact_json
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import ToolNotFoundError, shorten
-from handrail.monitor.calls import Counts
-from handrail.monitor.severity import level_of
+from handrail.monitor.calls import CallCounter
+from handrail.monitor.severity import find_level
 
 NAME: Final = f"{HANDRAIL}.events"
 
@@ -27,13 +27,14 @@ _SEVERITIES: Final = {
     "error": logging.ERROR,
 }
 
-_LONG = 200
-_MOST = 50
-"""Of names in one line."""
+_MAX_CHARS = 200
+"""Of a name or an id."""
+_MAX_NAMES = 50
+"""In one list."""
 
 
-class Line(Struct, frozen=True, kw_only=True):
-    """What is written about one event. As text it is the name and the fields as JSON."""
+class LogMessage(Struct, frozen=True, kw_only=True):
+    """The message of a log record. As text it is the event's name and its fields as JSON."""
 
     event: str
     level: int
@@ -44,69 +45,69 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 class Log:
-    """Writes every event to a logger, `handrail.events` unless it is given another.
+    """A listener that writes every event to a logger, by default `handrail.events`.
 
-    A record has the name of the fact as `event`, and every field as an attribute of its own. No field holds the value
-    of an argument, an output, or the words of a handler.
+    `record.event` is the event's name, and every field is an attribute of the record. No field has the value of an
+    argument, an output, or a text that a handler wrote.
     """
 
     def __init__(self, logger: logging.Logger | None = None, *, redactor: Redactor | None = None) -> None:
         self._logger = logger if logger is not None else logging.getLogger(NAME)
         self._redactor = redactor or Redactor()
-        self._counts = Counts()
-        self._lines: dict[type[Any], Callable[[Any], Line]] = {
-            events.CallAccepted: self._accepted,
-            events.CallStarted: self._started,
-            events.CallFinished: self._finished,
-            events.CallCancelled: self._call_cancelled,
-            events.CallIgnored: self._ignored,
-            events.Cancelling: self._cancelling,
-            events.Cancellation: self._cancellation,
-            events.DecisionMade: self._decision_made,
-            events.BreakerTurned: self._breaker_turned,
-            events.Progress: self._progress,
-            events.ToolsBuilt: self._tools_built,
-            events.TurnPlanned: self._turn_planned,
-            events.LogEvent: self._log_event,
+        self._counter = CallCounter()
+        self._builders: dict[type[Any], Callable[[Any], LogMessage]] = {
+            events.CallAccepted: self._build_accepted,
+            events.CallStarted: self._build_started,
+            events.CallFinished: self._build_finished,
+            events.CallCancelled: self._build_call_cancelled,
+            events.CallIgnored: self._build_ignored,
+            events.Cancelling: self._build_cancelling,
+            events.Cancellation: self._build_cancellation,
+            events.DecisionMade: self._build_decision_made,
+            events.BreakerTurned: self._build_breaker_turned,
+            events.Progress: self._build_progress,
+            events.ToolsBuilt: self._build_tools_built,
+            events.TurnPlanned: self._build_turn_planned,
+            events.LogEvent: self._build_log_event,
         }
 
     def __call__(self, event: events.Event) -> None:
         """Write one event."""
-        self._counts.see(event)
-        if not self._logger.isEnabledFor(_level(event)):
+        self._counter.count(event)
+        if not self._logger.isEnabledFor(_find_level(event)):
             return
-        line = self._lines.get(type(event), self._other)(event)
-        fields = {name: value for name, value in line.fields.items() if value is not None}
-        line = Line(event=line.event, level=line.level, fields=fields)
-        self._logger.log(line.level, line, extra={"event": line.event, **fields})
+        message = self._builders.get(type(event), self._build_other)(event)
+        fields = {name: value for name, value in message.fields.items() if value is not None}
+        message = LogMessage(event=message.event, level=message.level, fields=fields)
+        self._logger.log(message.level, message, extra={"event": message.event, **fields})
 
-    # One function for each kind of event.
+    # One method for each type of event.
 
-    def _accepted(self, event: events.CallAccepted) -> Line:
-        return _line("call_accepted", logging.DEBUG, self._about(event, event.call), **self._state(event))
+    def _build_accepted(self, event: events.CallAccepted) -> LogMessage:
+        return _build("call_accepted", logging.DEBUG, self._about(event, event.call), **self._state(event))
 
-    def _started(self, event: events.CallStarted) -> Line:
-        return _line(
+    def _build_started(self, event: events.CallStarted) -> LogMessage:
+        return _build(
             "call_started",
             logging.DEBUG,
             self._about(event, event.call),
-            agent_id=_short(event.agent_id),
+            agent_id=_shorten(event.agent_id),
             dependencies=self._names(event.dependencies),
             **self._state(event),
         )
 
     def _state(self, event: events.CallAccepted | events.CallStarted) -> dict[str, Any]:
-        pending, active = self._counts.of(event.session_id)
+        pending, active = self._counter.get(event.session_id)
         return {"argument_keys": self._argument_keys(event.call), "pending": pending, "active": active}
 
-    def _finished(self, event: events.CallFinished) -> Line:
+    def _build_finished(self, event: events.CallFinished) -> LogMessage:
         result = event.result
-        return _line(
+        return _build(
             "call_finished",
-            _level(event),
+            _find_level(event),
             self._about(event, event.call),
             ok=result.ok,
-            error=self._redactor.value(_error(event.call, result)),
+            error=self._redactor.value(_describe_error(event.call, result)),
             output_length=len(result.for_model()),
             duration_ms=round(result.duration_ms, 3),
             slow=event.slow,
@@ -116,33 +117,33 @@ class Log:
             **self._decision(event.decision),
         )
 
-    def _call_cancelled(self, event: events.CallCancelled) -> Line:
-        return _line("call_cancelled", logging.INFO, self._about(event, event.call), reason=self._text(event.reason))
+    def _build_call_cancelled(self, event: events.CallCancelled) -> LogMessage:
+        return _build("call_cancelled", logging.INFO, self._about(event, event.call), reason=self._text(event.reason))
 
-    def _ignored(self, event: events.CallIgnored) -> Line:
-        return _line("call_ignored", logging.INFO, self._about(event, event.call), reason=self._text(event.reason))
+    def _build_ignored(self, event: events.CallIgnored) -> LogMessage:
+        return _build("call_ignored", logging.INFO, self._about(event, event.call), reason=self._text(event.reason))
 
-    def _cancelling(self, event: events.Cancelling) -> Line:
-        return _line(
+    def _build_cancelling(self, event: events.Cancelling) -> LogMessage:
+        return _build(
             "cancelling", logging.INFO, _ids(event), tracked=event.tracked, cancellable=event.cancellable
         )  # fmt: skip
 
-    def _cancellation(self, event: events.Cancellation) -> Line:
+    def _build_cancellation(self, event: events.Cancellation) -> LogMessage:
         skipped = event.reason == "missing_response_id"
-        return _line(
+        return _build(
             "cancellation_skipped" if skipped else "cancellation",
             logging.WARNING if skipped or (event.scope == "session" and event.remaining) else logging.INFO,
             _ids(event),
             scope=event.scope,
-            response_id=_short(event.response_id),
+            response_id=_shorten(event.response_id),
             reason=self._text(event.reason),
             cancelled=event.cancelled,
             remaining=event.remaining,
             pending=event.pending,
         )
 
-    def _decision_made(self, event: events.DecisionMade) -> Line:
-        return _line(
+    def _build_decision_made(self, event: events.DecisionMade) -> LogMessage:
+        return _build(
             "decision_made",
             logging.INFO,
             self._about(event, event.call),
@@ -150,23 +151,23 @@ class Log:
             **self._decision(event.decision),
         )
 
-    def _breaker_turned(self, event: events.BreakerTurned) -> Line:
+    def _build_breaker_turned(self, event: events.BreakerTurned) -> LogMessage:
         level = logging.WARNING if event.state == "open" else logging.INFO
-        return _line("breaker_turned", level, _ids(event), tool=self._text(event.tool_name), state=event.state)
+        return _build("breaker_turned", level, _ids(event), tool=self._text(event.tool_name), state=event.state)
 
-    def _progress(self, event: events.Progress) -> Line:
-        # The message is the handler's own words, and may quote what it works on.
-        return _line(
+    def _build_progress(self, event: events.Progress) -> LogMessage:
+        # Without the message: the handler wrote it, and it may quote a value.
+        return _build(
             "progress",
             logging.DEBUG,
             _ids(event),
-            call_id=_short(event.call_id),
+            call_id=_shorten(event.call_id),
             tool=self._text(event.tool_name),
             fraction=event.fraction,
         )
 
-    def _tools_built(self, event: events.ToolsBuilt) -> Line:
-        return _line(
+    def _build_tools_built(self, event: events.ToolsBuilt) -> LogMessage:
+        return _build(
             "tool_build_finished",
             logging.WARNING if event.failed else logging.INFO,
             _ids(event),
@@ -176,10 +177,10 @@ class Log:
             failed=self._names(event.failed),
         )
 
-    def _log_event(self, event: events.LogEvent) -> Line:
+    def _build_log_event(self, event: events.LogEvent) -> LogMessage:
         about = _ids(event) if event.call is None else self._about(event, event.call)
         fields = {name: self._field(value) for name, value in event.fields.items() if name not in about}
-        return _line(event.name, _SEVERITIES[event.severity], about, **fields)
+        return _build(event.name, _SEVERITIES[event.severity], about, **fields)
 
     def _field(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -188,8 +189,8 @@ class Log:
             return self._names(str(one) for one in cast(Iterable[Any], value)) or []
         return self._redactor.value(value)
 
-    def _turn_planned(self, event: events.TurnPlanned) -> Line:
-        return _line(
+    def _build_turn_planned(self, event: events.TurnPlanned) -> LogMessage:
+        return _build(
             "turn_planned",
             logging.INFO,
             _ids(event),
@@ -198,20 +199,20 @@ class Log:
             call_ids=self._names(event.call_ids),
         )
 
-    def _other(self, event: events.Event) -> Line:
-        """An event that is not known here: its name, its ids, and its numbers."""
+    def _build_other(self, event: events.Event) -> LogMessage:
+        """Build the message of any other event: its name, ids and numbers."""
         own = {name: getattr(event, name) for name in event.__struct_fields__ if name != "at"}
         numbers = {name: value for name, value in own.items() if isinstance(value, int | float)}
-        return _line(_snake(type(event).__name__), logging.INFO, _ids(event), **numbers)
+        return _build(_to_snake_case(type(event).__name__), logging.INFO, _ids(event), **numbers)
 
-    # What several of them have.
+    # Fields that several events have.
 
     def _about(self, event: events.Event, call: ToolCall) -> dict[str, Any]:
         return {
             **_ids(event),
-            "call_id": _short(call.id),
-            "response_id": _short(call.response_id),
-            "item_id": _short(call.item_id),
+            "call_id": _shorten(call.id),
+            "response_id": _shorten(call.response_id),
+            "item_id": _shorten(call.item_id),
             "tool": self._text(call.name),
             "guideline_ids": self._names(call.guideline_ids),
         }
@@ -219,7 +220,7 @@ class Log:
     def _decision(self, decision: Decision | None) -> dict[str, Any]:
         if decision is None:
             return {}
-        # What a tool's own check says is meant for the model, and may quote what the model sent.
+        # The reason of a permission check is written for the model and may quote the arguments.
         reason = "" if decision.rule == "permission_check" else decision.reason
         return {
             "decision": decision.action,
@@ -239,42 +240,42 @@ class Log:
         return self._names(sorted(cast(dict[str, Any], arguments))) or []
 
     def _names(self, names: Iterable[str]) -> Any:
-        return [self._text(name) for name, _ in zip(names, range(_MOST), strict=False)] or None
+        return [self._text(name) for name, _ in zip(names, range(_MAX_NAMES), strict=False)] or None
 
     def _text(self, text: str) -> str:
-        return self._redactor.text(shorten(text, _LONG))
+        return self._redactor.text(shorten(text, _MAX_CHARS))
 
 
-def _level(event: events.Event) -> int:
-    """The level of the events that there are many of; the highest for all others, whose lines say it themselves."""
+def _find_level(event: events.Event) -> int:
+    """Return the level of frequent events, and CRITICAL for others, whose level their message has."""
     if isinstance(event, events.CallAccepted | events.CallStarted | events.Progress):
         return logging.DEBUG
     if not isinstance(event, events.CallFinished):
         return logging.CRITICAL
-    if not event.result.recorded:  # It happened, and its record is missing.
+    if not event.result.recorded:  # The effect happened, but the ledger has no record of it.
         return logging.ERROR
-    level = level_of(event.result.error)
+    level = find_level(event.result.error)
     return max(level, logging.WARNING) if event.slow else level
 
 
-def _line(event: str, level: int, about: Mapping[str, Any], **fields: Any) -> Line:
-    return Line(event=event, level=level, fields={**about, **fields})
+def _build(event: str, level: int, about: Mapping[str, Any], **fields: Any) -> LogMessage:
+    return LogMessage(event=event, level=level, fields={**about, **fields})
 
 
 def _ids(event: events.Event) -> dict[str, Any]:
     return {
-        "session_id": _short(event.session_id) or None,
-        "tenant_id": _short(event.tenant_id),
-        "sip_call_id": _short(event.sip_call_id),
+        "session_id": _shorten(event.session_id) or None,
+        "tenant_id": _shorten(event.tenant_id),
+        "sip_call_id": _shorten(event.sip_call_id),
     }
 
 
-def _short(text: str | None) -> str | None:
-    return None if text is None else shorten(text, _LONG)
+def _shorten(text: str | None) -> str | None:
+    return None if text is None else shorten(text, _MAX_CHARS)
 
 
-def _error(call: ToolCall, result: ToolResult) -> dict[str, Any] | None:
-    """What may be said of a failure: not its message, which is the model's and may quote what the model sent."""
+def _describe_error(call: ToolCall, result: ToolResult) -> dict[str, Any] | None:
+    """Describe a failure without its message, which is written for the model and may quote the arguments."""
     failure = result.error
     if failure is None:
         return None
@@ -283,17 +284,17 @@ def _error(call: ToolCall, result: ToolResult) -> dict[str, Any] | None:
     return {"code": shorten(failure.code), "retryable": failure.retryable}
 
 
-def _snake(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
 
 
-_STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON: `time`, `level`, `logger`, `event` or `message`, then its own fields.
+    """Formats a record as one line of JSON: `time`, `level`, `logger`, `event` or `message`, then its fields.
 
-    It takes the records of other loggers too; what they say is redacted by pattern, their extra fields also by name.
+    It also formats records of other loggers: their message is redacted by pattern, their fields by name, too.
     """
 
     def __init__(self, *, redactor: Redactor | None = None) -> None:
@@ -301,23 +302,23 @@ class JsonFormatter(logging.Formatter):
         self._redactor = redactor or Redactor()
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Format a record."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "logger": record.name}
-        own = {name: value for name, value in record.__dict__.items() if name not in _STANDARD}
-        if record.name == NAME or isinstance(record.msg, Line):
+        own = {name: value for name, value in record.__dict__.items() if name not in _STANDARD_FIELDS}
+        if record.name == NAME or isinstance(record.msg, LogMessage):
             line.update(own)
         else:
             line["message"] = self._redactor.text(record.getMessage())
             line.update(self._redactor.value(own))
         if record.exc_info and record.exc_info[1] is not None:
-            line["exception"] = self._exception(record)
+            line["exception"] = self._format_exception(record)
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
         return compact_json(line)
 
-    def _exception(self, record: logging.LogRecord) -> str:
+    def _format_exception(self, record: logging.LogRecord) -> str:
         info = cast(Any, record.exc_info)
-        if record.name != HANDRAIL:  # That one is careful already.
+        if record.name != HANDRAIL:  # That logger redacts already.
             info = careful(info[1], texts=True, redactor=self._redactor)
         return self.formatException(info)

@@ -1,22 +1,23 @@
-"""How long tools take, as an OpenTelemetry metric."""
+"""The duration of calls as an OpenTelemetry histogram."""
 
 from typing import TYPE_CHECKING, Any
 
 from handrail.core.events import CallFinished, CallStarted, Event
 from handrail.errors import MissingExtraError
 from handrail.monitor import genai
-from handrail.monitor.calls import Calls
-from handrail.monitor.labels import Labels, tool_of
-from handrail.monitor.metrics import SECONDS
+from handrail.monitor.calls import OpenCalls
+from handrail.monitor.labels import LabelLimit, find_tool_label
+from handrail.monitor.metrics import DURATION_BUCKETS
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
 
 class Meters:
-    """Records how long every call took that was not refused before its handler began; the extra `otel`.
+    """Records the duration of every call whose handler ran. Needs the extra `otel`.
 
-    Without a provider the global one is used. Tools and tenants beyond the first are called `other`.
+    Without a `meter_provider` the global one is used. Tools above `max_tools` and tenants above `max_tenants` are
+    recorded as `other`.
     """
 
     def __init__(
@@ -29,26 +30,26 @@ class Meters:
         self._histogram = get_meter("handrail", meter_provider=meter_provider).create_histogram(
             genai.DURATION,
             unit=genai.DURATION_UNIT,
-            description="How long a tool took, from the arrival of its call to its answer.",
-            explicit_bucket_boundaries_advisory=SECONDS,
+            description="The duration of a call, from its arrival to its result.",
+            explicit_bucket_boundaries_advisory=DURATION_BUCKETS,
         )
-        self._begun: Calls[bool] = Calls()
-        self._tools = Labels(max_tools)
-        self._tenants = Labels(max_tenants)
-        self._codes = Labels(50)
+        self._started: OpenCalls[bool] = OpenCalls()
+        self._tools = LabelLimit(max_tools)
+        self._tenants = LabelLimit(max_tenants)
+        self._codes = LabelLimit(50)
 
     def __call__(self, event: Event) -> None:
-        """Record one call when it is over."""
+        """Record a call when it finishes."""
         if isinstance(event, CallStarted):
-            self._begun.put(event, True)
+            self._started.put(event, True)
         if not isinstance(event, CallFinished):
             return
-        began = self._begun.pop(event) is not None
-        if not began and not event.result.ok:
+        has_started = self._started.pop(event) is not None
+        if not has_started and not event.result.ok:
             return
         attributes: dict[str, Any] = {
             genai.OPERATION_NAME: genai.OPERATION,
-            genai.TOOL_NAME: self._tools(tool_of(event.call, event.result)),
+            genai.TOOL_NAME: self._tools(find_tool_label(event.call, event.result)),
         }
         if event.tenant_id is not None:
             attributes[genai.TENANT_ID] = self._tenants(event.tenant_id)

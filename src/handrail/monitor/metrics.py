@@ -1,4 +1,4 @@
-"""How often, how well and how fast tools run: counted in this process, per tool and tenant."""
+"""Counts and durations of calls in this process, per tool and tenant, for a program or for Prometheus."""
 
 import threading
 from bisect import bisect_left
@@ -11,98 +11,106 @@ from msgspec import Struct
 
 from handrail.core.events import BreakerTurned, CallFinished, CallIgnored, CallStarted, Event
 from handrail.errors import ConfigError
-from handrail.monitor.calls import Calls
-from handrail.monitor.labels import Labels, tool_of
+from handrail.monitor.calls import OpenCalls
+from handrail.monitor.labels import LabelLimit, find_tool_label
 
-SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""The bounds of the histogram: what a caller notices, up to the usual timeout and beyond."""
+DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""The upper bounds of the histogram, in seconds."""
 
 
-class Figures(Struct, frozen=True, kw_only=True):
-    """What is known about one tool of one tenant."""
+class ToolMetrics(Struct, frozen=True, kw_only=True):
+    """The metrics of one tool and tenant."""
 
     tool: str
     tenant: str
     """Empty for calls without a tenant."""
     count: int
-    """Calls that were answered."""
+    """Calls that have a result."""
     succeeded: int
     failed: int
-    """Calls whose handler began and did not succeed."""
+    """Calls whose handler was started and failed."""
     refused: int
-    """Calls that ended before their handler began: invalid, not allowed, not yet approved, too many."""
+    """Calls that were refused before their handler started: invalid, denied, not approved, rate limited."""
     cancelled: int
-    """Calls that somebody cancelled; they say nothing about the tool."""
+    """Calls that were cancelled. They are not part of the success rate."""
     slow: int
     ignored: Mapping[str, int]
-    """Calls that arrived again and were not counted again, by reason."""
+    """Repeated calls that were not run again, by reason. They are not part of `count`."""
     errors: Mapping[str, int]
-    """Failures and refusals, by their code."""
+    """Failed and refused calls, by error code."""
     seconds: float
-    """The time that succeeded and failed calls took together."""
+    """The total duration of succeeded and failed calls."""
     histogram: tuple[tuple[float, int], ...]
-    """How many of them took at most so many seconds; the last bound is infinity."""
+    """Cumulative counts of these calls by upper bound in seconds; the last bound is infinity."""
 
     @property
     def success_rate(self) -> float | None:
-        """Succeeded calls among those that ran; None if none did."""
+        """The share of succeeded calls among succeeded and failed ones; None if there are none."""
         ran = self.succeeded + self.failed
         return self.succeeded / ran if ran else None
 
 
 class Metrics:
-    """Counts what it is told. `snapshot()` for a program, `prometheus()` for a scraper.
+    """A listener that counts calls. Read it with `snapshot()`, or serve `prometheus()` to a scraper.
 
-    The first `max_tools` tools and `max_tenants` tenants have figures of their own; all others share `other`.
+    The first `max_tools` tools and `max_tenants` tenants are counted separately, all others as `other`.
     """
 
     def __init__(
-        self, *, buckets: Iterable[float] = SECONDS, max_tools: int = 100, max_tenants: int = 50, max_codes: int = 50
+        self,
+        *,
+        buckets: Iterable[float] = DURATION_BUCKETS,
+        max_tools: int = 100,
+        max_tenants: int = 50,
+        max_codes: int = 50,
     ) -> None:
         self._bounds = tuple(buckets)
         if not self._bounds or any(low >= high for low, high in zip(self._bounds, self._bounds[1:], strict=False)):
-            raise ConfigError("The buckets of a histogram are seconds in rising order, at least one.")
-        self._tools = Labels(max_tools)
-        self._tenants = Labels(max_tenants)
-        self._codes = Labels(max_codes)
+            raise ConfigError("buckets must be at least one number of seconds, in rising order.")
+        self._tools = LabelLimit(max_tools)
+        self._tenants = LabelLimit(max_tenants)
+        self._codes = LabelLimit(max_codes)
         self._series: dict[tuple[str, str], _Series] = {}
         self._breakers: dict[str, bool] = {}
-        self._begun: Calls[bool] = Calls()
+        self._started: OpenCalls[bool] = OpenCalls()
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
         if isinstance(event, CallStarted):
-            self._begun.put(event, True)
+            self._started.put(event, True)
         elif isinstance(event, CallFinished):
-            self._finished(event, began=self._begun.pop(event) is not None)
+            self._count_result(event, has_started=self._started.pop(event) is not None)
         elif isinstance(event, CallIgnored):
             with self._lock:
-                series = self._of(self._tools(event.call.name), event.tenant_id)
+                series = self._find_series(self._tools(event.call.name), event.tenant_id)
                 series.ignored[self._codes(event.reason)] += 1
         elif isinstance(event, BreakerTurned):
             with self._lock:
                 self._breakers[self._tools(event.tool_name)] = event.state == "open"
 
-    def snapshot(self) -> tuple[Figures, ...]:
-        """The figures of every tool and tenant, by name."""
+    def snapshot(self) -> tuple[ToolMetrics, ...]:
+        """Return the metrics of every tool and tenant, sorted by name."""
         with self._lock:
             return tuple(
-                series.figures(tool, tenant, self._bounds) for (tool, tenant), series in sorted(self._series.items())
+                series.build_metrics(tool, tenant, self._bounds)
+                for (tool, tenant), series in sorted(self._series.items())
             )
 
     def prometheus(self) -> str:
-        """The figures in Prometheus' text format."""
-        figures = self.snapshot()
+        """Return the metrics in Prometheus' text format."""
+        metrics = self.snapshot()
         with self._lock:
             breakers = sorted(self._breakers.items())
-        return "".join((*_calls(figures), *_durations(figures), *_running(len(self._begun), breakers)))
+        return "".join(
+            (*_format_calls(metrics), *_format_durations(metrics), *_format_gauges(len(self._started), breakers))
+        )
 
-    def _finished(self, event: CallFinished, *, began: bool) -> None:
+    def _count_result(self, event: CallFinished, *, has_started: bool) -> None:
         result = event.result
         seconds = result.duration_ms / 1000
         with self._lock:
-            series = self._of(self._tools(tool_of(event.call, result)), event.tenant_id)
+            series = self._find_series(self._tools(find_tool_label(event.call, result)), event.tenant_id)
             series.slow += event.slow
             if result.error is not None:
                 series.errors[self._codes(result.error.code)] += 1
@@ -111,7 +119,7 @@ class Metrics:
             elif result.error.code == "cancelled":
                 series.cancelled += 1
                 return
-            elif began:
+            elif has_started:
                 series.failed += 1
             else:
                 series.refused += 1
@@ -119,11 +127,11 @@ class Metrics:
             series.seconds += seconds
             series.buckets[bisect_left(self._bounds, seconds)] += 1
 
-    def _of(self, tool: str, tenant_id: str | None) -> "_Series":
-        place = (tool, "" if tenant_id is None else self._tenants(tenant_id))
-        series = self._series.get(place)
+    def _find_series(self, tool: str, tenant_id: str | None) -> "_Series":
+        labels = (tool, "" if tenant_id is None else self._tenants(tenant_id))
+        series = self._series.get(labels)
         if series is None:
-            series = self._series[place] = _Series(len(self._bounds) + 1)
+            series = self._series[labels] = _Series(len(self._bounds) + 1)
         return series
 
 
@@ -139,8 +147,8 @@ class _Series:
         self.seconds = 0.0
         self.buckets = [0] * buckets
 
-    def figures(self, tool: str, tenant: str, bounds: Sequence[float]) -> Figures:
-        return Figures(
+    def build_metrics(self, tool: str, tenant: str, bounds: Sequence[float]) -> ToolMetrics:
+        return ToolMetrics(
             tool=tool,
             tenant=tenant,
             count=self.succeeded + self.failed + self.refused + self.cancelled,
@@ -159,54 +167,56 @@ class _Series:
 # Prometheus' text format.
 
 
-def _calls(figures: Sequence[Figures]) -> Iterable[str]:
-    yield _head("handrail_calls_total", "counter", "Calls that were answered.")
-    for one in figures:
+def _format_calls(metrics: Sequence[ToolMetrics]) -> Iterable[str]:
+    yield _format_head("handrail_calls_total", "counter", "Calls that have a result.")
+    for one in metrics:
         for outcome in ("succeeded", "failed", "refused", "cancelled"):
-            yield _row("handrail_calls_total", getattr(one, outcome), *_who(one), ("outcome", outcome))
-    yield _head("handrail_call_errors_total", "counter", "Calls that failed or were refused, by the code of the error.")
-    for one in figures:
+            yield _format_row("handrail_calls_total", getattr(one, outcome), *_labels(one), ("outcome", outcome))
+    yield _format_head("handrail_call_errors_total", "counter", "Calls that failed or were refused, by error code.")
+    for one in metrics:
         for code, count in one.errors.items():
-            yield _row("handrail_call_errors_total", count, *_who(one), ("code", code))
-    yield _head("handrail_calls_ignored_total", "counter", "Calls that arrived again and were not run again.")
-    for one in figures:
+            yield _format_row("handrail_call_errors_total", count, *_labels(one), ("code", code))
+    yield _format_head("handrail_calls_ignored_total", "counter", "Repeated calls that were not run again.")
+    for one in metrics:
         for reason, count in one.ignored.items():
-            yield _row("handrail_calls_ignored_total", count, *_who(one), ("reason", reason))
-    yield _head("handrail_calls_slow_total", "counter", "Calls that took longer than calls should.")
-    for one in figures:
-        yield _row("handrail_calls_slow_total", one.slow, *_who(one))
+            yield _format_row("handrail_calls_ignored_total", count, *_labels(one), ("reason", reason))
+    yield _format_head("handrail_calls_slow_total", "counter", "Calls that took longer than slow_after.")
+    for one in metrics:
+        yield _format_row("handrail_calls_slow_total", one.slow, *_labels(one))
 
 
-def _durations(figures: Sequence[Figures]) -> Iterable[str]:
+def _format_durations(metrics: Sequence[ToolMetrics]) -> Iterable[str]:
     name = "handrail_call_duration_seconds"
-    yield _head(name, "histogram", "How long calls took that succeeded or failed, from arrival to answer.")
-    for one in figures:
+    yield _format_head(name, "histogram", "Duration of calls that succeeded or failed, from arrival to result.")
+    for one in metrics:
         for bound, count in one.histogram:
-            yield _row(f"{name}_bucket", count, *_who(one), ("le", "+Inf" if bound == float("inf") else repr(bound)))
-        yield _row(f"{name}_sum", one.seconds, *_who(one))
-        yield _row(f"{name}_count", one.histogram[-1][1], *_who(one))
+            yield _format_row(
+                f"{name}_bucket", count, *_labels(one), ("le", "+Inf" if bound == float("inf") else repr(bound))
+            )
+        yield _format_row(f"{name}_sum", one.seconds, *_labels(one))
+        yield _format_row(f"{name}_count", one.histogram[-1][1], *_labels(one))
 
 
-def _running(active: int, breakers: Iterable[tuple[str, bool]]) -> Iterable[str]:
-    yield _head("handrail_calls_running", "gauge", "Handlers that run now.")
-    yield _row("handrail_calls_running", active)
-    yield _head("handrail_breaker_open", "gauge", "Whether a tool rests, because it failed repeatedly.")
+def _format_gauges(running: int, breakers: Iterable[tuple[str, bool]]) -> Iterable[str]:
+    yield _format_head("handrail_calls_running", "gauge", "Handlers that are running.")
+    yield _format_row("handrail_calls_running", running)
+    yield _format_head("handrail_breaker_open", "gauge", "Whether the circuit breaker of a tool is open.")
     for tool, is_open in breakers:
-        yield _row("handrail_breaker_open", int(is_open), ("tool", tool))
+        yield _format_row("handrail_breaker_open", int(is_open), ("tool", tool))
 
 
-def _who(figures: Figures) -> tuple[tuple[str, str], ...]:
-    return ("tool", figures.tool), ("tenant", figures.tenant)
+def _labels(metrics: ToolMetrics) -> tuple[tuple[str, str], ...]:
+    return ("tool", metrics.tool), ("tenant", metrics.tenant)
 
 
-def _head(name: str, kind: str, text: str) -> str:
+def _format_head(name: str, kind: str, text: str) -> str:
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
 
 
-def _row(name: str, value: float, *labels: tuple[str, str]) -> str:
-    inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
-    return f"{name}{{{inside}}} {value!r}\n" if inside else f"{name} {value!r}\n"
+def _format_row(name: str, value: float, *labels: tuple[str, str]) -> str:
+    pairs = ",".join(f'{label}="{_escape(text)}"' for label, text in labels)
+    return f"{name}{{{pairs}}} {value!r}\n" if pairs else f"{name} {value!r}\n"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -1,4 +1,4 @@
-"""How bad a failure is: one answer for the log, the metrics and the traces."""
+"""The log level of each failure code, for the log and the traces."""
 
 import logging
 from typing import Final
@@ -7,11 +7,11 @@ from handrail.core.values import Failure
 from handrail.errors import Code
 
 LEVELS: Final[dict[Code, int]] = {
-    # The call is waiting for something, or nobody wants it any more: as it should be.
+    # Normal: the call waits, or was cancelled.
     "approval_required": logging.INFO,
     "cancelled": logging.INFO,
     "in_progress": logging.INFO,
-    # The call was not run, because of what was asked or how often.
+    # The call was refused.
     "tool_not_found": logging.WARNING,
     "tool_args_parse_error": logging.WARNING,
     "invalid_arguments": logging.WARNING,
@@ -27,8 +27,8 @@ LEVELS: Final[dict[Code, int]] = {
 }
 
 
-def level_of(failure: Failure | None) -> int:
-    """The level of a result; a code of a tool's own is a warning, since the tool saw it coming."""
+def find_level(failure: Failure | None) -> int:
+    """Return the level of a result; a code that a tool defines itself is a warning."""
     return logging.INFO if failure is None else _BY_CODE.get(failure.code, logging.WARNING)
 
 

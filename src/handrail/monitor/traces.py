@@ -1,4 +1,4 @@
-"""Spans of tool calls, inside whatever span the caller is in."""
+"""OpenTelemetry spans of tool calls."""
 
 import logging
 from collections.abc import Iterable
@@ -13,34 +13,33 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import MissingExtraError, ToolError, shorten
 from handrail.monitor import genai
-from handrail.monitor.calls import Calls
-from handrail.monitor.severity import level_of
+from handrail.monitor.calls import OpenCalls
+from handrail.monitor.severity import find_level
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
-_LONG = 200
-_NANO = 1_000_000_000
+_MAX_CHARS = 200
+_NANOSECONDS = 1_000_000_000
 
 
-class _Open(Struct, frozen=True, kw_only=True):
-    """A span that is not over, and the context to go back to."""
+class _OpenSpan(Struct, frozen=True, kw_only=True):
+    """A span that has not ended, and the context to restore."""
 
     span: "Span"
-    outside: "Context"
+    parent: "Context"
 
 
 class Traces:
-    """Makes a span `execute_tool {tool}` of every call; the extra `otel`.
+    """Makes a span `execute_tool {tool}` for every call. Needs the extra `otel`.
 
-    - The span of a call begins when its handler does, is a child of the caller's current span, and is the current span
-      of the handler: what the handler does is inside it.
-    - A call that is refused before its handler begins has a span too, from its arrival to its answer, with
-      `handrail.call.started` false. A call that is ignored, because it arrived before, has none.
-    - `tools` (a registry will do) lets spans say what a tool is.
-    - `content=True` also writes arguments and results, redacted: by field, by pattern, and by the types that the tool
-      declares. So only calls of `tools` with valid arguments show their content.
+    - The span starts with the handler. It is a child of the caller's current span, and the current span of the handler.
+    - A call that is refused has a span, too, from its arrival to its result, with `handrail.call.started` false. A
+      repeated call that is ignored has none.
+    - `tools`, such as a registry, adds descriptions to the spans.
+    - `content=True` also writes arguments and results, redacted by field, by pattern, and by the types that the tool
+      declares: so only for `tools`, and only if the arguments are valid.
     """
 
     def __init__(
@@ -63,65 +62,65 @@ class Traces:
         self._tools = {tool.name: tool for tool in tools}
         self._agent_name = agent_name
         self._content = content
-        self._most = max_content_chars
+        self._max_content_chars = max_content_chars
         self._redactor = redactor or Redactor()
-        self._calls: Calls[_Open] = Calls()
+        self._calls: OpenCalls[_OpenSpan] = OpenCalls()
 
     @property
     def unfinished(self) -> int:
-        """Spans of calls that have begun and are not over."""
+        """The number of spans that have not ended."""
         return len(self._calls)
 
     def __call__(self, event: Event) -> None:
-        """Begin or end a span."""
+        """Start or end a span."""
         match event:
             case CallStarted():
-                self._started(event)
+                self._start_span(event)
             case CallFinished():
-                self._finished(event)
+                self._finish_span(event)
             case CallCancelled():
-                self._cancelled(event)
+                self._add_cancellation(event)
             case CallIgnored() if event.reason == "already_executed":
                 self._end(self._calls.pop(event), event.at)
             case _:
                 pass
 
-    def _started(self, event: CallStarted) -> None:
-        outside = self._context.get_current()
-        span = self._span(event, event.call, event.at, outside, started=True)
+    def _start_span(self, event: CallStarted) -> None:
+        parent = self._context.get_current()
+        span = self._build_span(event, event.call, event.at, parent, started=True)
         if event.agent_id is not None:
-            span.set_attribute(genai.AGENT_ID, shorten(event.agent_id, _LONG))
-        before = self._calls.put(event, _Open(span=span, outside=outside))
-        self._end(before, event.at)
-        self._context.attach(self._trace.set_span_in_context(span, outside))
+            span.set_attribute(genai.AGENT_ID, shorten(event.agent_id, _MAX_CHARS))
+        previous = self._calls.put(event, _OpenSpan(span=span, parent=parent))
+        self._end(previous, event.at)
+        self._context.attach(self._trace.set_span_in_context(span, parent))
 
-    def _finished(self, event: CallFinished) -> None:
-        opened = self._calls.pop(event)
-        if opened is None:
+    def _finish_span(self, event: CallFinished) -> None:
+        open_span = self._calls.pop(event)
+        if open_span is None:
             since = event.at - event.result.duration_ms / 1000
-            outside = self._context.get_current()
-            span = self._span(event, event.call, since, outside, started=False)
-            opened = _Open(span=span, outside=outside)
+            parent = self._context.get_current()
+            span = self._build_span(event, event.call, since, parent, started=False)
+            open_span = _OpenSpan(span=span, parent=parent)
         try:
-            self._describe(opened.span, event)
+            self._describe(open_span.span, event)
         finally:
-            self._end(opened, event.at)
+            self._end(open_span, event.at)
 
-    def _cancelled(self, event: CallCancelled) -> None:
-        opened = self._calls.get(event)
-        if opened is not None:
-            attributes = {genai.REASON: self._redactor.text(shorten(event.reason, _LONG))}
-            opened.span.add_event(genai.CANCELLED, attributes, timestamp=int(event.at * _NANO))
+    def _add_cancellation(self, event: CallCancelled) -> None:
+        open_span = self._calls.get(event)
+        if open_span is not None:
+            attributes = {genai.REASON: self._redactor.text(shorten(event.reason, _MAX_CHARS))}
+            open_span.span.add_event(genai.CANCELLED, attributes, timestamp=int(event.at * _NANOSECONDS))
 
-    def _span(self, event: Event, call: ToolCall, since: float, outside: "Context", *, started: bool) -> "Span":
-        name = self._redactor.text(shorten(call.name, _LONG))
+    def _build_span(self, event: Event, call: ToolCall, since: float, parent: "Context", *, started: bool) -> "Span":
+        name = self._redactor.text(shorten(call.name, _MAX_CHARS))
         tool = self._tools.get(call.name)
         attributes: dict[str, Any] = {
             genai.OPERATION_NAME: genai.OPERATION,
             genai.TOOL_NAME: name,
             genai.TOOL_TYPE: genai.FUNCTION if tool is None or tool.source == "local" else genai.EXTENSION,
-            genai.CALL_ID: shorten(call.id, _LONG),
-            genai.CONVERSATION_ID: shorten(event.session_id, _LONG),
+            genai.CALL_ID: shorten(call.id, _MAX_CHARS),
+            genai.CONVERSATION_ID: shorten(event.session_id, _MAX_CHARS),
             genai.STARTED: started,
         }
         if tool is not None:
@@ -129,13 +128,13 @@ class Traces:
         if self._agent_name is not None:
             attributes[genai.AGENT_NAME] = self._agent_name
         if event.tenant_id is not None:
-            attributes[genai.TENANT_ID] = shorten(event.tenant_id, _LONG)
+            attributes[genai.TENANT_ID] = shorten(event.tenant_id, _MAX_CHARS)
         return self._tracer.start_span(
             genai.SPAN.format(tool=name),
-            context=outside,
+            context=parent,
             kind=self._trace.SpanKind.INTERNAL,
             attributes=attributes,
-            start_time=int(since * _NANO),
+            start_time=int(since * _NANOSECONDS),
         )
 
     def _describe(self, span: "Span", event: CallFinished) -> None:
@@ -144,36 +143,36 @@ class Traces:
             span.set_attribute(genai.SLOW, True)
         if decision is not None:
             span.set_attribute(genai.DECISION, decision.action)
-            span.set_attribute(genai.RULE, self._redactor.text(shorten(decision.rule, _LONG)))
-            span.set_attribute(genai.SOURCE, self._redactor.text(shorten(decision.source, _LONG)))
+            span.set_attribute(genai.RULE, self._redactor.text(shorten(decision.rule, _MAX_CHARS)))
+            span.set_attribute(genai.SOURCE, self._redactor.text(shorten(decision.source, _MAX_CHARS)))
         if result.error is not None:
-            # Not its message: that is the model's, and may quote what the model sent.
+            # Not the message: it is written for the model and may quote the arguments.
             code = shorten(result.error.code)
             span.set_attribute(genai.ERROR_TYPE, code)
-            if level_of(result.error) > logging.INFO:
+            if find_level(result.error) > logging.INFO:
                 span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, code))
         if self._content:
-            self._show(span, event.call, result)
+            self._add_content(span, event.call, result)
 
-    def _show(self, span: "Span", call: ToolCall, result: ToolResult) -> None:
+    def _add_content(self, span: "Span", call: ToolCall, result: ToolResult) -> None:
         tool = self._tools.get(call.name)
         if tool is None:
             return
-        try:  # As the tool understands them: its types say what is secret, where the names do not.
+        try:  # Parsed, because a type can mark a value as secret.
             arguments = canonical_json(self._redactor.value(tool.dump(tool.parse(call.arguments_json))))
         except (ToolError, ValueError, TypeError):
             return
-        span.set_attribute(genai.CALL_ARGUMENTS, self._cut(arguments))
+        span.set_attribute(genai.CALL_ARGUMENTS, self._shorten(arguments))
         if result.ok:
-            span.set_attribute(genai.CALL_RESULT, self._cut(self._redactor.output(result.output)))
+            span.set_attribute(genai.CALL_RESULT, self._shorten(self._redactor.output(result.output)))
 
-    def _cut(self, text: str) -> str:
-        return text if len(text) <= self._most else f"{text[: self._most]}…"
+    def _shorten(self, text: str) -> str:
+        return text if len(text) <= self._max_content_chars else f"{text[: self._max_content_chars]}…"
 
-    def _end(self, opened: _Open | None, at: float) -> None:
-        if opened is None:
+    def _end(self, open_span: _OpenSpan | None, at: float) -> None:
+        if open_span is None:
             return
-        opened.span.end(end_time=int(at * _NANO))
-        if self._trace.get_current_span() is opened.span:
-            # Set anew rather than detached: the end may be told in another context than the beginning was.
-            self._context.attach(opened.outside)
+        open_span.span.end(end_time=int(at * _NANOSECONDS))
+        if self._trace.get_current_span() is open_span.span:
+            # Attached, not detached: the end may come in another context than the start.
+            self._context.attach(open_span.parent)
