@@ -135,8 +135,8 @@ async def test_forgetting_what_is_old_forgets_conversations_too(
 ) -> None:
     async with open_store(new_database(kind, tmp_path, request)) as store:
         await chat(["Hello."], sessions=store.sessions).send("Hi.")
-        assert await store.forget(before=1.0) == 0
-        assert await store.forget(before=1e12) == 1
+        assert await store.purge(before=1.0) == 0
+        assert await store.purge(before=1e12) == 1
         assert await store.sessions.load("s-1") is None
 
 

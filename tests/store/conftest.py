@@ -25,7 +25,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 async def store(url: str) -> AsyncGenerator[Store]:
     """An open store, in a database of each kind."""
-    async with open_store(url, audit_seconds=0.01) as opened:
+    async with open_store(url, audit_interval=0.01) as opened:
         yield opened
 
 

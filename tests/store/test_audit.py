@@ -144,7 +144,7 @@ OTHERS: dict[str, tuple[Callable[..., Event], dict[str, Any], dict[str, Any]]] =
     "turn": (
         TurnPlanned,
         {"turn": 3, "guideline_ids": ("g",), "call_ids": ("c",)},
-        {"guideline_ids": ("g",), "detail": {"turn": 3, "call_ids": ["c"]}},
+        {"guideline_ids": ("g",), "detail": {"turn": 3, "call_ids": ["c"], "model_calls": 0, "iterations": 0}},
     ),
 }
 
@@ -388,7 +388,7 @@ async def test_the_rows_of_one_writer_are_numbered_without_gaps(full: Store) -> 
     assert len({row.writer for row in rows}) == 1
 
 
-@pytest.mark.parametrize("wrong", [{"audit_batch": 0}, {"audit_seconds": -1.0}, {"audit_waiting": 5}])
+@pytest.mark.parametrize("wrong", [{"audit_batch_size": 0}, {"audit_interval": -1.0}, {"audit_max_waiting": 5}])
 async def test_a_batch_that_cannot_be_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="audit"):
         async with open_store(f"sqlite+aiosqlite:///{tmp_path}/executor.db", **wrong):

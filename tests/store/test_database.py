@@ -9,7 +9,7 @@ import pytest
 
 from handrail.errors import ConfigError, StoreError
 from handrail.store import open_store
-from handrail.store.database import Database, address
+from handrail.store.database import Database, parse_url
 from tests.postgres import PostgresServer
 from tests.store.samples import an_approval, an_entry, done
 
@@ -27,7 +27,7 @@ from tests.store.samples import an_approval, an_entry, done
     ],
 )
 def test_an_address_is_given_the_driver_that_works_here(given: str, used: str) -> None:
-    assert address(given).render_as_string(hide_password=False) == used
+    assert parse_url(given).render_as_string(hide_password=False) == used
 
 
 def test_a_file_is_the_same_however_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,20 +36,20 @@ def test_a_file_is_the_same_however_it_is_named(tmp_path: Path, monkeypatch: pyt
 
     names = ["executor.db", f"{tmp_path}/executor.db", "./executor.db", "link/executor.db"]
 
-    assert len({address(f"sqlite+aiosqlite:///{name}") for name in names}) == 1
+    assert len({parse_url(f"sqlite+aiosqlite:///{name}") for name in names}) == 1
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("executor.db", "named by an address"),
-        ("", "named by an address"),
-        ("mysql://u:hunter2@h/d", "not by mysql"),
-        ("postgresql+psycopg://u:hunter2@h/d", "not by postgresql[+]psycopg"),
-        ("sqlite+aiosqlite://", "is a file"),
-        ("sqlite+aiosqlite:///:memory:", "is a file"),
-        ("sqlite+aiosqlite:///file:x?mode=memory&uri=true", "is a file"),
-        ("sqlite+aiosqlite:////nowhere/at/all/executor.db", "directory of the database does not exist"),
+        ("executor.db", "must be a database URL"),
+        ("", "must be a database URL"),
+        ("mysql://u:hunter2@h/d", "got mysql"),
+        ("postgresql+psycopg://u:hunter2@h/d", "got postgresql[+]psycopg"),
+        ("sqlite+aiosqlite://", "must name a file"),
+        ("sqlite+aiosqlite:///:memory:", "must name a file"),
+        ("sqlite+aiosqlite:///file:x?mode=memory&uri=true", "must name a file"),
+        ("sqlite+aiosqlite:////nowhere/at/all/executor.db", "directory of the database must exist"),
     ],
 )
 async def test_an_address_that_cannot_be_used_is_refused_and_says_what_would_be_right(url: str, message: str) -> None:
@@ -128,7 +128,7 @@ async def test_a_file_that_was_deleted_is_not_written_any_more(tmp_path: Path, r
         with pytest.raises(StoreError):
             await store.ledger.recall(session_id="s", call_id="c", key="k")
         with pytest.raises(StoreError):
-            await store.forget(before=0)
+            await store.purge(before=0)
         with pytest.raises(StoreError):
             await store.approvals.ask(an_approval())
 
@@ -147,3 +147,36 @@ async def test_connections_that_died_while_they_were_idle_are_replaced(postgres:
 
         assert await store.approvals.pending() == []
         assert await store.ledger.claim(an_entry(), approval=None, approvals=store.approvals)
+
+
+# Errors of the driver.
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql+asyncpg://ann:hunter2@127.0.0.1:9/shop", r"cannot open the database .*ann:\*\*\*@.*Connect"),
+        ("sqlite+aiosqlite:///{folder}/text.db", "cannot open the database .*not a database"),
+    ],
+    ids=["a server that is down", "a file that is no database"],
+)
+async def test_a_database_that_cannot_be_opened_is_a_store_error_without_the_password(
+    url: str, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "text.db").write_text("Dear diary, " * 100)
+    with pytest.raises(StoreError, match=says) as caught:
+        async with open_store(url.format(folder=tmp_path)):
+            raise AssertionError("it was opened")
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_an_error_of_the_driver_while_in_use_is_a_store_error_without_values(tmp_path: Path) -> None:
+    async with open_store(f"sqlite+aiosqlite:///{tmp_path}/a.db") as store:
+        other = sqlite3.connect(tmp_path / "a.db")
+        other.execute("DROP TABLE handrail_approvals")
+        other.commit()
+        other.close()
+        for question in (store.approvals.pending(), store.approvals.ask(an_approval()), store.purge(before=0)):
+            with pytest.raises(StoreError, match=r"cannot (read from|write to) .*OperationalError") as caught:
+                await question
+            assert "i-1" not in str(caught.value)

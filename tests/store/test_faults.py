@@ -12,6 +12,7 @@ from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.define.function import tool
+from handrail.errors import StoreError
 from handrail.execute.executor import Executor
 from handrail.store import open_store
 from handrail.store.store import Store
@@ -206,7 +207,7 @@ async def test_a_decision_whose_answer_got_lost_stands(postgres: PostgresServer)
         token = (await executor.run(a_call(), CONTEXT)).approval.token
         proxy.lose = b"UPDATE 1\0"
 
-        with pytest.raises(Exception, match="connection"):
+        with pytest.raises(StoreError, match="connection was lost"):
             await store.approvals.approve(token, by="operator", who="ann")
 
         assert (await executor.run(a_call(), CONTEXT)).output == "paid i-1"

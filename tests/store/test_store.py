@@ -84,7 +84,7 @@ async def test_what_was_settled_long_ago_is_forgotten_and_everything_else_is_kep
             await store.ledger.settle(at(done(entry, state), settled_at))  # type: ignore[arg-type]
         (gone if state in ("committed", "failed") and settled_at == long_ago else kept).append(entry)
 
-    forgotten = await store.forget(before=lately - 60)
+    forgotten = await store.purge(before=lately - 60)
 
     assert forgotten == len(gone) == 2
     assert [await known(store, entry) for entry in gone] == [False, False]
@@ -95,7 +95,7 @@ async def test_approvals_that_expired_long_ago_are_forgotten(store: Store) -> No
     old = await store.approvals.ask(an_approval(created_at=1.0, expires_at=2.0))
     new = await store.approvals.ask(an_approval())
 
-    assert await store.forget(before=time.time() - 60) == 1
+    assert await store.purge(before=time.time() - 60) == 1
 
     assert await store.approvals.pending() == [new]
     assert old != new

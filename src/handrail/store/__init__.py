@@ -1,4 +1,4 @@
-"""Ledger, approvals and audit in a SQL database: SQLite in a file, or Postgres."""
+"""Ledger, approvals, sessions, tenants and audit in a SQL database: SQLite or Postgres."""
 
 from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
@@ -21,33 +21,35 @@ def open_store(
     timeout: float = 10.0,
     redactor: Redactor | None = None,
     audit_values: bool = False,
-    audit_batch: int = 100,
-    audit_seconds: float = 0.2,
-    audit_waiting: int = 10_000,
+    audit_batch_size: int = 100,
+    audit_interval: float = 0.2,
+    audit_max_waiting: int = 10_000,
 ) -> "AbstractAsyncContextManager[Store]":
-    """Open a database: `sqlite+aiosqlite:///rail.db`, or `postgresql+asyncpg://user:password@host/name`.
+    """Open a database: `sqlite+aiosqlite:///handrail.db` or `postgresql+asyncpg://user:password@host/name`.
 
-    - `migrate` makes or updates the tables, also when several processes open the database at once.
-    - `pool_size` is the most connections of this process; `timeout`, in seconds, how long a connection, a statement or
-      a lock is waited for before a call is refused as `unavailable`.
-    - `audit_values` writes arguments and outputs to the audit too, redacted by `redactor`: by field and by pattern.
-      What only a tool's types make secret, a `SecretStr` with a harmless name, has to be among the redactor's `fields`.
-    - The audit writes batches of `audit_batch` rows, or what there is every `audit_seconds`, and holds `audit_waiting`
-      rows for a database that is away.
+    - `migrate`: create or update the tables. Several processes can open the database at once.
+    - `pool_size`: the maximum number of connections of this process.
+    - `timeout`: seconds to wait for a connection, a statement or a lock; after that a call is refused as `unavailable`.
+    - `audit_values`: also write arguments and outputs to the audit, redacted by field and pattern with `redactor`. A
+      value that only its type marks as secret, such as a `SecretStr`, needs its name in the redactor's `fields`.
+    - `audit_batch_size`, `audit_interval`: the audit writes this many rows at once, or after this many seconds.
+    - `audit_max_waiting`: the maximum number of rows in memory while the database is unreachable.
+
+    Raises `StoreError` if the database cannot be reached.
     """
     for package in ("sqlalchemy", "greenlet", "alembic", "aiosqlite", "asyncpg"):
         if find_spec(package) is None:
             raise MissingExtraError(package, extra="sql")
-    from handrail.store.store import opened  # noqa: PLC0415  # optional
+    from handrail.store.store import open_sql_store  # noqa: PLC0415  # optional
 
-    return opened(
+    return open_sql_store(
         url,
         migrate=migrate,
         pool_size=pool_size,
         timeout=timeout,
         redactor=redactor or Redactor(),
         audit_values=audit_values,
-        audit_batch=audit_batch,
-        audit_seconds=audit_seconds,
-        audit_waiting=audit_waiting,
+        audit_batch_size=audit_batch_size,
+        audit_interval=audit_interval,
+        audit_max_waiting=audit_max_waiting,
     )

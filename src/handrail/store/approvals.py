@@ -1,4 +1,4 @@
-"""Approvals in SQL: asked in one process, answered in another, used once."""
+"""Approvals in SQL: requested in one process, decided in another, used once."""
 
 import time
 from collections.abc import Mapping
@@ -13,32 +13,32 @@ from handrail.authorize.approvals import decided
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.values import Approval
-from handrail.store.database import Database, storable
+from handrail.store.database import Database, to_storable
 from handrail.store.tables import OPEN, QUESTION
 from handrail.store.tables import approvals as table
 
 
 class SqlApprovals:
-    """Approvals of all processes that share a database."""
+    """The approvals of all processes that share a database."""
 
     def __init__(self, database: Database, *, redactor: Redactor) -> None:
         self._database = database
         self._redactor = redactor
-        # A question that nobody answered in time makes room for the same question, asked anew.
+        # A new request replaces an equal one that has expired.
         new = (sqlite if database.is_sqlite else postgresql).insert(table)
-        self._ask = new.on_conflict_do_update(
+        self._upsert = new.on_conflict_do_update(
             index_elements=[table.c[name] for name in QUESTION],
             index_where=OPEN,
             set_={column.name: new.excluded[column.name] for column in table.columns},
             where=table.c.expires_at <= new.excluded.created_at,
         )
 
-    def lie_in(self, database: Database) -> bool:
-        """Whether these are the approvals of this database."""
+    def is_in(self, database: Database) -> bool:
+        """Whether these approvals are in this database."""
         return self._database is database or self._database.url == database.url
 
     async def ask(self, approval: Approval) -> Approval:
-        """Keep a question; if an equal one is open or answered and not yet used, give that one back."""
+        """Save a request; return the equal one instead if it is open, or decided and not used."""
         while True:
             known = await self.find(
                 session_id=approval.session_id,
@@ -50,29 +50,29 @@ class SqlApprovals:
             )
             if known is not None:
                 return known
-            if await self._database.write(self._ask, _values(approval)) == 1:
+            if await self._database.write(self._upsert, _values(approval)) == 1:
                 return approval
-            # Somebody else asked the same in between.
+            # Another process made the same request in between: find it.
 
     async def find(
         self, *, session_id: str, tool: str, digest: str, by: str, repeat: int, now: float
     ) -> Approval | None:
-        """The approval of this exact call that is not expired and not used."""
+        """Find the approval of exactly this call that is neither expired nor used."""
         values = {"session_id": session_id, "tool": tool, "digest": digest, "by": by, "repeat": repeat, "now": now}
         for row in await self._database.fetch(_FIND, values):
             return _approval(row)
         return None
 
     async def consume(self, token: str, *, now: float) -> bool:
-        """Use an approval up: True for exactly one caller."""
-        return await self._database.write(USE_UP, {"of_token": token, "now": now}) == 1
+        """Consume an approval; return True to exactly one caller."""
+        return await self._database.write(CONSUME, {"of_token": token, "now": now}) == 1
 
     async def restore(self, token: str) -> None:
-        """Give an approval back that was used up for a call that then did not run."""
+        """Make an approval usable again that was consumed for a call that did not run."""
         try:
             await self._database.write(_RESTORE, {"of_token": token})
         except IntegrityError:
-            log.warning("an approval was not given back: the same question is open again")
+            log.warning("an approval was not restored: the same request is open again")
 
     async def withdraw(self, token: str) -> None:
         """Close a question that nobody needs an answer to any more."""
@@ -87,28 +87,28 @@ class SqlApprovals:
         reason: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> Approval:
-        """Say yes."""
+        """Approve a call, optionally with changed arguments."""
         return await self._decide(token, by=by, who=who, state="approved", reason=reason, arguments=arguments)
 
     async def deny(self, token: str, *, by: Literal["customer", "operator"], who: str, reason: str = "") -> Approval:
-        """Say no."""
+        """Deny a call."""
         return await self._decide(token, by=by, who=who, state="denied", reason=reason, arguments=None)
 
-    async def _decide(self, token: str, **answer: Any) -> Approval:
+    async def _decide(self, token: str, **decision: Any) -> Approval:
         while True:
             now = time.time()
-            after = decided(await self._get(token), now=now, **answer)
+            after = decided(await self._get(token), now=now, **decision)
             values = {
                 "of_token": token,
                 "now": now,
                 "to_state": after.state,
                 "to_who": after.who,
-                "to_reason": storable(self._redactor.text(after.reason)),
+                "to_reason": to_storable(self._redactor.text(after.reason)),
                 "to_arguments": after.changed_arguments,
             }
             if await self._database.write(_DECIDE, values) == 1:
                 return after
-            # Somebody else was faster: look again, which says what they decided.
+            # Another process decided first: look again, which raises an error that says how.
 
     async def _get(self, token: str) -> Approval | None:
         for row in await self._database.fetch(_GET, {"of_token": token}):
@@ -116,32 +116,32 @@ class SqlApprovals:
         return None
 
     async def pending(self, *, session_id: str | None = None, tenant_id: str | None = None) -> list[Approval]:
-        """The open questions, oldest first."""
-        found = select(table).where(table.c.state == "pending", table.c.expires_at > time.time())
+        """List the open approvals, oldest first."""
+        query = select(table).where(table.c.state == "pending", table.c.expires_at > time.time())
         if session_id is not None:
-            found = found.where(table.c.session_id == session_id)
+            query = query.where(table.c.session_id == session_id)
         if tenant_id is not None:
-            found = found.where(table.c.tenant_id == tenant_id)
-        rows = await self._database.fetch(found.order_by(table.c.created_at, table.c.token))
+            query = query.where(table.c.tenant_id == tenant_id)
+        rows = await self._database.fetch(query.order_by(table.c.created_at, table.c.token))
         return [_approval(row) for row in rows]
 
 
 _BY_TOKEN = table.c.token == bindparam("of_token")
-_IN_TIME = table.c.expires_at > bindparam("now")
+_NOT_EXPIRED = table.c.expires_at > bindparam("now")
 
-USE_UP = (
+CONSUME = (
     update(table)
-    .where(_BY_TOKEN, table.c.state == literal_column("'approved'"), _IN_TIME)
+    .where(_BY_TOKEN, table.c.state == literal_column("'approved'"), _NOT_EXPIRED)
     .values(state=literal_column("'used'"))
 )
-"""Uses the approval `of_token` up, if it can be used at `now`: it touches one row, or none."""
+"""Consumes the approval `of_token` if it can be used at `now`: it changes one row or none."""
 _RESTORE = (
     update(table).where(_BY_TOKEN, table.c.state == literal_column("'used'")).values(state=literal_column("'approved'"))
 )
 _WITHDRAW = update(table).where(_BY_TOKEN).values(state=literal_column("'used'"))
 _DECIDE = (
     update(table)
-    .where(_BY_TOKEN, table.c.state == literal_column("'pending'"), _IN_TIME)
+    .where(_BY_TOKEN, table.c.state == literal_column("'pending'"), _NOT_EXPIRED)
     .values(
         state=bindparam("to_state"),
         who=bindparam("to_who"),
@@ -151,12 +151,12 @@ _DECIDE = (
 )
 _GET = select(table).where(_BY_TOKEN)
 _FIND = select(table).where(
-    *(table.c[name] == bindparam(name) for name in QUESTION), table.c.state != literal_column("'used'"), _IN_TIME
+    *(table.c[name] == bindparam(name) for name in QUESTION), table.c.state != literal_column("'used'"), _NOT_EXPIRED
 )
 
 
 def _values(approval: Approval) -> dict[str, Any]:
-    return {**structs.asdict(approval), "question": storable(approval.question)}
+    return {**structs.asdict(approval), "question": to_storable(approval.question)}
 
 
 def _approval(row: tuple[Any, ...]) -> Approval:

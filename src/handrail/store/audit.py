@@ -1,4 +1,4 @@
-"""The audit in SQL: a listener that never waits, and behind it a writer that does."""
+"""The audit in SQL: a listener that queues rows, and a task that writes them."""
 
 import asyncio
 import itertools
@@ -15,49 +15,55 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from handrail.core.events import Event
 from handrail.core.log import log
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, StoreError
 from handrail.store.database import Database
-from handrail.store.facts import Fact, Facts, kind_of
+from handrail.store.facts import Fact, FactBuilder, find_kind
 from handrail.store.tables import audit as table
 
 DROPPED = "events_dropped"
-"""The kind of a row that stands for events that are missing before it; its detail has their count."""
+"""The kind of a row that replaces missing events; its detail has their count."""
 _PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between two tries to reach a database that is away; the last one again and again."""
+"""Seconds between attempts to reach the database; the last one repeats."""
 
 
 class Audit:
-    """Everything that happened, one row for each event, in a table that only grows.
+    """A listener that writes one row for each event to an append-only table: `Executor(…, listeners=[store.audit])`.
 
-    It is a listener: `Executor(…, listeners=[store.audit])`. While the database is away rows wait in memory, up to a
-    bound; what has to be dropped is counted, logged, and noted in the audit itself.
+    While the database is unreachable, rows wait in memory, up to a limit. Dropped events are counted, logged, and noted
+    in the audit itself.
     """
 
-    def __init__(self, database: Database, *, facts: Facts, batch: int, seconds: float, waiting: int) -> None:
-        if batch < 1 or seconds < 0 or waiting < batch:
-            raise ConfigError("The audit writes batches of at least 1 row, and holds at least one batch.")
+    def __init__(
+        self, database: Database, *, facts: FactBuilder, batch_size: int, interval: float, max_waiting: int
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"audit_batch_size must be at least 1, got {batch_size}.")
+        if interval < 0:
+            raise ConfigError(f"audit_interval must be at least 0 seconds, got {interval}.")
+        if max_waiting < batch_size:
+            raise ConfigError(f"audit_max_waiting must be at least audit_batch_size, {batch_size}, got {max_waiting}.")
         self._database = database
         self._facts = facts
-        self._batch = batch
-        self._seconds = seconds
-        self._most = waiting
+        self._batch_size = batch_size
+        self._interval = interval
+        self._max_waiting = max_waiting
         self._insert = (sqlite if database.is_sqlite else postgresql).insert(table).on_conflict_do_nothing()
         self._writer = secrets.token_hex(8)
         self._numbers = itertools.count()
         self._queue: deque[dict[str, Any]] = deque()
-        self._adding = threading.Lock()  # Handlers tell their progress from worker threads.
+        self._lock = threading.Lock()  # Handlers emit progress from worker threads.
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._arrived = asyncio.Event()
-        self._hurry = asyncio.Event()
-        self._moved = asyncio.Condition()
-        self._accepted = self._done = self._wanted = self._untold = 0
+        self._has_rows = asyncio.Event()
+        self._flush_now = asyncio.Event()
+        self._progressed = asyncio.Condition()
+        self._accepted = self._done = self._flush_target = self._unreported = 0
         self._closed = False
-        self._task = asyncio.create_task(self._write_on(), name="handrail:audit")
+        self._task = asyncio.create_task(self._run_writer(), name="handrail:audit")
         self.written = 0
         """Rows that are in the database."""
         self.dropped = 0
-        """Events that have no row, because the database was away for too long or refused it."""
+        """Events without a row, because the database was unreachable for too long or refused them."""
 
     @property
     def waiting(self) -> int:
@@ -65,11 +71,11 @@ class Audit:
         return self._accepted - self._done
 
     def __call__(self, event: Event) -> None:
-        """Take note of an event. It is in the database a moment later; `flush` waits for that."""
-        row = self._facts.of(event)
-        with self._adding:
+        """Queue an event. `flush` waits until it is in the database."""
+        row = self._facts.build(event)
+        with self._lock:
             row |= {"writer": self._writer, "number": next(self._numbers)}
-            if self._closed or self.waiting >= self._most:
+            if self._closed or self.waiting >= self._max_waiting:
                 self._drop(1)
                 return
             self._queue.append(row)
@@ -80,30 +86,30 @@ class Audit:
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        self._arrived.set()
-        if len(self._queue) >= self._batch:
-            self._hurry.set()
+        self._has_rows.set()
+        if len(self._queue) >= self._batch_size:
+            self._flush_now.set()
 
     def _drop(self, count: int) -> None:
-        if not self._untold:
+        if not self._unreported:
             log.error("the audit drops events: %d rows wait for the database", self.waiting)
         self.dropped += count
-        self._untold += count
+        self._unreported += count
 
     async def flush(self, *, timeout: float | None = None) -> None:
-        """Wait until everything that was noted so far is in the database; `TimeoutError` if that takes too long."""
-        noted = self._wanted = self._accepted
-        self._hurry.set()
-        async with asyncio.timeout(timeout), self._moved:
-            await self._moved.wait_for(lambda: self._done >= noted)
+        """Wait until all events so far are in the database; raise `TimeoutError` after `timeout` seconds."""
+        target = self._flush_target = self._accepted
+        self._flush_now.set()
+        async with asyncio.timeout(timeout), self._progressed:
+            await self._progressed.wait_for(lambda: self._done >= target)
 
     async def close(self, *, timeout: float) -> None:
-        """Write what is left, within a bound."""
+        """Write the remaining rows, within `timeout` seconds."""
         try:
             await self.flush(timeout=timeout)
         except TimeoutError:
-            log.error("the audit is closed, and %d rows could not be written", self.waiting)
-        with self._adding:
+            log.error("the audit was closed with %d rows not written", self.waiting)
+        with self._lock:
             self._closed = True
             self.dropped += self.waiting
         self._task.cancel()
@@ -122,89 +128,91 @@ class Audit:
         until: float | None = None,
         limit: int = 100,
     ) -> list[Fact]:
-        """The newest rows that fit, at most `limit`, in the order of their time."""
+        """Return the newest matching rows, at most `limit`, oldest first."""
         equal = {
             "session_id": session_id,
             "tenant_id": tenant_id,
             "call_id": call_id,
             "tool": tool,
-            "kind": kind_of(kind) if isinstance(kind, type) else kind,
+            "kind": find_kind(kind) if isinstance(kind, type) else kind,
             "ok": ok,
         }
-        found = select(table).where(*(table.c[name] == value for name, value in equal.items() if value is not None))
+        query = select(table).where(*(table.c[name] == value for name, value in equal.items() if value is not None))
         if since is not None:
-            found = found.where(table.c.at >= since)
+            query = query.where(table.c.at >= since)
         if until is not None:
-            found = found.where(table.c.at < until)
-        newest = found.order_by(table.c.at.desc(), table.c.writer, table.c.number.desc()).limit(limit)
-        return [_fact(row) for row in reversed(await self._database.fetch(newest))]
+            query = query.where(table.c.at < until)
+        newest = query.order_by(table.c.at.desc(), table.c.writer, table.c.number.desc()).limit(limit)
+        return [_build_fact(row) for row in reversed(await self._database.fetch(newest))]
 
     # The writer.
 
-    async def _write_on(self) -> None:
+    async def _run_writer(self) -> None:
         while True:
-            await self._arrived.wait()
+            await self._has_rows.wait()
             try:
-                async with asyncio.timeout(self._seconds):
-                    await self._hurry.wait()
+                async with asyncio.timeout(self._interval):
+                    await self._flush_now.wait()
             except TimeoutError:
                 pass
-            rows = self._take()
+            rows = self._pop_batch()
             if rows:
                 await self._write(rows)
-            async with self._moved:
-                self._moved.notify_all()
+            async with self._progressed:
+                self._progressed.notify_all()
 
-    def _take(self) -> list[dict[str, Any]]:
-        with self._adding:
-            rows = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
-            if len(self._queue) < self._batch and self._done + len(rows) >= self._wanted:
-                self._hurry.clear()
+    def _pop_batch(self) -> list[dict[str, Any]]:
+        with self._lock:
+            rows = [self._queue.popleft() for _ in range(min(self._batch_size, len(self._queue)))]
+            if len(self._queue) < self._batch_size and self._done + len(rows) >= self._flush_target:
+                self._flush_now.clear()
             if not self._queue:
-                self._arrived.clear()
-            if rows and self._untold:
-                rows.append(self._gap())
+                self._has_rows.clear()
+            if rows and self._unreported:
+                rows.append(self._build_dropped_row())
         return rows
 
-    def _gap(self) -> dict[str, Any]:
-        row = self._facts.of(Event(at=time.time(), session_id=""))
-        row |= {"kind": DROPPED, "detail": {"count": self._untold}}
+    def _build_dropped_row(self) -> dict[str, Any]:
+        row = self._facts.build(Event(at=time.time(), session_id=""))
+        row |= {"kind": DROPPED, "detail": {"count": self._unreported}}
         row |= {"writer": self._writer, "number": next(self._numbers)}
         self._accepted += 1
-        self._untold = 0
+        self._unreported = 0
         return row
 
     async def _write(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Write a batch, however long the database is away; a batch that it refuses is written row by row."""
+        """Write a batch, and retry while the database is unreachable; write row by row if it refuses the batch."""
         for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
             try:
                 async with self._database.transaction() as connection:
                     await connection.execute(self._insert, rows)
             except Exception as error:
-                if _refused(error):
-                    await self._write_apart(rows, error)
+                if _is_refusal(error):
+                    await self._write_single(rows, error)
                     return
                 if pause == _PAUSES[0]:
-                    log.exception("the audit cannot be written; it will be tried again")
+                    log.exception("the audit cannot be written; retrying")
             else:
                 self.written += len(rows)
                 self._done += len(rows)
                 return
             await asyncio.sleep(pause)
 
-    async def _write_apart(self, rows: Sequence[dict[str, Any]], error: Exception) -> None:
+    async def _write_single(self, rows: Sequence[dict[str, Any]], error: Exception) -> None:
         if len(rows) > 1:
             for row in rows:
                 await self._write([row])
             return
-        log.error("the audit cannot hold an event of kind %s", rows[0]["kind"], exc_info=error)
-        with self._adding:
+        log.error("the database refused an audit row of kind %s", rows[0]["kind"], exc_info=error)
+        with self._lock:
             self._done += 1
             self._drop(1)
 
 
-def _refused(error: Exception) -> bool:
-    """Whether the database was there, and would not have these rows."""
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the database was reachable and refused these rows."""
+    if isinstance(error, StoreError) and error.__cause__ is not None:
+        error = error.__cause__
     if isinstance(error, DataError | IntegrityError):
         return True
     if not isinstance(error, DBAPIError):
@@ -213,7 +221,7 @@ def _refused(error: Exception) -> bool:
     return str(getattr(error.orig, "sqlstate", None) or "")[:2] in ("22", "54")
 
 
-def _fact(row: tuple[Any, ...]) -> Fact:
+def _build_fact(row: tuple[Any, ...]) -> Fact:
     values = dict(zip(table.columns.keys(), row, strict=True))
     values["guideline_ids"] = tuple(values["guideline_ids"] or ())
     values["argument_keys"] = None if values["argument_keys"] is None else tuple(values["argument_keys"])

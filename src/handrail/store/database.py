@@ -1,14 +1,14 @@
-"""One database behind one address: how it is reached, read and written, and what is different between the two kinds."""
+"""Connections to SQLite and Postgres: single statements, transactions, and driver errors as `StoreError`."""
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import URL, Executable, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -20,45 +20,49 @@ _DRIVERS = {
     "postgres": "postgresql+asyncpg",
     "postgresql": "postgresql+asyncpg",
 }
-"""Addresses without a driver are given the one that works here."""
+"""The driver of each URL scheme."""
 
 
 class Database:
-    """One pool of connections. Single statements commit by themselves; several go through `transaction`."""
+    """A pool of connections. `fetch` and `write` run one statement and commit; `transaction` runs several."""
 
     def __init__(self, url: str, *, pool_size: int, timeout: float) -> None:
-        if pool_size < 1 or timeout <= 0:
-            raise ConfigError("A store has at least 1 connection, and waits more than 0 seconds.")
-        self.url = address(url)
+        if pool_size < 1:
+            raise ConfigError(f"pool_size must be at least 1, got {pool_size}.")
+        if timeout <= 0:
+            raise ConfigError(f"timeout must be more than 0 seconds, got {timeout}.")
+        self.url = parse_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self._engine = engine(self.url, connecting=timeout, statement=timeout, pool_size=pool_size)
-        self._several = self._engine.execution_options(isolation_level="READ COMMITTED")  # of Postgres
-        # SQLite has one writer at a time. In this process it is whoever holds this lock; a writer in another process is
-        # waited for by SQLite itself, which looks again in growing intervals and so is slower to notice.
-        self._writing = asyncio.Lock() if self.is_sqlite else None
+        self._engine = build_engine(self.url, connect_timeout=timeout, statement_timeout=timeout, pool_size=pool_size)
+        self._transactional = self._engine.execution_options(isolation_level="READ COMMITTED")  # of Postgres
+        # SQLite has one writer at a time. It waits for other processes by polling, in growing intervals; this
+        # lock is faster between the tasks of this process.
+        self._write_lock = asyncio.Lock() if self.is_sqlite else None
         self._file: tuple[int, int] | None = None
 
     async def fetch(self, statement: Executable, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """The rows of a query, in one round trip. A connection that has died while it was idle is replaced once."""
-        self._look()
-        try:
-            return await self._fetch(statement, values)
-        except DBAPIError as error:
-            if not error.connection_invalidated:
-                raise
-            return await self._fetch(statement, values)
+        """Run a query; return its rows. A connection that died while idle is replaced once."""
+        self._require_same_file()
+        with translate_errors(self.url, action="read from"):
+            try:
+                return await self._fetch(statement, values)
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                return await self._fetch(statement, values)
 
     async def _fetch(self, statement: Executable, values: Mapping[str, Any] | None) -> list[tuple[Any, ...]]:
         async with self._engine.connect() as connection:
             return [tuple(row) for row in await connection.execute(statement, values)]
 
     async def write(self, statement: Executable, values: Mapping[str, Any]) -> int:
-        """Write one statement, in one round trip; how many rows it touched."""
-        self._look()
-        if self._writing is None:
-            return await self._write(statement, values)
-        async with self._writing:
-            return await self._write(statement, values)
+        """Run and commit one statement; return how many rows it changed."""
+        self._require_same_file()
+        with translate_errors(self.url, action="write to"):
+            if self._write_lock is None:
+                return await self._write(statement, values)
+            async with self._write_lock:
+                return await self._write(statement, values)
 
     async def _write(self, statement: Executable, values: Mapping[str, Any]) -> int:
         async with self._engine.connect() as connection:
@@ -66,91 +70,122 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[AsyncConnection]:
-        """Several statements, all or none."""
-        self._look()
-        if self._writing is None:
-            async with self._several.begin() as connection:
+        """Run several statements in one transaction."""
+        self._require_same_file()
+        with translate_errors(self.url, action="write to"):
+            if self._write_lock is None:
+                async with self._transactional.begin() as connection:
+                    yield connection
+                return
+            async with self._write_lock, begin_immediate(self._engine) as connection:
                 yield connection
-            return
-        async with self._writing, begun(self._engine) as connection:
-            yield connection
 
-    def remember_file(self) -> None:
-        """From now on this very file is the database."""
+    def pin_file(self) -> None:
+        """Remember the identity of the SQLite file, to notice when it is replaced."""
         if self.is_sqlite:
             self._file = _identity(self.url)
 
-    def _look(self) -> None:
-        """SQLite goes on writing to a file that was deleted, while the next process starts with an empty one."""
+    def _require_same_file(self) -> None:
+        """Raise if the SQLite file was deleted or replaced: SQLite would keep writing to the deleted file."""
         if self._file is not None and _identity(self.url) != self._file:
-            raise StoreError(f"The database {self.url.database} was deleted or replaced while it was in use.")
+            raise StoreError(f"the database {self.url.database} was deleted or replaced while it was in use.")
 
     async def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         await self._engine.dispose()
 
 
-def address(url: str) -> URL:
-    """The address of a database that can be used here, or `ConfigError`."""
+@contextmanager
+def translate_errors(url: URL, *, action: Literal["open", "read from", "write to"]) -> Generator[None]:
+    """Raise errors of the driver as `StoreError`. Constraint violations pass: callers expect them."""
+    try:
+        yield
+    except IntegrityError:
+        raise
+    except Exception as error:
+        if not _is_driver_error(error):
+            raise
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        # The error of a statement may quote a value; errors while opening cannot.
+        detail = f": {cause}" if action == "open" or not isinstance(error, SQLAlchemyError) else ""
+        if isinstance(error, DBAPIError) and error.connection_invalidated:
+            detail = ": the connection was lost"
+        name = url.render_as_string(hide_password=True)
+        raise StoreError(f"cannot {action} the database {name} ({type(cause).__name__}{detail}).") from error
+
+
+def _is_driver_error(error: Exception) -> bool:
+    # asyncpg's own errors reach us while it connects, before SQLAlchemy wraps them.
+    return isinstance(error, SQLAlchemyError | OSError) or type(error).__module__.partition(".")[0] == "asyncpg"
+
+
+def parse_url(url: str) -> URL:
+    """Parse the URL of a database; raise `ConfigError` if it is not SQLite in a file or Postgres."""
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        # The text itself is not in the message: it may hold a password.
-        right = "sqlite+aiosqlite:///rail.db, or postgresql+asyncpg://user:password@host/name"
-        raise ConfigError(f"A database is named by an address: {right}.") from error
+        # Without the value: it may contain a password.
+        example = "sqlite+aiosqlite:///handrail.db or postgresql+asyncpg://user:password@host/name"
+        raise ConfigError(f"url must be a database URL, such as {example}.") from error
     parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
     if parsed.drivername not in _DRIVERS.values():
         known = " or ".join(sorted(set(_DRIVERS.values())))
-        raise ConfigError(f"A store is opened by {known}, not by {parsed.drivername}.")
+        raise ConfigError(f"url must start with {known}, got {parsed.drivername}.")
     if parsed.get_backend_name() == "sqlite":
-        return _in_a_file(parsed)
+        return _resolve_file(parsed)
     return parsed
 
 
-def _in_a_file(url: URL) -> URL:
+def _resolve_file(url: URL) -> URL:
     if not url.database or ":memory:" in url.database or url.database.startswith("file:"):
         raise ConfigError(
-            "A store is a file: sqlite+aiosqlite:///rail.db. "
-            "Without a store an executor already keeps everything in memory."
+            "url must name a file, such as sqlite+aiosqlite:///handrail.db. "
+            "An executor without a store keeps everything in memory."
         )
     path = Path(url.database).expanduser().resolve()
     if not path.parent.is_dir():
-        raise ConfigError(f"The directory of the database does not exist: {path.parent}")
+        raise ConfigError(f"the directory of the database must exist: {path.parent}")
     return url.set(database=str(path))
 
 
-def engine(url: URL, *, connecting: float, statement: float | None = None, pool_size: int = 0) -> AsyncEngine:
-    """An engine whose statements commit by themselves. It waits so many seconds for a connection (SQLite: for a lock),
-    and for a statement; without a pool, each use has a connection of its own."""
+def build_engine(
+    url: URL, *, connect_timeout: float, statement_timeout: float | None = None, pool_size: int = 0
+) -> AsyncEngine:
+    """Build an engine in autocommit mode; without a `pool_size`, every use opens a connection.
+
+    For SQLite, `connect_timeout` is the time to wait for a lock.
+    """
     pool: dict[str, Any] = {"poolclass": NullPool}
     if pool_size:
-        pool = {"pool_size": pool_size, "max_overflow": 0, "pool_timeout": connecting}
+        pool = {"pool_size": pool_size, "max_overflow": 0, "pool_timeout": connect_timeout}
     is_sqlite = url.get_backend_name() == "sqlite"
-    made = create_async_engine(
+    engine = create_async_engine(
         url,
         isolation_level="AUTOCOMMIT",
-        connect_args={"timeout": connecting} | ({} if is_sqlite else {"command_timeout": statement}),
+        connect_args={"timeout": connect_timeout} | ({} if is_sqlite else {"command_timeout": statement_timeout}),
         json_serializer=compact_json,
-        hide_parameters=True,  # In an exception they would reach a log.
+        hide_parameters=True,  # An exception may be logged.
         **pool,
     )
     if is_sqlite:
-        event.listen(made.sync_engine, "connect", _prepare_sqlite)
-    return made
+        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+    return engine
 
 
 def _prepare_sqlite(connection: Any, record: object) -> None:
     cursor = connection.cursor()
-    # FULL: a claim survives a power cut, because an effect whose claim is lost could run again.
+    # FULL: a claim must survive a power failure, or its call could run twice.
     for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         cursor.execute(f"PRAGMA {setting}")
     cursor.close()
 
 
 @asynccontextmanager
-async def begun(of: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
-    """A transaction of SQLite that is a writer from its beginning, so that it never fails half-way for a lock."""
-    async with of.connect() as connection:
+async def begin_immediate(engine: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
+    """Begin an SQLite transaction that holds the write lock from its start, so that it cannot fail half-way."""
+    async with engine.connect() as connection:
         await connection.exec_driver_sql("BEGIN IMMEDIATE")
         try:
             yield connection
@@ -160,8 +195,8 @@ async def begun(of: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
         await connection.commit()
 
 
-def storable(text: str) -> str:
-    """A text that both databases can hold: neither knows lone surrogates, and Postgres no zero character."""
+def to_storable(text: str) -> str:
+    """Replace what the databases cannot store: lone surrogates, and, in Postgres, the zero character."""
     return encodable(text).replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 

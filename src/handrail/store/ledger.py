@@ -1,28 +1,29 @@
-"""The ledger in SQL: a claim is one statement, and the database's unique constraints choose who wins it."""
+"""The ledger in SQL: claiming a call is one statement, and a unique constraint decides between two processes."""
 
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from sqlalchemy import Executable, String, bindparam, insert, literal_column, select, union_all, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from handrail.authorize.approvals import Approvals
+from handrail.core.text import compact_json
 from handrail.errors import StoreError
-from handrail.execute.ledger import Entry
-from handrail.store.approvals import USE_UP, SqlApprovals
+from handrail.execute.ledger import Entry, Recorded
+from handrail.store.approvals import CONSUME, SqlApprovals
 from handrail.store.database import Database
-from handrail.store.recorded import read, written
 from handrail.store.tables import approvals as approvals_table
 from handrail.store.tables import ledger as table
 
 
 class _NotClaimed(Exception):
-    """Takes a transaction back."""
+    """Rolls a transaction back."""
 
 
 class SqlLedger:
-    """Entries of all processes that share a database."""
+    """The ledger of all processes that share a database."""
 
     def __init__(self, database: Database, *, digest_key: bytes) -> None:
         self.digest_key = digest_key
@@ -30,85 +31,88 @@ class SqlLedger:
         self._insert = (sqlite if database.is_sqlite else postgresql).insert(table).on_conflict_do_nothing()
 
     async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
-        """The entry with this id, and the newest entry with this key, in one round trip."""
+        """Find the entry with this id and the newest entry with this key, in one round trip."""
         rows = await self._database.fetch(_RECALL, {"id_session": session_id, "id_call": call_id, "of_key": key})
         found = {row[0]: _entry(row) for row in rows}
         return found.get("id"), found.get("key")
 
     async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
-        """Write the entry and use up the approval, both or none."""
+        """Write the entry and consume the approval, both or neither."""
         values = _values(entry)
         if approval is None:
             return await self._database.write(self._insert, values) == 1
-        if not isinstance(approvals, SqlApprovals) or not approvals.lie_in(self._database):
-            return await self._claim_with_others(entry, values, approval, approvals)
-        used = {"of_token": approval, "now": entry.claimed_at}
+        if not isinstance(approvals, SqlApprovals) or not approvals.is_in(self._database):
+            return await self._claim_with_other_approvals(entry, values, approval, approvals)
+        consumed = {"of_token": approval, "now": entry.claimed_at}
         if self._database.is_sqlite:
-            return await self._claim_in_two_steps(values, used)
+            return await self._claim_in_two_steps(values, consumed)
         try:
             new = {f"new_{name}": value for name, value in values.items()}
-            return await self._database.write(_CLAIM_APPROVED, {**new, **used}) == 1
+            return await self._database.write(_CLAIM_APPROVED, {**new, **consumed}) == 1
         except IntegrityError as error:
             if getattr(error.orig, "sqlstate", None) != UNIQUE_VIOLATION:
                 raise
             return False
 
-    async def _claim_in_two_steps(self, values: Mapping[str, Any], used: Mapping[str, Any]) -> bool:
-        """SQLite cannot do both in one statement."""
+    async def _claim_in_two_steps(self, values: Mapping[str, Any], consumed: Mapping[str, Any]) -> bool:
+        """Claim in a transaction: SQLite cannot do both in one statement."""
         try:
             async with self._database.transaction() as connection:
-                for step, given in ((USE_UP, used), (self._insert, values)):
-                    if (await connection.execute(step, given)).rowcount != 1:
+                for statement, parameters in ((CONSUME, consumed), (self._insert, values)):
+                    if (await connection.execute(statement, parameters)).rowcount != 1:
                         raise _NotClaimed
         except _NotClaimed:
             return False
         return True
 
-    async def _claim_with_others(
+    async def _claim_with_other_approvals(
         self, entry: Entry, values: Mapping[str, Any], approval: str, approvals: Approvals
     ) -> bool:
-        """The approvals are kept elsewhere. This one is used up while the entry is written and not yet seen, so that
-        nobody can claim in between, and is given back if the entry does not stay."""
-        used = False
+        """Claim with approvals that another store keeps.
+
+        The approval is consumed before the entry is committed, so that no other call can claim in between, and restored
+        if the commit fails.
+        """
+        is_consumed = False
         try:
             async with self._database.transaction() as connection:
                 if (await connection.execute(self._insert, values)).rowcount != 1:
                     raise _NotClaimed
-                used = await approvals.consume(approval, now=entry.claimed_at)
-                if not used:
+                is_consumed = await approvals.consume(approval, now=entry.claimed_at)
+                if not is_consumed:
                     raise _NotClaimed
         except _NotClaimed:
             return False
         except BaseException:
-            if used:
+            if is_consumed:
                 await approvals.restore(approval)
             raise
         return True
 
     async def settle(self, entry: Entry) -> None:
-        """Write what became of a claimed call. What is committed stays committed, whoever comes late."""
+        """Write the outcome of a claimed call. A committed entry is never changed."""
         values = {
             "of_session": entry.session_id,
             "of_call": entry.call_id,
             "of_owner": entry.owner,
             "to_state": entry.state,
             "to_settled_at": entry.settled_at,
-            "to_recorded": written(entry.recorded),
+            "to_recorded": encode_record(entry.recorded),
         }
         if await self._database.write(_SETTLE, values) == 1:
             return
-        if entry.state == "failed":  # Nothing happened, and nothing is written of it: there is nothing to mend.
+        if entry.state == "failed":  # Nothing happened, so a missing entry is no harm.
             return
         known, _ = await self.recall(session_id=entry.session_id, call_id=entry.call_id, key=entry.key)
         if known is None or known.owner != entry.owner:
-            raise StoreError(f"The entry of this call of {entry.tool} is not in the ledger.")
+            raise StoreError(f"the ledger has no entry for this call of {entry.tool!r}.")
 
 
 UNIQUE_VIOLATION = "23505"
-"""As Postgres says it."""
+"""Postgres' SQLSTATE."""
 
 
-def _recall() -> Executable:
+def _build_recall() -> Executable:
     by_id = select(literal_column("'id'", String).label("found_by"), table).where(
         table.c.session_id == bindparam("id_session"), table.c.call_id == bindparam("id_call")
     )
@@ -122,15 +126,17 @@ def _recall() -> Executable:
     return union_all(by_id, select(newest))
 
 
-def _claim_approved() -> Executable:
-    """Both in one statement, which Postgres takes back as a whole if the entry cannot be written."""
-    used = USE_UP.returning(approvals_table.c.token).cte("used")
-    given = select(*(bindparam(f"new_{column.name}", type_=column.type) for column in table.columns)).select_from(used)
-    return insert(table).from_select(list(table.columns), given)
+def _build_claim() -> Executable:
+    """Build one statement that consumes the approval and inserts the entry; Postgres rolls both back if one fails."""
+    consumed = CONSUME.returning(approvals_table.c.token).cte("consumed")
+    new = select(*(bindparam(f"new_{column.name}", type_=column.type) for column in table.columns)).select_from(
+        consumed
+    )
+    return insert(table).from_select(list(table.columns), new)
 
 
-_RECALL = _recall()
-_CLAIM_APPROVED = _claim_approved()
+_RECALL = _build_recall()
+_CLAIM_APPROVED = _build_claim()
 _SETTLE = (
     update(table)
     .where(
@@ -159,7 +165,7 @@ def _values(entry: Entry) -> dict[str, Any]:
         "lease_until": entry.lease_until,
         "state": entry.state,
         "settled_at": entry.settled_at,
-        "recorded": written(entry.recorded),
+        "recorded": encode_record(entry.recorded),
     }
 
 
@@ -179,5 +185,40 @@ def _entry(row: tuple[Any, ...]) -> Entry:
         lease_until=row[12],
         state=row[13],
         settled_at=row[14],
-        recorded=read(row[15]),
+        recorded=decode_record(row[15]),
     )
+
+
+_ENCODING_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+def encode_record(recorded: Recorded | None) -> str | None:
+    """Encode a recorded result as JSON. It never fails: metadata that is not JSON is left out."""
+    if recorded is None:
+        return None
+    try:
+        return msgspec.json.encode(recorded).decode()
+    except _ENCODING_ERRORS:
+        return compact_json(
+            {
+                "text": recorded.text,
+                "failure": recorded.failure and msgspec.to_builtins(recorded.failure),
+                "control": recorded.control and msgspec.to_builtins(recorded.control),
+                "metadata": _drop_unencodable(recorded.metadata),
+            }
+        )
+
+
+def decode_record(text: str | None) -> Recorded | None:
+    """Decode a recorded result."""
+    return None if text is None else msgspec.json.decode(text, type=Recorded)
+
+
+def _drop_unencodable(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    encodable: dict[str, Any] = {}
+    for name, value in metadata.items():
+        try:
+            encodable[name] = msgspec.json.decode(compact_json(value))
+        except _ENCODING_ERRORS:
+            continue
+    return encodable

@@ -1,4 +1,4 @@
-"""The tables: what the migrations add up to. Their names are prefixed, so that they can live in anybody's database."""
+"""The tables that the migrations create. Their names have a prefix, so that they can share a database."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ settings: Final = Table(
     Column("name", String, primary_key=True),
     Column("value", LargeBinary, nullable=False),
 )
-"""What all processes on this database share."""
+"""Settings that all processes on this database share."""
 
 ledger: Final = Table(
     "handrail_ledger",
@@ -50,7 +50,7 @@ ledger: Final = Table(
     UniqueConstraint("key", "number", name="handrail_ledger_effect"),
     CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
 )
-"""One row for each claimed call. The two unique constraints are what "at most once" rests on."""
+"""One row for each claimed call. Its two unique constraints are what makes a call run at most once."""
 
 approvals: Final = Table(
     "handrail_approvals",
@@ -83,7 +83,7 @@ Index(
     sqlite_where=OPEN,
     postgresql_where=OPEN,
 )
-"""A question is open once, whoever asks it at the same time; a used one may be asked again."""
+"""At most one request is open for the same call; after it was used, there can be another."""
 Index("handrail_approvals_expiry", approvals.c.state, approvals.c.expires_at)
 
 audit: Final = Table(
@@ -118,8 +118,8 @@ audit: Final = Table(
     Index("handrail_audit_tool", "tool", "at"),
     Index("handrail_audit_at", "at"),
 )
-"""One row for each event; triggers refuse to change or delete one. A writer numbers its rows without gaps, so that one
-that is missing is noticed, and one that is sent again is not written twice."""
+"""One row for each event; triggers refuse to change or delete one. A writer numbers its rows without gaps, so that a
+missing row is noticed, and a row that is sent twice is written once."""
 
 sessions: Final = Table(
     "handrail_sessions",

@@ -1,0 +1,58 @@
+"""Checks, when a database is opened, that its tables are those of this version, and migrates them if they are not."""
+
+import asyncio
+from typing import Final
+
+from sqlalchemy import URL, Connection, inspect, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from handrail.errors import ConfigError
+from handrail.store.database import build_engine, translate_errors
+
+NEWEST: Final = "0003"
+"""The revision that this version needs: the last file in `migrations/versions`."""
+VERSION_TABLE: Final = "handrail_version"
+"""Separate from Alembic's default, so that an application with its own migrations can share the database."""
+_TIMEOUT: Final = 60.0
+"""Seconds to wait for a connection, and for SQLite's lock while another process migrates."""
+
+
+async def ensure_newest(url: URL, *, migrate: bool) -> None:
+    """Migrate the tables if they are not at the newest revision; raise `ConfigError` if `migrate` is false."""
+    engine = build_engine(url, connect_timeout=_TIMEOUT)
+    try:
+        with translate_errors(url, action="open"):
+            revision = await _wait_for_revision(engine)
+            if revision == NEWEST:
+                return
+            if not migrate:
+                raise ConfigError(
+                    f"the tables of this database are at revision {revision}, expected {NEWEST}. "
+                    "Open it once with migrate=True."
+                )
+            from handrail.store.migration import migrate_tables  # noqa: PLC0415  # Alembic is slow to import
+
+            await migrate_tables(engine)
+    finally:
+        await engine.dispose()
+
+
+def read_revision(connection: Connection) -> str | None:
+    """Read the revision of a database; None if it is empty."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+
+
+async def _wait_for_revision(engine: AsyncEngine) -> str | None:
+    deadline = asyncio.get_running_loop().time() + _TIMEOUT
+    while True:
+        try:
+            async with engine.connect() as connection:
+                return await connection.run_sync(read_revision)
+        except OperationalError as error:
+            # SQLite does not wait for its lock when two processes create the same file: try again.
+            if "locked" not in str(error.orig) or asyncio.get_running_loop().time() > deadline:
+                raise
+        await asyncio.sleep(0.05)
