@@ -15,8 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from handrail.errors import ConfigError, StoreError
 from handrail.store import open_store
 from handrail.store.migration import downgrade, load_scripts, upgrade
-from handrail.store.schema_version import NEWEST, VERSION_TABLE
-from handrail.store.tables import metadata
+from handrail.store.tables import NEWEST, VERSION_TABLE, metadata
 from tests.store.programs import OPEN_AT_ONCE, run_program
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from handrail.errors import ConfigError
 from handrail.store.database import begin_immediate
-from handrail.store.schema_version import read_revision
+from handrail.store.tables import read_revision
 
 _LOCK: Final = 0x68616E647261696C
 """The key of the Postgres advisory lock that a migration holds."""

@@ -3,17 +3,14 @@
 import asyncio
 from typing import Final
 
-from sqlalchemy import URL, Connection, inspect, text
+from sqlalchemy import URL
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from handrail.errors import ConfigError
 from handrail.store.database import build_engine, translate_errors
+from handrail.store.tables import NEWEST, read_revision
 
-NEWEST: Final = "0003"
-"""The revision that this version needs: the last file in `migrations/versions`."""
-VERSION_TABLE: Final = "handrail_version"
-"""Separate from Alembic's default, so that an application with its own migrations can share the database."""
 _TIMEOUT: Final = 60.0
 """Seconds to wait for a connection, and for SQLite's lock while another process migrates."""
 
@@ -36,13 +33,6 @@ async def ensure_newest(url: URL, *, migrate: bool) -> None:
             await migrate_tables(engine)
     finally:
         await engine.dispose()
-
-
-def read_revision(connection: Connection) -> str | None:
-    """Read the revision of a database; None if it is empty."""
-    if not inspect(connection).has_table(VERSION_TABLE):
-        return None
-    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
 
 
 async def _wait_for_revision(engine: AsyncEngine) -> str | None:

@@ -8,6 +8,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Connection,
     Double,
     Index,
     LargeBinary,
@@ -16,10 +17,17 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    inspect,
     text,
 )
 
 metadata: Final = MetaData()
+
+NEWEST: Final = "0003"
+"""The revision that this version needs: the last file in `migrations/versions`."""
+VERSION_TABLE: Final = "handrail_version"
+"""Separate from Alembic's default, so that an application with its own migrations can share the database."""
+
 
 settings: Final = Table(
     "handrail_settings",
@@ -162,3 +170,10 @@ tenant_numbers: Final = Table(
     Index("handrail_tenant_numbers_tenant", "tenant_id"),
 )
 """The numbers of the newest revisions: one number means one tenant."""
+
+
+def read_revision(connection: Connection) -> str | None:
+    """Read the revision of a database; None if it is empty."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()

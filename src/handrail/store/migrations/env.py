@@ -2,8 +2,7 @@
 
 from alembic import context
 
-from handrail.store.schema_version import VERSION_TABLE
-from handrail.store.tables import metadata
+from handrail.store.tables import VERSION_TABLE, metadata
 
 context.configure(
     connection=context.config.attributes["connection"], target_metadata=metadata, version_table=VERSION_TABLE
