@@ -28,6 +28,7 @@
 An error has one audience. What a model may read is a `ToolError`; everything else stays in the log.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Literal, get_args
@@ -293,3 +294,15 @@ def shorten(text: str, limit: int = 80) -> str:
     """The beginning of a hostile text, printable and of bounded length."""
     clipped = text if len(text) <= limit else f"{text[:limit]}…"
     return "".join(char if char.isprintable() else "�" for char in clipped)
+
+
+def must_propagate(error: BaseException, *, cancelling: int = 0) -> bool:
+    """Whether a catch-all has to raise this exception again: a real cancellation, or an interrupt of the program.
+
+    A cancellation is real if somebody cancelled the current task (more than `cancelling` times); else the code that was
+    called has raised `CancelledError` by itself.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > cancelling
+    return isinstance(error, KeyboardInterrupt)

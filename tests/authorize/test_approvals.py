@@ -11,7 +11,7 @@ from handrail.authorize.approvals import MemoryApprovals, new_token
 from handrail.core.events import CallStarted, DecisionMade
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError
-from tests.execute.kit import Heard, at, call, code_of
+from tests.execute.helpers import Heard, at, call, code_of
 
 OPERATOR = Policy([Rule.ask("*", by="operator", reason="a person looks at it")])
 CUSTOMER = Policy([Rule.ask("*", by="customer")])

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import ConfigError, build_tool
-from handrail.authorize.limits import Breakers, CircuitBreaker, RateLimit, RateLimits
-from tests.execute.kit import at
+from handrail.authorize.limits import CircuitBreaker, CircuitBreakers, RateLimit, RateLimits
+from tests.execute.helpers import at
 
 PAY: Any = build_tool({"name": "pay", "input_schema": {}, "execute": lambda payload: None, "tags": ["money"]})
 LOOK: Any = build_tool({"name": "look", "input_schema": {}, "execute": lambda payload: None})
@@ -24,26 +24,26 @@ class Clock:
 
 def test_a_limit_lets_so_many_through_and_says_when_the_next_one_may_come() -> None:
     clock = Clock()
-    limits = RateLimits([RateLimit(calls=2, seconds=10)], clock=clock)
-    assert limits.wait_for(PAY, at()) == 0
+    limits = RateLimits([RateLimit(max_calls=2, period=10)], clock=clock)
+    assert limits.acquire(PAY, at()) == 0
     clock.now += 4
-    assert limits.wait_for(PAY, at()) == 0
-    assert limits.wait_for(PAY, at()) == pytest.approx(6)
+    assert limits.acquire(PAY, at()) == 0
+    assert limits.acquire(PAY, at()) == pytest.approx(6)
     clock.now += 6
-    assert limits.wait_for(PAY, at()) == 0
-    assert limits.wait_for(PAY, at()) == pytest.approx(4)
+    assert limits.acquire(PAY, at()) == 0
+    assert limits.acquire(PAY, at()) == pytest.approx(4)
 
 
 def test_limits_are_for_selected_tools_and_a_refused_call_counts_nowhere() -> None:
     clock = Clock()
     limits = RateLimits(
-        [RateLimit(calls=3, seconds=10, per="session"), RateLimit(calls=1, seconds=10, tools=("tag:money",))],
+        [RateLimit(max_calls=3, period=10, per="session"), RateLimit(max_calls=1, period=10, tools=("tag:money",))],
         clock=clock,
     )
-    assert limits.wait_for(PAY, at()) == 0
+    assert limits.acquire(PAY, at()) == 0
     for _ in range(5):
-        assert limits.wait_for(PAY, at()) > 0  # The second limit refuses; the first one has counted one call.
-    assert [limits.wait_for(LOOK, at()) == 0 for _ in range(3)] == [True, True, False]
+        assert limits.acquire(PAY, at()) > 0  # The second limit refuses; the first one has counted one call.
+    assert [limits.acquire(LOOK, at()) == 0 for _ in range(3)] == [True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_a_limit_counts_per_tool_session_or_tenant(per: Literal["tool", "session
         "session": (PAY, at("s-2", tenant_id="a")),
         "tenant": (PAY, at("s-1", tenant_id="b")),
     }
-    limits = RateLimits([RateLimit(calls=1, seconds=10, per=per)], clock=Clock())
-    limits.wait_for(PAY, at("s-1", tenant_id="a"))
-    free = [name for name, (tool, where) in places.items() if limits.wait_for(tool, where) == 0]
+    limits = RateLimits([RateLimit(max_calls=1, period=10, per=per)], clock=Clock())
+    limits.acquire(PAY, at("s-1", tenant_id="a"))
+    free = [name for name, (tool, where) in places.items() if limits.acquire(tool, where) == 0]
 
     assert free == ([apart] if per != "session" else ["session", "tenant"])
 
@@ -66,11 +66,11 @@ def test_a_limit_counts_per_tool_session_or_tenant(per: Literal["tool", "session
 @given(st.integers(1, 4), st.lists(st.floats(0, 5), max_size=40))
 def test_never_more_than_so_many_in_any_window(calls: int, pauses: list[float]) -> None:
     clock = Clock()
-    limits = RateLimits([RateLimit(calls=calls, seconds=10)], clock=clock)
+    limits = RateLimits([RateLimit(max_calls=calls, period=10)], clock=clock)
     passed: list[float] = []
     for pause in pauses:
         clock.now += pause
-        wait = limits.wait_for(PAY, at())
+        wait = limits.acquire(PAY, at())
         if wait == 0:
             passed.append(clock.now)
         else:
@@ -83,18 +83,18 @@ def test_never_more_than_so_many_in_any_window(calls: int, pauses: list[float]) 
 
 def test_places_that_nobody_uses_any_more_are_forgotten() -> None:
     clock = Clock()
-    limits = RateLimits([RateLimit(calls=1, seconds=1, per="session")], clock=clock)
+    limits = RateLimits([RateLimit(max_calls=1, period=1, per="session")], clock=clock)
     for n in range(30_000):
         clock.now += 0.001
-        assert limits.wait_for(PAY, at(f"s-{n}")) == 0
+        assert limits.acquire(PAY, at(f"s-{n}")) == 0
 
     assert len(limits._limits[0].times) <= 11_000  # pyright: ignore[reportPrivateUsage]
 
 
-@pytest.mark.parametrize("wrong", [{"calls": 0}, {"seconds": 0}, {"seconds": -1}, {"per": "planet"}])
+@pytest.mark.parametrize("wrong", [{"max_calls": 0}, {"period": 0}, {"period": -1}, {"per": "planet"}])
 def test_a_limit_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        RateLimit(**{"calls": 1, "seconds": 1, **wrong})
+        RateLimit(**{"max_calls": 1, "period": 1, **wrong})
 
 
 # The breaker
@@ -106,9 +106,9 @@ class Switch:
     def __init__(self, **settings: Any) -> None:
         self.clock = Clock()
         self.told: list[str] = []
-        self.breakers = Breakers(
-            CircuitBreaker(**{"failures": 3, "seconds": 10, **settings}),
-            changed=lambda tool, state: self.told.append(f"{tool} {state}"),
+        self.breakers = CircuitBreakers(
+            CircuitBreaker(**{"max_failures": 3, "reset_timeout": 10, **settings}),
+            on_change=lambda tool, state: self.told.append(f"{tool} {state}"),
             clock=self.clock,
         )
 
@@ -122,13 +122,12 @@ def test_a_breaker_opens_after_so_many_failures_in_a_row() -> None:
     switch.fail(2)
     switch.breakers.report("pay", True)
     switch.fail(2)
-    assert switch.breakers.refuses("pay") is None
+    assert switch.breakers.wait_time("pay") is None
     switch.breakers.report("pay", None)
     switch.fail()
 
-    assert switch.breakers.state("pay") == "open"
-    assert switch.breakers.refuses("pay") == pytest.approx(10)
-    assert switch.breakers.refuses("look") is None
+    assert switch.breakers.wait_time("pay") == pytest.approx(10)
+    assert switch.breakers.wait_time("look") is None
     assert switch.told == ["pay open"]
 
 
@@ -136,14 +135,14 @@ def test_after_its_rest_one_call_tries_and_the_others_wait_for_it() -> None:
     switch = Switch()
     switch.fail(3)
     switch.clock.now += 9
-    assert switch.breakers.refuses("pay") == pytest.approx(1)
+    assert switch.breakers.wait_time("pay") == pytest.approx(1)
     switch.clock.now += 1
-    assert switch.breakers.refuses("pay") is None
-    assert switch.breakers.state("pay") == "half_open"
-    assert switch.breakers.refuses("pay") is not None
+    assert switch.breakers.wait_time("pay") is None
+    assert switch.told == ["pay open", "pay half_open"]
+    assert switch.breakers.wait_time("pay") is not None
     switch.breakers.report("pay", True)
 
-    assert switch.breakers.refuses("pay") is None
+    assert switch.breakers.wait_time("pay") is None
     assert switch.told == ["pay open", "pay half_open", "pay closed"]
 
 
@@ -151,16 +150,16 @@ def test_a_try_that_fails_opens_it_for_another_rest_and_one_that_tells_nothing_l
     switch = Switch()
     switch.fail(3)
     switch.clock.now += 10
-    switch.breakers.refuses("pay")
+    switch.breakers.wait_time("pay")
     switch.fail()
-    assert switch.breakers.refuses("pay") == pytest.approx(10)
+    assert switch.breakers.wait_time("pay") == pytest.approx(10)
     switch.clock.now += 10
-    assert switch.breakers.refuses("pay") is None
+    assert switch.breakers.wait_time("pay") is None
     switch.breakers.report("pay", None)
-    assert switch.breakers.refuses("pay") is None
+    assert switch.breakers.wait_time("pay") is None
 
 
-@pytest.mark.parametrize("wrong", [{"failures": 0}, {"seconds": 0}])
+@pytest.mark.parametrize("wrong", [{"max_failures": 0}, {"reset_timeout": 0}])
 def test_a_breaker_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         CircuitBreaker(**wrong)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from handrail import ConfigError, Decision, Policy, Rule, Tool, build_tool, tool
 from handrail.authorize.policy import DEFAULT
-from tests.execute.kit import at
+from tests.execute.helpers import at
 
 
 def made(name: str = "pay", **more: Any) -> Tool[..., Any]:
@@ -161,7 +161,7 @@ def test_a_decision_says_which_rule_it_was_where_it_stands_and_why() -> None:
 
 def test_a_decision_that_is_always_the_same_is_known_beforehand() -> None:
     def constant(*rules: Rule) -> str | None:
-        found = Policy(rules).plan(made()).constant
+        found = Policy(rules).compile(made()).constant
         return found.action if found else None
 
     assert constant() == "ask"
@@ -176,9 +176,9 @@ def test_arguments_are_only_made_for_a_rule_that_looks_at_them() -> None:
     def never() -> dict[str, Any]:
         raise AssertionError("nobody needs them")
 
-    plan = Policy([Rule.allow("pay", where={"amount": 1}, tenant="acme")]).plan(made())
+    compiled = Policy([Rule.allow("pay", where={"amount": 1}, tenant="acme")]).compile(made())
 
-    assert plan.decide(at(tenant_id="globex"), never).source == DEFAULT
+    assert compiled.decide(at(tenant_id="globex"), never).source == DEFAULT
 
 
 # What is no rule
@@ -187,10 +187,10 @@ def test_arguments_are_only_made_for_a_rule_that_looks_at_them() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Rule(action="forbid", tools=("a",)), "allows, asks or denies"),  # pyright: ignore[reportArgumentType]
+        (lambda: Rule(action="forbid", tools=("a",)), "action must be"),  # pyright: ignore[reportArgumentType]
         (lambda: Rule.ask("a", by="boss"), "customer"),  # pyright: ignore[reportArgumentType]
-        (lambda: Rule(action="ask", tools=("a",)), "says whom"),
-        (lambda: Rule(action="allow", tools=("a",), by="customer"), "says whom"),
+        (lambda: Rule(action="ask", tools=("a",)), "in a rule that asks"),
+        (lambda: Rule(action="allow", tools=("a",), by="customer"), "in a rule that asks"),
         (lambda: Rule.allow(), "every tool"),
         (lambda: Rule.deny(), "every tool"),
         (lambda: Rule.deny("a", read_only="yes"), "read_only"),
@@ -208,9 +208,9 @@ def test_what_would_hold_for_nothing_is_refused_when_it_is_written(make: Any, sa
         make()
 
 
-def test_a_plan_knows_every_decision_that_its_tool_can_come_to() -> None:
+def test_a_compiled_policy_knows_every_decision_that_its_tool_can_come_to() -> None:
     def effects(*rules: Rule) -> list[str]:
-        return [one.action for one in Policy(rules).plan(made()).possible()]
+        return [one.action for one in Policy(rules).compile(made()).possible_decisions()]
 
     above = Rule.deny("pay", where={"amount": {"above": 100}})
     assert effects() == ["ask"]

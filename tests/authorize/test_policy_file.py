@@ -7,7 +7,7 @@ import pytest
 
 from handrail import ConfigError, build_tool
 from handrail.authorize.policy_file import load_policy, parse_policy
-from tests.execute.kit import at
+from tests.execute.helpers import at
 
 POLICY = """\
 # The rules of the desk.
@@ -85,9 +85,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
         ("rules:\n  - deny:", 2, "name a tool"),
         ("rules:\n  - deny: {a: 1}", 2, "name a tool"),
         ("rules:\n  - deny: ' pay'", 2, "spaces"),
-        ("rules:\n  - ask: pay", 2, "says whom"),
-        ("rules:\n  - ask: pay\n    by: boss", 2, "says whom"),
-        ("rules:\n  - deny: pay\n    by: operator", 2, "says whom"),
+        ("rules:\n  - ask: pay", 2, "in a rule that asks"),
+        ("rules:\n  - ask: pay\n    by: boss", 2, "in a rule that asks"),
+        ("rules:\n  - deny: pay\n    by: operator", 2, "in a rule that asks"),
         ("rules:\n  - deny: pay\n    by: 5", 3, "`by` is a str"),
         ("rules:\n  - deny: pay\n    where: amount", 3, "`where` is a dict"),
         ("rules:\n  - deny: pay\n    read_only: sometimes", 3, "`read_only` is a bool"),

@@ -7,7 +7,7 @@ import pytest
 
 from handrail import ConfigError, Executor, ToolContext, tool
 from handrail.authorize.secrets import Secrets
-from tests.execute.kit import ALLOWED, at, call, code_of
+from tests.execute.helpers import ALLOWED, at, call, code_of
 
 
 @pytest.fixture

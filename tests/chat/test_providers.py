@@ -12,7 +12,7 @@ from handrail.errors import ProviderDownError
 from handrail.providers import TextDelta
 from handrail.testing.servers import text, text_and_calls, tool_calls, truncated
 from tests.chat.bank import Bank, at, balance, pay, yes
-from tests.execute.kit import Held, code_of
+from tests.execute.helpers import Held, code_of
 from tests.providers.kit import ALL, Subject, every_adapter
 
 

@@ -14,7 +14,7 @@ from handrail.providers import AssistantMessage, ModelResponse, TextDelta, ToolM
 from handrail.testing.scripted import ScriptedProvider
 from handrail.testing.servers import refusal, text, text_and_calls, tool_calls, truncated
 from tests.chat.bank import PAY_5, Bank, at, balance, chat, pay, yes
-from tests.execute.kit import Held, code_of
+from tests.execute.helpers import Held, code_of
 
 
 async def test_words_are_answered_with_words() -> None:

@@ -26,7 +26,7 @@ from handrail.store import open_store
 from handrail.testing.scripted import ScriptedProvider
 from handrail.testing.servers import tool_calls
 from tests.chat.bank import PAY_5, Bank, at, balance, chat, pay, yes
-from tests.execute.kit import code_of
+from tests.execute.helpers import code_of
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres  # a fixture
 from tests.statements import counted

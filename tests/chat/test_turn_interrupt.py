@@ -21,7 +21,7 @@ from handrail.providers import (
 )
 from handrail.testing.servers import tool_calls
 from tests.chat.bank import Bank, at, chat
-from tests.execute.kit import Held, code_of
+from tests.execute.helpers import Held, code_of
 
 ALLOWED = Policy([Rule.allow("*")])
 

@@ -12,7 +12,7 @@ from handrail.authorize.approvals import MemoryApprovals
 from handrail.core.events import CallFinished, CallStarted
 from handrail.core.values import Approval
 from handrail.execute.ledger import Entry
-from tests.execute.kit import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 
 
 class SlowBook(Book):

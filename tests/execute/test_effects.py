@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from handrail import Executor, Policy, Rule, Tool, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, CallIgnored, CallStarted
-from tests.execute.kit import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 
 
 class Bank:

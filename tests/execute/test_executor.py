@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, CallIgnored, CallStarted
-from tests.execute.kit import ALLOWED, Heard, at, call
+from tests.execute.helpers import ALLOWED, Heard, at, call
 
 
 @tool(read_only=True, concurrency_safe=True)
@@ -256,7 +256,7 @@ async def test_a_model_that_makes_up_names_does_not_fill_the_memory() -> None:
     for n in range(1_100):
         assert (await executor.run(call(f"made_up_{n}", f"c-{n}"), at())).output == f"made_up_{n}"
 
-    assert len(executor._adopted._desks) == 1_000  # pyright: ignore[reportPrivateUsage]
+    assert len(executor._host_tools._compiled) == 1_000  # pyright: ignore[reportPrivateUsage]
 
 
 # The sync edge

@@ -11,7 +11,7 @@ from handrail import ConfigError, Decision, Executor, ToolContext, ToolError, To
 from handrail.core.events import CallFinished
 from handrail.core.values import Approval
 from handrail.execute.handlers import RetryPolicy
-from tests.execute.kit import ALLOWED, Book, Heard, at, call, code_of
+from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 
 
 async def outcome(handler: Callable[..., Any], **options: Any) -> ToolResult:
@@ -303,7 +303,7 @@ def flaky(failures: int, error: Callable[[], BaseException] = lambda: ValueError
     return act, tries, keys
 
 
-AT_ONCE = RetryPolicy(attempts=3, seconds=0)
+AT_ONCE = RetryPolicy(max_attempts=3, initial_delay=0)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ async def test_a_retry_ends_after_its_attempts_and_what_is_not_retryable_is_not_
 async def test_a_call_that_waits_for_its_next_try_can_be_cancelled() -> None:
     handler, tried, _ = flaky(9)
     executor = Executor(
-        [tool(name="act", read_only=True)(handler)], retry=RetryPolicy(attempts=3, seconds=60, most_seconds=60)
+        [tool(name="act", read_only=True)(handler)], retry=RetryPolicy(max_attempts=3, initial_delay=60, max_delay=60)
     )
     running = asyncio.create_task(executor.run(call("act"), at()))
     while not tried:
@@ -351,12 +351,12 @@ async def test_a_call_that_waits_for_its_next_try_can_be_cancelled() -> None:
     assert len(tried) == 1
 
 
-def test_pauses_double_up_to_a_most() -> None:
-    retry = RetryPolicy(attempts=9, seconds=1, most_seconds=5)
-    assert [retry.pause(attempt) for attempt in (1, 2, 3, 4, 5)] == [1, 2, 4, 5, 5]
+def test_delays_double_up_to_a_maximum() -> None:
+    retry = RetryPolicy(max_attempts=9, initial_delay=1, max_delay=5)
+    assert [retry.delay_after(attempt) for attempt in (1, 2, 3, 4, 5)] == [1, 2, 4, 5, 5]
 
 
-@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"seconds": -1}, {"seconds": 2, "most_seconds": 1}])
+@pytest.mark.parametrize("wrong", [{"max_attempts": 0}, {"initial_delay": -1}, {"initial_delay": 2, "max_delay": 1}])
 def test_a_retry_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         RetryPolicy(**wrong)

@@ -12,7 +12,7 @@ from handrail import ConfigError, Executor, ToolError, ToolResult, tool
 from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
 from handrail.formats import openai_chat
 from handrail.testing.servers import text, text_and_calls, tool_calls
-from tests.execute.kit import ALLOWED, at
+from tests.execute.helpers import ALLOWED, at
 from tests.execute.providers import PROVIDERS, Provider
 
 

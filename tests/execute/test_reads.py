@@ -8,8 +8,8 @@ from pydantic import SecretStr
 
 from handrail import Executor, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, CallIgnored
-from handrail.execute.reads import REMEMBERED
-from tests.execute.kit import Heard, Held, at, call, code_of, quiet
+from handrail.execute.reads import MAX_REMEMBERED
+from tests.execute.helpers import Heard, Held, at, call, code_of, quiet
 
 
 class Counted:
@@ -93,7 +93,7 @@ async def test_the_same_id_of_a_read_and_of_an_effect_is_a_clash_while_both_run(
         """Act."""
         return "acted"
 
-    from tests.execute.kit import ALLOWED
+    from tests.execute.helpers import ALLOWED
 
     executor = Executor([look, act], policy=ALLOWED)
     looking = asyncio.create_task(executor.run(call("look"), at()))
@@ -122,13 +122,13 @@ async def test_a_failure_is_not_remembered() -> None:
 @pytest.mark.proves("PH-D17")
 async def test_what_is_remembered_is_bounded() -> None:
     look = Counted()
-    for n in range(REMEMBERED + 1):
+    for n in range(MAX_REMEMBERED + 1):
         await look.ask("a", f"c-{n}")
-    await look.ask("a", f"c-{REMEMBERED}")
-    assert look.runs == REMEMBERED + 1
+    await look.ask("a", f"c-{MAX_REMEMBERED}")
+    assert look.runs == MAX_REMEMBERED + 1
     await look.ask("a", "c-0")  # The oldest one is forgotten.
 
-    assert look.runs == REMEMBERED + 2
+    assert look.runs == MAX_REMEMBERED + 2
 
 
 # The cache

@@ -9,7 +9,7 @@ import pytest
 from handrail import Executor, ToolContext, ToolError, tool
 from handrail.core.events import CallFinished, CallStarted
 from handrail.execute import running
-from tests.execute.kit import ALLOWED, Book, Heard, Held, at, call, code_of
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of
 
 # Deadlines
 

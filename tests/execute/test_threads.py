@@ -11,7 +11,7 @@ import pytest
 
 from handrail import Executor, ToolContext, ToolResult, tool
 from handrail.core.events import Progress
-from tests.execute.kit import ALLOWED, Book, Heard, at, call, code_of
+from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 

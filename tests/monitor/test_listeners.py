@@ -6,7 +6,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule
 from handrail.core.events import Event
-from handrail.execute.tell import Listener
+from handrail.execute.event_bus import Listener
 from handrail.monitor import Metrics
 from tests.monitor.conftest import CONTEXT, Lines, call, crash, look, pay, refuse
 

@@ -241,7 +241,7 @@ async def test_what_a_tools_own_check_says_is_for_the_model_only(lines: Lines) -
 
 
 async def test_a_breaker_that_opens_is_a_warning(lines: Lines) -> None:
-    executor = Executor([crash], circuit_breaker=CircuitBreaker(failures=1), listeners=[lines.log])
+    executor = Executor([crash], circuit_breaker=CircuitBreaker(max_failures=1), listeners=[lines.log])
 
     await executor.run(call("crash"), CONTEXT)
 

@@ -107,7 +107,7 @@ async def test_slow_calls_running_calls_and_open_breakers_are_counted() -> None:
         door.entered.set()
         return "x"
 
-    executor = Executor([look_around, crash], circuit_breaker=CircuitBreaker(failures=1), listeners=[metrics])
+    executor = Executor([look_around, crash], circuit_breaker=CircuitBreaker(max_failures=1), listeners=[metrics])
     await executor.run(call("look_around"), CONTEXT)
     await executor.run(call("crash", id="c-2"), CONTEXT)
     metrics(finished("late", slow=True))

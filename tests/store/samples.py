@@ -6,7 +6,7 @@ from typing import Any
 
 from handrail.authorize.approvals import new_token
 from handrail.core.values import Approval
-from handrail.execute.ledger import Entry, Recorded, State, settled
+from handrail.execute.ledger import Entry, RecordedResult, State, settle_entry
 
 _numbers = itertools.count()
 
@@ -33,12 +33,12 @@ def an_entry(**values: Any) -> Entry:
 
 def done(entry: Entry, state: State = "committed", **values: Any) -> Entry:
     """The entry with an outcome."""
-    return settled(entry, state, a_recorded(**values), now=time.time())
+    return settle_entry(entry, state, a_recorded(**values), now=time.time())
 
 
-def a_recorded(**values: Any) -> Recorded:
+def a_recorded(**values: Any) -> RecordedResult:
     """What is kept of a result."""
-    return Recorded(**{"text": "done", **values})
+    return RecordedResult(**{"text": "done", **values})
 
 
 def an_approval(**values: Any) -> Approval:

@@ -13,7 +13,7 @@ from msgspec import structs
 from handrail.authorize.approvals import MemoryApprovals
 from handrail.core.values import Control, Failure
 from handrail.errors import StoreError
-from handrail.execute.ledger import Entry, Recorded
+from handrail.execute.ledger import Entry, RecordedResult
 from handrail.store import open_store
 from handrail.store.store import Store
 from tests.postgres import PostgresServer
@@ -315,7 +315,7 @@ json_values = st.recursive(
     max_leaves=6,
 )
 records = st.builds(
-    Recorded,
+    RecordedResult,
     text=st.none() | texts,
     failure=st.none() | st.builds(Failure, code=texts, message=texts, retryable=st.booleans()),
     control=st.none() | st.builds(Control, mode=st.sampled_from(["auto", "manual", None])),

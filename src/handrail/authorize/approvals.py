@@ -1,4 +1,4 @@
-"""Approvals as data: who was asked about which call, what they said, and that it was used once."""
+"""Stores approvals: who was asked about which call, what they decided, and that it was consumed once."""
 
 import itertools
 import secrets
@@ -16,7 +16,7 @@ class Approvals(Protocol):
     """Where approvals are kept."""
 
     async def ask(self, approval: Approval) -> Approval:
-        """Keep a question; if an equal one is open or answered and not yet used, give that one back."""
+        """Store a question; if an equal one is open or decided and not yet consumed, return that one."""
         ...
 
     async def find(
@@ -26,11 +26,11 @@ class Approvals(Protocol):
         ...
 
     async def consume(self, token: str, *, now: float) -> bool:
-        """Use an approval up: True for exactly one caller."""
+        """Consume an approval: True for exactly one caller."""
         ...
 
     async def restore(self, token: str) -> None:
-        """Give an approval back that was used up for a call that then did not run."""
+        """Undo the consumption of an approval for a call that then did not run."""
         ...
 
     async def withdraw(self, token: str) -> None:
@@ -46,11 +46,11 @@ class Approvals(Protocol):
         reason: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> Approval:
-        """Say yes."""
+        """Approve the call; `who` is the customer's id, or the operator's name. `arguments` replaces the call's."""
         ...
 
     async def deny(self, token: str, *, by: Literal["customer", "operator"], who: str, reason: str = "") -> Approval:
-        """Say no."""
+        """Deny the call; `who` is the customer's id, or the operator's name."""
         ...
 
     async def pending(self, *, session_id: str | None = None, tenant_id: str | None = None) -> list[Approval]:
@@ -63,7 +63,7 @@ def new_token() -> str:
     return f"apr_{secrets.token_urlsafe(18)}"
 
 
-def decided(
+def decide_approval(
     approval: Approval | None,
     *,
     by: str,
@@ -73,7 +73,7 @@ def decided(
     arguments: Mapping[str, Any] | None,
     now: float,
 ) -> Approval:
-    """The approval after somebody's answer, or `ApprovalError`: the rules are the same wherever approvals are kept."""
+    """The approval after somebody's decision, or `ApprovalError`: the same rules wherever approvals are stored."""
     if approval is None:
         raise ApprovalError("There is no such approval.")
     if approval.state != "pending":
@@ -90,7 +90,7 @@ def decided(
 
 
 class MemoryApprovals:
-    """Approvals of this process."""
+    """Approvals in memory."""
 
     def __init__(self) -> None:
         self._approvals: dict[str, Approval] = {}
@@ -98,20 +98,20 @@ class MemoryApprovals:
         """The newest token of each question."""
 
     async def ask(self, approval: Approval) -> Approval:
-        known = self._open(_question(approval), approval.created_at)
+        known = self._find_open(_question_key(approval), approval.created_at)
         if known is not None:
             return known
         self._forget_expired(approval.created_at)
         self._approvals[approval.token] = approval
-        self._newest[_question(approval)] = approval.token
+        self._newest[_question_key(approval)] = approval.token
         return approval
 
     async def find(
         self, *, session_id: str, tool: str, digest: str, by: str, repeat: int, now: float
     ) -> Approval | None:
-        return self._open((session_id, tool, digest, by, repeat), now)
+        return self._find_open((session_id, tool, digest, by, repeat), now)
 
-    def _open(self, question: tuple[object, ...], now: float) -> Approval | None:
+    def _find_open(self, question: tuple[object, ...], now: float) -> Approval | None:
         known = self._approvals.get(self._newest.get(question, ""))
         return None if known is None or known.state == "used" or known.is_expired(now) else known
 
@@ -146,8 +146,8 @@ class MemoryApprovals:
     async def deny(self, token: str, *, by: Literal["customer", "operator"], who: str, reason: str = "") -> Approval:
         return self._decide(token, by=by, who=who, state="denied", reason=reason, arguments=None)
 
-    def _decide(self, token: str, **answer: Any) -> Approval:
-        after = decided(self._approvals.get(token), now=time.time(), **answer)
+    def _decide(self, token: str, **decision: Any) -> Approval:
+        after = decide_approval(self._approvals.get(token), now=time.time(), **decision)
         self._approvals[token] = after
         return after
 
@@ -163,14 +163,14 @@ class MemoryApprovals:
         ]
 
     def _forget_expired(self, now: float) -> None:
-        """The oldest come first, and expire first unless somebody gave them longer."""
+        """Forget up to 100 of the oldest approvals that have expired."""
         for token, one in list(itertools.islice(self._approvals.items(), 100)):
             if not one.is_expired(now):
                 return
             del self._approvals[token]
-            if self._newest.get(_question(one)) == token:
-                del self._newest[_question(one)]
+            if self._newest.get(_question_key(one)) == token:
+                del self._newest[_question_key(one)]
 
 
-def _question(approval: Approval) -> tuple[object, ...]:
+def _question_key(approval: Approval) -> tuple[object, ...]:
     return approval.session_id, approval.tool, approval.digest, approval.by, approval.repeat

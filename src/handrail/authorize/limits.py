@@ -1,4 +1,4 @@
-"""How often, and whether at all: rate limits and a circuit breaker per tool. Both count in this process only."""
+"""Rate limits, and a circuit breaker per tool. Both count the calls of this process only."""
 
 import time
 from collections import deque
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from handrail.core.context import ToolContext
-from handrail.core.select import Selector, any_of
+from handrail.core.selectors import Selector, parse_selectors
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError
 
@@ -16,30 +16,37 @@ Clock = Callable[[], float]
 
 
 class RateLimit(Struct, frozen=True, kw_only=True):
-    """At most so many calls in so many seconds, of the selected tools, per tool, session or tenant."""
+    """At most `max_calls` calls of the selected tools in `period` seconds, per tool, session or tenant."""
 
-    calls: int
-    seconds: float
+    max_calls: int
+    period: float
+    """Seconds."""
     tools: tuple[str, ...] = ()
     """Selectors; none of them means every tool."""
     per: Literal["tool", "session", "tenant"] = "tool"
 
     def __post_init__(self) -> None:
-        if self.calls < 1 or self.seconds <= 0 or self.per not in ("tool", "session", "tenant"):
-            raise ConfigError("A rate limit has at least 1 call, more than 0 seconds, per tool, session or tenant.")
+        if self.max_calls < 1:
+            raise ConfigError(f"max_calls must be at least 1, got {self.max_calls!r}.")
+        if not self.period > 0:
+            raise ConfigError(f"period must be more than 0 seconds, got {self.period!r}.")
+        if self.per not in ("tool", "session", "tenant"):
+            raise ConfigError(f"per must be 'tool', 'session' or 'tenant', got {self.per!r}.")
 
 
-class _Counted:
-    __slots__ = ("limit", "most", "selects", "times")
+class _CallTimes:
+    """The times of the calls that count against one rate limit."""
+
+    __slots__ = ("limit", "max_groups", "selects", "times")
 
     def __init__(self, limit: RateLimit) -> None:
         self.limit = limit
-        self.selects: Selector = any_of(limit.tools) if limit.tools else lambda tool: True
+        self.selects: Selector = parse_selectors(limit.tools) if limit.tools else lambda tool: True
         self.times: dict[tuple[str, ...], deque[float]] = {}
-        self.most = 10_000
-        """How many places may be remembered before it is looked which of them are still needed."""
+        self.max_groups = 10_000
+        """How many tools, sessions or tenants are remembered before idle ones are forgotten."""
 
-    def place(self, tool: Tool[..., Any], context: ToolContext[Any]) -> tuple[str, ...]:
+    def group(self, tool: Tool[..., Any], context: ToolContext[Any]) -> tuple[str, ...]:
         match self.limit.per:
             case "tool":
                 return (tool.name,)
@@ -50,57 +57,60 @@ class _Counted:
 
 
 class RateLimits:
-    """All limits of an executor. A refused call does not count."""
+    """All rate limits of an executor. A refused call does not count."""
 
     def __init__(self, limits: Iterable[RateLimit], *, clock: Clock = time.monotonic) -> None:
-        self._limits = [_Counted(limit) for limit in limits]
+        self._limits = [_CallTimes(limit) for limit in limits]
         self._clock = clock
 
     def __bool__(self) -> bool:
         return bool(self._limits)
 
-    def wait_for(self, tool: Tool[..., Any], context: ToolContext[Any]) -> float:
-        """0 and the call is counted, or the seconds after which it would be let through."""
+    def acquire(self, tool: Tool[..., Any], context: ToolContext[Any]) -> float:
+        """Count the call and return 0, or return the seconds after which it would be allowed."""
         now = self._clock()
-        places: list[deque[float]] = []
+        groups: list[deque[float]] = []
         for one in self._limits:
             if not one.selects(tool):
                 continue
-            times = one.times.setdefault(one.place(tool, context), deque())
-            while times and times[0] <= now - one.limit.seconds:
+            times = one.times.setdefault(one.group(tool, context), deque())
+            while times and times[0] <= now - one.limit.period:
                 times.popleft()
-            if len(times) >= one.limit.calls:
-                return max(times[0] + one.limit.seconds - now, 0.001)
-            places.append(times)
-        for times in places:
+            if len(times) >= one.limit.max_calls:
+                return max(times[0] + one.limit.period - now, 0.001)
+            groups.append(times)
+        for times in groups:
             times.append(now)
         self._forget_idle(now)
         return 0.0
 
     def _forget_idle(self, now: float) -> None:
         for one in self._limits:
-            if len(one.times) > one.most:
+            if len(one.times) > one.max_groups:
                 one.times = {
-                    place: times for place, times in one.times.items() if times and times[-1] > now - one.limit.seconds
+                    group: times for group, times in one.times.items() if times and times[-1] > now - one.limit.period
                 }
-                one.most = max(10_000, 2 * len(one.times))
+                one.max_groups = max(10_000, 2 * len(one.times))
 
 
 class CircuitBreaker(Struct, frozen=True, kw_only=True):
-    """After so many failures in a row a tool rests for so many seconds; then one call tries."""
+    """After `max_failures` failures in a row a tool is refused for `reset_timeout` seconds; then one call tries."""
 
-    failures: int = 5
-    seconds: float = 30.0
+    max_failures: int = 5
+    reset_timeout: float = 30.0
+    """Seconds."""
 
     def __post_init__(self) -> None:
-        if self.failures < 1 or self.seconds <= 0:
-            raise ConfigError("A breaker opens after at least 1 failure, for more than 0 seconds.")
+        if self.max_failures < 1:
+            raise ConfigError(f"max_failures must be at least 1, got {self.max_failures!r}.")
+        if not self.reset_timeout > 0:
+            raise ConfigError(f"reset_timeout must be more than 0 seconds, got {self.reset_timeout!r}.")
 
 
 BreakerState = Literal["closed", "open", "half_open"]
 
 
-class _Health:
+class _ToolHealth:
     __slots__ = ("failures", "opened_at", "state")
 
     def __init__(self) -> None:
@@ -109,54 +119,54 @@ class _Health:
         self.state: BreakerState = "closed"
 
 
-class Breakers:
+class CircuitBreakers:
     """One circuit breaker per tool."""
 
     def __init__(
-        self, settings: CircuitBreaker, *, changed: Callable[[str, BreakerState], None], clock: Clock = time.monotonic
+        self,
+        settings: CircuitBreaker,
+        *,
+        on_change: Callable[[str, BreakerState], None],
+        clock: Clock = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._changed = changed
+        self._on_change = on_change
         self._clock = clock
-        self._health: dict[str, _Health] = {}
+        self._tools: dict[str, _ToolHealth] = {}
 
-    def refuses(self, tool: str) -> float | None:
-        """The seconds until a call may try again, or None: go ahead."""
-        health = self._health.get(tool)
+    def wait_time(self, tool: str) -> float | None:
+        """The seconds until a call may try again; None if it may run now."""
+        health = self._tools.get(tool)
         if health is None or health.state == "closed":
             return None
-        left = health.opened_at + self._settings.seconds - self._clock()
+        left = health.opened_at + self._settings.reset_timeout - self._clock()
         if health.state == "open" and left <= 0:
-            self._turn(tool, health, "half_open")
+            self._set_state(tool, health, "half_open")
             return None
         return max(left, 0.001)
 
-    def report(self, tool: str, ok: bool | None) -> None:
+    def report(self, tool: str, is_healthy: bool | None) -> None:
         """A call of this tool worked, failed, or (None) says nothing about the tool's health."""
-        health = self._health.get(tool)
+        health = self._tools.get(tool)
         if health is None:
-            if ok is not False:
+            if is_healthy is not False:
                 return
-            health = self._health[tool] = _Health()
-        if ok is None:
-            if health.state == "half_open":  # The try told nothing: the next call may try.
-                self._turn(tool, health, "open")
+            health = self._tools[tool] = _ToolHealth()
+        if is_healthy is None:
+            if health.state == "half_open":  # The call that tried says nothing: the next one may try.
+                self._set_state(tool, health, "open")
             return
-        if ok:
+        if is_healthy:
             health.failures = 0
             if health.state != "closed":
-                self._turn(tool, health, "closed")
+                self._set_state(tool, health, "closed")
             return
         health.failures += 1
-        if health.state == "half_open" or (health.state == "closed" and health.failures >= self._settings.failures):
+        is_tripped = health.state == "closed" and health.failures >= self._settings.max_failures
+        if is_tripped or health.state == "half_open":
             health.opened_at = self._clock()
-            self._turn(tool, health, "open")
+            self._set_state(tool, health, "open")
 
-    def state(self, tool: str) -> BreakerState:
-        """The state of a tool's breaker."""
-        health = self._health.get(tool)
-        return health.state if health else "closed"
-
-    def _turn(self, tool: str, health: _Health, state: BreakerState) -> None:
+    def _set_state(self, tool: str, health: _ToolHealth, state: BreakerState) -> None:
         health.state = state
-        self._changed(tool, state)
+        self._on_change(tool, state)

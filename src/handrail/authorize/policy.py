@@ -5,9 +5,9 @@ from typing import Any, Final, Literal, Self, cast
 
 from msgspec import Struct
 
-from handrail.authorize.where import Condition
+from handrail.authorize.conditions import Condition
 from handrail.core.context import ToolContext
-from handrail.core.select import Selector, any_of
+from handrail.core.selectors import Selector, parse_selectors
 from handrail.core.tool import Tool
 from handrail.core.values import Decision
 from handrail.errors import ConfigError
@@ -19,7 +19,7 @@ _ORDER: Final[tuple[Action, ...]] = ("deny", "ask", "allow")
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """One line of a policy. Write it with `Rule.allow`, `Rule.ask` or `Rule.deny`."""
+    """One rule of a policy. Write it with `Rule.allow`, `Rule.ask` or `Rule.deny`."""
 
     action: Action
     tools: tuple[str, ...]
@@ -36,37 +36,101 @@ class Rule(Struct, frozen=True, kw_only=True):
     """Where the rule was written: `code`, or a file and a line."""
 
     @classmethod
-    def allow(cls, *tools: str, **options: Any) -> Self:
-        """Let these tools run."""
-        return cls(action="allow", tools=tools, **options)
+    def allow(
+        cls,
+        *tools: str,
+        where: Mapping[str, Any] | None = None,
+        read_only: bool | None = None,
+        tenant: str | None = None,
+        agent: str | None = None,
+        reason: str = "",
+        name: str = "",
+        source: str = "code",
+    ) -> Self:
+        """Allow calls of these tools."""
+        return cls(
+            action="allow",
+            tools=tools,
+            where=where,
+            read_only=read_only,
+            tenant=tenant,
+            agent=agent,
+            reason=reason,
+            name=name,
+            source=source,
+        )
 
     @classmethod
-    def ask(cls, *tools: str, by: By, **options: Any) -> Self:
+    def ask(
+        cls,
+        *tools: str,
+        by: By,
+        where: Mapping[str, Any] | None = None,
+        read_only: bool | None = None,
+        tenant: str | None = None,
+        agent: str | None = None,
+        reason: str = "",
+        name: str = "",
+        source: str = "code",
+    ) -> Self:
         """Ask the customer in the conversation, or an operator, before these tools run."""
-        return cls(action="ask", tools=tools, by=by, **options)
+        return cls(
+            action="ask",
+            tools=tools,
+            by=by,
+            where=where,
+            read_only=read_only,
+            tenant=tenant,
+            agent=agent,
+            reason=reason,
+            name=name,
+            source=source,
+        )
 
     @classmethod
-    def deny(cls, *tools: str, **options: Any) -> Self:
-        """Never let these tools run."""
-        return cls(action="deny", tools=tools, **options)
+    def deny(
+        cls,
+        *tools: str,
+        where: Mapping[str, Any] | None = None,
+        read_only: bool | None = None,
+        tenant: str | None = None,
+        agent: str | None = None,
+        reason: str = "",
+        name: str = "",
+        source: str = "code",
+    ) -> Self:
+        """Never run these tools."""
+        return cls(
+            action="deny",
+            tools=tools,
+            where=where,
+            read_only=read_only,
+            tenant=tenant,
+            agent=agent,
+            reason=reason,
+            name=name,
+            source=source,
+        )
 
     def __post_init__(self) -> None:
         if self.action not in _ORDER:
-            raise ConfigError(f"A rule allows, asks or denies; it cannot {self.action!r}.")
+            raise ConfigError(f"action must be 'allow', 'ask' or 'deny', got {self.action!r}.")
         if (self.action == "ask") != (self.by is not None) or self.by not in (None, "customer", "operator"):
-            raise ConfigError(f"A rule that asks says whom: by='customer' or by='operator', not by={self.by!r}.")
-        # A rule of a wrong kind would hold for nothing, and a rule that denies would deny nothing.
+            raise ConfigError(
+                f"by must be 'customer' or 'operator' in a rule that asks, and only there; got by={self.by!r}."
+            )
+        # A value of a wrong type would match nothing, so that a deny rule would deny nothing.
         if self.read_only is not None and type(self.read_only) is not bool:
-            raise ConfigError(f"read_only is True or False, not {self.read_only!r}.")
+            raise ConfigError(f"read_only must be True or False, got {self.read_only!r}.")
         for name, value in (("tenant", self.tenant), ("agent", self.agent)):
             if value is not None and not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigError(f"{name} is a text, not {value!r}.")
+                raise ConfigError(f"{name} must be a string, got {value!r}.")
         if not self.tools and (self.read_only, self.tenant, self.agent, self.where) == (None, None, None, None):
-            raise ConfigError("A rule says what it is about; '*' is every tool.")
+            raise ConfigError("A rule must select something; '*' selects every tool.")
 
     def selects(self, tool: Tool[..., Any]) -> bool:
-        """Whether the rule can concern a tool at all."""
-        return _Compiled(self).selects(tool)
+        """Whether the rule can apply to a tool at all."""
+        return _CompiledRule(self).selects(tool)
 
     def __str__(self) -> str:
         """The rule in one line, as it would be written."""
@@ -78,23 +142,23 @@ class Rule(Struct, frozen=True, kw_only=True):
         return self.name or f"{self.action}({', '.join(parts)})"
 
 
-class _Compiled:
-    """A rule with its selectors and conditions ready."""
+class _CompiledRule:
+    """A rule with its selectors and conditions compiled."""
 
-    __slots__ = ("applies_to", "condition", "constant", "decision", "rule")
+    __slots__ = ("applies_to", "condition", "decision", "is_constant", "rule")
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self.applies_to: Selector = any_of(rule.tools) if rule.tools else lambda tool: True
+        self.applies_to: Selector = parse_selectors(rule.tools) if rule.tools else lambda tool: True
         self.condition = Condition(rule.where) if rule.where is not None else None
-        self.constant = self.condition is None and rule.tenant is None and rule.agent is None
+        self.is_constant = self.condition is None and rule.tenant is None and rule.agent is None
         self.decision = Decision(action=rule.action, by=rule.by, rule=str(rule), source=rule.source, reason=rule.reason)
 
     def selects(self, tool: Tool[..., Any]) -> bool:
         wanted = self.rule.read_only
         return (wanted is None or wanted == tool.read_only) and self.applies_to(tool)
 
-    def holds(
+    def matches(
         self, context: ToolContext[Any], arguments: Callable[[], Mapping[str, Any]], expected: frozenset[str]
     ) -> bool:
         rule = self.rule
@@ -102,13 +166,13 @@ class _Compiled:
             return False
         if rule.agent is not None and rule.agent != context.agent_id:
             return False
-        # In doubt a restriction holds, and a permission does not.
+        # In doubt a restriction matches, and a permission does not.
         in_doubt = rule.action != "allow"
-        return self.condition is None or self.condition.holds(arguments(), in_doubt=in_doubt, expected=expected)
+        return self.condition is None or self.condition.matches(arguments(), in_doubt=in_doubt, expected=expected)
 
 
 DEFAULT: Final = "default"
-"""The source of what is decided where no rule holds."""
+"""The source of the decision where no rule matches."""
 
 READ_ONLY: Final = Decision(action="allow", rule=DEFAULT, source=DEFAULT, reason="the tool is read-only")
 UNDECLARED: Final = Decision(
@@ -124,7 +188,7 @@ REQUIRED: Final = "the tool itself requires an approval"
 
 
 class Policy:
-    """Rules in order. `deny > ask > allow > default`, and the first match within an effect.
+    """Rules in order. `deny > ask > allow > default`, and the first match within an action.
 
     The default allows read-only tools and asks the customer for every other.
     """
@@ -136,61 +200,73 @@ class Policy:
         self.default = default
         for rule in self.rules:
             if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigError(f"A policy is a list of rules, not {cast(object, rule)!r}.")
-        compiled = [_Compiled(rule) for rule in self.rules]
+                raise ConfigError(f"A policy must be a list of rules, got {cast(object, rule)!r}.")
+        compiled = [_CompiledRule(rule) for rule in self.rules]
         self._compiled = sorted(compiled, key=lambda one: _ORDER.index(one.rule.action))
 
-    def plan(self, tool: Tool[..., Any]) -> "Plan":
-        """What this policy says of one tool, worked out once."""
+    def compile(self, tool: Tool[..., Any]) -> "CompiledPolicy":
+        """The rules of this policy that can apply to one tool."""
         default = self.default or (READ_ONLY if tool.read_only else UNDECLARED)
         candidates = tuple(one for one in self._compiled if one.selects(tool))
         if tool.requires_approval is not None:  # After what is denied, before everything else.
             denied = tuple(one for one in candidates if one.rule.action == "deny")
-            asked = _Compiled(
+            asked = _CompiledRule(
                 Rule.ask("*", by=tool.requires_approval, name="requires_approval", source="tool", reason=REQUIRED)
             )
             candidates = (*denied, asked, *candidates[len(denied) :])
         expected = frozenset(tool.input_schema.get("properties", ()))
-        return Plan(candidates=candidates, default=default, expected=expected)
+        return CompiledPolicy(tool, candidates=candidates, default=default, expected=expected)
 
     def decide(self, tool: Tool[..., Any], arguments: Mapping[str, Any], context: ToolContext[Any]) -> Decision:
-        """What this policy says of one call."""
-        return self.plan(tool).decide(context, lambda: arguments)
+        """The decision of this policy about one call."""
+        return self.compile(tool).decide(context, lambda: arguments)
 
 
-class Plan:
-    """The rules that can concern one tool, in the order in which they count."""
+class CompiledPolicy:
+    """The rules that can apply to one tool, in the order in which they are evaluated."""
 
-    __slots__ = ("_candidates", "_default", "_expected", "constant")
+    __slots__ = ("_candidates", "_default", "_expected", "always_allowed", "constant", "tool")
 
     constant: Decision | None
     """The decision, where it is the same for every call."""
+    always_allowed: Decision | None
+    """The decision, where every call is allowed and the tool has no permission check."""
 
-    def __init__(self, *, candidates: tuple[_Compiled, ...], default: Decision, expected: frozenset[str]) -> None:
+    def __init__(
+        self,
+        tool: Tool[..., Any],
+        *,
+        candidates: tuple[_CompiledRule, ...],
+        default: Decision,
+        expected: frozenset[str],
+    ) -> None:
+        self.tool = tool
         self._candidates = candidates
         self._expected = expected
         self._default = default
         first = candidates[0] if candidates else None
-        self.constant = default if first is None else first.decision if first.constant else None
+        self.constant = default if first is None else first.decision if first.is_constant else None
+        is_allowed = self.constant is not None and self.constant.action == "allow" and tool.permission_check is None
+        self.always_allowed = self.constant if is_allowed else None
 
     def decide(self, context: ToolContext[Any], arguments: Callable[[], Mapping[str, Any]]) -> Decision:
-        """The decision about one call; the arguments are only made where a rule looks at them."""
+        """The decision about one call; the arguments are only built if a rule has a condition on them."""
         if self.constant is not None:
             return self.constant
         for one in self._candidates:
-            if one.holds(context, arguments, self._expected):
+            if one.matches(context, arguments, self._expected):
                 return one.decision
         return self._default
 
-    def possible(self) -> list[Decision]:
-        """Every decision that a call of the tool can come to."""
+    def possible_decisions(self) -> list[Decision]:
+        """Every decision that there can be about a call of the tool."""
         found: list[Decision] = []
         for one in self._candidates:
             found.append(one.decision)
-            if one.constant:
+            if one.is_constant:
                 return found
         return [*found, self._default]
 
-    def looked_at(self, context: ToolContext[Any], arguments: Mapping[str, Any]) -> list[tuple[Decision, bool]]:
-        """Every rule that can concern the tool, in order, with whether it holds for this call."""
-        return [(one.decision, one.holds(context, lambda: arguments, self._expected)) for one in self._candidates]
+    def evaluate_rules(self, context: ToolContext[Any], arguments: Mapping[str, Any]) -> list[tuple[Decision, bool]]:
+        """Every rule that can apply to the tool, in order, and whether it matches this call."""
+        return [(one.decision, one.matches(context, lambda: arguments, self._expected)) for one in self._candidates]

@@ -259,7 +259,9 @@ class TerminalChat:
         executor = self._session.executor
         actions: dict[str, str] = {}
         for tool in executor.registry:
-            possible = {f"{one.action} {one.by or ''}".strip() for one in self._agent.policy.plan(tool).possible()}
+            possible = {
+                f"{one.action} {one.by or ''}".strip() for one in self._agent.policy.compile(tool).possible_decisions()
+            }
             actions[tool.name] = " or ".join(sorted(possible))
         self._screen.print_tools(executor.registry, actions)
 

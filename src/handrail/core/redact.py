@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic_core import from_json, to_jsonable_python
 
-from handrail.core.looks import is_card, without_looks
+from handrail.core.secret_patterns import is_card, remove_secrets
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError
 
@@ -226,7 +226,7 @@ class Redactor:
         return self._without_patterns(text)
 
     def _without_patterns(self, text: str) -> str:
-        text = without_looks(text, HIDDEN)
+        text = remove_secrets(text, HIDDEN)
         for pattern in self._patterns:
             text = pattern.sub(HIDDEN, text)
         return text

@@ -1,1 +1,1 @@
-"""Running calls: authorised, scheduled, cancellable, at most once, accounted for."""
+"""Runs tool calls: authorised, scheduled, cancellable, at most once, and audited."""

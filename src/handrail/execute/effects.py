@@ -1,163 +1,423 @@
-"""Calls with consequences: each has a task of the executor's own, which outlives its caller."""
+"""Runs consequential calls: recall, authorise, wait, claim, run once, settle, in a task that outlives the caller."""
 
 import asyncio
 import sys
+import time
 from collections.abc import Coroutine
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
-from msgspec import structs
+from msgspec import Struct, structs
 
+from handrail.authorize.approvals import Approvals
+from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, Repetition
+from handrail.authorize.identity import CallDigests, compute_key
+from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
-from handrail.core.passing import must_pass
-from handrail.core.values import ToolCall, ToolResult
-from handrail.errors import ToolError
-from handrail.execute import answers
-from handrail.execute.desk import Desk
-from handrail.execute.effect import Effect
-from handrail.execute.identity import Identities, key_of
-from handrail.execute.line import Line
-from handrail.execute.reads import finished
-from handrail.execute.running import Running
-from handrail.execute.schedule import Lanes, Place, around
-from handrail.execute.tell import Teller
+from handrail.core.tool import Tool
+from handrail.core.values import Approval, Decision, ToolCall, ToolResult
+from handrail.errors import ToolError, must_propagate
+from handrail.execute.admission import Admission, AdmissionControl
+from handrail.execute.compiled_tool import CompiledTool
+from handrail.execute.event_bus import EventBus
+from handrail.execute.handlers import HandlerRunner, Outcome
+from handrail.execute.ledger import Entry, Ledger, LedgerDecision, decide_from_ledger
+from handrail.execute.reads import finish_result
+from handrail.execute.running import CallStopped, RunningCall
+from handrail.execute.scheduler import CallRef, QueueEntry, Scheduler, current_scope
+from handrail.execute.settlement import Settlement
+
+_MAX_ROUNDS: Final = 20
+"""How often a call looks into the ledger again because another call was faster."""
 
 if sys.version_info >= (3, 12):
 
-    def _owned(line: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
-        """A task of the executor's own. Its first steps are taken at once: a line that need not wait costs no turn of
-        the loop."""
-        return asyncio.Task(line, loop=asyncio.get_running_loop(), name=name, eager_start=True)
+    def _start_task(coroutine: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        # An eager task takes its first steps at once: a call that never waits costs no round of the loop (9 µs of 40).
+        return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), name=name, eager_start=True)
 
 else:
 
-    def _owned(line: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
-        """A task of the executor's own."""
-        return asyncio.get_running_loop().create_task(line, name=name)
+    def _start_task(coroutine: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        return asyncio.get_running_loop().create_task(coroutine, name=name)
 
 
-class Effects:
-    """Answers calls of tools that may change something."""
+class EffectCall(Struct, kw_only=True, eq=False):
+    """One consequential call: what it asks for, and how far it has come."""
+
+    running: RunningCall
+    call: ToolCall
+    tool: Tool[..., Any]
+    compiled: CompiledTool
+    value: Any
+    """The validated arguments, as the handler takes them."""
+    arguments: dict[str, Any]
+    """The validated arguments, as JSON values."""
+    context: ToolContext[Any]
+    identity: str
+    key: str
+    queue_entry: QueueEntry
+    started: float
+    """When it arrived, by `perf_counter`."""
+    has_started: bool = False
+    """Whether its task has taken its first step."""
+    decision: Decision | None = None
+
+
+class EffectRunner:
+    """Runs consequential calls. The ledger decides what runs; each handler runs at most once."""
 
     def __init__(
-        self, *, line: Line, identities: Identities, lanes: Lanes, tell: Teller, running: dict[Place, Running]
+        self,
+        *,
+        ledger: Ledger,
+        approvals: Approvals,
+        authorizer: Authorizer,
+        digests: CallDigests,
+        handlers: HandlerRunner,
+        settlement: Settlement,
+        scheduler: Scheduler,
+        admission: AdmissionControl,
+        events: EventBus,
+        running: dict[CallRef, RunningCall],
+        owner: str,
+        repeat_window: float,
+        lease_grace: float,
     ) -> None:
-        self._line = line
-        self._identities = identities
-        self._lanes = lanes
-        self._tell = tell
+        self._ledger = ledger
+        self._approvals = approvals
+        self._authorizer = authorizer
+        self._digests = digests
+        self._handlers = handlers
+        self._settlement = settlement
+        self._scheduler = scheduler
+        self._admission = admission
+        self._events = events
         self._running = running
+        self._owner = owner
+        self._repeat_window = repeat_window
+        self._lease_grace = lease_grace
+        self._claims: dict[CallRef, RunningCall] = {}
+        """The calls of this process that are, or are about to be, in the ledger as running."""
 
-    async def run(self, desk: Desk, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
-        """Answer one call."""
+    # The caller's side.
+
+    async def run(self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
+        """Run one call, or join the same call if it is already running."""
         started = perf_counter()
-        tool = desk.tool
+        tool = compiled.tool
         try:
             value = tool.parse(call.arguments_json)
             arguments = tool.dump(value)
-            identity, key = self._identities.of(tool, call, arguments, context)
-            lock_key = None if tool.lock_key is None else key_of(tool.lock_key, arguments)
+            identity, key = self._digests.digest_call(tool, call, arguments, context)
+            lock_key = None if tool.lock_key is None else compute_key(tool.lock_key, arguments)
         except ToolError as error:
-            return self._told(desk, call, context, answers.from_error(error), started)
+            return self._finish(call, context, failure_results.error_result(error), started)
         except BaseException as error:
-            if must_pass(error):
+            if must_propagate(error):
                 raise
-            log.error("the arguments of %s, or their key, cannot be made", tool.name, exc_info=error)
-            return self._told(desk, call, context, answers.broke_before(tool.name), started)
-        # A call without an id is never known from before.
-        place = (context.session_id, call.id or f"no id: {uuid4().hex}")
-        running = self._running.get(place)
+            log.error("the arguments of %s, or their key, cannot be computed", tool.name, exc_info=error)
+            return self._finish(call, context, failure_results.failed_before_start(tool.name), started)
+        # A call without an id is never the same as an earlier one.
+        ref = (context.session_id, call.id or f"no id: {uuid4().hex}")
+        running = self._running.get(ref)
         if running is not None:
-            return await self._join(running, call, context, identity)
-        running = self._running[place] = Running(call, tool, context.tenant_id, identity, place)
-        effect = Effect(
+            return await self._join_same_call(running, call, context, identity)
+        running = self._running[ref] = RunningCall(call, tool, context.tenant_id, identity, ref)
+        effect = EffectCall(
             running=running,
             call=call,
             tool=tool,
-            desk=desk,
+            compiled=compiled,
             value=value,
             arguments=arguments,
             context=context,
             identity=identity,
             key=key,
-            ticket=self._lanes.ticket(context.session_id, desk.way, lock_key=lock_key),
+            queue_entry=self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=lock_key),
             started=started,
         )
-        self._tell.accepted(call, context)
+        self._events.emit_accepted(call, context)
         running.on_stuck = lambda: self._give_up(effect)
-        running.line = _owned(self._walk(effect), f"handrail:{context.session_id}:{call.id}")
-        if running.answer is not None:  # It had nothing to wait for.
-            return running.answer
+        running.task = _start_task(self._run_task(effect), f"handrail:{context.session_id}:{call.id}")
+        if running.result is not None:  # It never had to wait.
+            return running.result
         try:
-            return await running.promise()
+            return await running.result_future()
         except asyncio.CancelledError:
-            self._caller_left(effect)
+            self._stop_abandoned(effect)
             raise
 
-    async def _walk(self, effect: Effect) -> None:
-        effect.walks = True
+    async def _join_same_call(
+        self, running: RunningCall, call: ToolCall, context: ToolContext[Any], identity: str
+    ) -> ToolResult:
+        """The call arrived a second time while it is running: wait for its result."""
+        is_inside = self._scheduler.is_inside(running.ref, current_scope())  # It would wait for itself.
+        if is_inside or running.identity != identity:
+            failed = failure_results.in_progress if is_inside else failure_results.duplicate_call
+            return self._finish(call, context, failed(call.name), perf_counter())
+        self._events.emit_ignored(call, context, "already_pending")
+        return await running.wait_result()
+
+    def _stop_abandoned(self, effect: EffectCall) -> None:
+        """The caller was cancelled: a call that has not begun does not begin, any other does what its tool says."""
+        running = effect.running
+        if not effect.has_started and running.task is not None:
+            running.task.cancel()  # Before its first step, which it then never takes.
+            effect.queue_entry.release()
+            self._end(effect, failure_results.call_cancelled(effect.tool.name))
+        elif not running.has_begun or running.on_interrupt == "cancel":
+            running.stop("cancelled")
+
+    def _give_up(self, effect: EffectCall) -> None:
+        """The handler was stopped and does not end: the caller gets `outcome_unknown`, and the session goes on."""
+        effect.queue_entry.release()
+        self._end(effect, failure_results.outcome_unknown(effect.tool.name))
+
+    # The task of one call.
+
+    async def _run_task(self, effect: EffectCall) -> None:
+        effect.has_started = True
+        scope = self._scheduler.open_scope(effect.running.ref, effect.queue_entry.lock_key)
+        admission = Admission(self._admission, effect.tool, scope)
+        name = effect.tool.name
         try:
-            result = await self._line.walk(effect)
-        except BaseException as error:  # The program ends, or somebody cancelled the line itself; or it is broken.
-            log.error("the line of %s broke", effect.tool.name, exc_info=error)
-            name = effect.tool.name
-            self._end(effect, answers.unknown(name) if effect.running.began else answers.cancelled(name))
+            result = await self._run_steps(effect, admission)
+        except Refusal as refusal:
+            effect.decision = refusal.decision or effect.decision
+            result = refusal.result
+        except CallStopped:  # Before the handler was entered.
+            result = failure_results.call_cancelled(name)
+        except BaseException as error:  # The program ends, this task itself was cancelled, or there is a defect in it.
+            log.error("the task of %s failed", name, exc_info=error)
+            has_begun = effect.running.has_begun
+            self._end(effect, (failure_results.outcome_unknown if has_begun else failure_results.call_cancelled)(name))
             if not isinstance(error, Exception):
                 raise
             return
+        finally:
+            admission.release()
+            effect.queue_entry.release()
+            scope.is_over = True
         self._end(effect, result)
 
-    def _end(self, effect: Effect, result: ToolResult) -> None:
+    async def _run_steps(self, effect: EffectCall, admission: Admission) -> ToolResult:
+        """Recall, authorise, wait, claim, run, settle. A claim that fails starts over with what is known then."""
+        running, queue_entry = effect.running, effect.queue_entry
+        for _ in range(_MAX_ROUNDS):
+            known = await self._recall(effect)
+            running.raise_if_stopped()
+            if known.step not in ("run", "ask_again"):
+                result = await self._answer_known(effect, known, admission)
+                if result is not None:
+                    return result
+                continue  # `verify` found out that nothing happened: recall again.
+            authorization = await self._authorize(effect, known)
+            effect.decision = authorization.decision
+            if not queue_entry.is_granted:
+                await running.wait(queue_entry.wait())
+            if not self._admission.is_unlimited:
+                await running.wait(admission.acquire(effect.context))
+            running.raise_if_stopped()
+            entry = self._build_entry(effect, known)
+            self._claims[running.ref] = running
+            try:
+                if await self._claim(effect, entry, authorization):
+                    return await self._run_claimed(effect, entry, authorization, admission)
+            finally:
+                del self._claims[running.ref]
+        log.error("%s could not be claimed, and nothing in the ledger says why", effect.tool.name)
+        return failure_results.unavailable(effect.tool.name)
+
+    # 1. Recall.
+
+    async def _recall(self, effect: EffectCall) -> LedgerDecision:
+        session_id, call_id = effect.running.ref
+        try:
+            by_id, by_key = await self._ledger.recall(session_id=session_id, call_id=call_id, key=effect.key)
+        except Exception as error:
+            log.exception("the ledger cannot be read")
+            raise Refusal(failure_results.unavailable(effect.tool.name)) from error
+        return decide_from_ledger(
+            by_id,
+            by_key,
+            identity=effect.identity,
+            session_id=session_id,
+            turn=effect.context.turn,
+            now=time.time(),
+            repeat_window=self._repeat_window,
+            is_idempotent=effect.tool.idempotent,
+        )
+
+    async def _answer_known(self, effect: EffectCall, known: LedgerDecision, admission: Admission) -> ToolResult | None:
+        """The result of a call that must not run; None if nothing happened before, and it may."""
+        name, entry = effect.tool.name, known.entry
+        assert entry is not None
+        if known.step == "duplicate_id":
+            return failure_results.duplicate_call(name)
+        if known.step == "replay":
+            return replay(entry, is_same_call=_is_entry_of(entry, effect))
+        claimed = self._claims.get((entry.session_id, entry.call_id))
+        if claimed is not None:  # Even if its lease is over: a clock that jumps stops nothing.
+            return await self._join_same_effect(effect, claimed, admission)
+        if known.step == "in_progress":
+            return failure_results.in_progress(name)
+        return await self._verify(effect, entry)
+
+    async def _join_same_effect(self, effect: EffectCall, other: RunningCall, admission: Admission) -> ToolResult:
+        """Wait for another call of the same effect, which runs in this process, and return its result."""
+        if self._scheduler.is_inside(other.ref, admission.scope.parent):  # It would wait for itself.
+            return failure_results.in_progress(effect.tool.name)
+        admission.release()
+        effect.queue_entry.release()
+        try:
+            result = await effect.running.wait(other.wait_result())
+        except CallStopped:
+            return failure_results.join_cancelled(effect.tool.name)
+        return structs.replace(result, origin="joined", metadata={**result.metadata, "joined": other.call.id})
+
+    async def _verify(self, effect: EffectCall, entry: Entry) -> ToolResult | None:
+        """Ask the tool what became of an earlier call; None if nothing did, and this call may run."""
+        outcome = await self._settlement.verify(effect.compiled, effect.call, effect.context, entry, effect.arguments)
+        if outcome is None:
+            return failure_results.outcome_unknown(effect.tool.name)
+        is_recorded = await self._settlement.settle(entry, outcome)
+        if outcome.happened == "no":
+            if not is_recorded:  # Other processes do not know it: it stays unknown.
+                return failure_results.outcome_unknown(effect.tool.name)
+            return outcome.result if _is_entry_of(entry, effect) else None
+        return structs.replace(outcome.result, origin="verified")
+
+    # 2. Authorise.
+
+    async def _authorize(self, effect: EffectCall, known: LedgerDecision) -> Authorization:
+        decision = effect.compiled.decision
+        if decision is not None and known.step == "run" and not self._authorizer.has_hooks:
+            return Authorization(decision=decision, value=effect.value)
+        repetition = None
+        if known.step == "ask_again" and known.entry is not None:
+            done_at = known.entry.settled_at or known.entry.claimed_at
+            repetition = Repetition(
+                number=known.repeat,
+                done_at=failure_results.format_time(done_at) if known.entry.state == "committed" else None,
+            )
+        return await self._authorizer.authorize(
+            effect.compiled.policy, effect.call, effect.value, lambda: effect.arguments, effect.context, repetition
+        )
+
+    # 3. Claim.
+
+    def _build_entry(self, effect: EffectCall, known: LedgerDecision) -> Entry:
+        now = time.time()
+        session_id, call_id = effect.running.ref
+        return Entry(
+            session_id=session_id,
+            call_id=call_id,
+            tool=effect.tool.name,
+            tenant_id=effect.context.tenant_id,
+            identity=effect.identity,
+            key=effect.key,
+            number=known.number,
+            repeat=known.repeat,
+            turn=effect.context.turn,
+            owner=self._owner,
+            claimed_at=now,
+            lease_until=now + self._handlers.max_duration(effect.compiled) + self._lease_grace,
+        )
+
+    async def _claim(self, effect: EffectCall, entry: Entry, authorization: Authorization) -> bool:
+        """Write the entry and consume the approval; False if another call was faster."""
+        token = authorization.approval.token if authorization.approval else None
+        try:
+            return await self._ledger.claim(entry, approval=token, approvals=self._approvals)
+        except BaseException as error:
+            log.exception("the ledger cannot be written")
+            # The entry may have been written although the answer was lost: mark it as failed. If that fails too, the
+            # entry becomes `unknown` when its lease is over.
+            result = failure_results.unavailable(effect.tool.name)
+            await self._settlement.settle(entry, Outcome(result=result, happened="no"), retry_delays=(0.05,))
+            if not isinstance(error, Exception):
+                raise
+            raise Refusal(result, effect.decision) from error
+
+    # 4. Run and settle.
+
+    async def _run_claimed(
+        self, effect: EffectCall, entry: Entry, authorization: Authorization, admission: Admission
+    ) -> ToolResult:
+        running, compiled, context, value = effect.running, effect.compiled, effect.context, authorization.value
+        self._events.emit_started(effect.call, context)
+        if compiled.tool.takes_context:
+            context = self._handlers.build_context(effect.call, context, entry.idempotency_key)
+        try:
+            outcome = await self._handlers.run(compiled, running, value, context)
+        except BaseException:  # The program ends, or this task itself was cancelled.
+            lost = Outcome(result=failure_results.outcome_unknown(effect.tool.name), happened="unknown")
+            await self._settlement.settle(entry, lost, retry_delays=())
+            raise
+        admission.report(outcome.is_healthy)
+        if outcome.happened == "unknown":
+            self._settlement.track_thread(running)
+            arguments = effect.arguments if value is effect.value else effect.tool.dump(value)
+            verified = await self._settlement.verify(compiled, effect.call, effect.context, entry, arguments)
+            outcome = verified or outcome
+        if not running.has_begun and authorization.approval is not None:
+            await self._restore_approval(authorization.approval)
+        if await self._settlement.settle(entry, outcome):
+            return outcome.result
+        return structs.replace(outcome.result, recorded=False)
+
+    async def _restore_approval(self, approval: Approval) -> None:
+        """The call was cancelled between its claim and its handler: its approval can be used again."""
+        try:
+            await self._approvals.restore(approval.token)
+        except Exception:
+            log.exception("an approval could not be restored")
+
+    # The result.
+
+    def _end(self, effect: EffectCall, result: ToolResult) -> None:
         running = effect.running
-        if running.answer is None:  # Else it was given up, and its answer is told already.
-            self._running.pop(running.place, None)
-            running.on_stuck = None  # It holds the effect, which holds it: garbage that only a collector would find.
-            if running.silent:
-                result = structs.replace(result, silent=True)
-            running.resolve(self._told(effect.desk, effect.call, effect.context, result, effect.started, effect))
+        if running.result is not None:  # It was given up, and has its result already.
+            return
+        self._running.pop(running.ref, None)
+        running.on_stuck = None  # Breaks a reference cycle.
+        if running.is_silent:
+            result = structs.replace(result, silent=True)
+        running.resolve(self._finish(effect.call, effect.context, result, effect.started, effect.decision))
 
-    def _give_up(self, effect: Effect) -> None:
-        """A handler was stopped and does not stop: its caller gets the truth, its session goes on, and the task is left
-        behind."""
-        effect.ticket.release()
-        self._end(effect, answers.unknown(effect.tool.name))
-
-    def _told(
+    def _finish(
         self,
-        desk: Desk,
         call: ToolCall,
         context: ToolContext[Any],
         result: ToolResult,
         started: float,
-        effect: Effect | None = None,
+        decision: Decision | None = None,
     ) -> ToolResult:
-        decision = effect.decision if effect else None
-        result = finished(result, call, decision, started)
-        if effect is not None and effect.replayed:
-            self._tell.ignored(call, context, "already_executed")
+        result = finish_result(result, call, decision, started)
+        if result.origin == "replayed":
+            self._events.emit_ignored(call, context, "already_executed")
         else:
-            self._tell.finished(call, context, result, decision)
+            self._events.emit_finished(call, context, result)
         return result
 
-    async def _join(self, running: Running, call: ToolCall, context: ToolContext[Any], identity: str) -> ToolResult:
-        """A call that arrived before: wait for its answer."""
-        inside = self._lanes.is_inside(running.place, around())  # It waits for this very call.
-        if inside or running.identity != identity:
-            answer = answers.busy(call.name) if inside else answers.clash(call.name)
-            result = structs.replace(answer, call_id=call.id, tool_name=call.name)
-            self._tell.finished(call, context, result, None)
-            return result
-        self._tell.ignored(call, context, "already_pending")
-        return await running.answered()
 
-    def _caller_left(self, effect: Effect) -> None:
-        """The caller was cancelled: what has not begun does not begin, what has goes on as its tool wants it."""
-        running = effect.running
-        if not effect.walks and running.line is not None:
-            running.line.cancel()  # Before its first step: it never takes it.
-            effect.ticket.release()
-            self._end(effect, answers.cancelled(effect.tool.name))
-        elif not running.began or running.interruption == "cancel":
-            running.stop("cancelled")
+def _is_entry_of(entry: Entry, effect: EffectCall) -> bool:
+    return (entry.session_id, entry.call_id) == effect.running.ref
+
+
+def replay(entry: Entry, *, is_same_call: bool) -> ToolResult:
+    """The recorded result; for another call of the same effect, with a notice that it was done before."""
+    assert entry.recorded is not None
+    result = entry.recorded.to_result()
+    done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
+    output: Any = result.output
+    error = result.error
+    if not is_same_call:
+        notice = f"[Already done at {done_at}, and not done again.]\n"
+        output = f"{notice}{output or ''}" if error is None else None
+        error = structs.replace(error, message=f"{notice}{error.message}") if error is not None else None
+    metadata = {**result.metadata, "done_at": done_at}
+    return structs.replace(result, output=output, error=error, metadata=metadata, origin="replayed")

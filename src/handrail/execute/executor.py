@@ -1,4 +1,4 @@
-"""The one way through: every call of every session, transport and provider ends in `Executor.run`."""
+"""Runs tool calls: every call of every session, transport and provider ends in `Executor.run`."""
 
 import asyncio
 import copy
@@ -10,13 +10,15 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, Self, TypeVar
 
-from msgspec import structs
-
 from handrail.authorize.approvals import Approvals, MemoryApprovals
-from handrail.authorize.authoriser import Authoriser, Mode, Refusal
+from handrail.authorize.authorizer import Authorizer, Mode, Refusal
+from handrail.authorize.explanation import Explanation, explain_call
+from handrail.authorize.hooks import HookRefusal, apply_before
+from handrail.authorize.identity import CallDigests
 from handrail.authorize.limits import CircuitBreaker, RateLimit
 from handrail.authorize.policy import Policy
 from handrail.authorize.secrets import Reference, Secrets
+from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import Event
 from handrail.core.log import log
@@ -25,26 +27,20 @@ from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.define.build import as_tool
 from handrail.errors import ConfigError, ToolError, ToolNotFoundError
-from handrail.execute import answers, hooks
-from handrail.execute.adopt import Adopted
-from handrail.execute.cancel import Cancelled, Interruptions
-from handrail.execute.desk import Desk
-from handrail.execute.effects import Effects
-from handrail.execute.explain import Explanation, explained
-from handrail.execute.gates import Gates
-from handrail.execute.handlers import Handlers, RetryPolicy
-from handrail.execute.identity import Identities
+from handrail.execute.admission import AdmissionControl
+from handrail.execute.cancellation import CallCanceller, CancelResult
+from handrail.execute.compiled_tool import CompiledTool, HostTools
+from handrail.execute.effects import EffectRunner
+from handrail.execute.event_bus import EventBus, Listener
+from handrail.execute.handlers import HandlerRunner, RetryPolicy
 from handrail.execute.ledger import Ledger, MemoryLedger
-from handrail.execute.line import Line
-from handrail.execute.output import Outputs
-from handrail.execute.permission import Permission
-from handrail.execute.portal import Portal
-from handrail.execute.reads import Reads, finished
-from handrail.execute.running import Running
-from handrail.execute.schedule import Lanes, Place
-from handrail.execute.settle import Settlement
-from handrail.execute.tell import Listener, Teller
-from handrail.execute.threads import Threads
+from handrail.execute.output_limit import OutputLimiter
+from handrail.execute.reads import ReadRunner, finish_result
+from handrail.execute.running import RunningCall
+from handrail.execute.scheduler import CallRef, Scheduler
+from handrail.execute.settlement import Settlement
+from handrail.execute.sync_portal import SyncPortal
+from handrail.execute.threads import WorkerThreads
 from handrail.registry.registry import ToolRegistry
 
 T = TypeVar("T")
@@ -53,10 +49,9 @@ Fallback = Callable[[ToolCall, ToolContext[Any]], Any]
 
 
 class Executor:
-    """Answers calls: checked, authorised, scheduled, cancellable, run at most once, and accounted for.
+    """Runs tool calls: validated, authorised, scheduled, cancellable, at most once, and audited.
 
-    Alone it has the default policy (read-only tools run, the customer is asked for every other), keeps its ledger and
-    its approvals in memory, and tells nobody.
+    By default read-only tools run, the customer is asked before every other, and ledger and approvals are in memory.
     """
 
     def __init__(
@@ -92,69 +87,78 @@ class Executor:
         if max_threads < 1:
             raise ConfigError(f"max_threads must be at least 1, got {max_threads!r}.")
         registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
-        outputs = Outputs()
+        output_limiter = OutputLimiter()
         if (max_output_chars or any(tool.max_output_chars for tool in registry)) and "read_more" not in registry:
-            registry = registry.register(outputs.read_more_tool())
+            registry = registry.register(output_limiter.read_more_tool())
         self.registry = registry
         self.approvals: Approvals = approvals if approvals is not None else MemoryApprovals()
         self._hooks = tuple(hooks)
         self._fallback = fallback
         self._timeout = timeout
         self._max_output_chars = max_output_chars or 100_000
-        self._threads = Threads(most=max_threads)
-        lanes = Lanes()
-        running: dict[Place, Running] = {}
-        books = ledger if ledger is not None else MemoryLedger()
-        redact = redactor or Redactor()
-        self._tell = tell = Teller(listeners, slow_after=slow_after)
-        self._authoriser = Authoriser(
+        ledger = ledger if ledger is not None else MemoryLedger()
+        redactor = redactor or Redactor()
+        scheduler = Scheduler()
+        self._running: dict[CallRef, RunningCall] = {}
+        self._threads = WorkerThreads(max_threads=max_threads)
+        self._events = events = EventBus(listeners, slow_after=slow_after)
+        digests = CallDigests(ledger.digest_key)
+        self._authorizer = Authorizer(
             policy=policy or Policy(),
             approvals=self.approvals,
-            redactor=redact,
-            tell=tell,
+            hooks=self._hooks,
+            digests=digests,
+            redactor=redactor,
+            emit=events.emit,
             mode=mode,
             approval_timeout=approval_timeout,
         )
-        identities = Identities(books.digest_key)
-        self._permission = permission = Permission(
-            authoriser=self._authoriser, hooks=self._hooks, identities=identities
+        handlers = HandlerRunner(
+            threads=self._threads,
+            output_limiter=output_limiter,
+            secrets=Secrets(secrets or {}),
+            retry=retry or RetryPolicy(),
+            emit=events.emit,
         )
-        handlers = Handlers(
-            threads=self._threads, outputs=outputs, secrets=Secrets(secrets or {}), retry=retry or RetryPolicy()
-        )
-        self._portal = Portal(used_by=lambda: handlers.deadlines.loop)
-        gates = Gates(
+        self._portal = SyncPortal(current_loop=lambda: handlers.deadlines.loop)
+        admission = AdmissionControl(
             rate_limits=rate_limits,
-            breaker=circuit_breaker,
-            total=max_concurrent,
-            per_session=max_concurrent_per_session,
-            per_tool=max_concurrent_per_tool or {},
-            tell=tell,
+            circuit_breaker=circuit_breaker,
+            max_concurrent=max_concurrent,
+            max_concurrent_per_session=max_concurrent_per_session,
+            max_concurrent_per_tool=max_concurrent_per_tool or {},
+            events=events,
         )
-        line = Line(
-            ledger=books,
-            permission=permission,
-            handlers=handlers,
-            settlement=Settlement(ledger=books, handlers=handlers, redactor=redact, tell=tell),
-            lanes=lanes,
-            gates=gates,
-            tell=tell,
+        self._effects = EffectRunner(
+            ledger=ledger,
             approvals=self.approvals,
+            authorizer=self._authorizer,
+            digests=digests,
+            handlers=handlers,
+            settlement=Settlement(ledger=ledger, handlers=handlers, redactor=redactor),
+            scheduler=scheduler,
+            admission=admission,
+            events=events,
+            running=self._running,
             owner=randomness.token_hex(8),
-            window=repeat_window,
+            repeat_window=repeat_window,
             lease_grace=lease_grace,
         )
-        self._effects = Effects(line=line, identities=identities, lanes=lanes, tell=tell, running=running)
-        self._reads = Reads(
-            permission=permission, handlers=handlers, lanes=lanes, gates=gates, tell=tell, running=running
+        self._reads = ReadRunner(
+            authorizer=self._authorizer,
+            handlers=handlers,
+            scheduler=scheduler,
+            admission=admission,
+            events=events,
+            running=self._running,
         )
-        self._interruptions = Interruptions(running=running, lanes=lanes, tell=tell)
-        self._adopted = Adopted(desk_of=self._desk, threads=self._threads)
-        self._running = running
-        self._desks = {tool.name: self._desk(tool) for tool in registry}
+        self._canceller = CallCanceller(running=self._running, scheduler=scheduler, events=events)
+        self._host_tools = HostTools(compile_tool=self._compile, threads=self._threads)
+        self._compiled = {tool.name: self._compile(tool) for tool in registry}
 
-    def _desk(self, tool: Tool[..., Any]) -> Desk:
-        return Desk(tool, self._authoriser.plan(tool), seconds=self._timeout, most=self._max_output_chars)
+    def _compile(self, tool: Tool[..., Any]) -> CompiledTool:
+        policy = self._authorizer.compile_policy(tool)
+        return CompiledTool(tool, policy, timeout=self._timeout, max_output_chars=self._max_output_chars)
 
     def has_tool(self, name: str) -> bool:
         """Whether there is a tool of this name."""
@@ -169,38 +173,35 @@ class Executor:
         added = added if added.name == name else replace(added, name=name)
         other = copy.copy(self)
         other.registry = self.registry.register(added)
-        other._desks = {**self._desks, name: self._desk(added)}
+        other._compiled = {**self._compiled, name: self._compile(added)}
         return other
 
-    # The line.
-
     async def run(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
-        """Answer one call. A result comes back whatever happens; only a real cancellation of the caller passes on."""
-        desk = self._desks.get(call.name)
-        if desk is None or self._hooks:
-            prepared = await self._prepared(call, context)
-            if isinstance(prepared, ToolResult):
-                return prepared
-            desk, call = prepared
-        return await (self._reads if desk.tool.read_only else self._effects).run(desk, call, context)
+        """Run one call. It returns a result whatever happens; only a real cancellation of the caller is raised."""
+        compiled = self._compiled.get(call.name)
+        if compiled is None or self._hooks:
+            return await self._run_prepared(await self._prepare(call, context), context)
+        return await (self._reads if compiled.tool.read_only else self._effects).run(compiled, call, context)
 
     async def run_all(self, calls: Iterable[ToolCall], context: ToolContext[Any]) -> list[ToolResult]:
-        """Answer calls: those that are safe together run together, every other alone. The results are in their
+        """Run calls: neighbours that are concurrency-safe together, every other alone. Results are in the calls'
         order."""
         every = list(calls)
         if len(every) == 1:
             return [await self.run(every[0], context)]
         if not self._hooks:
             return list(await asyncio.gather(*(self.run(call, context) for call in every)))
-        # Hooks may take their time, each its own: the calls still start in their order.
-        prepared = await asyncio.gather(*(self._prepared(call, context) for call in every))
-        return list(await asyncio.gather(*(self._started(one, context) for one in prepared)))
+        # Hooks may wait; the calls still start in their order.
+        prepared = await asyncio.gather(*(self._prepare(call, context) for call in every))
+        return list(await asyncio.gather(*(self._run_prepared(one, context) for one in prepared)))
 
-    async def _started(self, prepared: tuple[Desk, ToolCall] | ToolResult, context: ToolContext[Any]) -> ToolResult:
+    async def _run_prepared(
+        self, prepared: tuple[CompiledTool, ToolCall] | ToolResult, context: ToolContext[Any]
+    ) -> ToolResult:
         if isinstance(prepared, ToolResult):
             return prepared
-        desk, call = prepared
-        return await (self._reads if desk.tool.read_only else self._effects).run(desk, call, context)
+        compiled, call = prepared
+        return await (self._reads if compiled.tool.read_only else self._effects).run(compiled, call, context)
 
     def run_sync(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         """`run` for a caller that has no event loop."""
@@ -217,63 +218,65 @@ class Executor:
     async def guard(
         self, call: ToolCall, context: ToolContext[Any], proceed: Callable[[], Awaitable[Any] | Any]
     ) -> ToolResult:
-        """Answer a call whose handler, and whose validation of arguments, is another framework's: `proceed` runs it.
+        """Run a call whose handler, and whose validation of arguments, is another framework's: `proceed` runs it.
 
-        One that is not async must not block: it runs in the loop.
+        If `proceed` is not async it must not block: it runs in the loop.
         """
-        desk = self._adopted.desk(call.name, lambda context: proceed(), known=self._desks.get(call.name))
-        return await self._started(await self._prepared(call, context, desk), context)
+        registered = self._compiled.get(call.name)
+        compiled = self._host_tools.compile(call.name, lambda context: proceed(), registered=registered)
+        return await self._run_prepared(await self._prepare(call, context, compiled), context)
 
-    async def _prepared(
-        self, call: ToolCall, context: ToolContext[Any], desk: Desk | None = None
-    ) -> tuple[Desk, ToolCall] | ToolResult:
-        """The desk of a call, and the call after the hooks; or the answer, where there is nothing to run."""
-        desk = desk or self._desks.get(call.name) or self._fallen_back(call)
-        if desk is None:
+    async def _prepare(
+        self, call: ToolCall, context: ToolContext[Any], compiled: CompiledTool | None = None
+    ) -> tuple[CompiledTool, ToolCall] | ToolResult:
+        """The tool of a call, and the call after its `before` hooks; or the result, if there is nothing to run."""
+        compiled = compiled or self._compiled.get(call.name) or self._compile_fallback(call)
+        if compiled is None:
             return self._not_found(call, context)
         try:
-            return desk, await hooks.change(self._hooks, call, desk.tool, context)
-        except hooks.Refused as refused:
-            result = finished(answers.failed("refused_by_hook", str(refused)), call, None, perf_counter())
-            self._tell.finished(call, context, result, None)
+            return compiled, await apply_before(self._hooks, call, compiled.tool, context)
+        except HookRefusal as refusal:
+            result = finish_result(failure_results.refused_by_hook(str(refusal)), call, None, perf_counter())
+            self._events.emit_finished(call, context, result)
             return result
 
-    def _fallen_back(self, call: ToolCall) -> Desk | None:
+    def _compile_fallback(self, call: ToolCall) -> CompiledTool | None:
         fallback = self._fallback
         if fallback is None:
             return None
-        return self._adopted.desk(
-            call.name, lambda context: fallback(call, context), blocks=not inspect.iscoroutinefunction(fallback)
+        return self._host_tools.compile(
+            call.name, lambda context: fallback(call, context), is_blocking=not inspect.iscoroutinefunction(fallback)
         )
 
     def _not_found(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         try:
             self.registry.get(call.name)
         except ToolNotFoundError as error:
-            result = structs.replace(answers.from_error(error), call_id=call.id, tool_name=call.name)
+            result = finish_result(failure_results.error_result(error), call, None, perf_counter())
         else:
-            raise AssertionError(f"{call.name} is registered, but has no desk")
-        self._tell.finished(call, context, result, None)
+            raise AssertionError(f"{call.name} is registered, but not compiled")
+        self._events.emit_finished(call, context, result)
         return result
 
     def explain(self, call: ToolCall, context: ToolContext[Any]) -> Explanation:
         """Which rule would decide about a call, where it stands, and why. Nothing runs, and nobody is asked."""
-        desk = self._desks.get(call.name) or self._fallen_back(call)
-        if desk is None:
-            return explained(call, None, None, context, observed=False)
-        return explained(call, desk.tool, desk.plan, context, observed=self._authoriser.observes(desk.tool))
+        compiled = self._compiled.get(call.name) or self._compile_fallback(call)
+        if compiled is None:
+            return explain_call(call, None, context, is_observed=False)
+        return explain_call(call, compiled.policy, context, is_observed=self._authorizer.is_observed(compiled.tool))
 
     async def request_approval(self, call: ToolCall, context: ToolContext[Any]) -> Approval | None:
         """Ask whoever has to agree to a call, as running it would, without running it: the open question.
 
         None if there is none: the call needs nobody, is refused, or was decided about already.
         """
-        desk = self._desks.get(call.name)
-        if desk is None:
+        compiled = self._compiled.get(call.name)
+        if compiled is None:
             return None
+        tool = compiled.tool
         try:
-            value = desk.tool.parse(call.arguments_json)
-            await self._permission.of(desk, call, value, lambda: desk.tool.dump(value), context)
+            value = tool.parse(call.arguments_json)
+            await self._authorizer.authorize(compiled.policy, call, value, lambda: tool.dump(value), context)
         except Refusal as refusal:
             return refusal.result.approval
         except ToolError:
@@ -281,18 +284,18 @@ class Executor:
         return None
 
     def subscribe(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:
-        """Have one more listener, to one session, inside a `with` block."""
-        return self._tell.subscribe(session_id, listener)
+        """Add a listener to the events of one session, inside a `with` block."""
+        return self._events.subscribe(session_id, listener)
 
     def emit(self, event: Event) -> None:
         """Hand an event to all listeners, and to those of its session."""
-        self._tell(event)
+        self._events.emit(event)
 
     # Cancelling.
 
     def running_calls(self, session_id: str) -> tuple[ToolCall, ...]:
-        """The calls of a session that have no answer yet."""
-        return tuple(one.call for one in self._interruptions.of(session_id))
+        """The calls of a session that have no result yet."""
+        return tuple(one.call for one in self._canceller.list_calls(session_id))
 
     @property
     def stranded_threads(self) -> int:
@@ -301,15 +304,15 @@ class Executor:
 
     def cancel(self, call_id: str, *, session_id: str) -> bool:
         """Cancel one call, unless its tool cannot be interrupted. Its result tells the truth about what it did."""
-        return self._interruptions.one(call_id, session_id=session_id)
+        return self._canceller.cancel_call(call_id, session_id=session_id)
 
     def cancel_tools_for_response(self, response_id: str, *, session_id: str) -> int:
         """Interrupt the calls that a response asked for, each as its tool wants it; how many were cancelled."""
-        return self._interruptions.response(response_id, session_id=session_id)
+        return self._canceller.cancel_response(response_id, session_id=session_id)
 
-    async def cancel_all(self, session_id: str, *, grace: float = 5.0) -> Cancelled:
+    async def cancel_all(self, session_id: str, *, grace: float = 5.0) -> CancelResult:
         """End a session: reads are dropped, effects have the grace to finish and are then cut off as unknown."""
-        return await self._interruptions.all(session_id, grace=grace)
+        return await self._canceller.cancel_session(session_id, grace=grace)
 
     async def aclose(self, *, grace: float = 5.0) -> None:
         """Let what runs finish, cut off what does not, and close the connections of the tools."""

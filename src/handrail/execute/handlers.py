@@ -1,43 +1,48 @@
-"""Running a handler, in this task or in a thread, under a timer, with retries where they are safe; and judging it."""
+"""Runs handlers, in this task or in a thread, with timeout and retries, and turns what they return into outcomes."""
 
 import asyncio
 import inspect
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
 from msgspec import Struct, structs
 
 from handrail.authorize.secrets import Secrets
+from handrail.core import failure_results
 from handrail.core.context import ToolContext
+from handrail.core.events import Event
 from handrail.core.log import log
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult, from_handler
 from handrail.errors import ConfigError, ToolError
-from handrail.execute import answers
-from handrail.execute.output import Outputs
-from handrail.execute.running import NOBODY_ASKED, Deadlines, MadeUp, Running, Stopped
-from handrail.execute.tell import Teller
-from handrail.execute.threads import Threads
+from handrail.execute.compiled_tool import CompiledTool
+from handrail.execute.output_limit import OutputLimiter
+from handrail.execute.running import NOT_CANCELLED, CallStopped, Deadlines, RunningCall, SpuriousCancellation
+from handrail.execute.threads import WorkerThreads
 
 Happened = Literal["yes", "no", "unknown"]
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """How often a read-only or idempotent tool is tried, and how long it waits in between."""
+    """How often a read-only or idempotent tool is tried, and how long to wait in between."""
 
-    attempts: int = 1
-    seconds: float = 0.2
-    """Before the second try; it doubles each time, and a random part keeps callers from coming back together."""
-    most_seconds: float = 5.0
+    max_attempts: int = 1
+    initial_delay: float = 0.2
+    """Seconds before the second attempt; it doubles each time, and a random part keeps callers apart."""
+    max_delay: float = 5.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1 or self.seconds < 0 or self.most_seconds < self.seconds:
-            raise ConfigError("A retry has at least 1 attempt, and waits 0 or more seconds.")
+        if self.max_attempts < 1:
+            raise ConfigError(f"max_attempts must be at least 1, got {self.max_attempts!r}.")
+        if self.initial_delay < 0:
+            raise ConfigError(f"initial_delay must be 0 seconds or more, got {self.initial_delay!r}.")
+        if self.max_delay < self.initial_delay:
+            raise ConfigError(f"max_delay must be at least initial_delay, got {self.max_delay!r}.")
 
-    def pause(self, attempt: int) -> float:
-        """How long to wait at most after this try."""
-        return min(self.seconds * 2 ** (attempt - 1), self.most_seconds)
+    def delay_after(self, attempt: int) -> float:
+        """How long to wait at most after this attempt."""
+        return min(self.initial_delay * 2 ** (attempt - 1), self.max_delay)
 
 
 class Outcome(Struct, frozen=True, kw_only=True, gc=False):
@@ -45,147 +50,168 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
 
     result: ToolResult
     happened: Happened
-    """Whether an effect took place; for a tool without consequences it says nothing."""
-    healthy: bool | None = None
-    """What the outcome says of the tool's health: good, bad, or nothing."""
+    """Whether an effect took place; it means nothing for a read-only tool."""
+    is_healthy: bool | None = None
+    """What the outcome says about the tool's health: good, bad, or nothing."""
 
 
-class Handlers:
+class HandlerRunner:
     """Runs handlers."""
 
-    def __init__(self, *, threads: Threads, outputs: Outputs, secrets: Secrets, retry: RetryPolicy) -> None:
+    def __init__(
+        self,
+        *,
+        threads: WorkerThreads,
+        output_limiter: OutputLimiter,
+        secrets: Secrets,
+        retry: RetryPolicy,
+        emit: Callable[[Event], None],
+    ) -> None:
         self.deadlines = Deadlines()
         self.threads = threads
-        self.outputs = outputs
+        self._output_limiter = output_limiter
         self._secrets = secrets
         self._retry = retry
-        self.retries = retry.attempts > 1
-        """Whether a failed call may be tried again."""
+        self._emit = emit
+        self.has_retries = retry.max_attempts > 1
 
-    def context_for(self, call: ToolCall, context: ToolContext[Any], tell: Teller, key: str | None) -> ToolContext[Any]:
+    def build_context(
+        self, call: ToolCall, context: ToolContext[Any], idempotency_key: str | None = None
+    ) -> ToolContext[Any]:
         """The caller's context, with what belongs to this one call."""
         secrets = self._secrets if len(self._secrets) else context.secrets
-        return structs.replace(context, call=call, listener=tell, secrets=secrets, idempotency_key=key)
+        return structs.replace(
+            context, call=call, listener=self._emit, secrets=secrets, idempotency_key=idempotency_key
+        )
 
-    def longest(self, tool: Tool[..., Any], seconds: float) -> float:
-        """How long a call can take at most, with every try and every pause."""
-        attempts = self._attempts(tool)
+    def max_duration(self, compiled: CompiledTool) -> float:
+        """How many seconds a call can take at most, with every attempt and every delay."""
+        attempts = self._max_attempts(compiled.tool)
         if attempts == 1:
-            return seconds
-        return seconds * attempts + sum(self._retry.pause(attempt) for attempt in range(1, attempts))
+            return compiled.timeout
+        return compiled.timeout * attempts + sum(self._retry.delay_after(attempt) for attempt in range(1, attempts))
 
-    def _attempts(self, tool: Tool[..., Any]) -> int:
-        return self._retry.attempts if tool.read_only or tool.idempotent else 1
+    def _max_attempts(self, tool: Tool[..., Any]) -> int:
+        return self._retry.max_attempts if tool.read_only or tool.idempotent else 1
 
     def run(
-        self, running: Running, arguments: Any, context: ToolContext[Any], *, seconds: float, most: int
+        self, compiled: CompiledTool, running: RunningCall, arguments: Any, context: ToolContext[Any]
     ) -> Coroutine[Any, Any, Outcome]:
-        """Run a handler until it has an outcome; only a real cancellation or an interrupt of the program is raised."""
-        run = self._tried if self.retries else self._once
-        return run(running, arguments, context, seconds, most)
+        """Run a handler until it has an outcome; raises only a real cancellation or an interrupt of the program."""
+        run = self._run_with_retries if self.has_retries else self._run_once
+        return run(compiled, running, arguments, context)
 
-    async def _tried(
-        self, running: Running, arguments: Any, context: ToolContext[Any], seconds: float, most: int
+    async def _run_with_retries(
+        self, compiled: CompiledTool, running: RunningCall, arguments: Any, context: ToolContext[Any]
     ) -> Outcome:
-        attempts = self._attempts(running.tool)
+        max_attempts = self._max_attempts(compiled.tool)
         attempt = 1
         while True:
-            outcome = await self._once(running, arguments, context, seconds, most)
-            if attempt >= attempts:
+            outcome = await self._run_once(compiled, running, arguments, context)
+            if attempt >= max_attempts:
                 return outcome
             error = outcome.result.error
-            again = error is not None and (error.retryable or outcome.happened == "unknown" or outcome.healthy is False)
-            if not again or running.stop_asked:
+            can_retry = error is not None and (
+                error.retryable or outcome.happened == "unknown" or outcome.is_healthy is False
+            )
+            if not can_retry or running.is_stopped:
                 return outcome
-            pause = self._retry.pause(attempt) * (0.5 + random.random() / 2)
+            delay = self._retry.delay_after(attempt) * (0.5 + random.random() / 2)
             try:
-                await running.wait(asyncio.sleep(pause))
-            except Stopped as stopped:
-                return failed_outcome(running.tool, stopped, began=True, seconds=seconds)
+                await running.wait(asyncio.sleep(delay))
+            except CallStopped as stopped:
+                return outcome_of_error(compiled, stopped, has_begun=True)
             attempt += 1
 
-    async def _once(
-        self, running: Running, arguments: Any, context: ToolContext[Any], seconds: float, most: int
+    async def _run_once(
+        self, compiled: CompiledTool, running: RunningCall, arguments: Any, context: ToolContext[Any]
     ) -> Outcome:
-        tool = running.tool
+        tool = compiled.tool
         try:
             if tool.is_async:
-                output = await running.drive(tool.handler(arguments, context), seconds, self.deadlines)
+                output = await running.run_coroutine(tool.handler(arguments, context), compiled.timeout, self.deadlines)
             elif tool.inline:
                 running.raise_if_stopped()
-                running.began = True
-                output = inline(tool, arguments, context)
+                running.has_begun = True
+                output = _run_inline(tool, arguments, context)
             else:
-                output = await self._in_thread(running, arguments, context, seconds)
-        except BaseException as error:  # noqa: BLE001  # the catch-all: `failed_outcome` lets pass what must
-            return failed_outcome(tool, error, began=running.began, seconds=seconds)
-        return self.judged(tool, output, most=most, session_id=context.session_id)
+                output = await self._run_in_thread(compiled, running, arguments, context)
+        except BaseException as error:  # noqa: BLE001  # the catch-all: `outcome_of_error` raises again what must be
+            return outcome_of_error(compiled, error, has_begun=running.has_begun)
+        return self.outcome_of_output(compiled, output, context.session_id)
 
-    async def _in_thread(self, running: Running, arguments: Any, context: ToolContext[Any], seconds: float) -> Any:
+    async def _run_in_thread(
+        self, compiled: CompiledTool, running: RunningCall, arguments: Any, context: ToolContext[Any]
+    ) -> Any:
         running.raise_if_stopped()
-        tool = running.tool
+        handler = compiled.tool.handler
 
-        def began() -> None:
-            running.began = True
+        def on_start() -> None:
+            running.has_begun = True
 
-        work = self.threads.submit(lambda: tool.handler(arguments, context), began)
+        job = self.threads.submit(lambda: handler(arguments, context), on_start)
         try:
-            return await running.wait(self.threads.finish(work), seconds, self.deadlines)
+            return await running.wait(self.threads.wait(job), compiled.timeout, self.deadlines)
         finally:
-            if work.abandoned:
-                running.still_works = lambda: not work.finished
+            if job.is_abandoned:
+                running.is_thread_alive = lambda: not job.is_finished
 
-    def judged(self, tool: Tool[..., Any], output: Any, *, most: int, session_id: str) -> Outcome:
-        """What a handler returned, as an outcome."""
-        given = output.output if isinstance(output, ToolResult) else output
-        problem = _unusable(given)
+    def outcome_of_output(self, compiled: CompiledTool, output: Any, session_id: str) -> Outcome:
+        """The outcome of a handler that returned this; everything that a handler returns comes in here."""
+        value = output.output if isinstance(output, ToolResult) else output
+        problem = _find_problem(value)
         if problem is None:
             try:
-                limited = self.outputs.limited(given, most=most, session_id=session_id)
-            except Exception:  # noqa: BLE001  # what it returned may have code of its own
-                problem = f"it returned a {type(given).__name__}, which cannot be written as JSON"
+                limited = self._output_limiter.limit(value, max_chars=compiled.max_output_chars, session_id=session_id)
+            except Exception:  # noqa: BLE001  # the value may have code of its own
+                problem = f"it returned a {type(value).__name__}, which cannot be written as JSON"
             else:
                 if not isinstance(output, ToolResult):
-                    return Outcome(result=ToolResult(output=limited), happened="yes", healthy=True)
-                result = from_handler(output if limited is given else structs.replace(output, output=limited))
-                return Outcome(result=result, happened="yes" if result.ok else "no", healthy=True)
-        log.error("%s: %s", tool.name, problem)
-        return Outcome(result=answers.unwritable(tool.name, problem), happened="yes", healthy=False)
+                    return Outcome(result=ToolResult(output=limited), happened="yes", is_healthy=True)
+                result = from_handler(output if limited is value else structs.replace(output, output=limited))
+                return Outcome(result=result, happened="yes" if result.ok else "no", is_healthy=True)
+        name = compiled.tool.name
+        log.error("%s: %s", name, problem)
+        return Outcome(result=failure_results.unusable_output(name, problem), happened="yes", is_healthy=False)
 
 
-def inline(tool: Tool[..., Any], arguments: Any, context: ToolContext[Any]) -> Any:
-    """Run a handler that never blocks."""
+def _run_inline(tool: Tool[..., Any], arguments: Any, context: ToolContext[Any]) -> Any:
     try:
         return tool.handler(arguments, context)
     except asyncio.CancelledError as error:
-        raise MadeUp(NOBODY_ASKED) from error
+        raise SpuriousCancellation(NOT_CANCELLED) from error
 
 
-def failed_outcome(tool: Tool[..., Any], error: BaseException, *, began: bool, seconds: float) -> Outcome:
-    """What it means that a handler raised. A real cancellation, and an interrupt of the program, pass on."""
+def outcome_of_error(compiled: CompiledTool, error: BaseException, *, has_begun: bool) -> Outcome:
+    """The outcome of a handler that raised. A real cancellation, and an interrupt of the program, are raised again."""
+    tool = compiled.tool
     if isinstance(error, ToolError):
-        return Outcome(result=answers.from_error(error), happened="no", healthy=True)
-    if isinstance(error, Stopped):
+        return Outcome(result=failure_results.error_result(error), happened="no", is_healthy=True)
+    if isinstance(error, CallStopped):
         if error.__cause__ is not None:
             log.error("%s failed when it was stopped", tool.name, exc_info=error.__cause__)
-        return _stopped(tool, error.why == "timeout", began=began, seconds=seconds)
-    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):  # One that was made up is a `MadeUp`.
+        return _outcome_of_stop(compiled, error.reason == "timeout", has_begun=has_begun)
+    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):  # A spurious one was replaced before.
         raise error
     log.error("%s failed", tool.name, exc_info=error)
-    if tool.read_only or not began:
-        return Outcome(result=answers.broke(tool.name), happened="no", healthy=False)
-    return Outcome(result=answers.unknown(tool.name), happened="unknown", healthy=False)
+    if tool.read_only or not has_begun:
+        return Outcome(result=failure_results.tool_failed(tool.name), happened="no", is_healthy=False)
+    return Outcome(result=failure_results.outcome_unknown(tool.name), happened="unknown", is_healthy=False)
 
 
-def _stopped(tool: Tool[..., Any], late: bool, *, began: bool, seconds: float) -> Outcome:
-    healthy = False if late and began else None
-    if began and not tool.read_only:
-        return Outcome(result=answers.unknown(tool.name), happened="unknown", healthy=healthy)
-    result = answers.timed_out(tool.name, seconds) if late else answers.cancelled(tool.name)
-    return Outcome(result=result, happened="no", healthy=healthy)
+def _outcome_of_stop(compiled: CompiledTool, is_late: bool, *, has_begun: bool) -> Outcome:
+    tool = compiled.tool
+    is_healthy = False if is_late and has_begun else None
+    if has_begun and not tool.read_only:
+        return Outcome(result=failure_results.outcome_unknown(tool.name), happened="unknown", is_healthy=is_healthy)
+    if is_late:
+        result = failure_results.tool_timeout(tool.name, compiled.timeout)
+    else:
+        result = failure_results.call_cancelled(tool.name)
+    return Outcome(result=result, happened="no", is_healthy=is_healthy)
 
 
-def _unusable(output: Any) -> str | None:
+def _find_problem(output: Any) -> str | None:
     if output is None or type(output) in (str, dict, list, int, float, bool):
         return None
     if inspect.isawaitable(output):

@@ -1,4 +1,4 @@
-"""The record of calls with consequences: what was claimed, what became of it."""
+"""The ledger of consequential calls: its entries, the table that says what to do with a call, its form in memory."""
 
 import secrets
 from collections import OrderedDict
@@ -14,16 +14,16 @@ State = Literal["running", "committed", "failed", "unknown"]
 """`failed` means that nothing happened and the call may be tried again; `unknown` that nobody can tell."""
 
 
-class Recorded(Struct, frozen=True, kw_only=True, gc=False):
-    """What is kept of a result, to answer the same call again: never its `context`."""
+class RecordedResult(Struct, frozen=True, kw_only=True, gc=False):
+    """What is kept of a result, to return it again for the same call: never its `context`."""
 
     text: str | None = None
-    """The model's text of the output, redacted."""
+    """The output as the model saw it, redacted."""
     failure: Failure | None = None
     control: Control | None = None
     metadata: Mapping[str, Any] = {}
 
-    def result(self) -> ToolResult:
+    def to_result(self) -> ToolResult:
         """The result that was recorded."""
         return ToolResult(output=self.text, error=self.failure, control=self.control, metadata=self.metadata)
 
@@ -36,13 +36,13 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     tool: str
     tenant_id: str | None = None
     identity: str
-    """Digest of what the model sent; the same id with another identity is another call."""
+    """Digest of the arguments that the model sent; the same id with another identity is another call."""
     key: str
     """Digest of what makes two calls the same effect, with its scope."""
     number: int
     """How often this key was claimed before."""
     repeat: int
-    """How often this effect was wanted before: an approved repetition has its own idempotency key."""
+    """How often this effect was approved before: an approved repetition has its own idempotency key."""
     turn: int
     owner: str
     """The executor that claimed it."""
@@ -50,50 +50,115 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     lease_until: float
     state: State = "running"
     settled_at: float | None = None
-    recorded: Recorded | None = None
+    recorded: RecordedResult | None = None
 
     def state_at(self, now: float) -> State:
-        """The state, knowing that a claim whose lease is over was never settled."""
+        """The state at this time: a running entry whose lease is over is `unknown`."""
         return "unknown" if self.state == "running" and now >= self.lease_until else self.state
 
     @property
     def idempotency_key(self) -> str:
-        """What is handed downstream: equal for every try of one effect."""
+        """The key to send to other services: equal for every attempt of one effect."""
         return f"{self.key[:32]}-{self.repeat}"
 
 
 class Ledger(Protocol):
-    """Where entries are kept. A claim is won by exactly one caller.
+    """Where entries are kept. Of several claims, exactly one succeeds.
 
-    What it is given to settle is redacted, unless it has `in_memory = True`: it never writes anything anywhere.
+    Results are redacted before they are settled, unless the ledger has `in_memory = True` and writes nothing.
     """
 
     digest_key: bytes
-    """The key of all digests: what is stored cannot be guessed back from likely arguments."""
+    """The key of all digests, so that stored digests cannot be compared with likely arguments."""
 
     async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
         """The entry with this id, and the newest entry with this key."""
         ...
 
     async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
-        """Write the entry and use up the approval, both or none. False if the id or the key's number is taken, or the
-        approval cannot be used."""
+        """Write the entry and consume the approval, both or none. False if the id or the number of the key is taken, or
+        the approval cannot be consumed."""
         ...
 
     async def settle(self, entry: Entry) -> None:
-        """Write what became of a claimed call, if it is still this claim's entry. What is committed stays so, whoever
-        comes later."""
+        """Write the outcome of a claimed call, unless the entry is another owner's or already committed."""
         ...
 
 
+# The state table.
+
+
+class LedgerDecision(Struct, frozen=True, kw_only=True, gc=False):
+    """What the table says about a call.
+
+    `run`: nothing is in the way. `replay`: return the recorded result. `in_progress`: it is running. `duplicate_id`:
+    the id belongs to another call. `unknown`: it may have happened; never run it, ask `verify`. `ask_again`: it was
+    done; somebody has to approve a repetition.
+    """
+
+    step: Literal["run", "replay", "in_progress", "duplicate_id", "unknown", "ask_again"]
+    entry: Entry | None = None
+    """The entry that decided; for `run`, the newest entry of the key, after which this call is numbered."""
+    number: int = 0
+    repeat: int = 0
+
+
+_NOTHING_KNOWN: Final = LedgerDecision(step="run")
+
+
+def decide_from_ledger(
+    by_id: Entry | None,
+    by_key: Entry | None,
+    *,
+    identity: str,
+    session_id: str,
+    turn: int,
+    now: float,
+    repeat_window: float,
+    is_idempotent: bool = False,
+) -> LedgerDecision:
+    """What to do with a call, given the entry with its id and the newest entry with its key."""
+    if by_id is not None:
+        if by_id.identity != identity:
+            return LedgerDecision(step="duplicate_id", entry=by_id)
+        match by_id.state_at(now):
+            case "committed" | "failed":
+                return LedgerDecision(step="replay", entry=by_id)
+            case "running":
+                return LedgerDecision(step="in_progress", entry=by_id)
+            case "unknown":
+                return LedgerDecision(step="unknown", entry=by_id)
+    if by_key is None:
+        return _NOTHING_KNOWN
+    number = by_key.number + 1
+    match by_key.state_at(now):
+        case "running":
+            return LedgerDecision(step="in_progress", entry=by_key)
+        case "unknown":
+            if is_idempotent:
+                return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat)
+            return LedgerDecision(step="unknown", entry=by_key)
+        case "failed":  # Nothing happened: another attempt of the same effect.
+            if by_key.repeat and now - (by_key.settled_at or by_key.claimed_at) < repeat_window:
+                # The approval of the repetition was consumed: a repetition that failed is not a first time.
+                return LedgerDecision(step="ask_again", entry=by_key, number=number, repeat=by_key.repeat)
+            return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat)
+        case "committed":
+            if by_key.session_id == session_id and by_key.turn == turn:
+                return LedgerDecision(step="replay", entry=by_key)
+            if now - (by_key.settled_at or by_key.claimed_at) < repeat_window:
+                return LedgerDecision(step="ask_again", entry=by_key, number=number, repeat=by_key.repeat + 1)
+            return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat + 1)
+
+
 class MemoryLedger:
-    """The ledger of this process; it keeps the newest entries and everything that is not settled."""
+    """A ledger in memory; it keeps the newest entries and every entry that is not settled."""
 
     in_memory: Final = True
 
-    def __init__(self, *, most: int = 100_000) -> None:
+    def __init__(self, *, max_entries: int = 100_000) -> None:
         self.digest_key = secrets.token_bytes(32)
-        self._most = most
+        self._max_entries = max_entries
         self._by_id: OrderedDict[tuple[str, str], Entry] = OrderedDict()
         self._by_key: dict[str, Entry] = {}
 
@@ -101,25 +166,25 @@ class MemoryLedger:
         return self._by_id.get((session_id, call_id)), self._by_key.get(key)
 
     async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
-        place = (entry.session_id, entry.call_id)
+        ref = (entry.session_id, entry.call_id)
         newest = self._by_key.get(entry.key)
-        if place in self._by_id or entry.number != (newest.number + 1 if newest else 0):
+        if ref in self._by_id or entry.number != (newest.number + 1 if newest else 0):
             return False
-        # The entry stands before the approval is used up, so that nobody can claim in between.
+        # The entry is written before the approval is consumed, so that nobody can claim in between.
         self._write(entry)
         if approval is not None:
-            usable = False
+            is_consumed = False
             try:
-                usable = await approvals.consume(approval, now=entry.claimed_at)
+                is_consumed = await approvals.consume(approval, now=entry.claimed_at)
             finally:
-                if not usable:
-                    self._take_back(entry, newest)
-            if not usable:
+                if not is_consumed:
+                    self._undo(entry, newest)
+            if not is_consumed:
                 return False
         self._forget_old()
         return True
 
-    def _take_back(self, entry: Entry, newest: Entry | None) -> None:
+    def _undo(self, entry: Entry, newest: Entry | None) -> None:
         del self._by_id[entry.session_id, entry.call_id]
         if newest is None:
             del self._by_key[entry.key]
@@ -138,18 +203,18 @@ class MemoryLedger:
             self._by_key[entry.key] = entry
 
     def _forget_old(self) -> None:
-        while len(self._by_id) > self._most:
-            place, oldest = next(iter(self._by_id.items()))
+        while len(self._by_id) > self._max_entries:
+            ref, oldest = next(iter(self._by_id.items()))
             if oldest.state in ("running", "unknown"):
-                self._by_id.move_to_end(place)  # Not settled: it must not be forgotten.
+                self._by_id.move_to_end(ref)  # Not settled: it must not be forgotten.
                 if all(one.state in ("running", "unknown") for one in self._by_id.values()):
                     return
                 continue
-            del self._by_id[place]
+            del self._by_id[ref]
             if self._by_key.get(oldest.key) is oldest:
                 del self._by_key[oldest.key]
 
 
-def settled(entry: Entry, state: State, recorded: Recorded, *, now: float) -> Entry:
-    """The entry with what became of its call."""
+def settle_entry(entry: Entry, state: State, recorded: RecordedResult, *, now: float) -> Entry:
+    """The entry with the outcome of its call."""
     return structs.replace(entry, state=state, settled_at=now, recorded=recorded)

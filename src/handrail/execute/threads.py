@@ -1,4 +1,4 @@
-"""Worker threads for handlers that block: bounded, and visible when one outlives its call."""
+"""Worker threads for handlers that block: limited in number, and counted when one outlives its call."""
 
 import asyncio
 import contextlib
@@ -14,10 +14,10 @@ OWNER: Final[contextvars.ContextVar[asyncio.AbstractEventLoop | None]] = context
 """In a worker thread: the loop whose call it runs."""
 
 
-class Work:
-    """One function on its way through a thread."""
+class ThreadJob:
+    """One function that runs in a worker thread."""
 
-    __slots__ = ("_context", "_function", "_on_start", "abandoned", "finished", "future", "loop", "started")
+    __slots__ = ("_context", "_function", "_on_start", "future", "is_abandoned", "is_finished", "is_started", "loop")
 
     def __init__(self, function: Callable[[], Any], on_start: Callable[[], None]) -> None:
         self.loop = asyncio.get_running_loop()
@@ -26,45 +26,45 @@ class Work:
         self._context = contextvars.copy_context()
         self._context.run(OWNER.set, self.loop)
         self.future: asyncio.Future[Any] = self.loop.create_future()
-        self.started = False
-        self.abandoned = False
-        self.finished = False
+        self.is_started = False
+        self.is_abandoned = False
+        self.is_finished = False
 
-    def begin(self) -> None:
-        """A thread takes it on: from here on, it may have done something."""
-        self.started = True
+    def start(self) -> None:
+        """A thread took the job: from here on, it may have done something."""
+        self.is_started = True
         self._on_start()
 
     def run(self) -> tuple[Any, bool]:
-        """Run in the present thread: what came of it, and whether that is an exception."""
+        """Run in the current thread; returns the value or the exception, and whether it is an exception."""
         try:
             return self._context.run(self._function), False
-        except BaseException as error:  # noqa: BLE001  # it is the waiting call's to judge
+        except BaseException as error:  # noqa: BLE001  # raised in the call that waits
             return error, True
 
-    def report(self, outcome: Any, failed: bool) -> None:
-        """Tell the loop that waits."""
+    def report(self, value: Any, is_error: bool) -> None:
+        """Hand the outcome to the loop that waits."""
         with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-            self.loop.call_soon_threadsafe(self._report, outcome, failed)
+            self.loop.call_soon_threadsafe(self._resolve, value, is_error)
 
-    def _report(self, outcome: Any, failed: bool) -> None:
+    def _resolve(self, value: Any, is_error: bool) -> None:
         if self.future.done():
             return
-        if not failed:
-            self.future.set_result(outcome)
-        elif isinstance(outcome, StopIteration | GeneratorExit):  # Both mean something else to whoever waits.
-            self.future.set_exception(RuntimeError(f"the handler raised {type(outcome).__name__}"))
+        if not is_error:
+            self.future.set_result(value)
+        elif isinstance(value, StopIteration | GeneratorExit):  # A future cannot hold them.
+            self.future.set_exception(RuntimeError(f"the handler raised {type(value).__name__}"))
         else:
-            self.future.set_exception(outcome)
+            self.future.set_exception(value)
 
 
-class Threads:
-    """Daemon threads, at most so many. One that never comes back is counted, and does not keep the process alive."""
+class WorkerThreads:
+    """Daemon threads, at most `max_threads`. One that never returns is counted, and does not keep the process alive."""
 
-    def __init__(self, *, most: int = 32) -> None:
-        self._most = most
+    def __init__(self, *, max_threads: int = 32) -> None:
+        self._max_threads = max_threads
         self._changed = threading.Condition()
-        self._queue: deque[Work] = deque()
+        self._queue: deque[ThreadJob] = deque()
         self._threads = 0
         self._idle = 0
         self._stranded = 0
@@ -74,64 +74,64 @@ class Threads:
         """How many threads still run for calls that were given up."""
         return self._stranded
 
-    def submit(self, function: Callable[[], Any], on_start: Callable[[], None] = lambda: None) -> Work:
-        """Give a function to a thread, with the context variables of the caller."""
-        work = Work(function, on_start)
+    def submit(self, function: Callable[[], Any], on_start: Callable[[], None] = lambda: None) -> ThreadJob:
+        """Queue a function for a thread, with the context variables of the caller."""
+        job = ThreadJob(function, on_start)
         with self._changed:
-            self._queue.append(work)
-            # Work that comes out of a thread's own work must not wait for that very thread.
-            full = self._threads >= self._most and OWNER.get() is None
-            if self._idle >= len(self._queue) or full:
+            self._queue.append(job)
+            # A job that was submitted from a worker thread must not wait for that very thread.
+            is_full = self._threads >= self._max_threads and OWNER.get() is None
+            if self._idle >= len(self._queue) or is_full:
                 self._changed.notify()
-                return work
+                return job
             self._threads += 1
         try:
             threading.Thread(target=self._work, name="handrail-tool", daemon=True).start()
         except RuntimeError:
             with self._changed:
                 self._threads -= 1
-                self._queue.remove(work)
+                self._queue.remove(job)
             raise
-        return work
+        return job
 
-    async def finish(self, work: Work) -> Any:
-        """Wait for submitted work. Cancelled, the thread is left behind."""
+    async def wait(self, job: ThreadJob) -> Any:
+        """Wait for a job. If the wait is cancelled, a thread that runs it is left to itself."""
         try:
-            return await work.future
+            return await job.future
         except asyncio.CancelledError:
-            self._abandon(work)
+            self._abandon(job)
             raise
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Run a blocking function."""
-        return await self.finish(self.submit(function))
+        return await self.wait(self.submit(function))
 
-    def _abandon(self, work: Work) -> None:
+    def _abandon(self, job: ThreadJob) -> None:
         with self._changed:
-            if work.finished:
+            if job.is_finished:
                 return
-            if work.started:
-                work.abandoned = True
+            if job.is_started:
+                job.is_abandoned = True
                 self._stranded += 1
             else:
-                self._queue.remove(work)
+                self._queue.remove(job)
 
     def _work(self) -> None:
         while True:
             with self._changed:
                 while not self._queue:
-                    if self._threads > self._most:
+                    if self._threads > self._max_threads:
                         self._threads -= 1
                         return
                     self._idle += 1
                     self._changed.wait()
                     self._idle -= 1
-                work = self._queue.popleft()
-                work.begin()
-            outcome, failed = work.run()
+                job = self._queue.popleft()
+                job.start()
+            value, is_error = job.run()
             with self._changed:
-                work.finished = True
-                if work.abandoned:
+                job.is_finished = True
+                if job.is_abandoned:
                     self._stranded -= 1
-            work.report(outcome, failed)
-            del work, outcome  # A thread that waits keeps nothing alive.
+            job.report(value, is_error)
+            del job, value  # An idle thread keeps nothing alive.

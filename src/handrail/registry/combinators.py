@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic_core import from_json
 
-from handrail.core.select import Selector, any_of
+from handrail.core.selectors import Selector, parse_selectors
 from handrail.core.text import compact_json
 from handrail.core.tool import KeyOf, Tool
 from handrail.define.build import as_tool
@@ -80,12 +80,12 @@ class Toolset:
 
     def only(self, *selectors: str) -> "Toolset":
         """Keep the tools that one of the selectors names."""
-        chosen = any_of(selectors)
+        chosen = parse_selectors(selectors)
         return self._with(selectors, lambda tool: tool if chosen(tool) else None)
 
     def without(self, *selectors: str) -> "Toolset":
         """Leave out the tools that one of the selectors names."""
-        denied = any_of(selectors)
+        denied = parse_selectors(selectors)
         return self._with(selectors, lambda tool: None if denied(tool) else tool)
 
     def prefix(self, text: str) -> "Toolset":
@@ -123,13 +123,13 @@ class Toolset:
         return self._where(selector, lambda tool: _with_values(tool, values, is_hidden=True))
 
     def _where(self, selector: str, change: Callable[[AnyTool], AnyTool]) -> "Toolset":
-        chosen = any_of([selector])
+        chosen = parse_selectors([selector])
         return self._with([selector], lambda tool: change(tool) if chosen(tool) else tool)
 
     def _with(self, selectors: Iterable[str], change: Change) -> "Toolset":
         made = Toolset(self)
         made._change = change
-        made._selectors = {text: any_of([text]) for text in selectors if text != "*"}
+        made._selectors = {text: parse_selectors([text]) for text in selectors if text != "*"}
         return made
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from handrail.core.select import any_of
+from handrail.core.selectors import parse_selectors
 from handrail.core.tool import Tool
 from handrail.define.build import as_tool
 
@@ -17,7 +17,7 @@ def assemble_tool_pool(
     Built-ins come first, so that they are a stable prefix for a prompt cache, and win over others of the same name. A
     deny rule is a name, a glob, a source (`mcp:server`) or a tag (`tag:name`).
     """
-    denied = any_of(deny_rules)
+    denied = parse_selectors(deny_rules)
     pool: dict[str, Tool[..., Any]] = {}
     for partition in (built_in, mcp_tools):
         by_name: dict[str, list[Tool[..., Any]]] = {}

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from handrail.core.select import any_of
+from handrail.core.selectors import parse_selectors
 from handrail.core.tool import Tool, ToolLike
 from handrail.define.build import as_tool
 from handrail.errors import DuplicateToolError, ToolNotFoundError
@@ -59,7 +59,7 @@ class ToolRegistry:
 
     def select(self, *selectors: str) -> Self:
         """A registry of the tools that one of the selectors names: a name, a glob, a source, a tag."""
-        chosen = any_of(selectors)
+        chosen = parse_selectors(selectors)
         return type(self)(tool for tool in self if chosen(tool))
 
     @property

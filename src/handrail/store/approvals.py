@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, literal_column, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
-from handrail.authorize.approvals import decided
+from handrail.authorize.approvals import decide_approval
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.values import Approval
@@ -97,7 +97,7 @@ class SqlApprovals:
     async def _decide(self, token: str, **decision: Any) -> Approval:
         while True:
             now = time.time()
-            after = decided(await self._get(token), now=now, **decision)
+            after = decide_approval(await self._get(token), now=now, **decision)
             values = {
                 "of_token": token,
                 "now": now,

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from handrail.authorize.approvals import Approvals
 from handrail.core.text import compact_json
 from handrail.errors import StoreError
-from handrail.execute.ledger import Entry, Recorded
+from handrail.execute.ledger import Entry, RecordedResult
 from handrail.store.approvals import CONSUME, SqlApprovals
 from handrail.store.database import Database
 from handrail.store.tables import approvals as approvals_table
@@ -192,7 +192,7 @@ def _entry(row: tuple[Any, ...]) -> Entry:
 _ENCODING_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)
 
 
-def encode_record(recorded: Recorded | None) -> str | None:
+def encode_record(recorded: RecordedResult | None) -> str | None:
     """Encode a recorded result as JSON. It never fails: metadata that is not JSON is left out."""
     if recorded is None:
         return None
@@ -209,9 +209,9 @@ def encode_record(recorded: Recorded | None) -> str | None:
         )
 
 
-def decode_record(text: str | None) -> Recorded | None:
+def decode_record(text: str | None) -> RecordedResult | None:
     """Decode a recorded result."""
-    return None if text is None else msgspec.json.decode(text, type=Recorded)
+    return None if text is None else msgspec.json.decode(text, type=RecordedResult)
 
 
 def _drop_unencodable(metadata: Mapping[str, Any]) -> dict[str, Any]:

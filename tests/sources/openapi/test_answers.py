@@ -66,7 +66,9 @@ async def test_a_read_that_fails_can_be_tried_again_if_it_is_the_servers_fault(s
 
 async def test_an_effect_whose_connection_dies_after_the_request_is_of_unknown_outcome() -> None:
     with serving(lambda request: Reply(cut=True)) as server:
-        effect = await run(shop(server), "cancelOrder", {"id": "o-1"}, retry=RetryPolicy(attempts=3, seconds=0))
+        effect = await run(
+            shop(server), "cancelOrder", {"id": "o-1"}, retry=RetryPolicy(max_attempts=3, initial_delay=0)
+        )
         asked = len(server.requests)
         read = await run(shop(server), "getOrder", {"id": "o-1"})
 
@@ -86,7 +88,7 @@ async def test_an_effect_that_could_not_even_be_sent_did_not_happen() -> None:
 async def test_a_declared_idempotency_key_is_the_calls_and_makes_retries_safe() -> None:
     answers = iter([Reply(status=503), Reply(status=201, body={"number": "o-1"})])
     with serving(lambda request: next(answers)) as server:
-        result = await run(shop(server), "createOrder", ORDER, retry=RetryPolicy(attempts=2, seconds=0))
+        result = await run(shop(server), "createOrder", ORDER, retry=RetryPolicy(max_attempts=2, initial_delay=0))
 
     first, second = (request.headers["idempotency-key"] for request in server.requests)
     assert result.output == {"number": "o-1"}

@@ -1,0 +1,292 @@
+"""Answers whether a call may run: the tool's own check, the policy, whoever has to approve it, and the hooks."""
+
+import inspect
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from handrail.authorize import hooks as hook_calls
+from handrail.authorize.approvals import Approvals, new_token
+from handrail.authorize.identity import CallDigests
+from handrail.authorize.policy import DEFAULT, CompiledPolicy, Policy
+from handrail.core import failure_results
+from handrail.core.context import ToolContext
+from handrail.core.events import DecisionMade, Event
+from handrail.core.log import log
+from handrail.core.redact import Redactor
+from handrail.core.selectors import parse_selectors
+from handrail.core.text import faithful_json
+from handrail.core.tool import Tool
+from handrail.core.values import Approval, Decision, ToolCall, ToolResult
+from handrail.errors import ConfigError, ToolError, must_propagate
+
+Mode = Literal["enforce", "observe"]
+Arguments = Callable[[], dict[str, Any]]
+"""The validated arguments as JSON values; only built where something looks at them."""
+
+_MAX_WARNINGS = 1_000
+
+
+class Refusal(Exception):
+    """The call does not run; the result says why."""
+
+    def __init__(self, result: ToolResult, decision: Decision | None = None) -> None:
+        super().__init__(result.error.message if result.error else "")
+        self.result = result
+        self.decision = decision
+
+
+class Repetition(Struct, frozen=True, kw_only=True):
+    """The effect was done before; somebody has to approve doing it again."""
+
+    number: int
+    done_at: str | None
+    """When it was done; None if that was before a repetition that failed."""
+
+    @property
+    def question(self) -> str:
+        """What has to be approved."""
+        return f"it was already done{f' at {self.done_at}' if self.done_at else ''}; it must be wanted once more"
+
+
+class Authorization(Struct, frozen=True, kw_only=True, gc=False):
+    """The call may run, with these arguments."""
+
+    decision: Decision
+    approval: Approval | None = None
+    """To be consumed by this call."""
+    value: Any
+    """The validated arguments, or those that the approver put in their place, validated again."""
+
+
+class Authorizer:
+    """Decides about calls, and keeps the questions that it asks.
+
+    In this order: the tool's `permission_check`, the policy, the repetition of an effect, the approval, the arguments
+    that an approver changed, the hooks. The first objection refuses the call.
+    """
+
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        approvals: Approvals,
+        hooks: Iterable[Any],
+        digests: CallDigests,
+        redactor: Redactor,
+        emit: Callable[[Event], None],
+        mode: Mode | Mapping[str, Mode] = "enforce",
+        approval_timeout: float = 900.0,
+    ) -> None:
+        self._policy = policy
+        self._approvals = approvals
+        self._hooks = tuple(hook for hook in hooks if hasattr(hook, "authorised"))
+        self._digests = digests
+        self._redactor = redactor
+        self._emit = emit
+        self._approval_timeout = approval_timeout
+        self._is_observed = _parse_mode(mode)
+        self._warned: set[str] = set()
+        """Tools that no rule is about, and that a warning was logged for."""
+        self.has_hooks = bool(self._hooks)
+        """Whether some hook looks at every call."""
+
+    def compile_policy(self, tool: Tool[..., Any]) -> CompiledPolicy:
+        """The rules that can apply to a tool."""
+        return self._policy.compile(tool)
+
+    def is_observed(self, tool: Tool[..., Any]) -> bool:
+        """Whether decisions about this tool are recorded only, and block nothing."""
+        return self._is_observed(tool)
+
+    async def authorize(
+        self,
+        policy: CompiledPolicy,
+        call: ToolCall,
+        value: Any,
+        arguments: Arguments,
+        context: ToolContext[Any],
+        repetition: Repetition | None = None,
+    ) -> Authorization:
+        """Allow the call, or raise `Refusal`."""
+        if policy.always_allowed is not None and repetition is None:
+            authorization = Authorization(decision=policy.always_allowed, value=value)
+        else:
+            try:
+                authorization = await self._decide(policy, call, value, arguments, context, repetition)
+            except Refusal:
+                raise
+            except Exception as error:
+                log.exception("the decision about %s failed", call.name)
+                raise Refusal(failure_results.unavailable(call.name)) from error
+        if self._hooks:
+            try:
+                await hook_calls.check_authorised(self._hooks, call, policy.tool, authorization.decision, context)
+            except hook_calls.HookRefusal as refused:
+                raise Refusal(failure_results.refused_by_hook(str(refused)), authorization.decision) from refused
+        return authorization
+
+    async def _decide(
+        self,
+        policy: CompiledPolicy,
+        call: ToolCall,
+        value: Any,
+        arguments: Arguments,
+        context: ToolContext[Any],
+        repetition: Repetition | None,
+    ) -> Authorization:
+        tool = policy.tool
+        decision = await self._apply_policy(policy, arguments, context)
+        if repetition is not None and decision.action != "deny":
+            decision = _ask_about_repetition(decision, repetition)
+        if decision.action == "allow":
+            return Authorization(decision=decision, value=value)
+        is_observed = self.is_observed(tool)
+        if decision.action == "deny" or is_observed:
+            self._emit_decision(call, decision, context, is_observed=is_observed)
+            if is_observed:
+                return Authorization(decision=decision, value=value)
+            raise Refusal(failure_results.permission_denied(tool.name, decision), decision)
+        self._warn_if_undeclared(tool, decision)
+        approval = await self._find_approval(tool, decision, call, arguments, context, repetition)
+        if approval.changed_arguments is not None:
+            value = await self._check_changed_arguments(policy, decision, approval, context)
+        return Authorization(decision=decision, approval=approval, value=value)
+
+    async def _apply_policy(self, policy: CompiledPolicy, arguments: Arguments, context: ToolContext[Any]) -> Decision:
+        objection = await _run_permission_check(policy.tool, arguments, context)
+        if objection is not None:
+            return Decision(action="deny", rule="permission_check", source=policy.tool.name, reason=objection)
+        return policy.decide(context, arguments)
+
+    def _warn_if_undeclared(self, tool: Tool[..., Any], decision: Decision) -> None:
+        """Warn the developer, once, about a tool that no rule is about."""
+        if decision.source == DEFAULT and tool.name not in self._warned and len(self._warned) < _MAX_WARNINGS:
+            self._warned.add(tool.name)
+            log.warning("somebody has to agree to every call of %s: %s", tool.name, decision.reason)
+
+    # Approvals.
+
+    async def _find_approval(
+        self,
+        tool: Tool[..., Any],
+        decision: Decision,
+        call: ToolCall,
+        arguments: Arguments,
+        context: ToolContext[Any],
+        repetition: Repetition | None,
+    ) -> Approval:
+        """The approval of exactly this call; raises a `Refusal` that names the open question if there is none."""
+        now = time.time()
+        values = arguments()
+        question = Approval(
+            token=new_token(),
+            tool=tool.name,
+            digest=self._digests.digest_call(tool, call, values, context)[0],
+            session_id=context.session_id,
+            tenant_id=context.tenant_id,
+            customer_id=context.customer_id,
+            by=decision.by or "customer",
+            turn=context.turn,
+            arguments=self._redactor.value(values),
+            question=decision.reason,
+            repeat=repetition.number if repetition else 0,
+            created_at=now,
+            expires_at=now + self._approval_timeout,
+        )
+        known = await self._approvals.ask(question)
+        if known.state == "denied":
+            reason = f"the {known.by} said no" + (f": {known.reason}" if known.reason else "")
+            denial = Decision(action="deny", by=known.by, rule=decision.rule, source=decision.source, reason=reason)
+            self._emit_decision(call, denial, context)
+            raise Refusal(failure_results.permission_denied(tool.name, denial), denial)
+        if known.state == "approved" and (known.by != "customer" or context.turn > known.turn):
+            return known
+        self._emit_decision(call, decision, context)
+        reason = "" if decision.source == DEFAULT else decision.reason  # The default's reason is for the developer.
+        raise Refusal(failure_results.approval_required(tool.name, decision, known, reason=reason), decision)
+
+    async def _check_changed_arguments(
+        self, policy: CompiledPolicy, decision: Decision, approval: Approval, context: ToolContext[Any]
+    ) -> Any:
+        """The arguments that an approver wants instead, validated and judged by the policy."""
+        tool = policy.tool
+        try:
+            value = tool.parse(faithful_json(dict(approval.changed_arguments or {})))
+        except (ToolError, ValueError) as error:
+            log.error("the arguments that were approved for %s instead of the model's are not valid", tool.name)
+            raise Refusal(failure_results.invalid_changed_arguments(tool.name, approval.by), decision) from error
+        changed = await self._apply_policy(policy, lambda: tool.dump(value), context)
+        if changed.action == "ask" and changed.by not in (None, approval.by):
+            reason = f"with the arguments that the {approval.by} wants instead, the {changed.by} has to agree"
+            changed = Decision(action="deny", by=changed.by, rule=changed.rule, source=changed.source, reason=reason)
+        if changed.action == "deny":
+            raise Refusal(failure_results.permission_denied(tool.name, changed), changed)
+        return value
+
+    async def consume_approval(self, authorization: Authorization, tool: Tool[..., Any]) -> bool:
+        """Consume the approval of a read-only call, which has no ledger entry; False if another call did so first.
+
+        The approval of a consequential call is consumed by `Ledger.claim`, in one transaction with its entry.
+        """
+        if authorization.approval is None:
+            return True
+        try:
+            return await self._approvals.consume(authorization.approval.token, now=time.time())
+        except Exception as error:
+            log.exception("the approval of %s could not be consumed", tool.name)
+            raise Refusal(failure_results.unavailable(tool.name), authorization.decision) from error
+
+    def _emit_decision(
+        self, call: ToolCall, decision: Decision, context: ToolContext[Any], *, is_observed: bool = False
+    ) -> None:
+        self._emit(
+            DecisionMade(
+                at=time.time(),
+                session_id=context.session_id,
+                tenant_id=context.tenant_id,
+                call=call,
+                decision=decision,
+                observed=is_observed,
+            )
+        )
+
+
+def _parse_mode(mode: Mode | Mapping[str, Mode]) -> Callable[[Tool[..., Any]], bool]:
+    """The test for tools whose decisions are only observed."""
+    modes = mode if isinstance(mode, Mapping) else {"*": mode}
+    for one in modes.values():
+        if one not in ("enforce", "observe"):
+            raise ConfigError(f"mode must be 'enforce' or 'observe', got {one!r}.")
+    return parse_selectors([selector for selector, one in modes.items() if one == "observe"])
+
+
+async def _run_permission_check(tool: Tool[..., Any], arguments: Arguments, context: ToolContext[Any]) -> str | None:
+    """What the tool's own check has against the call; None if it has no objection."""
+    if tool.permission_check is None:
+        return None
+    try:
+        passed = tool.permission_check(arguments(), context)
+        if inspect.isawaitable(passed):
+            passed = await passed
+    except ToolError as error:
+        return error.message
+    except PermissionError as error:
+        return str(error) or "its own check refused it"
+    except BaseException as error:
+        if must_propagate(error):
+            raise
+        log.error("the permission check of %s failed", tool.name, exc_info=error)
+        return "its own check failed"
+    return "its own check refused it" if passed is False else None
+
+
+def _ask_about_repetition(decision: Decision, repetition: Repetition) -> Decision:
+    """Ask before an effect is repeated, whatever the policy says about a first time."""
+    if decision.action == "allow" or decision.source == DEFAULT:
+        by = decision.by or "customer"
+        return Decision(action="ask", by=by, rule="at most once", source="ledger", reason=repetition.question)
+    reason = f"{decision.reason}; {repetition.question}" if decision.reason else repetition.question
+    return Decision(action="ask", by=decision.by, rule=decision.rule, source=decision.source, reason=reason)

@@ -1,0 +1,47 @@
+"""Explains why a call would run or not: the rules that were evaluated, and the one that decided."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from handrail.authorize.policy import CompiledPolicy
+from handrail.core.context import ToolContext
+from handrail.core.values import Decision, ToolCall
+from handrail.errors import ToolError
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """Why a call would run or not; `str()` is for people."""
+
+    decision: Decision | None
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def explain_call(
+    call: ToolCall, policy: CompiledPolicy | None, context: ToolContext[Any], *, is_observed: bool
+) -> Explanation:
+    """Decide about a call as the executor would, without running or asking anything."""
+    if policy is None:
+        return Explanation(decision=None, lines=(f"{call.name}: there is no tool of this name.",))
+    tool = policy.tool
+    try:
+        arguments: Mapping[str, Any] = tool.dump(tool.parse(call.arguments_json))
+    except ToolError as error:
+        return Explanation(decision=None, lines=(f"{call.name}: {error.code}.", error.message))
+    decision = policy.decide(context, lambda: arguments)
+    by = f" the {decision.by}" if decision.by else ""
+    lines = [f"{call.name}: {decision.action}{by}, by {decision.rule} ({decision.source})."]
+    if decision.reason:
+        lines.append(f"  because: {decision.reason}")
+    if is_observed:
+        lines.append("  observed only: the call would run all the same")
+    if tool.permission_check is not None:
+        lines.append("  before that, the tool's own permission check is asked")
+    for other, is_match in policy.evaluate_rules(context, arguments):
+        mark = "=>" if other is decision else "  "
+        lines.append(f"  {mark} {other.rule} ({other.source}): {'holds' if is_match else 'does not hold'}")
+    return Explanation(decision=decision, lines=tuple(lines))

@@ -1,0 +1,55 @@
+"""What makes two calls the same call, or the same effect: keyed digests of the arguments that the model sent."""
+
+import hashlib
+from typing import Any, Final, cast
+
+from handrail.core.context import ToolContext
+from handrail.core.text import canonical_json
+from handrail.core.tool import KeyOf, Tool
+from handrail.core.values import ToolCall
+
+VERSION: Final = "1"
+"""Of the canonical form: digests of different versions are never equal."""
+
+_MASK: Final = "**********"
+"""How Pydantic writes a secret: two different secrets look the same."""
+
+
+class CallDigests:
+    """Computes digests with the key of a ledger: without the key they say nothing about likely arguments."""
+
+    __slots__ = ("_keyed",)
+
+    def __init__(self, key: bytes) -> None:
+        # BLAKE2 has a key of its own: a copy with the key already in it takes a fifth of the time of an HMAC.
+        self._keyed = hashlib.blake2b(key=hashlib.sha256(key).digest(), digest_size=32)
+
+    def digest_call(
+        self, tool: Tool[..., Any], call: ToolCall, arguments: dict[str, Any], context: ToolContext[Any]
+    ) -> tuple[str, str]:
+        """The identity of what the model sent, and the key of the effect that it asks for."""
+        tenant = context.tenant_id or ""
+        sent = keep_secrets_distinct(canonical_json(arguments), call)
+        key = None if tool.key is None else compute_key(tool.key, arguments)
+        owner = context.customer_id or context.session_id
+        effect = sent if key is None else keep_secrets_distinct(key, call)
+        # Every part but the last has its length before it: two different calls never make the same text.
+        scope = f"{VERSION},{len(tool.name)},{len(tenant)},{tool.name}{tenant}"
+        return self._digest(f"{scope}{sent}"), self._digest(f"{scope}{len(owner)},{owner}{effect}")
+
+    def _digest(self, text: str) -> str:
+        digest = self._keyed.copy()
+        digest.update(text.encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+
+def keep_secrets_distinct(text: str, call: ToolCall) -> str:
+    """Canonical arguments; where a secret is masked in them, with the model's own text, so that two secrets differ."""
+    return text + call.arguments_json if _MASK in text else text
+
+
+def compute_key(key: tuple[str, ...] | KeyOf, arguments: dict[str, Any]) -> str:
+    """The value of a tool's `key` or `lock_key` for these arguments, as canonical JSON."""
+    if isinstance(key, tuple):
+        return canonical_json([arguments.get(name) for name in cast("tuple[str, ...]", key)])
+    return canonical_json(key(arguments))

@@ -1,0 +1,140 @@
+"""The failures that Handrail itself returns: one function each, with a message written for the model."""
+
+import time
+
+from handrail.core.values import Approval, Decision, Failure, ToolResult
+from handrail.errors import ToolError
+
+NOTHING_HAPPENED = "Nothing was done."
+
+
+def failure(code: str, message: str, *, retryable: bool = False) -> ToolResult:
+    """A result that is a failure with this code."""
+    return ToolResult(error=Failure(code=code, message=message, retryable=retryable))
+
+
+def error_result(error: ToolError) -> ToolResult:
+    """The failure that a `ToolError` stands for."""
+    return failure(error.code, error.message, retryable=error.retryable)
+
+
+# Refused before it could run.
+
+
+def permission_denied(tool: str, decision: Decision) -> ToolResult:
+    """The policy, a permission check or a person said no."""
+    reason = decision.reason or f"the rule {decision.rule} denies it"
+    error = Failure(code="permission_denied", message=f"`{tool}` is not allowed: {reason}.")
+    return ToolResult(error=error, decision=decision)
+
+
+def approval_required(tool: str, decision: Decision, approval: Approval, *, reason: str) -> ToolResult:
+    """Somebody has to approve the call first."""
+    if approval.state == "approved":  # By the customer, in this very turn.
+        message = f"`{tool}` was approved in this turn, which counts from the next one on. Call it again then."
+    else:
+        why = f" ({reason})" if reason else ""
+        message = (
+            f"`{tool}` needs the approval of the {approval.by} first{why}. {NOTHING_HAPPENED} "
+            f"Call it again with exactly these arguments once they have agreed."
+        )
+    error = Failure(code="approval_required", message=message, retryable=True)
+    return ToolResult(error=error, decision=decision, approval=approval)
+
+
+def refused_by_hook(message: str) -> ToolResult:
+    """A hook refused the call."""
+    return failure("refused_by_hook", message)
+
+
+def invalid_changed_arguments(tool: str, by: str) -> ToolResult:
+    """The approver changed the arguments to ones that the tool does not accept."""
+    text = f"The arguments that the {by} wants for `{tool}` instead are not valid. {NOTHING_HAPPENED}"
+    return failure("invalid_arguments", text)
+
+
+def rate_limited(tool: str, wait: float) -> ToolResult:
+    """A rate limit is reached."""
+    return failure("rate_limited", f"`{tool}` was called too often. Try again in {_round(wait)} s.", retryable=True)
+
+
+def circuit_open(tool: str, wait: float) -> ToolResult:
+    """The tool's circuit breaker is open."""
+    message = f"`{tool}` failed repeatedly and is not available for {_round(wait)} s. Not run."
+    return failure("unavailable", message, retryable=True)
+
+
+def unavailable(tool: str) -> ToolResult:
+    """The ledger or the approvals cannot be reached, so that the call cannot run safely."""
+    return failure("unavailable", f"`{tool}` cannot be run safely at the moment. {NOTHING_HAPPENED}", retryable=True)
+
+
+def failed_before_start(tool: str) -> ToolResult:
+    """Something failed before the handler was entered."""
+    return failure("tool_execution_failed", f"`{tool}` failed. {NOTHING_HAPPENED}")
+
+
+def call_cancelled(tool: str) -> ToolResult:
+    """The call was cancelled before it could do anything."""
+    return failure("cancelled", f"`{tool}` was cancelled. {NOTHING_HAPPENED}", retryable=True)
+
+
+# Known from before.
+
+
+def duplicate_call(tool: str) -> ToolResult:
+    """The id of this call belongs to another call."""
+    return failure("duplicate_call", f"The id of this call of `{tool}` was used for other arguments before. Not run.")
+
+
+def in_progress(tool: str) -> ToolResult:
+    """The same call is running elsewhere."""
+    message = f"`{tool}` is already running with these arguments. Wait for its result."
+    return failure("in_progress", message, retryable=True)
+
+
+def join_cancelled(tool: str) -> ToolResult:
+    """The call was cancelled while it waited for another call of the same effect."""
+    return failure("cancelled", f"This call of `{tool}` was cancelled. Another one with the same effect still runs.")
+
+
+# It ran.
+
+
+def outcome_unknown(tool: str) -> ToolResult:
+    """Whether the call took effect is not known."""
+    return failure(
+        "outcome_unknown",
+        f"It is not known whether `{tool}` took effect. It is not run again by itself: "
+        f"find out, or let a person look, before anything is said about it.",
+    )
+
+
+def tool_timeout(tool: str, timeout: float) -> ToolResult:
+    """A read-only call took too long."""
+    return failure("tool_timeout", f"`{tool}` did not answer within {timeout:g} seconds.", retryable=True)
+
+
+def tool_failed(tool: str) -> ToolResult:
+    """The handler raised an exception that is not for the model."""
+    return failure("tool_execution_failed", f"`{tool}` failed.")
+
+
+def verified_failure(tool: str) -> ToolResult:
+    """The call failed, and the tool's `verify` says that it had no effect."""
+    message = f"`{tool}` failed, and it was checked: {NOTHING_HAPPENED}"
+    return failure("tool_execution_failed", message, retryable=True)
+
+
+def unusable_output(tool: str, problem: str) -> ToolResult:
+    """The handler ran, and returned something that cannot be shown to a model."""
+    return failure("tool_execution_failed", f"`{tool}` ran, but {problem}, so that its result cannot be shown.")
+
+
+def format_time(timestamp: float) -> str:
+    """A time for a sentence: `2026-01-31 12:00:00 UTC`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(timestamp))
+
+
+def _round(seconds: float) -> str:
+    return f"{seconds:.0f}" if seconds >= 1 else "1"

@@ -1,0 +1,164 @@
+"""What can delay or refuse a call that is allowed: concurrency limits, rate limits and circuit breakers."""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from handrail.authorize.authorizer import Refusal
+from handrail.authorize.limits import CircuitBreaker, CircuitBreakers, RateLimit, RateLimits
+from handrail.core import failure_results
+from handrail.core.context import ToolContext
+from handrail.core.selectors import Selector, parse_selector
+from handrail.core.tool import Tool
+from handrail.errors import ConfigError
+from handrail.execute.event_bus import EventBus
+from handrail.execute.scheduler import CallScope
+
+
+class ConcurrencyLimit:
+    """At most so many calls at once; the one that waits longest is next."""
+
+    __slots__ = ("_free", "_waiting", "users")
+
+    def __init__(self, max_concurrent: int) -> None:
+        self._free = max_concurrent
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.users = 0
+        """How many calls run or wait."""
+
+    async def acquire(self) -> None:
+        """Wait until the call may run."""
+        self.users += 1
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(turn)
+            if turn.cancelled():
+                self.users -= 1
+            else:  # It was granted in the same moment.
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Let the next call run."""
+        self.users -= 1
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
+class AdmissionControl:
+    """All limits of an executor. They count the calls of this process only."""
+
+    def __init__(
+        self,
+        *,
+        rate_limits: Iterable[RateLimit],
+        circuit_breaker: CircuitBreaker | None,
+        max_concurrent: int | None,
+        max_concurrent_per_session: int | None,
+        max_concurrent_per_tool: Mapping[str, int],
+        events: EventBus,
+    ) -> None:
+        named = {
+            "max_concurrent": max_concurrent,
+            "max_concurrent_per_session": max_concurrent_per_session,
+            **{f"max_concurrent_per_tool[{text!r}]": limit for text, limit in max_concurrent_per_tool.items()},
+        }
+        for name, limit in named.items():
+            if limit is not None and limit < 1:
+                raise ConfigError(f"{name} must be at least 1, got {limit!r}.")
+        self._rates = RateLimits(rate_limits)
+        self._breakers = (
+            CircuitBreakers(circuit_breaker, on_change=events.emit_breaker_state) if circuit_breaker else None
+        )
+        self._total = ConcurrencyLimit(max_concurrent) if max_concurrent else None
+        self._max_per_session = max_concurrent_per_session
+        self._sessions: dict[str, ConcurrencyLimit] = {}
+        self._per_tool: list[tuple[Selector, ConcurrencyLimit]] = [
+            (parse_selector(text), ConcurrencyLimit(limit)) for text, limit in max_concurrent_per_tool.items()
+        ]
+        self.is_unlimited = not any(
+            (self._rates, circuit_breaker, max_concurrent, max_concurrent_per_session, max_concurrent_per_tool)
+        )
+
+    def limits_for(self, tool: Tool[..., Any], session_id: str) -> Iterator[ConcurrencyLimit]:
+        """The limits that a call counts against, always in this order: of its tool, of its session, of all calls."""
+        for selects, limit in self._per_tool:
+            if selects(tool):
+                yield limit
+        if self._max_per_session:
+            yield self._sessions.setdefault(session_id, ConcurrencyLimit(self._max_per_session))
+        if self._total is not None:
+            yield self._total
+
+    def forget_idle(self, session_id: str) -> None:
+        """Forget the limit of a session that has no calls."""
+        limit = self._sessions.get(session_id)
+        if limit is not None and not limit.users:
+            del self._sessions[session_id]
+
+    def check(self, tool: Tool[..., Any], context: ToolContext[Any]) -> None:
+        """Raise `Refusal` if the tool's circuit breaker is open, or a rate limit is reached."""
+        if self._breakers is not None and (wait := self._breakers.wait_time(tool.name)) is not None:
+            raise Refusal(failure_results.circuit_open(tool.name, wait))
+        if self._rates and (wait := self._rates.acquire(tool, context)):
+            self.report(tool, None)
+            raise Refusal(failure_results.rate_limited(tool.name, wait))
+
+    def report(self, tool: Tool[..., Any], is_healthy: bool | None) -> None:
+        """Report to the circuit breaker how a call went."""
+        if self._breakers is not None:
+            self._breakers.report(tool.name, is_healthy)
+
+
+class Admission(Struct, eq=False):
+    """What one call holds of the limits. `release` has to be called, whatever becomes of the call."""
+
+    control: AdmissionControl
+    tool: Tool[..., Any]
+    scope: CallScope
+    _acquired: tuple[ConcurrencyLimit, ...] = ()
+    _is_checked: bool = False
+    _is_reported: bool = False
+
+    async def acquire(self, context: ToolContext[Any]) -> None:
+        """Wait for every concurrency limit, then check rate limits and circuit breaker. A second time does nothing."""
+        if self._is_checked or self.control.is_unlimited:
+            return
+        for limit in self.control.limits_for(self.tool, self.scope.ref[0]):
+            if limit not in self.scope.limits:  # A call inside a call that counts already does not count again.
+                await limit.acquire()
+                self._acquired += (limit,)
+                self.scope.limits += (limit,)
+        self.control.check(self.tool, context)
+        self._is_checked = True
+
+    def report(self, is_healthy: bool | None) -> None:
+        """Report how the call went, once; None says nothing about the tool's health."""
+        if self._is_checked and not self._is_reported:
+            self._is_reported = True
+            self.control.report(self.tool, is_healthy)
+
+    def release(self) -> None:
+        """The call is over, or was given up."""
+        if self.control.is_unlimited:
+            return
+        self.report(None)
+        for limit in self._acquired:
+            limit.release()
+        self._acquired = ()
+        self.control.forget_idle(self.scope.ref[0])

@@ -1,0 +1,125 @@
+"""Hands events to listeners; a listener that raises never breaks a call."""
+
+import inspect
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+from handrail.core.context import ToolContext
+from handrail.core.events import BreakerTurned, CallAccepted, CallFinished, CallIgnored, CallStarted, Event
+from handrail.core.log import log
+from handrail.core.values import ToolCall, ToolResult
+from handrail.errors import ConfigError
+
+Listener = Callable[[Any], object]
+
+
+class EventBus:
+    """The listeners of an executor. The `emit_…` methods build no event if there are none."""
+
+    __slots__ = ("_by_session", "_slow_after_ms", "has_listeners", "listeners")
+
+    def __init__(self, listeners: Iterable[Listener], *, slow_after: float) -> None:
+        self.listeners = tuple(map(_check_listener, listeners))
+        self._slow_after_ms = slow_after * 1000
+        self._by_session: dict[str, tuple[Listener, ...]] = {}
+        self.has_listeners = bool(self.listeners)
+
+    @contextmanager
+    def subscribe(self, session_id: str, listener: Listener) -> Generator[None]:
+        """Add a listener to the events of one session, inside a `with` block."""
+        added = _check_listener(listener)
+        self._by_session[session_id] = (*self._by_session.get(session_id, ()), added)
+        self.has_listeners = True
+        try:
+            yield
+        finally:
+            rest = list(self._by_session[session_id])
+            rest.remove(added)
+            self._by_session[session_id] = tuple(rest)
+            if not rest:
+                del self._by_session[session_id]
+            self.has_listeners = bool(self.listeners or self._by_session)
+
+    def emit(self, event: Event) -> None:
+        """Hand an event to all listeners, and to those of its session."""
+        listeners = self.listeners
+        if self._by_session:
+            listeners += self._by_session.get(event.session_id, ())
+        for listener in listeners:
+            try:
+                listener(event)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # whatever it raises, the call goes on
+                log.error("a listener failed on %s", type(event).__name__, exc_info=error)
+
+    def emit_accepted(self, call: ToolCall, context: ToolContext[Any]) -> None:
+        """A call was accepted, and may have to wait."""
+        if self.has_listeners:
+            self.emit(
+                CallAccepted(at=time.time(), session_id=context.session_id, tenant_id=context.tenant_id, call=call)
+            )
+
+    def emit_started(self, call: ToolCall, context: ToolContext[Any]) -> None:
+        """A handler is about to run."""
+        if not self.has_listeners:
+            return
+        if context.deps is None and context.agent_id is None:  # The common case, on the path of every call.
+            self.emit(
+                CallStarted(at=time.time(), session_id=context.session_id, tenant_id=context.tenant_id, call=call)
+            )
+        else:
+            self.emit(
+                CallStarted(
+                    at=time.time(),
+                    session_id=context.session_id,
+                    tenant_id=context.tenant_id,
+                    call=call,
+                    agent_id=context.agent_id,
+                    dependencies=_dependency_names(context.deps),
+                )
+            )
+
+    def emit_finished(self, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> None:
+        """A call has its result."""
+        if self.has_listeners:
+            self.emit(
+                CallFinished(
+                    at=time.time(),
+                    session_id=context.session_id,
+                    tenant_id=context.tenant_id,
+                    call=call,
+                    result=result,
+                    decision=result.decision,
+                    slow=result.duration_ms > self._slow_after_ms,
+                )
+            )
+
+    def emit_ignored(self, call: ToolCall, context: ToolContext[Any], reason: str) -> None:
+        """A call arrived again, and is not run again."""
+        if self.has_listeners:
+            self.emit(
+                CallIgnored(
+                    at=time.time(), session_id=context.session_id, tenant_id=context.tenant_id, call=call, reason=reason
+                )
+            )
+
+    def emit_breaker_state(self, tool: str, state: str) -> None:
+        """A tool's circuit breaker changed its state."""
+        self.emit(BreakerTurned(at=time.time(), session_id="", tool_name=tool, state=state))
+
+
+def _check_listener(listener: Listener) -> Listener:
+    if not callable(listener) or inspect.iscoroutinefunction(listener):
+        raise ConfigError(f"A listener must be a plain function that takes an event, got {listener!r}.")
+    return listener
+
+
+def _dependency_names(deps: Any) -> tuple[str, ...]:
+    if deps is None:
+        return ()
+    if isinstance(deps, Mapping):
+        return tuple(sorted(name for name in cast(Mapping[Any, Any], deps) if isinstance(name, str)))
+    return (type(deps).__name__,)

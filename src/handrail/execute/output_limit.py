@@ -1,0 +1,90 @@
+"""Cuts long outputs at a sensible place, with a notice, and lets the model read the rest with `read_more`."""
+
+import secrets
+from collections import OrderedDict
+from typing import Any
+
+from handrail.core.context import ToolContext
+from handrail.core.text import compact_json
+from handrail.core.tool import Tool
+from handrail.define.function import tool
+from handrail.errors import ToolError
+
+MAX_PAGE_CHARS = 20_000
+
+
+class OutputLimiter:
+    """Cuts outputs, and keeps those that were cut in memory."""
+
+    def __init__(self, *, max_outputs: int = 256, max_chars: int = 50_000_000) -> None:
+        self._max_outputs = max_outputs
+        self._max_chars = max_chars
+        self._chars = 0
+        self._texts: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self.has_read_more = False
+        """Whether the model has the `read_more` tool."""
+
+    def limit(self, output: Any, *, max_chars: int, session_id: str) -> Any:
+        """The output, or its beginning with a notice. Raises `ValueError` for what cannot be written as JSON."""
+        if type(output) is str:
+            if len(output) <= max_chars:
+                return output
+            text = output
+        else:
+            text = compact_json(output)
+            if len(text) <= max_chars:
+                return output
+        beginning = text[: find_cut(text, max_chars)]
+        notice = f"[Cut: {len(beginning):,} of {len(text):,} characters are shown."
+        if self.has_read_more:
+            handle = self._keep(text, session_id)
+            notice += f" Call read_more with handle={handle!r} and offset={len(beginning)} for the rest."
+        return f"{beginning}\n{notice}]"
+
+    def _keep(self, text: str, session_id: str) -> str:
+        handle = f"out_{secrets.token_urlsafe(9)}"
+        kept = text[: self._max_chars]
+        self._texts[handle] = (session_id, kept)
+        self._chars += len(kept)
+        while len(self._texts) > self._max_outputs or (self._chars > self._max_chars and len(self._texts) > 1):
+            _, (_, forgotten) = self._texts.popitem(last=False)
+            self._chars -= len(forgotten)
+        return handle
+
+    def read_more_tool(self) -> Tool[..., Any]:
+        """The tool that reads the rest of an output that was cut."""
+        self.has_read_more = True
+
+        @tool(read_only=True, concurrency_safe=True, inline=True, max_output_chars=MAX_PAGE_CHARS + 500)
+        def read_more(handle: str, context: ToolContext, offset: int = 0, limit: int = MAX_PAGE_CHARS) -> str:
+            """Read on in the output of a tool that was cut.
+
+            Args:
+                handle: The handle that the notice named.
+                offset: How many characters to pass over.
+                limit: How many characters to read at most.
+            """
+            known = self._texts.get(handle)
+            if known is None or known[0] != context.session_id:
+                raise ToolError(f"There is no output under the handle {handle!r} any more.", code="unavailable")
+            text = known[1]
+            if offset < 0 or limit < 1:
+                raise ToolError(
+                    "offset is 0 or more, and limit is 1 or more.", code="invalid_arguments", retryable=True
+                )
+            piece = text[offset : offset + min(limit, MAX_PAGE_CHARS)]
+            left = len(text) - offset - len(piece)
+            if left <= 0:
+                return piece or f"[The output ends at {len(text)}.]"
+            return f"{piece}\n[{left:,} more characters: offset={offset + len(piece)}]"
+
+        return read_more
+
+
+def find_cut(text: str, max_chars: int) -> int:
+    """Where to cut: after a line, else after a word, if one ends in the last fifth; never inside a surrogate pair."""
+    for mark in ("\n", " ", ","):
+        end = text.rfind(mark, max_chars - max_chars // 5, max_chars)
+        if end > 0:
+            return end + 1
+    return max_chars

@@ -1,0 +1,111 @@
+"""Settles consequential calls: finds out what became of them, and writes it into the ledger."""
+
+import asyncio
+import inspect
+import time
+from typing import Any, Final, cast
+
+from msgspec import structs
+
+from handrail.core import failure_results
+from handrail.core.context import ToolContext
+from handrail.core.log import log
+from handrail.core.redact import Redactor
+from handrail.core.values import ToolCall, ToolResult
+from handrail.errors import must_propagate
+from handrail.execute.compiled_tool import CompiledTool
+from handrail.execute.handlers import HandlerRunner, Outcome
+from handrail.execute.ledger import Entry, Ledger, RecordedResult, State, settle_entry
+from handrail.execute.running import RunningCall
+from handrail.execute.scheduler import CallRef
+
+_STATES: Final[dict[str, State]] = {"yes": "committed", "no": "failed", "unknown": "unknown"}
+_RETRY_DELAYS: Final = (0.05, 0.2, 1.0)
+"""Seconds between attempts to write to a ledger that cannot be reached."""
+
+
+class Settlement:
+    """Verifies and records outcomes."""
+
+    def __init__(self, *, ledger: Ledger, handlers: HandlerRunner, redactor: Redactor) -> None:
+        self._ledger = ledger
+        self._handlers = handlers
+        self._redactor = redactor
+        # A ledger in memory writes nothing: the result is kept as it is.
+        self._to_text = _as_text if getattr(ledger, "in_memory", False) else redactor.output
+        self._threads: dict[CallRef, RunningCall] = {}
+        """Calls whose worker thread outlived their result."""
+
+    async def settle(self, entry: Entry, outcome: Outcome, retry_delays: tuple[float, ...] = _RETRY_DELAYS) -> bool:
+        """Write the outcome of a call, and try again if the ledger cannot be reached; returns whether it is written."""
+        settled = settle_entry(entry, _STATES[outcome.happened], self._to_record(outcome.result), now=time.time())
+        for delay in (*retry_delays, None):
+            try:
+                await self._ledger.settle(settled)
+                return True
+            except Exception:
+                log.exception("the outcome of %s could not be recorded", entry.tool)
+                if delay is not None:
+                    await asyncio.sleep(delay)
+        return False
+
+    def _to_record(self, result: ToolResult) -> RecordedResult:
+        """What may be written of a result: its output as the model's text, its failure and its metadata."""
+        error = result.error
+        redacted: Any = self._redactor.value(result.metadata) if result.metadata else {}
+        # It is no dict if the redactor could not look into it.
+        metadata = cast(dict[str, Any], redacted) if isinstance(redacted, dict) else {}
+        if error is not None:
+            failure = structs.replace(error, message=self._to_text(error.message))
+            return RecordedResult(failure=failure, control=result.control, metadata=metadata)
+        return RecordedResult(text=self._to_text(result.output), control=result.control, metadata=metadata)
+
+    async def verify(
+        self,
+        compiled: CompiledTool,
+        call: ToolCall,
+        context: ToolContext[Any],
+        entry: Entry,
+        arguments: dict[str, Any],
+    ) -> Outcome | None:
+        """The outcome according to the tool's `verify`; None if it has none, fails, or cannot tell.
+
+        `verify` returns a value or True (it happened), False (it did not), or None (it cannot tell).
+        """
+        tool = compiled.tool
+        verify = tool.verify
+        if verify is None:
+            return None
+        context = self._handlers.build_context(call, context, entry.idempotency_key)
+        try:
+            async with asyncio.timeout(compiled.timeout):
+                if inspect.iscoroutinefunction(verify):
+                    found = await verify(arguments, context)
+                else:
+                    found = await self._handlers.threads.run(lambda: verify(arguments, context))
+                    found = await found if inspect.isawaitable(found) else found
+        except BaseException as error:
+            if must_propagate(error):
+                raise
+            log.error("verify of %s failed", tool.name, exc_info=error)
+            return None
+        if found is None or (found is False and self._is_thread_alive(entry)):
+            return None
+        if found is False:
+            return Outcome(result=failure_results.verified_failure(tool.name), happened="no")
+        output = f"`{tool.name}` took effect." if found is True else found
+        return self._handlers.outcome_of_output(compiled, output, entry.session_id)
+
+    def track_thread(self, running: RunningCall) -> None:
+        """Remember a call whose worker thread still runs: until it ends, `verify` cannot say that nothing happened."""
+        if running.is_thread_alive is not None:
+            known = {**self._threads, running.ref: running}
+            self._threads = {ref: one for ref, one in known.items() if one.is_thread_alive and one.is_thread_alive()}
+
+    def _is_thread_alive(self, entry: Entry) -> bool:
+        running = self._threads.get((entry.session_id, entry.call_id))
+        return running is not None and running.is_thread_alive is not None and running.is_thread_alive()
+
+
+def _as_text(output: Any) -> str:
+    return output if type(output) is str else ToolResult(output=output).for_model()

@@ -1,0 +1,229 @@
+"""Every call is authorised before its handler runs; what is decided is told, and observing blocks nothing."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolContext, ToolError, tool
+from handrail.core.events import CallFinished, CallStarted, DecisionMade
+from tests.execute.helpers import ALLOWED, Heard, at, call, code_of
+
+ran: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+
+
+@tool(read_only=True)
+async def look(n: int = 1) -> str:
+    """Look."""
+    ran.append("look")
+    return "seen"
+
+
+@tool
+async def act(n: int = 1) -> str:
+    """Act."""
+    ran.append("act")
+    return "acted"
+
+
+both = pytest.mark.parametrize("name", ["look", "act"])
+
+
+# What is told
+
+
+@both
+async def test_a_decision_is_in_the_result_and_in_the_events(name: str) -> None:
+    heard = Heard()
+    executor = Executor(
+        [look, act],
+        policy=Policy([Rule.deny("*", where={"n": 2}, reason="not two"), Rule.allow("*")]),
+        listeners=[heard],
+    )
+    allowed = await executor.run(call(name, "c-1", n=1), at())
+    denied = await executor.run(call(name, "c-2", n=2), at())
+
+    assert [one.decision.action for one in (allowed, denied)] == ["allow", "deny"]
+    assert [one.decision.action if one.decision else None for one in heard.of(CallFinished)] == ["allow", "deny"]
+    assert [one.decision.reason for one in heard.of(DecisionMade)] == [
+        "not two"
+    ]  # What is simply allowed makes no event.
+    assert len(heard.of(CallStarted)) == 1
+    assert denied.error is not None
+    assert (denied.error.code, "not two" in denied.error.message) == ("permission_denied", True)
+
+
+@pytest.mark.proves("GC-39", "GC-40")
+async def test_by_default_reads_run_and_the_customer_is_asked_for_every_other() -> None:
+    executor = Executor([look, act])
+
+    assert (await executor.run(call("look"), at())).output == "seen"
+    asked = await executor.run(call("act", "c-2"), at())
+    assert code_of(asked) == "approval_required"
+    assert (await executor.approvals.pending())[0].by == "customer"
+    assert ran == ["look"]
+
+
+async def test_the_developer_is_told_once_what_would_allow_a_tool_and_the_model_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    executor = Executor([act])
+    with caplog.at_level(logging.WARNING, "handrail"):
+        results = [await executor.run(call("act", f"c-{n}", n=n), at()) for n in range(3)]
+
+    assert caplog.text.count("Rule.allow") == 1
+    assert "act" in caplog.text
+    assert all("Rule.allow" in one.decision.reason for one in results)
+    assert not any("Rule." in one.for_model() for one in results)
+
+
+# The tool's own check
+
+
+def checked(check: Any, *, read_only: bool = False) -> Executor:
+    @tool(permission_check=check, read_only=read_only)
+    async def guarded(n: int = 1) -> str:
+        """Guarded."""
+        ran.append("guarded")
+        return "ran"
+
+    return Executor([guarded], policy=ALLOWED)
+
+
+@pytest.mark.proves("HC-07")
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ToolError("Only on Mondays."), "Only on Mondays."),
+        (PermissionError("not yours"), "not yours"),
+        (PermissionError(), "its own check refused it"),
+        (ValueError("secret"), "its own check failed"),
+        (SystemExit(), "its own check failed"),
+        (GeneratorExit(), "its own check failed"),
+        (asyncio.CancelledError(), "its own check failed"),
+        (ExceptionGroup("many", [ValueError()]), "its own check failed"),
+        (RecursionError(), "its own check failed"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+async def test_a_check_that_raises_anything_refuses(
+    error: BaseException, says: str, is_async: bool, read_only: bool
+) -> None:
+    def now(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
+        raise error
+
+    async def later(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    result = await checked(later if is_async else now, read_only=read_only).run(call("guarded"), at())
+
+    assert result.error is not None
+    assert result.error.code == "permission_denied"
+    assert says in result.error.message
+    assert "secret" not in result.error.message
+    assert result.decision.rule == "permission_check"
+    assert not ran
+
+
+@pytest.mark.proves("HC-07")
+@pytest.mark.parametrize(("says", "runs"), [(None, True), (True, True), (False, False)])
+async def test_a_check_says_no_by_returning_false(says: bool | None, runs: bool) -> None:
+    seen: list[Any] = []
+
+    def check(arguments: dict[str, Any], context: ToolContext[Any]) -> bool | None:
+        seen.append((arguments, context.session_id))
+        return says
+
+    result = await checked(check).run(call("guarded"), at())
+
+    assert (result.ok, bool(ran)) == (runs, runs)
+    assert seen == [({"n": 1}, "s-1")]  # With the defaults in.
+
+
+@pytest.mark.proves("HC-07")
+async def test_a_check_that_passes_leaves_the_decision_to_policy() -> None:
+    @tool(permission_check=lambda arguments, context: True)
+    async def guarded() -> None:
+        """Guarded."""
+        ran.append("guarded")
+
+    denied = Executor([guarded], policy=Policy([Rule.deny("*")]))
+    asked = Executor([guarded])
+
+    assert code_of(await denied.run(call("guarded"), at())) == "permission_denied"
+    assert code_of(await asked.run(call("guarded"), at())) == "approval_required"
+    assert not ran
+
+
+# Observing
+
+
+@both
+@pytest.mark.parametrize(
+    "policy", [Policy([Rule.deny("*")]), Policy([Rule.ask("*", by="operator")])], ids=["deny", "ask"]
+)
+async def test_observing_decides_and_records_and_blocks_nothing(name: str, policy: Policy) -> None:
+    heard = Heard()
+    executor = Executor([look, act], policy=policy, mode="observe", listeners=[heard])
+    result = await executor.run(call(name), at())
+
+    assert result.ok
+    assert ran == [name]
+    (told,) = heard.of(DecisionMade)
+    assert (told.observed, told.decision.action) == (True, policy.rules[0].action)
+    assert result.decision.action == policy.rules[0].action
+    assert await executor.approvals.pending() == []
+
+
+async def test_observing_may_be_for_some_tools_only() -> None:
+    executor = Executor([look, act], policy=Policy([Rule.deny("*")]), mode={"loo*": "observe", "act": "enforce"})
+
+    assert (await executor.run(call("look"), at())).ok
+    assert code_of(await executor.run(call("act", "c-2"), at())) == "permission_denied"
+    assert "observed only" in str(executor.explain(call("look"), at()))
+    assert "observed only" not in str(executor.explain(call("act"), at()))
+
+
+async def test_observing_also_lets_a_failed_check_pass_and_says_so() -> None:
+    def check(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
+        raise PermissionError("not yours")
+
+    @tool(permission_check=check)
+    async def guarded() -> str:
+        """Guarded."""
+        return "ran"
+
+    heard = Heard()
+    executor = Executor([guarded], policy=ALLOWED, mode="observe", listeners=[heard])
+
+    assert (await executor.run(call("guarded"), at())).output == "ran"
+    assert heard.of(DecisionMade)[0].decision.reason == "not yours"
+
+
+async def test_observing_never_uses_up_an_approval() -> None:
+    policy = Policy([Rule.ask("act", by="operator")])
+    enforcing = Executor([act], policy=policy)
+    asked = await enforcing.run(call("act"), at())
+    await enforcing.approvals.approve(asked.approval.token, by="operator", who="bo")
+    observing = Executor([act], policy=policy, mode="observe", approvals=enforcing.approvals)
+    assert (await observing.run(call("act", "c-2"), at())).ok
+
+    assert (await enforcing.run(call("act"), at())).ok
+
+
+async def test_observing_still_runs_the_same_call_once() -> None:
+    executor = Executor([act], policy=Policy([Rule.deny("*")]), mode="observe")
+    await executor.run(call("act"), at())
+    await executor.run(call("act"), at())
+    await executor.run(call("act", "c-2"), at())
+
+    assert ran == ["act"]

@@ -1,0 +1,161 @@
+"""Conditions on arguments: a path, an operator, and what holds when it cannot be told."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handrail import ConfigError
+from handrail.authorize.conditions import Condition
+
+
+def outcome(where: dict[str, Any], arguments: dict[str, Any]) -> str:
+    """Whether a condition holds, does not, or cannot be told."""
+    told = {in_doubt: Condition(where).matches(arguments, in_doubt=in_doubt) for in_doubt in (True, False)}
+    return "doubt" if told[True] != told[False] else "holds" if told[True] else "no"
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "expected"),
+    [
+        # Equality: by kind, and by number.
+        ("a", "a", "holds"),
+        ("a", "b", "no"),
+        (5, 5, "holds"),
+        (5, 5.0, "holds"),
+        (5, "5", "holds"),
+        (5, "5.00", "holds"),
+        ("5", 5, "holds"),
+        ("5", "5.0", "no"),
+        (5, "five", "no"),
+        (True, True, "holds"),
+        (True, 1, "no"),
+        (1, True, "no"),
+        (False, 0, "no"),
+        (None, None, "holds"),
+        (None, 0, "no"),
+        ([1, 2], [1, 2], "holds"),
+        ({"equals": {"a": 1}}, {"a": 1}, "holds"),
+        ({"not_equals": "CH"}, "DE", "holds"),
+        ({"not_equals": "CH"}, "CH", "no"),
+        ({"not_equals": 1}, True, "holds"),
+        ({"not_equals": 1}, "1.0", "no"),
+        ({"one_of": ["a", "b"]}, "b", "holds"),
+        ({"one_of": ["a", "b"]}, "c", "no"),
+        ({"one_of": [1]}, True, "no"),
+        ({"one_of": [1]}, "1", "holds"),
+        ({"one_of": []}, "a", "no"),
+        # Patterns: the whole text.
+        ({"pattern": "a+"}, "aaa", "holds"),
+        ({"pattern": "a+"}, "baa", "no"),
+        ({"pattern": "a+"}, "aa\n", "no"),
+        ({"pattern": "a+"}, 7, "doubt"),
+        ({"pattern": "a+"}, None, "doubt"),
+        # Ranges: numbers, and texts of numbers.
+        ({"above": 5}, 6, "holds"),
+        ({"above": 5}, 5, "no"),
+        ({"at_least": 5}, 5, "holds"),
+        ({"below": 5}, 4.9, "holds"),
+        ({"below": 5}, 5, "no"),
+        ({"at_most": 5}, 5, "holds"),
+        ({"above": 10_000}, "10000.01", "holds"),
+        ({"above": "10000"}, "10000.00", "no"),
+        ({"above": 0.1}, 0.1, "no"),
+        ({"above": 0.3}, 0.1 + 0.2, "holds"),
+        ({"above": 5}, 10**30, "holds"),
+        pytest.param({"above": 5}, 10**5_000, "holds", id="a number too long for a text"),
+        ({"above": 5}, "1e3", "holds"),
+        ({"above": 5}, " 7 ", "holds"),
+        ({"above": 5}, float("inf"), "holds"),
+        ({"above": 5}, True, "doubt"),
+        ({"above": 0}, True, "doubt"),
+        ({"above": 5}, "many", "doubt"),
+        ({"above": 5}, "", "doubt"),
+        ({"above": 5}, None, "doubt"),
+        ({"above": 5}, [6], "doubt"),
+        ({"above": 5}, float("nan"), "doubt"),
+        ({"above": 5}, "NaN", "doubt"),
+        ({"above": 5}, "sNaN", "doubt"),
+        # Ranges of texts.
+        ({"at_least": "2030-01-01"}, "2030-06-01", "holds"),
+        ({"at_least": "2030-01-01"}, "2029-12-31", "no"),
+        ({"at_least": "2030-01-01"}, 20300101, "doubt"),
+        # Several at once: all of them.
+        ({"above": 5, "below": 10}, 7, "holds"),
+        ({"above": 5, "below": 10}, 11, "no"),
+        ({"above": 5, "pattern": "a"}, 7, "doubt"),
+    ],
+)
+def test_an_operator_holds_or_does_not_or_cannot_be_told(condition: Any, value: Any, expected: str) -> None:
+    assert outcome({"x": condition}, {"x": value}) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("to.country", "holds"),
+        ("items[0].price", "holds"),
+        ("items[1].price", "no"),
+        ("items[2].price", "doubt"),
+        ("to.city", "doubt"),
+        ("to.country.code", "doubt"),
+        ("items.price", "doubt"),
+        ("name[0]", "doubt"),
+        ("nothing", "no"),
+        ("nothing.at[3].all", "no"),
+    ],
+)
+def test_a_path_leads_into_the_arguments(path: str, expected: str) -> None:
+    arguments = {"to": {"country": 7}, "items": [{"price": 7}, {"price": 1}], "name": "text"}
+
+    assert outcome({path: {"above": 5}}, arguments) == expected
+
+
+def test_what_a_tool_takes_and_was_not_given_is_in_doubt_and_what_it_does_not_take_is_none_of_its_business() -> None:
+    condition = Condition({"amount": {"above": 5}})
+
+    assert condition.matches({}, in_doubt=True, expected={"amount"})
+    assert not condition.matches({}, in_doubt=False, expected={"amount"})
+    assert not condition.matches({}, in_doubt=True, expected={"other"})
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False), st.decimals(allow_nan=False, allow_infinity=False))
+def test_texts_of_decimals_are_compared_exactly(value: Decimal, limit: Decimal) -> None:
+    assert (outcome({"x": {"above": str(limit)}}, {"x": str(value)}) == "holds") is (value > limit)
+    assert (outcome({"x": {"at_most": str(limit)}}, {"x": str(value)}) == "holds") is (value <= limit)
+
+
+@given(st.integers(), st.integers() | st.floats(allow_nan=False))
+def test_a_number_is_above_or_at_most(value: int, limit: float) -> None:
+    assert (outcome({"x": {"above": limit}}, {"x": value}) == "holds") is (value > limit)
+    assert (outcome({"x": {"at_most": limit}}, {"x": value}) == "holds") is not (value > limit)
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ({}, "mapping"),
+        ([], "mapping"),
+        ("amount", "mapping"),
+        ({"a": {}}, "nothing"),
+        ({"a": {"over": 5}}, "over"),
+        ({"a": {"above": [5]}}, "number or a string"),
+        ({"a": {"above": True}}, "number or a string"),
+        ({"a": {"above": None}}, "number or a string"),
+        ({"a": {"pattern": 5}}, "regular expression"),
+        ({"a": {"pattern": "("}}, "regular expression"),
+        ({"a": {"one_of": "abc"}}, "list"),
+        ({"a": {"one_of": 5}}, "list"),
+        ({"": 5}, "path"),
+        ({"a..b": 5}, "path"),
+        ({"a[x]": 5}, "path"),
+        ({"[0]": 5}, "path"),
+        ({"a.": 5}, "path"),
+        ({5: 5}, "path"),
+    ],
+)
+def test_a_condition_that_makes_no_sense_is_refused_in_words(where: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Condition(where)

@@ -1,0 +1,80 @@
+"""`explain` says which rule would decide, where it stands and why; nothing runs, and nobody is asked."""
+
+from typing import Any
+
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.authorize.policy_file import parse_policy
+from tests.execute.helpers import Heard, at, call
+
+
+def check(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
+    raise AssertionError("nobody is asked")
+
+
+@tool(permission_check=check)
+async def pay(amount: int) -> str:
+    """Pay."""
+    raise AssertionError("nothing runs")
+
+
+async def test_the_rule_that_decides_is_marked_among_those_that_were_looked_at() -> None:
+    policy = parse_policy(
+        """\
+rules:
+  - deny: pay
+    where: {amount: {above: 1000}}
+    reason: too much
+  - ask: pay
+    by: operator
+    where: {amount: {above: 100}}
+  - allow: "*"
+  - deny: other
+""",
+        source="desk.yaml",
+    )
+    heard = Heard()
+    executor = Executor([pay], policy=policy, listeners=[heard])
+    explained = executor.explain(call("pay", amount=500), at())
+
+    assert explained.decision is not None
+    assert (explained.decision.action, explained.decision.by, explained.decision.source) == (
+        "ask",
+        "operator",
+        "desk.yaml:5",
+    )
+    lines = str(explained).splitlines()
+    assert lines[0].startswith("pay: ask the operator, by ask('pay'")
+    assert "desk.yaml:5" in lines[0]
+    marked = [line for line in lines if "=>" in line]
+    assert len(marked) == 1
+    assert marked[0].endswith("holds")
+    assert any("desk.yaml:2" in line and line.endswith("does not hold") for line in lines)
+    assert not any("desk.yaml:9" in line for line in lines)
+    assert any("permission check is asked" in line for line in lines)
+    assert "because: too much" in str(executor.explain(call("pay", amount=2_000), at()))
+    assert heard == []
+    assert await executor.approvals.pending() == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (call("nobody"), "no tool of this name"),
+        (call("pay", amount="many"), "invalid_arguments"),
+        (ToolCall(id="c", name="pay", arguments_json="{"), "tool_args_parse_error"),
+    ],
+)
+def test_a_call_that_could_not_even_be_decided_says_so(sent: ToolCall, says: str) -> None:
+    explained = Executor([pay]).explain(sent, at())
+
+    assert explained.decision is None
+    assert says in str(explained)
+
+
+def test_the_default_is_explained_too() -> None:
+    explained = Executor([pay], policy=Policy([Rule.deny("pay", tenant="acme")])).explain(call("pay", amount=1), at())
+
+    assert "by default (default)" in str(explained)
+    assert "Rule.allow" in str(explained)

@@ -1,0 +1,57 @@
+"""Two calls are the same call, or the same effect, exactly when they should be; digests tell nothing."""
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from handrail import ToolCall, build_tool
+from handrail.authorize.identity import CallDigests
+from tests.execute.helpers import at
+
+ANY: Any = build_tool({"name": "any", "input_schema": {}, "execute": lambda payload: None})
+OTHER: Any = build_tool({"name": "other", "input_schema": {}, "execute": lambda payload: None})
+IDS = CallDigests(b"k" * 32)
+
+texts = st.text(st.sampled_from('ab"\\\0,[]\ud800ü'), max_size=4)
+values = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, -1.5]) | texts
+arguments = st.dictionaries(texts, values | st.lists(values, max_size=2), max_size=3)
+wheres = st.fixed_dictionaries({"session_id": texts, "tenant_id": st.none() | texts, "customer_id": st.none() | texts})
+
+
+def ids(tool: Any, given_arguments: dict[str, Any], where: dict[str, Any]) -> tuple[str, str]:
+    sent = ToolCall(id="c-1", name=tool.name, arguments_json=json.dumps(given_arguments))
+    return IDS.digest_call(tool, sent, given_arguments, at(**where))
+
+
+def written(value: Any) -> str:
+    """A value with its kinds: 1, 1.0 and True are three values."""
+    return json.dumps(value, sort_keys=True)
+
+
+@given(arguments, arguments, wheres, wheres)
+def test_digests_are_equal_exactly_for_equal_calls(
+    one: dict[str, Any], other: dict[str, Any], here: dict[str, Any], there: dict[str, Any]
+) -> None:
+    def whose(where: dict[str, Any]) -> tuple[str, str]:
+        return where["tenant_id"] or "", where["customer_id"] or where["session_id"]
+
+    same_arguments = written(one) == written(other)
+    same_tenant = (here["tenant_id"] or "") == (there["tenant_id"] or "")
+    first, second = ids(ANY, one, here), ids(ANY, other, there)
+
+    assert (first[0] == second[0]) is (same_arguments and same_tenant)
+    assert (first[1] == second[1]) is (same_arguments and whose(here) == whose(there))
+    assert ids(OTHER, one, here)[0] != first[0]
+    assert first == ids(ANY, dict(reversed(one.items())), here)
+
+
+def test_without_the_key_a_digest_cannot_be_guessed() -> None:
+    sent = ToolCall(id="c-1", name="any", arguments_json="{}")
+
+    assert CallDigests(b"k" * 32).digest_call(ANY, sent, {}, at()) != CallDigests(b"l" * 32).digest_call(
+        ANY, sent, {}, at()
+    )
+    assert len(set(IDS.digest_call(ANY, sent, {}, at()))) == 2
+    assert CallDigests(b"x" * 1_000).digest_call(ANY, sent, {}, at())  # Of any length.

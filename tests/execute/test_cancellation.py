@@ -1,0 +1,342 @@
+"""Calls are cancelled one by one, by response, or with their session; each result tells the truth."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
+from handrail.core.events import CallCancelled, CallFinished, Cancellation, Cancelling
+from handrail.execute import running
+from handrail.execute.ledger import Entry
+from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
+
+
+class Stage:
+    """An executor with one tool of each kind, all of which wait until they are told."""
+
+    def __init__(self, **options: Any) -> None:
+        self.held: dict[str, Held] = {}
+        self.heard = Heard()
+        self.book = Book()
+        kinds: dict[str, dict[str, Any]] = {
+            "look": {"read_only": True},
+            "look_to_the_end": {"read_only": True, "on_interrupt": "finish"},
+            "act": {},
+            "drop": {"on_interrupt": "cancel"},
+            "quietly": {"on_interrupt": "finish_silently"},
+            "must": {"on_interrupt": "uninterruptible"},
+        }
+        tools = [tool(name=name, concurrency_safe=True, **more)(self.handler(name)) for name, more in kinds.items()]
+
+        @tool
+        async def alone() -> str:
+            """Waits for its turn behind the others."""
+            return await self.held.setdefault("alone", Held())()
+
+        @tool(on_interrupt="uninterruptible")
+        async def must_alone() -> str:
+            """Waits for its turn, and is not to be dropped."""
+            return "acted"
+
+        self.executor = Executor(
+            [*tools, alone, must_alone], policy=ALLOWED, listeners=[self.heard], ledger=self.book, **options
+        )
+        self.tasks: list[asyncio.Task[ToolResult]] = []
+
+    def handler(self, name: str) -> Any:
+        async def handler() -> str:
+            return await self.held[name]()
+
+        return handler
+
+    async def start(
+        self, name: str, id: str | None = None, response_id: str | None = None, session: str = "s-1"
+    ) -> None:
+        held = self.held.setdefault(name, Held())
+        before = held.runs
+        self.tasks.append(
+            asyncio.create_task(self.executor.run(call(name, id or name, response_id=response_id), at(session)))
+        )
+        while name not in ("alone", "must_alone") and held.runs == before:
+            await asyncio.sleep(0)
+        await quiet()
+
+    async def results(self) -> list[ToolResult]:
+        return [await one for one in self.tasks]
+
+
+# One call
+
+
+@pytest.mark.parametrize(
+    ("name", "cancelled", "code"),
+    [
+        ("look", True, "cancelled"),
+        ("act", True, "outcome_unknown"),
+        ("drop", True, "outcome_unknown"),
+        ("must", False, None),
+    ],
+)
+async def test_one_call_is_cancelled_unless_it_cannot_be(name: str, cancelled: bool, code: str | None) -> None:
+    stage = Stage()
+    await stage.start(name)
+
+    assert stage.executor.cancel(name, session_id="s-2") is False
+    assert stage.executor.cancel("other", session_id="s-1") is False
+    assert stage.executor.cancel(name, session_id="s-1") is cancelled
+    stage.held[name].go.set()
+    (result,) = await stage.results()
+
+    assert code_of(result) == code
+    assert len(stage.heard.of(CallCancelled)) == cancelled
+    assert stage.executor.cancel(name, session_id="s-1") is False
+
+
+async def test_what_has_not_begun_never_begins_and_says_so() -> None:
+    stage = Stage()
+    await stage.start("act")
+    await stage.start("alone")
+    assert [one.id for one in stage.executor.running_calls("s-1")] == ["act", "alone"]
+    stage.executor.cancel("alone", session_id="s-1")
+    assert code_of(await stage.tasks[1]) == "cancelled"
+    assert "Nothing was done" in ((await stage.tasks[1]).error or pytest.fail("no error")).message
+    assert await stage.book.state("alone") is None
+    stage.held["act"].go.set()
+
+    assert (await stage.tasks[0]).output == "done"
+    assert stage.held["alone"].runs == 0
+
+
+async def test_a_call_that_waits_for_a_place_or_for_its_twin_can_be_cancelled() -> None:
+    stage = Stage(max_concurrent_per_tool={"act": 1})
+    await stage.start("act", "first")
+    held = stage.held["act"]
+    waiting = asyncio.create_task(stage.executor.run(call("act", "place"), at("s-2", customer_id="another")))
+    twin = asyncio.create_task(stage.executor.run(call("act", "twin"), at("s-1")))
+    await quiet()
+    assert stage.executor.cancel("place", session_id="s-2")
+    assert stage.executor.cancel("twin", session_id="s-1")
+
+    assert code_of(await waiting) == "cancelled"
+    joined = await twin
+    assert code_of(joined) == "cancelled"
+    assert "still runs" in (joined.error.message if joined.error else "")
+    held.go.set()
+    assert (await stage.tasks[0]).output == "done"
+    assert held.runs == 1
+
+
+# By response
+
+
+@pytest.mark.proves("PH-69", "PH-70")
+async def test_the_calls_of_a_response_are_cancelled_each_as_its_tool_wants_it_and_no_other() -> None:
+    stage = Stage()
+    for name in ("look", "act", "drop", "quietly", "must", "look_to_the_end"):
+        await stage.start(name, response_id="r-1")
+    await stage.start("look", "other response", response_id="r-2")
+    await stage.start("look", "other session", response_id="r-1", session="s-2")
+
+    cancelled = stage.executor.cancel_tools_for_response("r-1", session_id="s-1")
+    for held in stage.held.values():
+        held.go.set()
+    results = {one.call_id: one for one in await stage.results()}
+
+    assert cancelled == 2
+    told = stage.heard.of(CallCancelled)
+    assert [(one.call.id, one.call.response_id, one.session_id) for one in told] == [
+        ("look", "r-1", "s-1"),
+        ("drop", "r-1", "s-1"),
+    ]
+    assert {id: code_of(one) for id, one in results.items() if not one.ok} == {
+        "look": "cancelled",
+        "drop": "outcome_unknown",
+    }
+    assert [id for id, one in results.items() if one.silent] == ["quietly"]
+    (end,) = stage.heard.of(Cancellation)
+    assert (end.scope, end.response_id, end.cancelled, end.remaining) == ("response", "r-1", 2, 4)
+
+
+async def test_what_waits_for_its_turn_is_dropped_with_its_response_unless_it_must_run() -> None:
+    stage = Stage()
+    await stage.start("act", response_id="r-1")
+    await stage.start("alone", response_id="r-1")
+    await stage.start("must_alone", response_id="r-1")
+    assert stage.executor.cancel_tools_for_response("r-1", session_id="s-1") == 1
+    stage.held["act"].go.set()
+
+    assert [code_of(one) for one in await stage.results()] == [None, "cancelled", None]
+
+
+@pytest.mark.proves("PH-71")
+async def test_a_cancellation_without_a_response_id_does_nothing_and_is_told() -> None:
+    stage = Stage()
+    await stage.start("look")
+    assert stage.executor.cancel_tools_for_response("", session_id="s-1") == 0
+    (told,) = stage.heard.of(Cancellation)
+    assert (told.reason, told.cancelled) == ("missing_response_id", 0)
+    stage.held["look"].go.set()
+
+    assert (await stage.results())[0].ok
+
+
+# A whole session
+
+
+@pytest.mark.proves("PH-72")
+async def test_the_end_of_a_session_drops_reads_and_finishes_effects() -> None:
+    stage = Stage()
+    for name in ("look", "act", "drop", "quietly", "must", "alone"):
+        await stage.start(name)
+    await stage.start("look", "theirs", session="s-2")
+    ending = asyncio.create_task(stage.executor.cancel_all("s-1", grace=30))
+    await quiet()
+    (begin,) = stage.heard.of(Cancelling)
+    assert (begin.tracked, begin.cancellable) == (6, 3)
+    assert not stage.heard.of(Cancellation)
+    for held in stage.held.values():
+        held.go.set()
+    done = await ending
+
+    assert (done.cancelled, done.remaining) == (3, 0)
+    assert stage.executor.running_calls("s-1") == ()
+    (end,) = stage.heard.of(Cancellation)
+    assert (end.scope, end.cancelled, end.remaining, end.pending) == ("session", 3, 0, 0)
+    codes = {one.call_id: code_of(one) for one in await stage.results()}
+    assert codes == {
+        "look": "cancelled",
+        "act": None,
+        "drop": "outcome_unknown",
+        "quietly": None,
+        "must": None,
+        "alone": "cancelled",
+        "theirs": None,
+    }
+    assert [await stage.book.state(name) for name in ("act", "drop", "must", "alone")] == [
+        "committed",
+        "unknown",
+        "committed",
+        None,
+    ]
+
+
+@pytest.mark.proves("PH-72")
+async def test_what_does_not_finish_within_the_grace_is_cut_off_as_unknown() -> None:
+    stage = Stage()
+    await stage.start("act")
+    await stage.start("must")
+    done = await stage.executor.cancel_all("s-1", grace=0.02)
+
+    assert (done.cancelled, done.remaining) == (2, 0)
+    assert [code_of(one) for one in await stage.results()] == ["outcome_unknown", "outcome_unknown"]
+    assert [await stage.book.state(name) for name in ("act", "must")] == ["unknown", "unknown"]
+    assert stage.executor.running_calls("s-1") == ()
+
+
+async def test_what_does_not_stop_at_all_is_told_as_remaining(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "GRACE", 0.02)
+    go = asyncio.Event()
+    begun = asyncio.Event()
+
+    @tool
+    async def stuck() -> None:
+        """Never stops."""
+        while not go.is_set():
+            try:
+                begun.set()
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    heard = Heard()
+    executor = Executor([stuck], policy=ALLOWED, listeners=[heard])
+    task = asyncio.create_task(executor.run(call("stuck"), at()))
+    await begun.wait()
+    done = await executor.cancel_all("s-1", grace=0.02)
+
+    assert (done.cancelled, done.remaining) == (1, 1)
+    assert code_of(await task) == "outcome_unknown"
+    assert heard.of(Cancellation)[0].remaining == 1
+    assert len(heard.of(CallFinished)) == 1
+    go.set()
+    await quiet()
+
+
+async def test_a_session_without_calls_ends_at_once() -> None:
+    stage = Stage()
+    done = await stage.executor.cancel_all("nobody")
+
+    assert (done.cancelled, done.remaining) == (0, 0)
+    assert stage.heard.names == ["Cancelling", "Cancellation"]
+
+
+async def test_a_call_may_end_its_own_session() -> None:
+    """A tool that hangs up does not wait for itself."""
+    slow = Held()
+
+    @tool(concurrency_safe=True, read_only=True)
+    async def look() -> str:
+        """Look."""
+        return await slow()
+
+    @tool(concurrency_safe=True)
+    async def hang_up(context: ToolContext[Any]) -> str:
+        """Hang up."""
+        done = await executor.cancel_all(context.session_id, grace=30)
+        return f"{done.cancelled} dropped"
+
+    executor = Executor([look, hang_up], policy=ALLOWED, timeout=30)
+    looking = asyncio.create_task(executor.run(call("look"), at()))
+    await slow.begun.wait()
+    result = await executor.run(call("hang_up", "c-2"), at())
+
+    assert result.output == "1 dropped"
+    assert code_of(await looking) == "cancelled"
+
+
+async def test_leaving_an_executor_ends_every_session() -> None:
+    async with Executor([Stage().executor.registry.get("look")]) as empty:
+        assert empty.running_calls("s-1") == ()
+    stage = Stage()
+    async with stage.executor:
+        await stage.start("look")
+        await stage.start("act", session="s-2")
+        stage.held["act"].go.set()
+
+    assert [code_of(one) for one in await stage.results()] == ["cancelled", None]
+
+
+async def test_a_call_that_is_cancelled_while_it_is_looked_up_asks_nobody() -> None:
+    looking, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(Book):
+        async def recall(self, **given: Any) -> tuple[Entry | None, Entry | None]:
+            looking.set()
+            await go.wait()
+            return await super().recall(**given)
+
+    @tool
+    async def act() -> None:
+        """Act."""
+
+    executor = Executor([act], policy=Policy([Rule.ask("*", by="operator")]), ledger=Slow())
+    task = asyncio.create_task(executor.run(call("act"), at()))
+    await looking.wait()
+    executor.cancel("c-1", session_id="s-1")
+    go.set()
+
+    assert code_of(await task) == "cancelled"
+    assert await executor.approvals.pending() == []
+
+
+async def test_two_that_wait_for_one_read_get_a_truthful_answer_when_the_first_one_leaves() -> None:
+    stage = Stage()
+    await stage.start("look")
+    second = asyncio.create_task(stage.executor.run(call("look", "look"), at()))
+    await quiet()
+    stage.tasks[0].cancel()
+    result = await second
+
+    assert code_of(result) == "cancelled"
+    assert result.call_id == "look"

@@ -1,0 +1,322 @@
+"""What became of a call: `verify` is asked for the truth, and what cannot be written down may not happen."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolResult, tool
+from handrail.core.events import CallFinished, CallStarted
+from handrail.execute.ledger import MemoryLedger
+from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
+
+asked: list[tuple[dict[str, Any], str | None]] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_asked() -> None:
+    asked.clear()
+
+
+def act_with(truth: Any, *, is_async: bool = False, raises: Callable[[], BaseException] | None = None) -> Any:
+    """An effect whose connection is lost, and whose `verify` says what it is told to."""
+
+    def verify(arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
+        asked.append((arguments, context.idempotency_key))
+        if isinstance(truth, BaseException):
+            raise truth
+        return truth
+
+    async def verify_later(arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
+        await asyncio.sleep(0)
+        return verify(arguments, context)
+
+    @tool(verify=verify_later if is_async else verify, timeout=5)
+    async def act(n: int) -> str:
+        """Act."""
+        if n:
+            raise raises() if raises else ConnectionError("lost")
+        return "acted"
+
+    return act
+
+
+both = pytest.mark.parametrize("is_async", [True, False])
+
+
+@both
+@pytest.mark.parametrize(
+    ("truth", "output", "code", "state"),
+    [
+        (True, "`act` took effect.", None, "committed"),
+        ("receipt 7", "receipt 7", None, "committed"),
+        ({"receipt": 7}, {"receipt": 7}, None, "committed"),
+        (0, 0, None, "committed"),
+        ("", "", None, "committed"),
+        (ToolResult(output="as a result"), "as a result", None, "committed"),
+        (False, None, "tool_execution_failed", "failed"),
+        (None, None, "outcome_unknown", "unknown"),
+        (ValueError("cannot tell"), None, "outcome_unknown", "unknown"),
+        (SystemExit(), None, "outcome_unknown", "unknown"),
+        (asyncio.CancelledError(), None, "outcome_unknown", "unknown"),
+    ],
+)
+async def test_verify_says_what_happened(truth: Any, output: Any, code: str | None, state: str, is_async: bool) -> None:
+    book = Book()
+    executor = Executor([act_with(truth, is_async=is_async)], policy=ALLOWED, ledger=book)
+    result = await executor.run(call("act", n=1), at())
+
+    assert (result.output, code_of(result), await book.state()) == (output, code, state)
+    entry = await book.entry()
+    assert entry is not None
+    assert asked == [({"n": 1}, entry.idempotency_key)]
+
+
+async def test_verify_is_not_asked_when_the_outcome_is_known() -> None:
+    executor = Executor([act_with(True, raises=lambda: ToolError("No."))], policy=ALLOWED)
+    await executor.run(call("act", "c-1", n=0), at())
+    await executor.run(call("act", "c-2", n=1), at())
+
+    assert not asked
+
+
+async def test_verify_that_hangs_leaves_the_outcome_unknown() -> None:
+    async def verify(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
+        await asyncio.Event().wait()
+
+    @tool(verify=verify, timeout=0.02)
+    async def act() -> None:
+        """Act."""
+        raise ConnectionError("lost")
+
+    assert code_of(await Executor([act], policy=ALLOWED).run(call("act"), at())) == "outcome_unknown"
+
+
+@both
+@pytest.mark.parametrize(
+    ("truth", "same_id", "code", "runs"),
+    [
+        (True, True, None, 1),
+        (True, False, None, 1),
+        (False, True, "tool_execution_failed", 1),
+        (False, False, None, 2),
+        (None, True, "outcome_unknown", 1),
+        (None, False, "outcome_unknown", 1),
+    ],
+)
+async def test_a_later_call_asks_what_became_of_the_earlier_one(
+    truth: Any, same_id: bool, code: str | None, runs: int, is_async: bool
+) -> None:
+    told: list[Any] = [None]
+    tries: list[int] = []
+
+    def now(arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
+        return told[0]
+
+    async def later(arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
+        return told[0]
+
+    @tool(verify=later if is_async else now)
+    async def act() -> str:
+        """Act."""
+        tries.append(1)
+        if len(tries) == 1:
+            raise ConnectionError("lost")
+        return "acted"
+
+    book = Book()
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    assert code_of(await executor.run(call("act"), at())) == "outcome_unknown"
+    told[0] = truth
+    result = await executor.run(call("act", "c-1" if same_id else "c-2"), at(turn=2))
+
+    assert (code_of(result), len(tries)) == (code, runs)
+    assert result.origin == ("verified" if truth is True else "run")
+    state = {True: "committed", False: "failed", None: "unknown"}[truth]
+    assert await book.state("c-1") == state
+
+
+async def test_many_later_calls_ask_together_and_one_of_them_runs() -> None:
+    told: list[Any] = [None]
+    tries: list[int] = []
+
+    async def verify(arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
+        await asyncio.sleep(0)
+        return told[0]
+
+    @tool(verify=verify, concurrency_safe=True)
+    async def act() -> str:
+        """Act."""
+        tries.append(1)
+        await asyncio.sleep(0)
+        if len(tries) == 1:
+            raise ConnectionError("lost")
+        return "acted"
+
+    executor = Executor([act], policy=ALLOWED)
+    await executor.run(call("act"), at())
+    told[0] = False
+    results = await executor.run_all([call("act", f"c-{n}") for n in range(2, 7)], at(turn=2))
+
+    assert len(tries) == 2
+    assert all("acted" in one.output for one in results)
+
+
+# A ledger that is away
+
+
+async def act_once(book: Book, id: str = "c-1", **options: Any) -> tuple[ToolResult, list[str], Heard]:
+    ran: list[str] = []
+
+    @tool
+    async def act() -> str:
+        """Act."""
+        ran.append(id)
+        return "acted"
+
+    heard = Heard()
+    executor = Executor([act], policy=ALLOWED, ledger=book, listeners=[heard], **options)
+    return await executor.run(call("act", id), at()), ran, heard
+
+
+@pytest.mark.parametrize("what", ["recall", "claim"])
+async def test_what_cannot_be_written_down_does_not_happen(what: str) -> None:
+    book = Book()
+    book.away = {what: -1}
+    result, ran, heard = await act_once(book)
+
+    assert result.error is not None
+    assert (result.error.code, result.error.retryable, ran) == ("unavailable", True, [])
+    assert "Nothing was done" in result.error.message
+    assert not heard.of(CallStarted)
+    assert len(heard.of(CallFinished)) == 1
+    book.away = {}
+    result, ran, _ = await act_once(book, "c-2")
+    assert (result.output, ran) == ("acted", ["c-2"])
+
+
+async def test_a_claim_that_was_written_although_its_answer_was_lost_is_taken_back() -> None:
+    book = Book()
+    book.away, book.forgets = {"claim": 1}, True
+    result, ran, _ = await act_once(book)
+    assert (code_of(result), ran, await book.state()) == ("unavailable", [], "failed")
+    book.forgets = False
+    again, ran, _ = await act_once(book, "c-2")
+
+    assert (again.output, ran) == ("acted", ["c-2"])
+
+
+async def test_a_record_is_tried_again_until_the_ledger_is_back() -> None:
+    book = Book()
+    book.away = {"settle": 2}
+    result, ran, _ = await act_once(book)
+
+    assert (result.output, ran, await book.state()) == ("acted", ["c-1"], "committed")
+    assert result.recorded is True
+
+
+async def test_an_effect_whose_record_cannot_be_written_is_told_and_never_run_again() -> None:
+    book = Book()
+    book.away = {"settle": -1}
+    result, ran, _ = await act_once(book)
+
+    assert (result.output, result.recorded, ran) == ("acted", False, ["c-1"])
+    assert await book.state() == "running"
+    book.away = {}
+    again, ran, _ = await act_once(book, "c-2")  # Another executor, as after a restart.
+    assert (code_of(again), ran) == ("in_progress", [])
+
+
+async def test_a_truth_that_cannot_be_written_down_is_not_acted_on() -> None:
+    told: list[Any] = [None]
+    tries: list[int] = []
+
+    @tool(verify=lambda arguments, context: told[0])
+    async def act() -> None:
+        """Act."""
+        tries.append(1)
+        raise ConnectionError("lost")
+
+    book = Book()
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    await executor.run(call("act"), at())
+    told[0], book.away = False, {"settle": -1}
+
+    assert code_of(await executor.run(call("act", "c-2"), at(turn=2))) == "outcome_unknown"
+    assert len(tries) == 1
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("what", ["ask", "consume"])
+async def test_approvals_that_are_away_mean_that_nothing_runs(what: str, read_only: bool) -> None:
+    from handrail.authorize.approvals import MemoryApprovals
+
+    class Away(MemoryApprovals):
+        away = False
+
+        async def ask(self, approval: Any) -> Any:
+            if self.away and what == "ask":
+                raise ConnectionError("away")
+            return await super().ask(approval)
+
+        async def consume(self, token: str, *, now: float) -> bool:
+            if self.away and what == "consume":
+                raise ConnectionError("away")
+            return await super().consume(token, now=now)
+
+    ran: list[int] = []
+
+    @tool(read_only=read_only)
+    async def act() -> str:
+        """Act."""
+        ran.append(1)
+        return "acted"
+
+    approvals = Away()
+    executor = Executor([act], policy=Policy([Rule.ask("act", by="operator")]), approvals=approvals)
+    question = await executor.run(call("act"), at())
+    await approvals.approve(question.approval.token, by="operator", who="ann")
+    approvals.away = True
+    assert code_of(await executor.run(call("act"), at())) == "unavailable"
+    assert not ran
+    approvals.away = False
+    assert (await executor.run(call("act", "c-2"), at())).output == "acted"
+
+
+async def test_a_claim_that_always_fails_without_a_reason_comes_to_an_end() -> None:
+    class Odd(Book):
+        async def claim(self, entry: Any, **given: Any) -> bool:
+            return False
+
+    result, ran, _ = await act_once(Odd())
+    assert (code_of(result), ran) == ("unavailable", [])
+
+
+@pytest.mark.parametrize("written", [True, False])
+async def test_a_record_holds_what_the_model_read_and_what_is_written_is_redacted(
+    written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if written:  # As any ledger is that does not say otherwise.
+        monkeypatch.delattr(MemoryLedger, "in_memory")
+    book = Book()
+
+    @tool
+    async def act() -> ToolResult:
+        """Act."""
+        return ToolResult(
+            output={"token": "sk-secret", "n": 1}, context="mine", metadata={"password": "hunter2", "n": 2}
+        )
+
+    executor = Executor([act], policy=ALLOWED, ledger=book)
+    first = await executor.run(call("act"), at())
+    again = await executor.run(call("act"), at())
+    entry = await book.entry()
+
+    assert first.output == {"token": "sk-secret", "n": 1}
+    assert entry is not None
+    assert ("sk-secret" in repr(entry)) is not written
+    assert (again.for_model() == first.for_model()) is not written
+    assert "hunter2" not in repr(entry)
+    assert "mine" not in repr(entry)
+    assert (again.context, again.metadata["n"]) == (None, 2)
