@@ -10,6 +10,7 @@ import pytest
 from handrail import Executor, Policy, Rule, tool
 from handrail.core import events
 from handrail.errors import ToolBuildError
+from handrail.monitor import Log
 from handrail.tenants import TenantConfig, ToolBuilder
 from tests.monitor.conftest import CONTEXT, Door, Lines, call, crash, look
 from tests.phone.scripted import BrokenExecutor, ScriptedTransport, make_session
@@ -139,6 +140,18 @@ async def every_fallback(lines: Lines) -> None:
         await transport.wait_for_outputs(1 if is_cut else 2)
         session.end()
         await running
+
+
+async def test_every_name_of_the_document_comes_out_of_the_log_that_is_asked_for_them(lines: Lines) -> None:
+    lines.log = Log(lines.log._logger, phone_names=True)
+    await everything(lines)
+
+    assert PHONE - set(lines.names) == set()
+    for name, record in zip(lines.names, lines.records, strict=True):
+        if name in ("tool_execution_failed", "tool_execution_error", "tool_build_error"):
+            assert record.levelname == "ERROR"
+        if name in PHONE and not name.startswith("tool_build"):
+            assert record.session_id
 
 
 @pytest.mark.proves("PH-86")

@@ -185,6 +185,7 @@ def test_draining_takes_no_more_calls_and_settles_what_runs() -> None:
         refused = await simulator.play(to_other(), gateway.handle_webhook)
         await draining
         assert gateway.calls == {}
+        assert [one.verb for one in simulator.report(call.id).http] == ["accept", "hangup"]
         return [one.verb for one in refused.http], [one for one in heard if isinstance(one, PhoneCallEnded)]
 
     verbs, [told] = in_gateway(main, tenants=[cfg], tools=builder)

@@ -27,7 +27,7 @@ async def test_a_call_is_told_when_it_arrives_is_built_and_is_handed_over() -> N
     running = asyncio.create_task(session.run())
     transport.call("c1", "request_transfer", '{"destination_id": "sales"}', response_id="r7")
     await transport.wait_for_outputs(1)
-    session.end()
+    session.end("caller")
     await running
 
     for name in ("ws_tool_call_received", "ws_tool_invocation_built", "ws_tool_invocation_submitting_to_dispatcher"):
@@ -50,7 +50,7 @@ async def test_a_call_whose_run_fails_gets_a_fallback_output() -> None:
     running = asyncio.create_task(session.run())
     transport.call("c1", "request_transfer")
     await transport.wait_until(lambda: any(one["type"] == "response.create" for one in transport.sent))
-    session.end()
+    session.end("caller")
     await running
 
     [output] = transport.outputs["c1"]
@@ -70,7 +70,7 @@ async def test_a_fallback_output_that_cannot_be_sent_is_told_and_sent_over_the_n
     await transport.wait_until(lambda: len(transport.outputs["c1"]) == 2)
     transport.call("c2", "request_transfer")
     await transport.wait_for_outputs(2)
-    session.end()
+    session.end("caller")
     await running
 
     assert len(heard.notes("tool_run_and_respond_fallback_output_failed")) == 1
@@ -120,7 +120,7 @@ async def test_two_tools_of_one_call_cannot_transfer_it_twice() -> None:
     )
 
     assert outcomes == ["referred", "in_progress"]
-    session.end()
+    session.end("caller")
     await running
     assert transport.requests == ["refer tel:+14155552000"]
     assert await session.transfer("tel:+14155552002", announcement="") == "ended"
@@ -133,7 +133,7 @@ async def test_a_filler_is_spoken_while_a_tool_takes_long() -> None:
     running = asyncio.create_task(session.run())
     transport.call("c1", "collect_digits", '{"purpose": "pin"}')
     await transport.wait_until(lambda: any(one["type"] == "response.create" for one in transport.sent))
-    session.end()
+    session.end("caller")
     await running
 
     [filler] = [one for one in transport.sent if one["type"] == "response.create"]

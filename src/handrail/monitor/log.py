@@ -51,8 +51,16 @@ class Log:
     argument, an output, or a text that a handler wrote.
     """
 
-    def __init__(self, logger: logging.Logger | None = None, *, redactor: Redactor | None = None) -> None:
+    def __init__(
+        self,
+        logger: logging.Logger | None = None,
+        *,
+        redactor: Redactor | None = None,
+        phone_names: bool = False,
+    ) -> None:
+        """With `phone_names`, what an executor does is written under the names that phone agents use for it."""
         self._logger = logger if logger is not None else logging.getLogger(NAME)
+        self._phone_names = phone_names
         self._redactor = redactor or Redactor()
         self._counter = CallCounter()
         self._builders: dict[type[Any], Callable[[Any], LogMessage]] = {
@@ -69,6 +77,8 @@ class Log:
             events.ToolsBuilt: self._build_tools_built,
             events.TurnPlanned: self._build_turn_planned,
             events.LogEvent: self._build_log_event,
+            events.ResultSpoken: self._build_result_spoken,
+            events.PhoneCallEnded: self._build_phone_call_ended,
         }
 
     def __call__(self, event: events.Event) -> None:
@@ -78,8 +88,9 @@ class Log:
             return
         message = self._builders.get(type(event), self._build_other)(event)
         fields = {name: value for name, value in message.fields.items() if value is not None}
-        message = LogMessage(event=message.event, level=message.level, fields=fields)
-        self._logger.log(message.level, message, extra={"event": message.event, **fields})
+        for name in names_on_the_phone(message.event, fields) if self._phone_names else (message.event,):
+            named = LogMessage(event=name, level=message.level, fields=fields)
+            self._logger.log(message.level, named, extra={"event": name, **fields})
 
     # One method for each type of event.
 
@@ -182,6 +193,30 @@ class Log:
         fields = {name: self._field(value) for name, value in event.fields.items() if name not in about}
         return _build(event.name, _SEVERITIES[event.severity], about, **fields)
 
+    def _build_result_spoken(self, event: events.ResultSpoken) -> LogMessage:
+        return _build(
+            "result_spoken",
+            logging.DEBUG,
+            _ids(event),
+            call_id=_shorten(event.call_id),
+            tool=self._text(event.tool_name),
+            seconds=round(event.seconds, 3),
+        )
+
+    def _build_phone_call_ended(self, event: events.PhoneCallEnded) -> LogMessage:
+        return _build(
+            "phone_call_ended",
+            logging.ERROR if event.unanswered or event.never_spoken else logging.INFO,
+            _ids(event),
+            reason=self._text(event.reason),
+            seconds=round(event.seconds, 3),
+            tool_calls=event.tool_calls,
+            unanswered=event.unanswered,
+            never_spoken=event.never_spoken,
+            cut_off=event.cut_off,
+            usage=dict(event.usage),
+        )
+
     def _field(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._text(value)
@@ -244,6 +279,38 @@ class Log:
 
     def _text(self, text: str) -> str:
         return self._redactor.text(shorten(text, _MAX_CHARS))
+
+
+_PHONE_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "call_accepted": ("tool_invocation_scheduled",),
+    "call_started": (
+        "tool_executor_execute_started",
+        "tool_executor_arguments_parsed",
+        "tool_executor_dependencies_prepared",
+    ),
+    "call_cancelled": ("tool_cancelled_for_response",),
+    "cancelling": ("tool_cancel_all_started",),
+    "cancellation_skipped": ("tool_cancel_for_response_skipped_missing_response_id",),
+}
+
+
+def names_on_the_phone(event: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the phone agent's log calls one of our log events; its own name if it has no other."""
+    match event:
+        case "call_finished":
+            error: Mapping[str, Any] = fields.get("error") or {}
+            if error.get("code") == "tool_not_found":
+                return ("tool_not_found",)
+            failed = error.get("code") in ("tool_execution_failed", "outcome_unknown", "tool_timeout")
+            return ("tool_executor_execute_finished", *(("tool_execution_failed",) if failed else ()))
+        case "call_ignored":
+            return (f"tool_invocation_ignored_{fields['reason']}",)
+        case "cancellation":
+            return (
+                "tool_cancel_all_finished" if fields["scope"] == "session" else "tool_cancel_for_response_finished",
+            )
+        case _:
+            return _PHONE_NAMES.get(event, (event,))
 
 
 def _find_level(event: events.Event) -> int:

@@ -13,6 +13,8 @@ from handrail.core.events import BreakerTurned, CallFinished, CallIgnored, CallS
 from handrail.errors import ConfigError
 from handrail.monitor.calls import OpenCalls
 from handrail.monitor.labels import LabelLimit, find_tool_label
+from handrail.monitor.phone_metrics import PhoneCallMetrics, PhoneMetrics, VoiceMetrics
+from handrail.monitor.prometheus import format_head, format_row
 
 DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The upper bounds of the histogram, in seconds."""
@@ -74,9 +76,11 @@ class Metrics:
         self._breakers: dict[str, bool] = {}
         self._started: OpenCalls[bool] = OpenCalls()
         self._lock = threading.Lock()
+        self._phone = PhoneMetrics(self._bounds, tools=self._tools, tenants=self._tenants)
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
+        self._phone(event)
         if isinstance(event, CallStarted):
             self._started.put(event, True)
         elif isinstance(event, CallFinished):
@@ -97,13 +101,26 @@ class Metrics:
                 for (tool, tenant), series in sorted(self._series.items())
             )
 
+    def voices(self) -> tuple[VoiceMetrics, ...]:
+        """How long callers waited for the first word about a result, for every tool and tenant."""
+        return self._phone.voices()
+
+    def phone_calls(self) -> tuple[PhoneCallMetrics, ...]:
+        """The phone calls of every tenant that are over."""
+        return self._phone.calls()
+
     def prometheus(self) -> str:
         """Return the metrics in Prometheus' text format."""
         metrics = self.snapshot()
         with self._lock:
             breakers = sorted(self._breakers.items())
         return "".join(
-            (*_format_calls(metrics), *_format_durations(metrics), *_format_gauges(len(self._started), breakers))
+            (
+                *_format_calls(metrics),
+                *_format_durations(metrics),
+                *_format_gauges(len(self._started), breakers),
+                *self._phone.prometheus(),
+            )
         )
 
     def _count_result(self, event: CallFinished, *, has_started: bool) -> None:
@@ -168,55 +185,42 @@ class _Series:
 
 
 def _format_calls(metrics: Sequence[ToolMetrics]) -> Iterable[str]:
-    yield _format_head("handrail_calls_total", "counter", "Calls that have a result.")
+    yield format_head("handrail_calls_total", "counter", "Calls that have a result.")
     for one in metrics:
         for outcome in ("succeeded", "failed", "refused", "cancelled"):
-            yield _format_row("handrail_calls_total", getattr(one, outcome), *_labels(one), ("outcome", outcome))
-    yield _format_head("handrail_call_errors_total", "counter", "Calls that failed or were refused, by error code.")
+            yield format_row("handrail_calls_total", getattr(one, outcome), *_labels(one), ("outcome", outcome))
+    yield format_head("handrail_call_errors_total", "counter", "Calls that failed or were refused, by error code.")
     for one in metrics:
         for code, count in one.errors.items():
-            yield _format_row("handrail_call_errors_total", count, *_labels(one), ("code", code))
-    yield _format_head("handrail_calls_ignored_total", "counter", "Repeated calls that were not run again.")
+            yield format_row("handrail_call_errors_total", count, *_labels(one), ("code", code))
+    yield format_head("handrail_calls_ignored_total", "counter", "Repeated calls that were not run again.")
     for one in metrics:
         for reason, count in one.ignored.items():
-            yield _format_row("handrail_calls_ignored_total", count, *_labels(one), ("reason", reason))
-    yield _format_head("handrail_calls_slow_total", "counter", "Calls that took longer than slow_after.")
+            yield format_row("handrail_calls_ignored_total", count, *_labels(one), ("reason", reason))
+    yield format_head("handrail_calls_slow_total", "counter", "Calls that took longer than slow_after.")
     for one in metrics:
-        yield _format_row("handrail_calls_slow_total", one.slow, *_labels(one))
+        yield format_row("handrail_calls_slow_total", one.slow, *_labels(one))
 
 
 def _format_durations(metrics: Sequence[ToolMetrics]) -> Iterable[str]:
     name = "handrail_call_duration_seconds"
-    yield _format_head(name, "histogram", "Duration of calls that succeeded or failed, from arrival to result.")
+    yield format_head(name, "histogram", "Duration of calls that succeeded or failed, from arrival to result.")
     for one in metrics:
         for bound, count in one.histogram:
-            yield _format_row(
+            yield format_row(
                 f"{name}_bucket", count, *_labels(one), ("le", "+Inf" if bound == float("inf") else repr(bound))
             )
-        yield _format_row(f"{name}_sum", one.seconds, *_labels(one))
-        yield _format_row(f"{name}_count", one.histogram[-1][1], *_labels(one))
+        yield format_row(f"{name}_sum", one.seconds, *_labels(one))
+        yield format_row(f"{name}_count", one.histogram[-1][1], *_labels(one))
 
 
 def _format_gauges(running: int, breakers: Iterable[tuple[str, bool]]) -> Iterable[str]:
-    yield _format_head("handrail_calls_running", "gauge", "Handlers that are running.")
-    yield _format_row("handrail_calls_running", running)
-    yield _format_head("handrail_breaker_open", "gauge", "Whether the circuit breaker of a tool is open.")
+    yield format_head("handrail_calls_running", "gauge", "Handlers that are running.")
+    yield format_row("handrail_calls_running", running)
+    yield format_head("handrail_breaker_open", "gauge", "Whether the circuit breaker of a tool is open.")
     for tool, is_open in breakers:
-        yield _format_row("handrail_breaker_open", int(is_open), ("tool", tool))
+        yield format_row("handrail_breaker_open", int(is_open), ("tool", tool))
 
 
 def _labels(metrics: ToolMetrics) -> tuple[tuple[str, str], ...]:
     return ("tool", metrics.tool), ("tenant", metrics.tenant)
-
-
-def _format_head(name: str, kind: str, text: str) -> str:
-    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
-
-
-def _format_row(name: str, value: float, *labels: tuple[str, str]) -> str:
-    pairs = ",".join(f'{label}="{_escape(text)}"' for label, text in labels)
-    return f"{name}{{{pairs}}} {value!r}\n" if pairs else f"{name} {value!r}\n"
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -144,6 +144,7 @@ class CallMachine:
         self._consecutive = 0
         self._fillers = 0
         self._is_batch_late = False
+        self._unsent_at_end: tuple[str, ...] = ()
         self._sent: dict[str, str] = {}
         """The call whose output a request sent."""
         self.never_spoken: list[str] = []
@@ -191,6 +192,11 @@ class CallMachine:
     def open_calls(self) -> tuple[str, ...]:
         """Calls whose output has not been sent."""
         return tuple(id for id, one in self._calls.items() if not one.is_sent)
+
+    @property
+    def unsent_calls(self) -> tuple[str, ...]:
+        """Calls that had a result while the provider could be reached, and whose output was not sent all the same."""
+        return self._unsent_at_end
 
     @property
     def unspoken(self) -> tuple[str, ...]:
@@ -254,6 +260,8 @@ class CallMachine:
             if self._hang_up.request_id is not None and not self._is_closing:
                 self._do(s.FinishHangUp(request_id=self._hang_up.request_id, outcome="ended"))
         self.ended = reason
+        if self.is_connected:
+            self._unsent_at_end = tuple(id for id in self.open_calls if not self._calls[id].is_running)
         self._do(s.FinishCall(reason=reason))
 
     def _after_the_end(self, signal: Signal) -> list[Command]:
@@ -654,6 +662,8 @@ class CallMachine:
             case "max_duration":
                 self._start("wrap_up", self.options.wrap_up)
                 self._say("wrap_up", self._texts("say.wrap_up"))
+            case "wrap_up" if self._is_silenced:  # A transfer has the last word, if it comes about.
+                self._start("wrap_up", self.options.wrap_up)
             case "wrap_up":
                 self._on_hang_up(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
             case _:

@@ -219,6 +219,9 @@ class CallSession:
         """Reads are dropped, effects have a grace to finish; then nothing of this call is left running."""
         for timer in self._timers.values():
             timer.cancel()
+        if self.end_reason in ("shutdown", "failed", "lost"):
+            # Nobody looks after this call any more: its agent would go on without tools, and without an end.
+            await self._transport.hang_up(self.session_id)
         await self.executor.cancel_all(self.session_id, grace=self._settle_grace)
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         if tasks:
@@ -226,14 +229,16 @@ class CallSession:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        unanswered, unspoken = self._machine.open_calls, self._machine.unspoken
+        machine = self._machine
+        lost = [id for id in machine.unsent_calls if id in self._called]
         self._emit(
             PhoneCallEnded,
             reason=self.end_reason or "failed",
             seconds=time.monotonic() - self._started_at,
             tool_calls=len(self._called),
-            cut_off=len(unanswered) + len(unspoken),
-            never_spoken=len(self._machine.never_spoken),
+            unanswered=len(lost),
+            never_spoken=len(machine.never_spoken),
+            cut_off=len({*machine.open_calls, *machine.unspoken} - {*lost}),
             usage=dict(self.usage),
         )
         if self._recorder is not None:
