@@ -199,6 +199,20 @@ def test_what_models_and_tools_write_does_nothing_to_the_terminal(tmp_path: Path
         assert "pwned" in terminal.shown
 
 
+def test_the_tools_of_an_mcp_server_are_in_the_conversation(tmp_path: Path) -> None:
+    server = Path(__file__).parents[1] / "sources" / "hostile_server.py"
+    file = tmp_path / "agent.py"
+    commands = f"[sys.executable, '-S', {str(server)!r}]", "['/no/such/program']"
+    servers = ", ".join(f"McpServer('s{number}', command={one})" for number, one in enumerate(commands))
+    file.write_text(f"import sys\nfrom handrail.sources import McpServer\nSOURCES = [{servers}]\n")
+    with talking([tool_calls(("s0__ok", {})), text("It is fine.")], str(file)) as (terminal, _):
+        terminal.sees("s1 is failed: No such file or directory")
+        terminal.types("How is it?")
+        terminal.types("y", at="y/N")
+        terminal.sees("ok s0__ok: fine")
+        terminal.sees("It is fine.")
+
+
 def test_a_person_takes_over_and_gives_back() -> None:
     script = [tool_calls(("hand_off", {"reason": "asked"})), text("Back again.")]
     with talking(script) as (terminal, _):

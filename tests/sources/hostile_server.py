@@ -24,8 +24,9 @@ def listed(what: str) -> list[dict[str, Any]]:
         case "many":
             return [tool(f"t{n}") for n in range(10_000)]
         case "names":
-            odd = [tool("twice"), tool("bell\x07"), tool("twice"), tool("a:b"), tool("x" * 300), tool("")]
-            return [*odd, tool("broken", inputSchema={"type": "object", "properties": 5}), *ordinary]
+            odd = ["twice", "bell\x07", "twice", "a:b", "x" * 300, ""]
+            broken = tool("broken", inputSchema={"type": "object", "properties": 5})
+            return [*map(tool, odd), broken, *ordinary, tool("y" * 130)]
         case "liar":
             promised = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
             return [tool("wrong", outputSchema=promised, annotations={"readOnlyHint": True}), *ordinary[:1]]

@@ -1,13 +1,17 @@
 """Servers that send too much, lie, fall silent or change: a clear diagnostic, and the rest works."""
 
 import asyncio
+import re
 import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
+from handrail.formats import openai_chat
 from handrail.sources import McpServer, Sources, connect
 
 CONTEXT = ToolContext(session_id="s")
@@ -26,7 +30,7 @@ async def run(sources: Sources, name: str, *, timeout: float = 20) -> ToolResult
 
 
 async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not reached():
             await asyncio.sleep(0.01)
 
@@ -59,6 +63,13 @@ async def test_bad_names_and_schemas_are_skipped_one_by_one() -> None:
         assert reasons["broken"] == "its inputSchema is not valid at properties: each must be a schema"
         assert len(reasons) == 5
         assert (await run(sources, "a_b")).output == "fine"
+        long = next(tool for tool in sources.tools if len(tool.name) > 128)
+        definitions = openai_chat.tools([long])
+        (name,) = [one["function"]["name"] for one in definitions]
+        assert len(name) <= 64
+        message = {"tool_calls": [{"id": "c1", "function": {"name": name, "arguments": "{}"}}]}
+        (back,) = openai_chat.calls(message, definitions)
+        assert back.name == long.name
 
 
 async def test_a_result_of_200_mb_is_dropped_without_being_held_in_memory() -> None:
@@ -75,7 +86,7 @@ async def test_a_result_of_200_mb_is_dropped_without_being_held_in_memory() -> N
 
 async def test_a_call_that_is_never_answered_ends_with_its_time_and_is_cancelled_at_the_server(tmp_path: Path) -> None:
     async with connect([hostile(env={"JOURNAL": str(tmp_path / "journal")})]) as sources:
-        result = await run(sources, "silent", timeout=0.2)
+        result = await run(sources, "silent", timeout=1)
         assert result.error is not None
         assert result.error.code == "outcome_unknown"
         assert (await run(sources, "ok")).output == "fine"
@@ -83,14 +94,12 @@ async def test_a_call_that_is_never_answered_ends_with_its_time_and_is_cancelled
     assert heard[-3:] == ["tools/call", "notifications/cancelled", "tools/call"]
 
 
-async def test_a_server_that_never_answers_has_no_tools_and_says_so() -> None:
-    mute = hostile("mute", connect_timeout=0.3)
-    async with connect([mute]) as sources:
+@pytest.mark.parametrize("what", ["mute", "mute_at_once"])
+async def test_a_server_that_never_answers_has_no_tools_and_says_so(what: str) -> None:
+    async with connect([hostile(what, connect_timeout=1)]) as sources:
         assert sources.tools == ()
         assert sources.status["bad"].state == "reconnecting"
-        assert sources.status["bad"].reason == "it did not list its tools within 0.3 s"
-    async with connect([hostile("mute_at_once", connect_timeout=0.3)]) as sources:
-        assert sources.status["bad"].reason == "it did not answer within 0.3 s"
+        assert re.fullmatch(r"it did not (answer|list its tools) within 1 s", sources.status["bad"].reason)
 
 
 async def test_a_definition_without_a_name_is_skipped_too() -> None:
@@ -128,7 +137,9 @@ async def test_changed_tools_are_told_and_those_that_stay_are_the_same_objects()
         sources.subscribe(lambda: heard.append(tuple(tool.name for tool in sources.tools)))
         before = {tool.name: tool for tool in sources.tools}
         assert list(before) == ["bad__ok", "bad__v1", "bad__change"]
-        await run(sources, "change")
+        executor = Executor([sources], policy=ALLOW)
+        await executor.run(ToolCall(id="c1", name="bad__change"), CONTEXT)
         await until(lambda: len(heard) == 1)
         assert heard == [("bad__ok", "bad__v2", "bad__change")]
         assert next(iter(sources.tools)) is before["bad__ok"]
+        assert executor.registry.names == heard[0]

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from handrail import Executor, Policy, Rule, ToolCall, ToolContext
+from handrail import ChatSession, Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.core.events import CallFinished, CallStarted, Event, Progress
 from handrail.errors import ConfigError
 from handrail.sources import McpServer, Sources, connect
+from handrail.testing import ScriptedProvider
+from handrail.testing.servers import tool_calls
 
 SHOP = [sys.executable, str(Path(__file__).with_name("shop_server.py"))]
 CONTEXT = ToolContext(session_id="s")
@@ -22,7 +24,7 @@ def call(name: str, arguments: str = "{}", *, id: str = "c1") -> ToolCall:
 
 
 async def until(sources: Sources, reached: Callable[[Sources], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not reached(sources):
             await asyncio.sleep(0.01)
 
@@ -60,6 +62,32 @@ async def test_the_tools_of_a_process_run_there_under_the_executors_policy_and_e
         ("at 1", 0.5),
         ("at 2", 1.0),
     ]
+
+
+async def test_a_conversation_uses_the_tools_of_a_server_beside_your_own() -> None:
+    @tool(read_only=True)
+    def today() -> str:
+        """The date."""
+        return "Monday"
+
+    lines = [tool_calls(("shop__find_order", {"order_id": 7}), ("today", {})), "It is paid."]
+    async with connect([McpServer("shop", command=SHOP, trusted=True)]) as sources:
+        session = ChatSession(ScriptedProvider(lines), Executor([sources, today]), context=CONTEXT)
+        result = await session.send("How is order 7?")
+    assert [one.output for one in result.results] == [{"order_id": 7, "state": "paid"}, "Monday"]
+    assert result.text == "It is paid."
+
+
+async def test_our_client_calls_our_server_which_is_served_from_the_command_line() -> None:
+    where = f"{Path(__file__).with_name('bank_server.py')}:make_executor"
+    serve = [sys.executable, "-m", "handrail.cli", "mcp", "serve", where]
+    async with connect([McpServer("bank", command=serve, trusted=True)]) as sources:
+        executor = Executor([sources], policy=Policy([Rule.allow("*")]))
+        found = await executor.run(call("bank__balance", '{"account": "a"}'), CONTEXT)
+        assert found.output == {"account": "a", "balance": 120}
+        asked = await executor.run(call("bank__pay", '{"to": "Ann", "amount": 5}', id="c2"), CONTEXT)
+        assert asked.error is not None
+        assert "approval_required" in asked.error.message
 
 
 async def test_what_a_server_says_of_its_tools_counts_only_if_it_is_trusted() -> None:
@@ -138,6 +166,33 @@ def test_a_wrong_configuration_is_refused_and_says_what_is_right(options: dict[s
         McpServer("crm", **options)
     assert text in str(caught.value)
     assert "sk-123" not in str(caught.value)
+
+
+async def test_a_source_that_is_not_configured_leaves_no_other_open() -> None:
+    opened: list[str] = []
+
+    class Good:
+        name = "good"
+
+        async def open(self, **options: Any) -> Any:
+            opened.append("open")
+            return self
+
+        tools = ()
+
+        async def aclose(self) -> None:
+            opened.append("close")
+
+    class Bad:
+        name = "bad"
+
+        async def open(self, **options: Any) -> Any:
+            raise ConfigError("a key is missing")
+
+    with pytest.raises(ConfigError, match="a key is missing"):
+        async with connect([Good(), Bad()]):  # pyright: ignore[reportArgumentType]
+            pass
+    assert opened == ["open", "close"]
 
 
 async def test_two_servers_of_one_name_are_refused() -> None:

@@ -1,5 +1,6 @@
 """An executor that any MCP client can use: the official SDK's client, over stdio and HTTP, in both eras."""
 
+import asyncio
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from handrail import Executor, Policy, ToolContext, tool
 from handrail.core.events import CallFinished, Event
-from handrail.sources import McpRequest, mcp_app
+from handrail.sources import McpRequest, McpServer, connect, mcp_app
 from tests.sources.bank_server import balance, make_executor, pay, work
 from tests.sources.serving import listening
 
@@ -174,6 +175,22 @@ async def test_one_client_cannot_answer_a_question_of_another() -> None:
                         "pay", {"to": "Dan", "amount": 9}, input_responses=yes, request_state=approval.token
                     )
     assert [one.state for one in await executor.approvals.pending(session_id="ann")] == ["pending"]
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_clients_are_told_that_the_tools_have_changed(mode: str) -> None:
+    executor = Executor([balance])
+    async with (
+        listening(mcp_app(executor)) as url,
+        connect([McpServer("bank", url=f"{url}/mcp", protocol=mode)]) as sources,
+    ):
+        assert [tool.name for tool in sources.tools] == ["bank__balance"]
+        changed = asyncio.Event()
+        sources.subscribe(changed.set)
+        executor.replace_tools([balance, pay])
+        async with asyncio.timeout(60):
+            await changed.wait()
+        assert [tool.name for tool in sources.tools] == ["bank__balance", "bank__pay"]
 
 
 async def test_a_client_that_the_context_refuses_gets_nothing() -> None:

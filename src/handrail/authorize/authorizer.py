@@ -184,7 +184,7 @@ class Authorizer:
         question = Approval(
             token=new_token(),
             tool=tool.name,
-            digest=self._digests.digest_call(tool, call, values, context)[0],
+            digest=self._digests.digest_for_approval(tool, call, values, context),
             session_id=context.session_id,
             tenant_id=context.tenant_id,
             customer_id=context.customer_id,

@@ -37,6 +37,13 @@ class CallDigests:
         scope = f"{VERSION},{len(tool.name)},{len(tenant)},{tool.name}{tenant}"
         return self._digest(f"{scope}{sent}"), self._digest(f"{scope}{len(owner)},{owner}{effect}")
 
+    def digest_for_approval(
+        self, tool: Tool[..., Any], call: ToolCall, arguments: dict[str, Any], context: ToolContext[Any]
+    ) -> str:
+        """The identity of a call together with what the tool said it is: what somebody agrees to."""
+        identity, _ = self.digest_call(tool, call, arguments, context)
+        return self._digest(f"{identity}{tool.definition_digest}")
+
     def _digest(self, text: str) -> str:
         digest = self._keyed.copy()
         digest.update(text.encode("utf-8", "surrogatepass"))

@@ -169,7 +169,7 @@ class ChatSession:
         self._state = TurnState(
             structs.replace(self._conversation, turn=turn),
             provider=self.provider,
-            executor=self.executor,
+            executor=self.executor.snapshot(),  # The tools of a turn do not change while it runs.
             context=structs.replace(self._context, turn=turn),
             instructions=self.instructions,
             budget=self._budget,

@@ -1,7 +1,7 @@
 """The Python file that `handrail chat` runs: its tools, policy and instructions."""
 
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -11,6 +11,7 @@ from handrail.authorize.policy import Policy
 from handrail.errors import ConfigError
 from handrail.guide import Agent
 from handrail.registry.registry import ToolRegistry
+from handrail.sources.source import Source
 
 _EXAMPLE: Final = "bank_agent.py"
 
@@ -22,6 +23,8 @@ class AgentFile(Struct, frozen=True, kw_only=True):
     policy: Policy
     instructions: str
     make_deps: Callable[[], Any]
+    sources: tuple[Source, ...] = ()
+    """MCP servers and other sources, which are connected while the conversation lasts."""
     agent: Agent | None = None
     """The agent that follows guidelines, if the file defines one."""
 
@@ -42,27 +45,31 @@ def load_agent_file(path: str | Path | None = None) -> AgentFile:
         raise ConfigError(f"{file} is not a file; expected a Python file that defines TOOLS.")
     names = runpy.run_path(str(file))
     agent = names.get("AGENT")
-    if agent is None and "TOOLS" not in names:
+    if agent is None and not names.keys() & {"TOOLS", "SOURCES"}:
         raise ConfigError(
-            f"{file} must define TOOLS, a list of tools, such as functions decorated with @tool; or AGENT, an Agent."
+            f"{file} must define TOOLS, a list of tools, such as functions decorated with @tool; SOURCES, a list of "
+            f"sources, such as McpServer(…); or AGENT, an Agent."
         )
+    sources = names.get("SOURCES", [])
     policy, instructions, make_deps = names.get("POLICY"), names.get("INSTRUCTIONS", ""), names.get("make_deps")
     for name, value, is_valid, expected in (
         ("AGENT", agent, agent is None or isinstance(agent, Agent), "an Agent"),
         ("POLICY", policy, policy is None or isinstance(policy, Policy), "a Policy"),
         ("INSTRUCTIONS", instructions, isinstance(instructions, str), "a str"),
+        ("SOURCES", sources, isinstance(sources, list | tuple), "a list"),
         ("make_deps", make_deps, make_deps is None or callable(make_deps), "a function without arguments"),
     ):
         if not is_valid:
             raise ConfigError(f"{name} in {file} must be {expected}, got {type(value).__name__}.")
     make = cast(Callable[[], Any], make_deps or (lambda: None))
     if isinstance(agent, Agent):
-        if given := [name for name in ("TOOLS", "POLICY", "INSTRUCTIONS") if name in names]:
+        if given := [name for name in ("TOOLS", "POLICY", "INSTRUCTIONS", "SOURCES") if name in names]:
             raise ConfigError(f"{file} defines AGENT, which has its own; remove {', '.join(given)}.")
         tools = agent.executor.registry
         return AgentFile(tools=tools, policy=agent.policy, instructions=agent.instructions, make_deps=make, agent=agent)
     return AgentFile(
-        tools=ToolRegistry(names["TOOLS"]),
+        tools=ToolRegistry(names.get("TOOLS", ())),
+        sources=tuple(cast(Sequence[Source], sources)),
         policy=cast(Policy, policy or Policy()),
         instructions=cast(str, instructions),
         make_deps=make,

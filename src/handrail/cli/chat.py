@@ -26,6 +26,7 @@ from handrail.models.cache import held
 from handrail.models.catalogue import CATALOGUE, MINILM, SMOLLM2
 from handrail.providers import Provider
 from handrail.providers.embedded import EmbeddedProvider
+from handrail.sources.connection import Sources, connect
 
 try:
     from prompt_toolkit import PromptSession
@@ -57,7 +58,7 @@ def add_parser(commands: Any) -> None:
         description="Chat with a model that has tools. Without a terminal, a recorded conversation is played instead.",
     )
     parser.add_argument(
-        "file", nargs="?", help="a Python file that defines TOOLS or an AGENT (default: the example of a bank)"
+        "file", nargs="?", help="a Python file that defines TOOLS, SOURCES or an AGENT (default: the example of a bank)"
     )
     parser.add_argument("--provider", help="openai, responses, anthropic, gemini, ollama, compatible or embedded")
     parser.add_argument("--model", help="the model's name, or the path of a GGUF file")
@@ -139,18 +140,23 @@ class TerminalChat:
         """Run turns until the person leaves."""
         self._context = ToolContext(session_id=self._name, customer_id="you", deps=self._agent.make_deps())
         self._sessions = FileSessionStore(find_sessions_directory(os.environ))
-        self._session = await (self._open_guided(self._agent.agent) if self._agent.agent else self._open_plain())
-        executor = self._session.executor
-        self._screen.print_notice(f"{self._provider.name}. /help lists the commands; Ctrl-D quits.")
-        async with executor:
-            with executor.subscribe(self._name, self._events.append):
-                await self._talk()
+        async with connect(self._agent.sources) as sources:
+            for one in sources.status.values():
+                if one.state != "connected":
+                    self._screen.print_notice(f"{one.name} is {one.state}: {one.reason}")
+            agent = self._agent.agent
+            self._session = await (self._open_guided(agent) if agent else self._open_plain(sources))
+            executor = self._session.executor
+            self._screen.print_notice(f"{self._provider.name}. /help lists the commands; Ctrl-D quits.")
+            async with executor:
+                with executor.subscribe(self._name, self._events.append):
+                    await self._talk()
         if (close := getattr(self._provider, "aclose", None)) is not None:
             await close()
         return 0
 
-    async def _open_plain(self) -> ChatSession:
-        executor = Executor(self._agent.tools, policy=self._agent.policy)
+    async def _open_plain(self, sources: Sources) -> ChatSession:
+        executor = Executor([*self._agent.tools, sources], policy=self._agent.policy)
         options: dict[str, Any] = {"context": self._context, "instructions": self._agent.instructions}
         if self._saved_as:
             return await ChatSession.load(self._provider, executor, sessions=self._sessions, **options)

@@ -2,8 +2,10 @@
 
 import asyncio
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from time import perf_counter
 from typing import (
     Any,
@@ -179,6 +181,17 @@ class Tool(Generic[P, R]):
     def id(self) -> str:
         """The name; a tool has no other identity."""
         return self.name
+
+    @property
+    def definition_digest(self) -> str:
+        """The digest of what the tool says it is: an approval of one definition is none of another."""
+        known = self.wire.get("definition_digest")
+        if known is None:
+            said = [self.name, self.description, self.input_schema, self.output_schema, self.source]
+            flags = [self.read_only, self.idempotent]
+            text = json.dumps([said, flags], sort_keys=True, default=str)
+            known = self.wire["definition_digest"] = sha256(text.encode()).hexdigest()
+        return known
 
     @property
     def consequential(self) -> bool:

@@ -42,6 +42,7 @@ from handrail.execute.settlement import Settlement
 from handrail.execute.sync_portal import SyncPortal
 from handrail.execute.threads import WorkerThreads
 from handrail.registry.registry import ToolRegistry
+from handrail.registry.tool_source import ToolSource, build_registry
 
 T = TypeVar("T")
 
@@ -86,11 +87,8 @@ class Executor:
                 raise ConfigError(f"{name} must be more than 0 seconds, got {seconds!r}.")
         if max_threads < 1:
             raise ConfigError(f"max_threads must be at least 1, got {max_threads!r}.")
-        registry = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
-        output_limiter = OutputLimiter()
-        if (max_output_chars or any(tool.max_output_chars for tool in registry)) and "read_more" not in registry:
-            registry = registry.register(output_limiter.read_more_tool())
-        self.registry = registry
+        self._output_limiter = output_limiter = OutputLimiter()
+        self._limits_output = bool(max_output_chars)
         self.approvals: Approvals = approvals if approvals is not None else MemoryApprovals()
         self._hooks = tuple(hooks)
         self._fallback = fallback
@@ -154,11 +152,69 @@ class Executor:
         )
         self._canceller = CallCanceller(running=self._running, scheduler=scheduler, events=events)
         self._host_tools = HostTools(compile_tool=self._compile, threads=self._threads)
-        self._compiled = {tool.name: self._compile(tool) for tool in registry}
+        self._read_more: Tool[..., Any] | None = None
+        self._compiled: dict[str, CompiledTool] = {}
+        self._following: list[Callable[[], None]] = []
+        self._tools_listeners: dict[object, Callable[[], None]] = {}
+        self.replace_tools(tools)
 
     def _compile(self, tool: Tool[..., Any]) -> CompiledTool:
         policy = self._authorizer.compile_policy(tool)
         return CompiledTool(tool, policy, timeout=self._timeout, max_output_chars=self._max_output_chars)
+
+    # The pool.
+
+    def replace_tools(self, tools: ToolRegistry | Iterable[object]) -> None:
+        """Have other tools from now on; calls that run, and turns that have begun, keep those that they have.
+
+        A source among them (`handrail.sources.connect`) is followed: when its tools change, so does the pool.
+        """
+        every = [one if isinstance(one, ToolSource) else as_tool(one) for one in tools]
+        # What cannot be a pool changes nothing.
+        registry = tools if isinstance(tools, ToolRegistry) else build_registry(every)
+        for unsubscribe in self._following:
+            unsubscribe()
+        self._following = [one.subscribe(self._follow) for one in every if isinstance(one, ToolSource)]
+        self._tools = every
+        self._use(registry)
+
+    def _follow(self) -> None:
+        """A source has other tools now."""
+        try:
+            self._use(build_registry(self._tools))
+        except ConfigError:
+            log.exception("the changed tools of a source cannot be used; the pool stays as it was")
+
+    def _use(self, registry: ToolRegistry) -> None:
+        limits = self._limits_output or any(tool.max_output_chars for tool in registry)
+        if limits and "read_more" not in registry:
+            self._read_more = self._read_more or self._output_limiter.read_more_tool()
+            registry = registry.register(self._read_more)
+        known = self._compiled
+        compiled = {
+            tool.name: one if (one := known.get(tool.name)) is not None and one.tool is tool else self._compile(tool)
+            for tool in registry
+        }
+        self.registry, self._compiled = registry, compiled
+        for listener in tuple(self._tools_listeners.values()):
+            try:
+                listener()
+            except Exception:
+                log.exception("a listener to changed tools failed")
+
+    def subscribe_tools(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called whenever the pool has changed; the returned one ends that."""
+        key = object()
+        self._tools_listeners[key] = listener
+
+        def unsubscribe() -> None:
+            self._tools_listeners.pop(key, None)
+
+        return unsubscribe
+
+    def snapshot(self) -> Self:
+        """This executor with the tools that it has now, whatever is replaced later: what a turn works with."""
+        return copy.copy(self)
 
     def has_tool(self, name: str) -> bool:
         """Whether there is a tool of this name."""
@@ -171,9 +227,10 @@ class Executor:
         """
         added = as_tool(function)
         added = added if added.name == name else replace(added, name=name)
+        self.registry.register(added)  # Refuses a name that is taken.
         other = copy.copy(self)
-        other.registry = self.registry.register(added)
-        other._compiled = {**self._compiled, name: self._compile(added)}
+        other._following, other._tools_listeners = [], {}
+        other.replace_tools([*self._tools, added])
         return other
 
     async def run(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
@@ -316,6 +373,9 @@ class Executor:
 
     async def aclose(self, *, grace: float = 5.0) -> None:
         """Let what runs finish, cut off what does not, and close the connections of the tools."""
+        following, self._following = self._following, []
+        for unsubscribe in following:
+            unsubscribe()
         sessions = {one.session_id for one in self._running.values()}
         await asyncio.gather(*(self.cancel_all(session_id, grace=grace) for session_id in sessions))
         for aclose in {tool.aclose for tool in self.registry if tool.aclose is not None}:

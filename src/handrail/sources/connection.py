@@ -1,7 +1,7 @@
 """`connect`: several sources of tools at once, none of which can fail the others."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -90,7 +90,18 @@ async def connect(sources: Iterable[Source], *, secrets: Mapping[str, str] | Non
         raise ConfigError(f"Two sources are named {twice[0]!r}; give one of them another name.")
     opened = Sources()
     try:
-        await asyncio.gather(*(opened.open(source, secrets or {}) for source in every))
+        await _open_all(opened, every, secrets or {})
         yield opened
     finally:
         await opened.aclose()
+
+
+async def _open_all(opened: Sources, sources: Sequence[Source], secrets: Mapping[str, str]) -> None:
+    """Open sources at once. Whatever happens, none is still being opened afterwards, so that all can be closed."""
+    tasks = [asyncio.create_task(opened.open(source, secrets)) for source in sources]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

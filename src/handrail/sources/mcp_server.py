@@ -54,7 +54,7 @@ class McpServer:
     """The file with the accepted definitions; what differs from it is held (`handrail mcp pin`)."""
     timeout: float | None = None
     """Seconds that a call may take; the executor's own limit if unset."""
-    connect_timeout: float = 15.0
+    connect_timeout: float = 30.0
     """Seconds that the server has to answer when it is connected, and to list its tools."""
     max_message_bytes: int = 16_000_000
     """What one answer of the server may have; a longer one is dropped."""

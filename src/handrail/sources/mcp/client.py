@@ -19,8 +19,8 @@ from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, ToolError, shorten
 from handrail.sources.mcp.connection import Connection, ConnectionFailed
 from handrail.sources.mcp.definitions import BuiltTools, McpDefinition, build_tools
-from handrail.sources.mcp.http import RequestTrace, current_trace
 from handrail.sources.mcp.results import build_result
+from handrail.sources.mcp.trace import RequestTrace, current_trace
 from handrail.sources.mcp_server import McpServer
 from handrail.sources.pins import PinDifference, compare_pins, read_pins
 from handrail.sources.source import SourceStatus

@@ -16,9 +16,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from handrail.core.log import log
 from handrail.errors import ConfigError, shorten
 from handrail.sources.mcp.definitions import McpDefinition
-from handrail.sources.mcp.http import RequestTrace, current_trace, make_client
+from handrail.sources.mcp.http import make_client
 from handrail.sources.mcp.listing import CheckedStream
 from handrail.sources.mcp.stdio import ServerProcess, open_process
+from handrail.sources.mcp.trace import RequestTrace, current_trace
 from handrail.sources.mcp_server import McpServer
 from handrail.sources.source import SkippedTool
 
@@ -174,9 +175,8 @@ class Connection:
             yield CheckedStream(received, max_definition_bytes=limit, on_skip=self._skipped.append), sending
 
     def _ended(self, process: ServerProcess) -> None:
-        if not self._lost.is_set():
-            self._process = process
-            self._lost.set()
+        self._process = process  # It knows better why than whoever noticed first.
+        self._lost.set()
 
     async def _receive(self, message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification):

@@ -1,10 +1,11 @@
-"""The HTTP client of a connection: its headers, a limit on what is read, and what became of each request."""
+"""The HTTP client of a connection: its headers, and a limit on what is read."""
 
 from collections.abc import AsyncIterator, Mapping
-from contextvars import ContextVar
 from typing import Final
 
 import httpx2
+
+from handrail.sources.mcp.trace import RequestTrace, current_trace
 
 _UNSENT: Final = (
     httpx2.ConnectError,
@@ -13,31 +14,6 @@ _UNSENT: Final = (
     httpx2.PoolTimeout,
     httpx2.UnsupportedProtocol,
 )
-_REFUSED: Final = frozenset({400, 401, 402, 403, 404, 405, 406, 410, 411, 413, 414, 415, 421, 422, 426, 429, 431, 451})
-"""Answers after which a request has done nothing: it was refused before anything ran."""
-
-
-class RequestTrace:
-    """What became of the HTTP request of one call."""
-
-    def __init__(self) -> None:
-        self.status: int | None = None
-        self.problem: str = ""
-        self.is_unsent = False
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the server certainly did nothing."""
-        return self.is_unsent or self.status in _REFUSED
-
-    @property
-    def reason(self) -> str:
-        """What went wrong, for the operator."""
-        return self.problem or (f"HTTP status {self.status}" if self.status is not None else "")
-
-
-current_trace: ContextVar[RequestTrace | None] = ContextVar("current_trace", default=None)
-"""Where the request of the current call is noted; the SDK sends it in a copy of the caller's context."""
 
 
 def make_client(
@@ -65,10 +41,14 @@ class _CarefulTransport(httpx2.AsyncBaseTransport):
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
-            trace.status, trace.is_unsent = None, isinstance(error, _UNSENT)
-            trace.problem = f"{type(error).__name__}: {error}"
+            trace.status, trace.problem = None, f"{type(error).__name__}: {error}"
+            if isinstance(error, _UNSENT):
+                trace.mark_unsent()
+            else:
+                trace.mark_sent()
             return httpx2.Response(503, request=request)
-        trace.status, trace.problem, trace.is_unsent = response.status_code, "", False
+        trace.mark_sent()
+        trace.status, trace.problem = response.status_code, ""
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             return response  # The SDK limits each event.
         assert isinstance(response.stream, httpx2.AsyncByteStream)

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import inspect
 import time
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, cast
@@ -12,8 +13,10 @@ from uuid import uuid4
 import mcp_types as types
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import Struct, structs
 from pydantic import TypeAdapter, ValidationError
@@ -32,6 +35,7 @@ from handrail.sources.mcp_endpoint import MakeContext, McpRequest
 
 _APPROVAL: Final = "approval"
 """The key of the question in a result that asks for input."""
+_MAX_SESSIONS: Final = 1_000
 _ARGUMENT_CHARS: Final = 2_000
 _NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 """What is asked for: only yes or no."""
@@ -69,18 +73,40 @@ class McpEndpoint:
         """The identity of the one client that stdio has."""
         self._turn = 0
         self._pool: _Served | None = None
+        self._bus = InMemorySubscriptionBus()
+        self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
+        """Clients of the older revision, by identity: they are told of changed tools without having to ask for it."""
+        self._telling: set[asyncio.Task[None]] = set()
         self.server: Server[Any] = Server(
             name,
             version="0.1.0",
             instructions=instructions,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
+            on_subscriptions_listen=ListenHandler(self._bus),
             get_tool_input_schema=self._input_schema,
         )
+        executor.subscribe_tools(self._tools_changed)
 
-    def _served(self) -> "_Served":
-        """The definitions of the pool as it is now; made once for each pool."""
-        registry = self._executor.registry
+    def _tools_changed(self) -> None:
+        try:
+            task = asyncio.get_running_loop().create_task(self._tell_clients())
+        except RuntimeError:  # Nobody is served yet.
+            return
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell_clients(self) -> None:
+        await self._bus.publish(ToolsListChanged())
+        for session in tuple(self._sessions.values()):
+            try:
+                await session.send_tool_list_changed()
+            except Exception:  # It may be gone; the others still have to hear of it.
+                log.debug("an MCP client could not be told of changed tools", exc_info=True)
+
+    def _served(self, executor: Executor) -> "_Served":
+        """The definitions of a pool; made once for each."""
+        registry = executor.registry
         if self._pool is None or self._pool.registry is not registry:
             definitions = registry.to_mcp_tools()
             tools = [types.Tool.model_validate(dict(one), by_name=False) for one in definitions]
@@ -88,39 +114,47 @@ class McpEndpoint:
         return self._pool
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
-        tool = self._served().tools.get(name)
+        tool = self._served(self._executor).tools.get(name)
         return tool.input_schema if tool is not None else None
 
     async def _list_tools(
         self, ctx: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         await self._context_of(ctx)
-        return types.ListToolsResult(tools=list(self._served().tools.values()))
+        if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            self._sessions[identity := self._identity(ctx)] = ctx.session
+            self._sessions.move_to_end(identity)
+            if len(self._sessions) > _MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+        return types.ListToolsResult(tools=list(self._served(self._executor).tools.values()))
 
     async def _call_tool(
         self, ctx: RequestContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         context = await self._context_of(ctx)
-        definitions = self._served().definitions
+        executor = self._executor.snapshot()  # A call is answered by the tools that it was read with.
+        definitions = self._served(executor).definitions
         request = {"id": uuid4().hex, "params": {"name": params.name, "arguments": params.arguments or {}}}
         (call,) = wire.calls(request, definitions)
         if params.request_state is not None:
             await self._take_answer(params, context)
-        result = await self._run(ctx, call, context)
+        result = await self._run(ctx, executor, call, context)
         approval = _open_question(result)
         if approval is not None and approval.by == "customer" and _can_ask(ctx):
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 return _ask_for_input(approval)
             if await self._elicit(ctx, approval, context):
                 again = structs.replace(context, turn=self._next_turn())
-                result = await self._run(ctx, call, again)
+                result = await self._run(ctx, executor, call, again)
                 approval = _open_question(result)
-        return self._answer(result, approval, definitions)
+        return self._answer(executor, result, approval, definitions)
 
-    async def _run(self, ctx: RequestContext, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
+    async def _run(
+        self, ctx: RequestContext, executor: Executor, call: ToolCall, context: ToolContext[Any]
+    ) -> ToolResult:
         async with _progress(ctx, call) as listener:
-            with self._executor.subscribe(context.session_id, listener):
-                result = await self._executor.run(call, context)
+            with executor.subscribe(context.session_id, listener):
+                result = await executor.run(call, context)
         if result.error is not None and result.error.code == "tool_not_found":
             raise MCPError(types.INVALID_PARAMS, result.error.message)
         return result
@@ -195,7 +229,9 @@ class McpEndpoint:
             return False
         return True
 
-    def _answer(self, result: ToolResult, approval: Approval | None, definitions: Any) -> types.CallToolResult:
+    def _answer(
+        self, executor: Executor, result: ToolResult, approval: Approval | None, definitions: Any
+    ) -> types.CallToolResult:
         (rendered,) = wire.results([result], definitions)
         if (media := media_blocks(result)) is not None:
             try:
@@ -205,13 +241,14 @@ class McpEndpoint:
         if approval is not None:
             hint = self._approval_hint.replace("{token}", approval.token).replace("{by}", approval.by)
             rendered["content"].append(types.TextContent(text=hint))
-        if self._promises_structure(result.tool_name) and "structuredContent" not in rendered:
+        if _promises_structure(executor, result.tool_name) and "structuredContent" not in rendered:
             rendered["isError"] = True  # It was cut, or failed: a client would look in vain for what is promised.
         return types.CallToolResult.model_validate(rendered, by_name=False)
 
-    def _promises_structure(self, name: str) -> bool:
-        schema = self._executor.registry.get(name).output_schema
-        return schema is not None and schema.get("type") == "object"
+
+def _promises_structure(executor: Executor, name: str) -> bool:
+    schema = executor.registry.get(name).output_schema
+    return schema is not None and schema.get("type") == "object"
 
 
 def _plain_context(request: McpRequest) -> ToolContext[Any]:
@@ -268,6 +305,8 @@ async def _progress(ctx: RequestContext, call: ToolCall) -> AsyncGenerator[Calla
         loop.call_soon(queue.put_nowait, None)
         await asyncio.wait([task], timeout=1.0)
         task.cancel()
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("the progress of a call could not be sent to an MCP client", exc_info=error)
 
 
 async def serve(endpoint: McpEndpoint, *, transport: Literal["stdio", "http"], host: str, port: int, path: str) -> None:
@@ -275,7 +314,8 @@ async def serve(endpoint: McpEndpoint, *, transport: Literal["stdio", "http"], h
     server = endpoint.server
     if transport == "stdio":
         async with stdio_server() as (received, sending):
-            await server.run(received, sending, server.create_initialization_options())
+            options = server.create_initialization_options(NotificationOptions(tools_changed=True))
+            await server.run(received, sending, options)
         return
     if transport != "http":  # pyright: ignore[reportUnnecessaryComparison]
         raise ConfigError(f"transport must be 'stdio' or 'http', got {transport!r}.")

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import anyio
 import mcp_types as types
@@ -22,8 +23,10 @@ from mcp.shared.message import SessionMessage
 
 from handrail.core.log import log
 from handrail.errors import shorten
+from handrail.sources.mcp.trace import RequestTrace, current_trace
 
-Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], "_TracingStream"]
+_Traced = tuple[SessionMessage, RequestTrace | None]
 
 _CHUNK: Final = 1 << 16
 _ENDS: Final = 4096
@@ -70,7 +73,7 @@ async def open_process(
         limit=_CHUNK,
     )
     incoming, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    sending, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    sending, outgoing = anyio.create_memory_object_stream[_Traced](0)
     state = ServerProcess()
     tasks = [
         asyncio.ensure_future(_read(process, incoming, max_message_bytes, state, on_end)),
@@ -78,7 +81,7 @@ async def open_process(
         asyncio.ensure_future(_read_errors(process, state)),
     ]
     try:
-        yield received, sending
+        yield received, _TracingStream(sending)
     finally:
         for stream in (received, sending):
             stream.close()
@@ -88,6 +91,30 @@ async def open_process(
         await _finish(asyncio.gather(*tasks, return_exceptions=True))
         for stream in (incoming, outgoing):
             stream.close()
+
+
+class _TracingStream:
+    """Takes messages for the process, and notes of each request whether it is still waiting."""
+
+    def __init__(self, inner: MemoryObjectSendStream[_Traced]) -> None:
+        self._inner = inner
+
+    async def send(self, item: SessionMessage, /) -> None:
+        trace = current_trace.get() if isinstance(item.message, types.JSONRPCRequest) else None
+        if trace is not None:
+            trace.mark_unsent()
+        await self._inner.send((item, trace))
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
 
 
 async def _finish(work: asyncio.Future[Any]) -> None:
@@ -189,12 +216,14 @@ def _parse(line: bytes | TooLong) -> SessionMessage | None:
         return None
 
 
-async def _write(process: asyncio.subprocess.Process, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+async def _write(process: asyncio.subprocess.Process, outgoing: MemoryObjectReceiveStream[_Traced]) -> None:
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         async with outgoing:
-            async for message in outgoing:
+            async for message, trace in outgoing:
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                if trace is not None:
+                    trace.mark_sent()
                 process.stdin.write(text.encode() + b"\n")
                 await process.stdin.drain()
 
