@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-FAULTS = ("delay", "duplicate", "reorder", "garbage", "unknown", "close", "slow")
+FAULTS = ("delay", "duplicate", "reorder", "garbage", "unknown", "slow")
 
 
 def random_script(random: Random, *, faults: bool, lost_events: bool = False) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def random_script(random: Random, *, faults: bool, lost_events: bool = False) ->
     caller = [action() for _ in range(random.randint(1, 6))]
     if random.random() < 0.3:
         caller.append({"hangup": random.choice((0.0, 0.3, 1.0))})
-    kinds = (*FAULTS, "drop") if lost_events else FAULTS
+    kinds = (*FAULTS, "close", "drop") if lost_events else FAULTS
     plan = [
         {"fault": random.choice(kinds), "probability": random.choice((0.02, 0.1)), "seconds": 0.2} for _ in range(2)
     ]

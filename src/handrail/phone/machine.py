@@ -4,6 +4,7 @@ It keeps three promises: every completed call gets exactly one output, no result
 two responses at a time.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -145,6 +146,8 @@ class CallMachine:
         self._fillers = 0
         self._is_batch_late = False
         self._unsent_at_end: tuple[str, ...] = ()
+        self._finished: deque[str] = deque(maxlen=32)
+        """The newest responses that are over."""
         self._sent: dict[str, str] = {}
         """The call whose output a request sent."""
         self.never_spoken: list[str] = []
@@ -281,6 +284,8 @@ class CallMachine:
     # Responses.
 
     def _on_response_started(self, signal: s.ResponseStarted) -> None:
+        if signal.response_id == self.active or signal.response_id in self._finished:
+            return  # Delivered again: what the response covers is known.
         self._awaits_turn = self._owes_turn = False
         self._stop("turn")
         if self._is_blocked:
@@ -308,9 +313,12 @@ class CallMachine:
         self._voices[signal.response_id] = self._covered[signal.response_id]
 
     def _on_response_finished(self, signal: s.ResponseFinished) -> None:
+        if signal.response_id in self._finished:
+            return
         request = self._requested
         if request is not None and signal.request_id == request.id:  # Its beginning was missed.
             self._on_response_started(s.ResponseStarted(response_id=signal.response_id, request_id=signal.request_id))
+        self._finished.append(signal.response_id)
         if self.active == signal.response_id:
             self.active = None
         covered = self._covered.pop(signal.response_id, ())

@@ -141,6 +141,7 @@ class PhoneSimulator:
     def forget(self, call_id: str) -> None:
         """Drop what is kept about a call, which then answers as an unknown one does."""
         self._lines.pop(call_id).close()
+        self.webhooks = [record for record in self.webhooks if record.call_id != call_id]
 
     def _find(self, call_id: str) -> LiveCall | None:
         return self._lines.get(call_id)

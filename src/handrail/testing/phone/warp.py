@@ -77,7 +77,8 @@ class _WarpedSelector(selectors.DefaultSelector):
             return self._wait(timeout, speed=_SPEED)
         if timeout is None:
             return super().select(None)
-        ready = super().select(_GRACE)
+        # The loop's own pipe is always registered; without another socket nothing can be on its way.
+        ready = super().select(_GRACE) if len(self.get_map()) > 1 else []
         if not ready:
             self._loop.skip(timeout)
         return ready
