@@ -90,6 +90,7 @@ class ConversationMachine(RuleBasedStateMachine):
             Executor(self.tools, ledger=self.ledger, approvals=self.approvals),
             context=ToolContext(session_id="s", customer_id="ann"),
             sessions=self.kept,
+            create=True,
             budget=Budget(max_steps=3, max_calls=4),
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Control, Executor, Policy, Rule, ToolContext, ToolResult, tool
-from handrail.chat import Budget, ChatSession, TurnResult
+from handrail.chat import Budget, ChatSession, FileSessionStore, TurnResult
 from handrail.core.events import CallFinished, CallStarted, Progress
 from handrail.errors import ApprovalError, BadAnswerError, ProviderDownError
 from handrail.providers import AssistantMessage, ModelResponse, TextDelta, ToolMessage, Usage, UserMessage
@@ -314,6 +314,8 @@ async def test_one_turn_at_a_time() -> None:
                 await wrong
         with pytest.raises(ConfigError, match="is running"):
             session.hand_back()
+        with pytest.raises(ConfigError, match=r"save\(\) cannot be called during a turn"):
+            await session.save(FileSessionStore("nowhere"))
     assert not session.is_busy
     assert (await session.send("And now?")).text == "Next."
 
@@ -383,3 +385,12 @@ def test_hostile_words_are_kept_in_a_form_that_can_be_sent() -> None:
     (said, _) = session.conversation.messages
     assert isinstance(said, UserMessage)
     said.text.encode()
+
+
+@pytest.mark.parametrize("nothing", ["", "  \n"])
+async def test_an_empty_message_is_refused_before_anything_happens(nothing: str) -> None:
+    session = chat([PAY_5, "Paid."])
+    await session.send("Pay 5.")
+    with pytest.raises(ConfigError, match=r"text must not be empty.*resume\(\)"):
+        await session.send(nothing)
+    assert (session.conversation.turn, len(await session.approvals())) == (1, 1)

@@ -55,9 +55,27 @@ async def test_a_conversation_is_saved_by_itself_and_loaded_as_it_was(kept: Any)
     assert provider.requests[0].messages[:4] == session.conversation.messages
 
 
-async def test_an_id_that_nobody_knows_is_a_new_conversation(kept: Any) -> None:
-    session = await ChatSession.load(ScriptedProvider([]), Executor(), context=at(Bank()), sessions=kept)
+async def test_an_id_that_nobody_knows_is_an_error_unless_it_may_be_created(kept: Any) -> None:
+    options: Any = {"context": at(Bank()), "sessions": kept}
+    with pytest.raises(StoreError, match=r"no conversation 's-1' is saved here.*create=True"):
+        await ChatSession.load(ScriptedProvider([]), Executor(), **options)
+    session = await ChatSession.load(ScriptedProvider([]), Executor(), create=True, **options)
     assert session.conversation == Conversation(session_id="s-1", customer_id="ann")
+
+
+async def test_instructions_that_are_not_passed_to_load_are_missed(tmp_path: Path) -> None:
+    sessions = FileSessionStore(tmp_path)
+    await chat(["Hello."], sessions=sessions, instructions="Never promise anything.").send("Hi.")
+    provider = ScriptedProvider(["Bye.", "Bye."])
+    options: Any = {"context": at(Bank()), "sessions": sessions}
+    with pytest.raises(ConfigError, match=r"instructions must be passed to load\(\).*instructions=''"):
+        await ChatSession.load(provider, Executor(), **options)
+    for instructions in ("Never promise anything.", ""):
+        session = await ChatSession.load(provider, Executor(), instructions=instructions, **options)
+        await session.send("Bye.")
+    assert [request.instructions for request in provider.requests] == ["Never promise anything.", ""]
+    assert provider.requests[-1].instructions == ""
+    await ChatSession.load(provider, Executor(), **options)  # It has none any more.
 
 
 @pytest.mark.parametrize("kind", DATABASES)
@@ -201,7 +219,7 @@ async def main():
                         lease_grace=0.1)
         lines = [tool_calls(("pay", {"amount": 5}))] if die else ["I do not know whether it went out."]
         session = await ChatSession.load(
-            ScriptedProvider(lines), executor, context=ToolContext(session_id="s"), sessions=store.sessions
+            ScriptedProvider(lines), executor, context=ToolContext(session_id="s"), sessions=store.sessions, create=True
         )
         if die:
             await session.send("Pay 5.")

@@ -75,7 +75,7 @@ def test_empty_text_means_no_arguments_in_a_call_of_ours() -> None:
     ids=repr,
 )
 def test_anything_else_is_a_type_error_that_says_what_is_wanted(call: Any) -> None:
-    with pytest.raises(TypeError, match=f"^{type(call).__name__} is not a call of a function tool, which has id and"):
+    with pytest.raises(TypeError, match=f"^Unsupported tool call type: {type(call).__name__}. A call has id and"):
         standardize_tool_call(call)
 
 

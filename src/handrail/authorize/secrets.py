@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from handrail.core.redact import hide_value
 from handrail.errors import ConfigError
 
 Reference = str | Callable[[], str]
@@ -52,7 +53,16 @@ def check_reference(reference: object, *, name: str) -> None:
 
 
 def resolve_reference(reference: Reference, *, name: str, secrets: Mapping[str, str] | None = None) -> str:
-    """Fetch the value of a reference; `secret:name` is looked up in `secrets`, which are those of a call's context."""
+    """Fetch the value of a reference; `secret:name` is looked up in `secrets`, which are those of a call's context.
+
+    The value is hidden in everything that this process writes from now on.
+    """
+    value = _fetch_value(reference, name=name, secrets=secrets)
+    hide_value(value)
+    return value
+
+
+def _fetch_value(reference: Reference, *, name: str, secrets: Mapping[str, str] | None) -> str:
     if callable(reference):
         return reference()
     kind, _, place = reference.partition(":")

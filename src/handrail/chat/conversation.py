@@ -39,6 +39,8 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Calls that await an approval and are not among the messages; only guided turns leave some."""
     handed_off: bool = False
     """Whether a person has taken over. The model is not asked while they have."""
+    has_instructions: bool = False
+    """Whether the session has instructions, which are not saved: whoever loads it must pass them again."""
     usage: Usage = Usage()
     """The sum over all turns."""
     revision: int = 0

@@ -13,7 +13,7 @@ from handrail.chat.turn import Budget, ChatEvent, PlainStrategy, TurnResult, Tur
 from handrail.core.context import ToolContext
 from handrail.core.text import encodable
 from handrail.core.values import Approval
-from handrail.errors import ApprovalError, ConfigError
+from handrail.errors import ApprovalError, ConfigError, StoreError
 from handrail.execute.executor import Executor
 from handrail.providers.messages import AssistantMessage, UserMessage
 from handrail.providers.provider import Provider
@@ -55,6 +55,8 @@ class ChatSession:
             customer_id=context.customer_id,
             turn=context.turn,
         )
+        if bool(instructions) != self._conversation.has_instructions:
+            self._conversation = structs.replace(self._conversation, has_instructions=bool(instructions))
         for name in ("session_id", "tenant_id", "customer_id"):
             if (value := getattr(context, name)) != (expected := getattr(self._conversation, name)):
                 raise ConfigError(f"context.{name} must be the conversation's {name}, {expected!r}, got {value!r}.")
@@ -67,13 +69,23 @@ class ChatSession:
         *,
         context: ToolContext[Any],
         sessions: SessionStore,
+        create: bool = False,
         **options: Any,
     ) -> Self:
-        """Load the conversation `context.session_id`, or start a new one if none is saved under that id.
+        """Load the conversation `context.session_id`. With `create`, start a new one if none is saved under that id.
 
-        The options are those of the constructor. Calls that await an approval still do.
+        The options are those of the constructor. The instructions are not saved: pass them again. Calls that await an
+        approval still do.
         """
-        saved = await sessions.load(context.session_id)
+        session_id = context.session_id
+        saved = await sessions.load(session_id)
+        if saved is None and not create:
+            raise StoreError(f"no conversation {session_id!r} is saved here. To start it, pass create=True.")
+        if saved is not None and saved.has_instructions and "instructions" not in options:
+            raise ConfigError(
+                f"instructions must be passed to load(): conversation {session_id!r} has some, and they are not saved. "
+                "To resume it without, pass instructions=''."
+            )
         session = cls(provider, executor, context=context, sessions=sessions, conversation=saved, **options)
         session._saved = saved
         at_turn = structs.replace(context, turn=session.conversation.turn)
@@ -117,6 +129,8 @@ class ChatSession:
 
     async def stream(self, text: str) -> AsyncGenerator[ChatEvent]:
         """Send a message and yield the events of the turn: text, calls, progress, approvals, a `TurnResult` last."""
+        if not text.strip():
+            raise ConfigError("text must not be empty. To continue a turn that stopped, use resume().")
         state = self._start_turn()
         try:
             await self._adopt_pending(state)
@@ -234,6 +248,8 @@ class ChatSession:
 
     async def save(self, sessions: SessionStore | None = None) -> None:
         """Save the conversation now. With `sessions`, save it there from now on, during every turn, too."""
+        if self._state is not None:
+            raise ConfigError("save() cannot be called during a turn: wait for its end. A turn saves after every step.")
         if sessions is not None and self._sessions is not sessions:
             self._replace_conversation(structs.replace(self._conversation, revision=0))
             self._sessions, self._saved = sessions, None
@@ -241,8 +257,7 @@ class ChatSession:
             raise ConfigError(
                 "save() needs a session store: pass sessions=FileSessionStore('directory') here or to ChatSession."
             )
-        if self._state is None:
-            self._conversation = await self._save_conversation(self._conversation)
+        self._conversation = await self._save_conversation(self._conversation)
 
     async def _save_conversation(self, conversation: Conversation) -> Conversation:
         if self._sessions is None:

@@ -159,7 +159,7 @@ class TerminalChat:
         executor = Executor([*self._agent.tools, sources], policy=self._agent.policy)
         options: dict[str, Any] = {"context": self._context, "instructions": self._agent.instructions}
         if self._saved_as:
-            return await ChatSession.load(self._provider, executor, sessions=self._sessions, **options)
+            return await ChatSession.load(self._provider, executor, sessions=self._sessions, create=True, **options)
         return ChatSession(self._provider, executor, **options)
 
     async def _open_guided(self, agent: Agent) -> ChatSession:
@@ -167,7 +167,7 @@ class TerminalChat:
             agent.provider = self._provider
         options: dict[str, Any] = {"customer_id": self._context.customer_id, "deps": self._context.deps}
         if self._saved_as:
-            return await agent.load_session(self._name, sessions=self._sessions, **options)
+            return await agent.load_session(self._name, sessions=self._sessions, create=True, **options)
         return agent.session(self._name, **options)
 
     async def _talk(self) -> None:

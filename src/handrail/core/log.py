@@ -1,6 +1,7 @@
 """Handrail's own logger: what breaks is written with its type and its frames, never with the values that it quotes."""
 
 import logging
+import os
 import sys
 from collections.abc import MutableMapping
 from functools import cache
@@ -11,7 +12,7 @@ from handrail.core.redact import Redactor
 from handrail.errors import shorten
 
 NAME: Final = "handrail"
-WITHHELD: Final = f"(text withheld, it may quote values; the logger {NAME!r} at DEBUG shows it, redacted)"
+WITHHELD: Final = "(text withheld, it may quote values; HANDRAIL_DEBUG=1 shows it, redacted)"
 
 _MOST = 50
 """How many exceptions are shown of one, with its causes and what it is a group of."""
@@ -24,14 +25,20 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 class CarefulLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger for code that handles other people's data.
 
-    The text of an exception often quotes the value that it is about, so only its type and its frames are written. Set
-    to DEBUG, the logger writes the text too, redacted by pattern.
+    The text of an exception often quotes a value, so only its type and its frames are written. The text is written,
+    too, redacted by pattern, with HANDRAIL_DEBUG=1, with `Executor(debug=True)`, or if the logger's level is DEBUG.
     """
+
+    show_texts = False
+    """Set by `Executor(debug=True)`, for the whole process."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         error = _given(kwargs.get("exc_info"))
-        kwargs["exc_info"] = careful(error, texts=self.isEnabledFor(logging.DEBUG)) if error is not None else None
+        kwargs["exc_info"] = careful(error, texts=self._can_show_texts()) if error is not None else None
         return msg, kwargs
+
+    def _can_show_texts(self) -> bool:
+        return self.show_texts or os.environ.get("HANDRAIL_DEBUG") == "1" or self.isEnabledFor(logging.DEBUG)
 
 
 def careful(error: BaseException, *, texts: bool, redactor: Redactor | None = None) -> ExcInfo:

@@ -54,6 +54,21 @@ _REMEMBERED = 4_096
 """How many names are judged only once."""
 
 
+_MIN_VALUE_CHARS = 6
+"""Shorter secrets are not looked for: they would hide ordinary text."""
+_MAX_VALUES = 1_000
+_secret_values: dict[str, None] = {}
+"""Values that every redactor of the process hides: listeners and stores have redactors of their own."""
+
+
+def hide_value(value: str) -> None:
+    """Hide a secret's value in everything that this process writes from now on."""
+    if len(value) >= _MIN_VALUE_CHARS and value not in _secret_values:
+        _secret_values[value] = None
+        while len(_secret_values) > _MAX_VALUES:
+            del _secret_values[next(iter(_secret_values))]
+
+
 class Redactor:
     """Redacts by field name, by type (Pydantic's secrets, and types of your own) and by pattern.
 
@@ -226,6 +241,9 @@ class Redactor:
         return self._without_patterns(text)
 
     def _without_patterns(self, text: str) -> str:
+        for value in tuple(_secret_values):
+            if value in text:
+                text = text.replace(value, HIDDEN)
         text = remove_secrets(text, HIDDEN)
         for pattern in self._patterns:
             text = pattern.sub(HIDDEN, text)

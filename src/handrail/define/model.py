@@ -185,6 +185,12 @@ class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextI
         ) -> """ToolHandlerResult[ContextOut] | tuple[str, ContextOut]
                 | Awaitable[ToolHandlerResult[ContextOut] | tuple[str, ContextOut]]""": ...
 
+    else:
+
+        async def model_tool_handler(self, context: ContextIn) -> Any:
+            """Do the work, sync or async: return a text for the model and a context for the caller."""
+            raise NotImplementedError(f"{type(self).__name__}.model_tool_handler()")
+
     @classmethod
     async def model_tool_run_tool_call(cls, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]:
         """Validate a call and run it. What is not meant for the model reaches the caller."""

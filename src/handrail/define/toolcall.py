@@ -113,8 +113,8 @@ def standardize_tool_call(call: AnyToolCall) -> StandardToolCall:
             return StandardToolCall(id=one["id"], name=function["name"], arguments=function["arguments"])
         return StandardToolCall(id=one["call_id"], name=one["name"], arguments=one["arguments"])
     except (AttributeError, KeyError, TypeError) as error:
-        wanted = "id and function (name, arguments), or call_id, name and arguments"
-        raise TypeError(f"{type(one).__name__} is not a call of a function tool, which has {wanted}.") from error
+        expected = "id and function (name, arguments), or call_id, name and arguments"
+        raise TypeError(f"Unsupported tool call type: {type(one).__name__}. A call has {expected}.") from error
 
 
 _SUCCESS: Any = ToolCallSuccess

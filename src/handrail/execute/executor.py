@@ -81,7 +81,10 @@ class Executor:
         repeat_window: float = 86_400.0,
         lease_grace: float = 60.0,
         approval_timeout: float = 900.0,
+        debug: bool = False,
     ) -> None:
+        if debug:
+            log.show_texts = True
         for name, seconds in (("timeout", timeout), ("slow_after", slow_after), ("approval_timeout", approval_timeout)):
             if not seconds > 0:
                 raise ConfigError(f"{name} must be more than 0 seconds, got {seconds!r}.")

@@ -337,11 +337,13 @@ class Agent:
         plugin_data: Mapping[str, Any] | None = None,
         secrets: Mapping[str, str] | None = None,
         budget: Budget | None = None,
+        create: bool = False,
     ) -> GuidedSession:
-        """Resume a session that was saved; a new one, if there is none under this id."""
+        """Load a session that was saved. With `create`, start a new one if none is saved under this id."""
         context = self._context(session_id, customer_id, tenant_id, deps, plugin_data, secrets)
         options = self._session_options(budget, sessions)
-        return await GuidedSession.load(self.provider or NoProvider(), self.executor, context=context, **options)
+        provider = self.provider or NoProvider()
+        return await GuidedSession.load(provider, self.executor, context=context, create=create, **options)
 
     def _context(
         self,

@@ -1,6 +1,7 @@
 """What is special about the async module: calls run together, and none is left behind."""
 
 import asyncio
+import inspect
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -156,3 +157,7 @@ async def test_a_caller_that_is_cancelled_takes_its_calls_with_it() -> None:
         await running
     assert cancelled == ["cleaned up"] * 2
     assert await nothing_else_runs()
+
+
+def test_the_base_handler_is_a_coroutine_function() -> None:
+    assert inspect.iscoroutinefunction(aio.LLMFunctionTool.model_tool_handler)
