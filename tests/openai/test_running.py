@@ -82,7 +82,7 @@ def test_an_object_that_is_no_call_of_a_function_is_a_type_error(facade: Facade)
     custom = ChatCompletionMessageCustomToolCall.model_validate(
         {"id": "call_1", "type": "custom", "custom": {"name": "forecast", "input": "Oslo"}}
     )
-    with pytest.raises(TypeError, match="^Unsupported tool call type: ChatCompletionMessageCustomToolCall"):
+    with pytest.raises(TypeError, match=r"^Unsupported tool call type: ChatCompletionMessageCustomToolCall"):
         run(facade, forecast_of(facade), custom)
 
 

@@ -231,7 +231,7 @@ def success(model: type[FunctionToolModel[Any, Any]], call: StandardToolCall, re
 def from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
     """The tool that a class stands for."""
     name = model.model_tool_name()
-    if model.model_tool_handler is FunctionToolModel.model_tool_handler:
+    if model.model_tool_handler in (FunctionToolModel.model_tool_handler, LLMFunctionTool.model_tool_handler):
         raise ToolDefinitionError(f"{model.__name__} cannot be run: it has no model_tool_handler.")
     is_async = inspect.iscoroutinefunction(model.model_tool_handler)
     words = model.model_tool_format_invalid_arguments_error
