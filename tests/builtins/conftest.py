@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from handrail import Failure, Tool, ToolContext
-from handrail.builtins import EditFileTool, ListFilesTool, ReadFileTool, SearchTextTool, WriteFileTool, inside
+from handrail.builtins import EditFileTool, ListFilesTool, ReadFileTool, SearchTextTool, WriteFileTool, workspace
 
 SECRET = "the secret of somebody else"
 
@@ -65,7 +65,7 @@ def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> Generator[Desk]:
 @pytest.fixture(params=["descriptors", "descriptors without /proc", "paths", "paths without /proc"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each of the ways in which platforms let us reach a file."""
-    monkeypatch.setattr(inside, "_BY_DESCRIPTOR", request.param.startswith("descriptors"))
+    monkeypatch.setattr(workspace, "_HAS_DIR_FD", request.param.startswith("descriptors"))
     if request.param.endswith("without /proc"):
         readlink = os.readlink
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from handrail import Tool, ToolRegistry
-from handrail.builtins import ReadFileTool, inside
+from handrail.builtins import ReadFileTool, workspace
 from tests.builtins.conftest import Desk
 
 
@@ -107,7 +107,7 @@ class Counting(FileIO):
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> type[Counting]:
-    monkeypatch.setattr(inside, "FileIO", Counting)
+    monkeypatch.setattr(workspace, "FileIO", Counting)
     Counting.count = 0
     return Counting
 
@@ -119,10 +119,10 @@ async def test_it_reads_no_more_than_it_returns(desk: Desk, counted: type[Counti
     path.write_text(head)
     os.truncate(path, 2**36)  # 64 GiB, most of it a hole
     assert (await desk.answer(ReadFileTool(), file_path=str(path), limit=2)).startswith("1\tline 1\n2\tline 2\n[")
-    assert 0 < counted.count <= 2 * inside.CHUNK
+    assert 0 < counted.count <= 2 * workspace.CHUNK
     counted.count = 0
     assert (await desk.answer(ReadFileTool(), file_path=str(path), offset=2_000, limit=1)).startswith("2000\tline 2000")
-    assert counted.count <= len("".join(f"line {number}\n" for number in range(1, 2_001))) + 2 * inside.CHUNK
+    assert counted.count <= len("".join(f"line {number}\n" for number in range(1, 2_001))) + 2 * workspace.CHUNK
 
 
 @pytest.mark.proves("HC-D6")
@@ -135,7 +135,7 @@ async def test_a_line_without_an_end_is_cut_and_not_read_to_its_end(desk: Desk, 
         "[Cut after 100 characters: line 1.]",
         "[The file goes on after line 1. Read on with offset=2.]",
     ]
-    assert counted.count <= 2 * inside.CHUNK
+    assert counted.count <= 2 * workspace.CHUNK
     failure = await desk.failure(ReadFileTool(max_line_chars=100), file_path=str(desk.work / "a.txt"), offset=2)
     assert "has 1 line, so there is no line 2" in failure.message
 
@@ -196,7 +196,7 @@ async def test_a_line_too_far_into_a_huge_file_is_not_looked_for(desk: Desk, cou
     os.truncate(path, 2**36)
     failure = await desk.failure(ReadFileTool(max_skipped_bytes=1_000_000), file_path=str(path), offset=3)
     assert "too large to get to this line" in failure.message
-    assert counted.count <= 1_000_000 + 2 * inside.CHUNK
+    assert counted.count <= 1_000_000 + 2 * workspace.CHUNK
 
 
 @pytest.mark.proves("HC-D6")

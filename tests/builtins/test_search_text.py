@@ -111,7 +111,7 @@ async def test_a_search_that_takes_too_long_stops_and_says_so(desk: Desk) -> Non
     for name in "abc":
         (desk.work / name).write_text("x\n" * 3)
     late = "[Stopped because it took too long. Narrow the path or the glob.]"
-    assert late in await desk.answer(SearchTextTool(max_seconds=1e-9), pattern="x")
+    assert late in await desk.answer(SearchTextTool(timeout=1e-9), pattern="x")
     assert late not in await desk.answer(SearchTextTool(), pattern="x")
 
 
@@ -121,7 +121,7 @@ async def test_a_search_stops_in_the_middle_of_a_file_when_its_time_is_over(
     (desk.work / "a.txt").write_text("x\n" * 100)
     seconds = count()
     monkeypatch.setattr(search_text, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    text = await desk.answer(SearchTextTool(max_seconds=20), pattern="x")
+    text = await desk.answer(SearchTextTool(timeout=20), pattern="x")
     assert text.count("a.txt:") == 20
     assert text.endswith("[Stopped because it took too long. Narrow the path or the glob.]")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from handrail import Tool, ToolContext
-from handrail.builtins import ListFilesTool, ReadFileTool, WriteFileTool, inside
+from handrail.builtins import ListFilesTool, ReadFileTool, WriteFileTool, workspace
 from tests.builtins.conftest import SECRET, TOOLS, Desk, Payload, Swap, every_tool, everything_in, target
 
 
@@ -120,7 +120,7 @@ async def test_a_directory_moved_out_while_something_in_it_is_opened_is_outside(
 ) -> None:
     tool, payload = next(pair for pair in TOOLS if pair[0].name == name)
     if name == "list_files":  # which first looks what is there, and goes the same way again to list it
-        monkeypatch.setattr(inside.Place, "kind", lambda self: "folder")
+        monkeypatch.setattr(workspace.WorkspacePath, "get_kind", lambda self: "folder")
     swap = Swap(monkeypatch, when=lambda path: path.endswith(opened_last))
     swap.do(lambda: (desk.work / "sub").rename(desk.outside / "sub"))
     failure = await desk.failure(tool, **payload(target(tool, tree)))
@@ -190,14 +190,14 @@ async def test_a_directory_swapped_for_a_link_is_not_listed(
         put_a_link()
         return scandir(path)
 
-    def swapped_kind(place: inside.Place) -> str:
+    def swapped_kind(place: workspace.WorkspacePath) -> str:
         put_a_link()
         return "folder"
 
     if moment == "while it is read":
         monkeypatch.setattr(os, "scandir", swapped_scandir)
     else:
-        monkeypatch.setattr(inside.Place, "kind", swapped_kind)
+        monkeypatch.setattr(workspace.WorkspacePath, "get_kind", swapped_kind)
     result = await ListFilesTool().execute({"directory": str(tree.parent)}, desk.context)
     assert moments == [moment]
     assert "secret.txt" not in result.for_model()
@@ -213,16 +213,16 @@ async def test_a_directory_swapped_for_a_link_is_not_listed(
 async def test_a_directory_swapped_right_after_the_path_was_resolved_is_refused(
     desk: Desk, tool: Tool[..., Any], payload: Payload, way: str, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    locate = inside.locate
+    locate = workspace.resolve_path
     before = everything_in(desk.outside)
 
-    def locate_then_swap(path: str, context: ToolContext) -> inside.Place:
+    def locate_then_swap(path: str, context: ToolContext) -> workspace.WorkspacePath:
         place = locate(path, context)
         (desk.work / "sub").rename(desk.work / "away")
         (desk.work / "sub").symlink_to(desk.outside)
         return place
 
-    monkeypatch.setattr(inside, "locate", locate_then_swap)
+    monkeypatch.setattr(workspace, "resolve_path", locate_then_swap)
     path = str(tree.parent / "new" / "a.txt") if tool.name == "write_file" else target(tool, tree)
     failure = await desk.failure(tool, **payload(path))
     assert failure.code == "permission_denied"

@@ -17,7 +17,7 @@ from handrail.testing.servers import tool_calls
 
 
 class NoModel:
-    present = False
+    is_available = False
 
     def embed(self, texts: Any) -> Any:
         raise AssertionError("there is no model")

@@ -84,7 +84,7 @@ def test_removing_says_how_much_it_freed(place: Path, capsys: pytest.CaptureFixt
     assert command("model", "remove", SMOLLM2.name) == 0
 
     assert capsys.readouterr().out == "Removed smollm2-135m, 1.5 MB.\nsmollm2-135m is not downloaded.\n"
-    assert cache.held(SMOLLM2, root=place).bytes == 0
+    assert cache.inspect_model(SMOLLM2, root=place).size == 0
 
 
 PROGRAM = """
@@ -126,7 +126,7 @@ def test_at_a_terminal_a_pull_shows_a_bar_and_ends_with_the_pinned_bytes(
     terminal.close()
 
     assert terminal.exitstatus == 0
-    assert cache.held(MINILM, root=tmp_path / "models").complete
+    assert cache.inspect_model(MINILM, root=tmp_path / "models").is_complete
 
 
 @pytest.mark.model

@@ -123,7 +123,7 @@ def test_a_running_ollama_is_found_with_its_first_model() -> None:
         provider: Any = choose_provider({"OLLAMA_HOST": address})
 
     assert provider.name == "openai:qwen3:8b"
-    assert provider.access.base_url == f"http://{address}/v1"
+    assert provider.endpoint.base_url == f"http://{address}/v1"
     assert set(asked) == {("/api/tags", None)}
 
 
@@ -152,7 +152,7 @@ def test_something_else_on_ollamas_port_is_no_ollama(body: Any) -> None:
 def test_ollamas_host_is_read_as_ollama_reads_it(host: str, address: str) -> None:
     provider: Any = choose_provider({"OLLAMA_HOST": host}, name="ollama", model="m")
 
-    assert provider.access.base_url == f"{address}/v1"
+    assert provider.endpoint.base_url == f"{address}/v1"
 
 
 @pytest.mark.parametrize("host", ["box:port", "http://[::1", "box:99999999"])

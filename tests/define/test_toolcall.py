@@ -15,7 +15,7 @@ from openai.types.responses.response_input_param import FunctionCallOutput
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from handrail import ToolCall
-from handrail.define.toolcall import succeeded
+from handrail.define.toolcall import build_success
 from handrail.openai.core import (
     StandardToolCall,
     ToolCallFailReason,
@@ -145,7 +145,7 @@ def same_in_every_way(made: Any, built: Any) -> bool:
 
 @given(id=st.text(), content=st.text(), context=st.none() | st.integers() | st.text())
 def test_an_answer_that_is_filled_by_hand_is_like_one_that_is_built(id: str, content: str, context: Any) -> None:
-    made = succeeded(StandardToolCall(id=id, name="n", arguments=""), content, context)
+    made = build_success(StandardToolCall(id=id, name="n", arguments=""), content, context)
     built = ToolCallSuccess(call_id=id, result_content=content, context=context)
     assert same_in_every_way(made, built)
     assert hash(made) == hash(built)

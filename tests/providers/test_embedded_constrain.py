@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.providers.embedded.constrain import decodable, mentions, numbers, spans
+from handrail.providers.embedded.constrain import build_decodable_schema, extract_numbers, extract_spans, has_mention
 
 WORDS = st.sampled_from(
     [
@@ -48,14 +48,14 @@ def keywords(node: Any) -> set[str]:
 
 @given(st.dictionaries(WORDS, VALUES, max_size=6), st.none() | st.text())
 def test_whatever_a_schema_says_what_comes_out_is_plain(schema: dict[str, Any], text: str | None) -> None:
-    lowered = decodable(schema, copied_from=text)
+    lowered = build_decodable_schema(schema, copy_from=text)
 
     assert keywords(lowered) <= KNOWN
     json.dumps(lowered)
 
 
 def test_strings_lists_and_numbers_get_an_end() -> None:
-    lowered = decodable(
+    lowered = build_decodable_schema(
         {
             "type": "object",
             "properties": {
@@ -87,7 +87,9 @@ SCHEMA = {
 
 
 def test_values_are_copied_from_the_text_and_what_nobody_spoke_of_stays_out() -> None:
-    lowered = decodable(SCHEMA, copied_from="Send 50 euros from my Savings to Peter Novak, fast!")["properties"]
+    lowered = build_decodable_schema(SCHEMA, copy_from="Send 50 euros from my Savings to Peter Novak, fast!")[
+        "properties"
+    ]
 
     assert lowered["amount"] == {"enum": [50]}
     assert lowered["account"] == {"enum": ["savings"]}
@@ -96,7 +98,7 @@ def test_values_are_copied_from_the_text_and_what_nobody_spoke_of_stays_out() ->
 
 
 def test_where_the_text_says_nothing_every_value_may_be_meant() -> None:
-    lowered = decodable(SCHEMA, copied_from="")["properties"]
+    lowered = build_decodable_schema(SCHEMA, copy_from="")["properties"]
 
     assert lowered["account"] == {"enum": ["current", "savings"]}
     assert lowered["to"]["type"] == "string"
@@ -105,14 +107,14 @@ def test_where_the_text_says_nothing_every_value_may_be_meant() -> None:
 
 @pytest.mark.parametrize("value", [{"to": "Anna", "amount": 3, "account": "current"}])
 def test_what_fits_the_reduced_schema_fits_the_given_one(value: Any) -> None:
-    assert jsonschema_rs.is_valid(decodable(SCHEMA), value)
+    assert jsonschema_rs.is_valid(build_decodable_schema(SCHEMA), value)
     assert jsonschema_rs.is_valid(SCHEMA, value)
-    assert not jsonschema_rs.is_valid(decodable(SCHEMA), {**value, "more": 1})
+    assert not jsonschema_rs.is_valid(build_decodable_schema(SCHEMA), {**value, "more": 1})
 
 
 @given(st.text())
 def test_a_span_is_a_piece_of_the_text(text: str) -> None:
-    assert all(one in text and one.strip() == one and one for one in spans(text))
+    assert all(one in text and one.strip() == one and one for one in extract_spans(text))
 
 
 @pytest.mark.parametrize(
@@ -120,11 +122,11 @@ def test_a_span_is_a_piece_of_the_text(text: str) -> None:
     [("50 euros", [50]), ("order A-17", []), ("1500,50 or -3", [1500.5, -3]), ("B-203 for 2.", [2]), ("v1.2", [])],
 )
 def test_numbers_stand_alone(text: str, found: list[float]) -> None:
-    assert numbers(text) == found
+    assert extract_numbers(text) == found
 
 
 def test_a_value_is_mentioned_as_a_word_of_its_own() -> None:
-    assert mentions("my SAVINGS, please", ["savings"])
-    assert mentions("in New York today", ["new york"])
-    assert not mentions("currently", ["current"])
-    assert not mentions("", ["", "x"])
+    assert has_mention("my SAVINGS, please", ["savings"])
+    assert has_mention("in New York today", ["new york"])
+    assert not has_mention("currently", ["current"])
+    assert not has_mention("", ["", "x"])

@@ -187,7 +187,7 @@ async def test_the_faults_are_named_with_their_places() -> None:
 @pytest.mark.parametrize("attempts", [1, 2, 3])
 async def test_an_answer_that_never_fits_is_given_up(subject: Subject, attempts: int) -> None:
     with pytest.raises(BadAnswerError, match="it is wrong at age") as caught:
-        await _asked(subject, Pet, *['{"name": "Rex", "age": -4321, "color": null}'] * attempts, attempts=attempts)
+        await _asked(subject, Pet, *['{"name": "Rex", "age": -4321, "color": null}'] * attempts, max_attempts=attempts)
 
     assert "4321" not in str(caught.value.to_log_dict())
 
@@ -237,5 +237,5 @@ async def test_what_is_no_schema_is_the_callers_mistake(wanted: Any) -> None:
 
 
 async def test_a_value_is_asked_for_at_least_once() -> None:
-    with pytest.raises(ConfigError, match="at least once"):
-        await _asked(CHAT, int, attempts=0)
+    with pytest.raises(ConfigError, match="at least 1"):
+        await _asked(CHAT, int, max_attempts=0)

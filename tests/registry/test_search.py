@@ -33,7 +33,7 @@ POOL = ToolRegistry([get_balance, track_parcel, forecast])
 class Absent:
     """A machine without the model."""
 
-    present = False
+    is_available = False
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         raise AssertionError("there is no model")

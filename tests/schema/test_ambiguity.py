@@ -18,7 +18,7 @@ from handrail import (
     build_tool,
     tool,
 )
-from handrail.schema.ambiguity import not_finite, refuse_ambiguous
+from handrail.schema.ambiguity import find_non_finite, refuse_ambiguous
 
 SCHEMA = {
     "type": "object",
@@ -159,7 +159,7 @@ objects = st.dictionaries(st.text(max_size=5), plain_json, max_size=4)
 def test_plain_json_is_not_ambiguous(value: Any) -> None:
     refuse_ambiguous(json.dumps(value))
 
-    assert list(not_finite(value)) == []
+    assert list(find_non_finite(value)) == []
 
 
 @given(before=objects, key=st.text(max_size=5), after=objects, again=plain_json)

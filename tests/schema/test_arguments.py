@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
 
 from handrail import InvalidArgumentsError, ToolArgsParseError, ToolContext, tool
-from handrail.schema.arguments import from_annotations, output_schema
+from handrail.schema.arguments import build_from_annotations, build_output_schema
 
 
 class Colour(Enum):
@@ -36,7 +36,7 @@ FIELDS: dict[str, Any] = {
 
 
 def test_arguments_are_parsed_into_types_and_dumped_into_what_was_sent() -> None:
-    arguments = from_annotations(FIELDS)
+    arguments = build_from_annotations(FIELDS)
     sent = {"colour": "red", "day": "2030-01-02", "lines": [{"SKU": "a", "children": [{"SKU": "b"}]}]}
 
     parsed = arguments.parse(json.dumps(sent))
@@ -59,7 +59,7 @@ def test_arguments_are_parsed_into_types_and_dumped_into_what_was_sent() -> None
 
 
 def test_the_schema_is_without_the_titles_that_say_nothing() -> None:
-    schema = from_annotations(FIELDS).input_schema
+    schema = build_from_annotations(FIELDS).input_schema
 
     jsonschema_rs.meta.validate(schema)
     assert '"title"' not in json.dumps(schema)
@@ -70,16 +70,16 @@ def test_the_schema_is_without_the_titles_that_say_nothing() -> None:
 @pytest.mark.proves("PH-44")
 @pytest.mark.parametrize("text", ["", "{}", " {} "])
 def test_empty_text_means_no_arguments(text: str) -> None:
-    open_to_all = from_annotations({"size": Annotated[int, Field(default=3)]})
+    open_to_all = build_from_annotations({"size": Annotated[int, Field(default=3)]})
 
     assert open_to_all.parse(text) == {"size": 3}
-    assert open_to_all.careful()(text) == {"size": 3}
+    assert open_to_all.build_strict_parser()(text) == {"size": 3}
 
 
 def test_arguments_that_are_not_closed_pass_over_what_they_do_not_know() -> None:
-    assert from_annotations({"a": int}, closed=False).parse('{"a": 1, "b": 2}') == {"a": 1}
+    assert build_from_annotations({"a": int}, forbid_extra=False).parse('{"a": 1, "b": 2}') == {"a": 1}
     with pytest.raises(InvalidArgumentsError):
-        from_annotations({"a": int}).parse('{"a": 1, "b": 2}')
+        build_from_annotations({"a": int}).parse('{"a": 1, "b": 2}')
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_arguments_that_are_not_closed_pass_over_what_they_do_not_know() -> None
     ],
 )
 def test_the_schema_of_an_answer_is_told_where_it_says_something(annotation: Any, schema: Any) -> None:
-    assert output_schema(annotation) == schema
+    assert build_output_schema(annotation) == schema
 
 
 # What a handler sees

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from handrail import InvalidArgumentsError, ToolArgsParseError, ToolDefinitionError, build_tool
-from handrail.schema.raw import RawSchema, from_json_schema
+from handrail.schema.raw import RawSchema, build_from_json_schema
 
 ORDER: dict[str, Any] = {
     "type": "object",
@@ -38,7 +38,7 @@ ORDER: dict[str, Any] = {
 def told(value: Any, schema: dict[str, Any] = ORDER) -> list[str]:
     """What the model is told about arguments that do not fit."""
     with pytest.raises(InvalidArgumentsError) as caught:
-        from_json_schema(schema, name="order").parse(json.dumps(value))
+        build_from_json_schema(schema, name="order").parse(json.dumps(value))
     head, *lines = str(caught.value).split("\n")
     assert head == "The arguments are not valid:"
     return lines
@@ -80,7 +80,7 @@ def test_the_answer_names_the_place_what_was_found_and_what_is_allowed(value: An
 
 def test_an_argument_that_fits_is_the_json_value_itself() -> None:
     value = {"item": "tea", "count": 2, "price": None, "to": {"city": "Rome"}, "pay": {"card": 1}, "when": "2030-01-02"}
-    arguments = from_json_schema(ORDER, name="order")
+    arguments = build_from_json_schema(ORDER, name="order")
 
     assert arguments.parse(json.dumps(value)) == value
     assert arguments.dump(value) == value
@@ -188,7 +188,7 @@ def test_nothing_is_ever_read_from_a_file(tmp_path: Any) -> None:
     ids=["$defs", "definitions", "$anchor", "draft 7", "a neighbour"],
 )
 def test_references_inside_the_schema_are_followed(schema: dict[str, Any]) -> None:
-    assert from_json_schema(schema, name="t").parse('{"a": 1}') == {"a": 1}
+    assert build_from_json_schema(schema, name="t").parse('{"a": 1}') == {"a": 1}
     assert told({"a": "x"}, schema) == ['- a: must be of type integer, got "x"']
 
 
@@ -213,7 +213,7 @@ def test_the_draft_is_the_one_that_the_schema_names() -> None:
     ],
 )
 def test_formats_are_checked(form: str, bad: str, good: str) -> None:
-    parse = from_json_schema({"properties": {"a": {"type": "string", "format": form}}}, name="t").parse
+    parse = build_from_json_schema({"properties": {"a": {"type": "string", "format": form}}}, name="t").parse
 
     assert parse(json.dumps({"a": good})) == {"a": good}
     if bad != good:
@@ -240,7 +240,7 @@ def test_no_pattern_and_no_text_keep_the_process_busy(pattern: str) -> None:
 
 def answer_to(schema: dict[str, Any], value: dict[str, Any]) -> str:
     try:
-        from_json_schema(schema, name="t").parse(json.dumps(value))
+        build_from_json_schema(schema, name="t").parse(json.dumps(value))
     except InvalidArgumentsError as error:
         return str(error)
     return ""
@@ -249,14 +249,14 @@ def answer_to(schema: dict[str, Any], value: dict[str, Any]) -> str:
 def test_a_pattern_with_look_ahead_works() -> None:
     schema = {"properties": {"a": {"type": "string", "pattern": "^(?=.*[0-9]).{3,}$"}}}
 
-    assert from_json_schema(schema, name="t").parse('{"a": "ab1"}') == {"a": "ab1"}
+    assert build_from_json_schema(schema, name="t").parse('{"a": "ab1"}') == {"a": "ab1"}
     assert told({"a": "abc"}, schema) == ['- a: it does not match "^(?=.*[0-9]).{3,}$", got "abc"']
 
 
 def test_only_a_text_that_is_matched_while_looking_around_is_limited() -> None:
     schema = {"properties": {"path": {"pattern": "^(?!/)"}, "body": {"type": "string", "pattern": "^a*$"}}}
 
-    assert from_json_schema(schema, name="t").parse(json.dumps({"path": "a" * 1_000, "body": "a" * 1_000_000}))
+    assert build_from_json_schema(schema, name="t").parse(json.dumps({"path": "a" * 1_000, "body": "a" * 1_000_000}))
     (line,) = told({"path": "a" * 1_001}, schema)
     assert line.startswith('- path: it is longer than 1,000 characters, got "aaa')
     assert told({"path": "x", "other": {"a" * 1_001: 1}}, schema) == [
@@ -274,7 +274,7 @@ def test_only_a_text_that_is_matched_while_looking_around_is_limited() -> None:
     ],
 )
 def test_references_in_a_circle_come_to_an_end(schema: dict[str, Any]) -> None:
-    assert from_json_schema(schema, name="t").parse('{"a": 1}') == {"a": 1}
+    assert build_from_json_schema(schema, name="t").parse('{"a": 1}') == {"a": 1}
 
 
 def test_a_recursive_schema_is_checked_all_the_way_down() -> None:
@@ -299,7 +299,7 @@ def test_a_number_that_is_not_finite_is_no_json(number: str, read_only: bool) ->
 
 
 def test_a_whole_number_is_one_to_count_with_however_it_was_written() -> None:
-    arguments = from_json_schema({"properties": {"n": {"type": "integer"}}}, name="t").parse(
+    arguments = build_from_json_schema({"properties": {"n": {"type": "integer"}}}, name="t").parse(
         '{"n": 2.0, "l": [1e2, 0.5]}'
     )
 

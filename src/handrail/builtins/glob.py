@@ -12,27 +12,27 @@ _MAX_BRANCHES: Final = 64
 _BRACES: Final = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
 State = frozenset[tuple[int, int]]
-"""How far a path has come: in which branch, how many steps of it are done."""
+"""The progress of a path: for each branch, how many steps are matched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one name of a path must look like."""
+    """The pattern for one name of a path."""
 
     matches: re.Pattern[str] | None
     """None is `**`: any number of names."""
     hidden: bool
-    """Whether names that begin with a dot are meant, as a shell has it."""
+    """Whether names that begin with a dot match, as in a shell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Glob:
-    """A pattern that follows a path from directory to directory, so that a walk need not go where nothing can match."""
+    """A pattern that is matched one directory at a time, so that a walk skips directories where nothing can match."""
 
     branches: tuple[tuple[Step, ...], ...]
 
     def start(self) -> State:
-        return self._closed({(branch, 0) for branch in range(len(self.branches))})
+        return self._expand_double_stars({(branch, 0) for branch in range(len(self.branches))})
 
     def advance(self, state: State, name: str) -> State:
         """The state after one more name; an empty one means that nothing below can match."""
@@ -46,17 +46,17 @@ class Glob:
                 after.add((branch, done))
             elif matches.match(name):
                 after.add((branch, done + 1))
-        return self._closed(after)
+        return self._expand_double_stars(after)
 
-    def accepts(self, state: State) -> bool:
+    def is_match(self, state: State) -> bool:
         """Whether a path that ends here matches."""
         return any(done == len(self.branches[branch]) for branch, done in state)
 
-    def goes_on(self, state: State) -> bool:
+    def can_continue(self, state: State) -> bool:
         """Whether something below can match."""
         return any(done < len(self.branches[branch]) for branch, done in state)
 
-    def _closed(self, state: set[tuple[int, int]]) -> State:
+    def _expand_double_stars(self, state: set[tuple[int, int]]) -> State:
         for branch, done in list(state):
             steps = self.branches[branch]
             while done < len(steps) and steps[done].matches is None:
@@ -66,13 +66,13 @@ class Glob:
 
 
 def parse_glob(pattern: str, *, argument: str) -> Glob:
-    """Read a pattern, or say what is wrong with it."""
+    """Parse a pattern; raises `ToolError` if it is not valid."""
     if not pattern or len(pattern) > _MAX_CHARS:
         raise ToolError(f"`{argument}` must be a pattern of 1 to {_MAX_CHARS} characters, such as `**/*.py`.")
-    return Glob(branches=tuple(_steps(branch, argument) for branch in _alternatives(pattern, argument)))
+    return Glob(branches=tuple(_parse_steps(branch, argument) for branch in _expand_braces(pattern, argument)))
 
 
-def _steps(pattern: str, argument: str) -> tuple[Step, ...]:
+def _parse_steps(pattern: str, argument: str) -> tuple[Step, ...]:
     names = [name for name in pattern.split("/") if name not in ("", ".")]
     if pattern.startswith("/") or ".." in names:
         raise ToolError(
@@ -89,7 +89,7 @@ def _steps(pattern: str, argument: str) -> tuple[Step, ...]:
     )
 
 
-def _alternatives(pattern: str, argument: str) -> list[str]:
+def _expand_braces(pattern: str, argument: str) -> list[str]:
     done: list[str] = []
     left = [pattern]
     while left:

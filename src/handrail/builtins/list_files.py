@@ -1,13 +1,13 @@
-"""`list_files`: what there is, by pattern."""
+"""`list_files`: the files and directories that match a pattern."""
 
 from typing import Annotated, Any
 
 import pydantic
 
-from handrail.builtins import inside
-from handrail.builtins.answer import Answer, printable, require_positive
+from handrail.builtins import workspace
 from handrail.builtins.glob import parse_glob
-from handrail.builtins.walk import Found, Walk
+from handrail.builtins.output import ToolOutput, check_positive, format_path
+from handrail.builtins.walk import DirectoryWalk, WalkEntry
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.define.function import tool
@@ -17,12 +17,17 @@ from handrail.errors import PermissionDeniedError, ToolError, shorten
 def ListFilesTool(*, max_bytes: int = 100_000, max_entries: int = 100_000) -> Tool[..., str]:
     """The tool `list_files`.
 
-    An answer holds about `max_bytes`; `max_entries` is how many names are looked at before the tool gives up. Paths are
-    absolute, so that each can be handed to another tool as it is.
+    The output has about `max_bytes`; `max_entries` limits how many names are looked at. Paths are absolute, so that
+    each can be passed to another tool unchanged.
     """
-    require_positive("list_files", max_bytes=max_bytes, max_entries=max_entries)
+    check_positive("list_files", max_bytes=max_bytes, max_entries=max_entries)
 
-    @tool(name="list_files", read_only=True, concurrency_safe=True, permission_check=inside.check("directory"))
+    @tool(
+        name="list_files",
+        read_only=True,
+        concurrency_safe=True,
+        permission_check=workspace.build_permission_check("directory"),
+    )
     def list_files(
         context: ToolContext[Any],
         directory: str | None = None,
@@ -39,33 +44,33 @@ def ListFilesTool(*, max_bytes: int = 100_000, max_entries: int = 100_000) -> To
                 "{a,b}" means either. Names that begin with a dot only match where the pattern has the dot.
             limit: How many paths to list at most.
         """
-        place = inside.locate(directory, context)
-        if place.kind() != "folder":
-            raise ToolError(f"`{place.shown}` is not a directory. read_file reads a file.")
-        walk = Walk(place, parse_glob(pattern, argument="pattern"), max_entries=max_entries)
-        answer = Answer(max_bytes=max_bytes)
+        target = workspace.resolve_path(directory, context)
+        if target.get_kind() != "folder":
+            raise ToolError(f"`{target.display_path}` is not a directory. read_file reads a file.")
+        walk = DirectoryWalk(target, parse_glob(pattern, argument="pattern"), max_entries=max_entries)
+        output = ToolOutput(max_bytes=max_bytes)
         for found in walk:
             line = _line(found, context)
             if line is None:
                 continue
-            if len(answer) == limit or not answer.add(line):
-                answer.note(f"There are more than these {len(answer)}. Narrow the pattern or the directory.")
+            if len(output) == limit or not output.add_line(line):
+                output.add_notice(f"There are more than these {len(output)}. Narrow the pattern or the directory.")
                 break
-        if not answer:
-            answer.note(f"Nothing in `{place.shown}` matches `{shorten(pattern)}`.")
-        walk.explain(answer)
-        return answer.text()
+        if not output:
+            output.add_notice(f"Nothing in `{target.display_path}` matches `{shorten(pattern)}`.")
+        walk.add_notices(output)
+        return output.render()
 
     return list_files
 
 
-def _line(found: Found, context: ToolContext[Any]) -> str | None:
-    place, kind = found
+def _line(found: WalkEntry, context: ToolContext[Any]) -> str | None:
+    target, kind = found
     if kind == "link":
         try:
-            kind = inside.locate(place.path, context).kind()
+            kind = workspace.resolve_path(target.path, context).get_kind()
         except PermissionDeniedError:
             return None
-        except ToolError:  # it leads to nothing, but inside: a name that can be written to
+        except ToolError:  # it leads to nothing, but inside the working directory: a name that can be written to
             kind = "file"
-    return printable(place.path) + ("/" if kind == "folder" else "")
+    return format_path(target.path) + ("/" if kind == "folder" else "")

@@ -1,20 +1,19 @@
-"""`read_file`: the lines of a text file, by number."""
+"""`read_file`: lines of a text file, with their numbers."""
 
 from io import BufferedReader
 from typing import Annotated, Any, Final, NamedTuple
 
 import pydantic
 
-from handrail.builtins import inside
-from handrail.builtins.answer import Answer, require_positive
-from handrail.builtins.text import BOM, no_text
+from handrail.builtins import workspace
+from handrail.builtins.output import BOM, ToolOutput, build_not_text_error, check_positive
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.define.function import tool
 from handrail.errors import ToolError
 
-_NAMED: Final = 20
-"""How many lines a notice names before it only counts them."""
+_MAX_NAMED_LINES: Final = 20
+"""The most line numbers that a notice lists."""
 
 
 def ReadFileTool(
@@ -22,14 +21,17 @@ def ReadFileTool(
 ) -> Tool[..., str]:
     """The tool `read_file`.
 
-    An answer holds about `max_bytes`, a line of it `max_line_chars` characters. To get to a line, the ones before it
-    are read and thrown away, `max_skipped_bytes` at most.
+    The output has about `max_bytes`, each line at most `max_line_chars` characters. The lines before the first one
+    are read and discarded, at most `max_skipped_bytes` of them.
     """
-    require_positive(
-        "read_file", max_bytes=max_bytes, max_line_chars=max_line_chars, max_skipped_bytes=max_skipped_bytes
-    )
+    check_positive("read_file", max_bytes=max_bytes, max_line_chars=max_line_chars, max_skipped_bytes=max_skipped_bytes)
 
-    @tool(name="read_file", read_only=True, concurrency_safe=True, permission_check=inside.check("file_path"))
+    @tool(
+        name="read_file",
+        read_only=True,
+        concurrency_safe=True,
+        permission_check=workspace.build_permission_check("file_path"),
+    )
     def read_file(
         file_path: str,
         context: ToolContext[Any],
@@ -46,50 +48,50 @@ def ReadFileTool(
             offset: Number of the line to start at, counted from 1.
             limit: How many lines to read at most.
         """
-        place = inside.locate(file_path, context)
-        with place.explained(), place.open() as file:
-            lines = _Lines(file, path=place.shown, max_chars=max_line_chars, max_skipped=max_skipped_bytes)
-            return _excerpt(lines, offset=offset, limit=limit, answer=Answer(max_bytes=max_bytes))
+        target = workspace.resolve_path(file_path, context)
+        with target.translate_errors(), target.open() as file:
+            lines = _LineReader(file, path=target.display_path, max_chars=max_line_chars, max_skipped=max_skipped_bytes)
+            return _read_excerpt(lines, offset=offset, limit=limit, output=ToolOutput(max_bytes=max_bytes))
 
     return read_file
 
 
-def _excerpt(lines: "_Lines", *, offset: int, limit: int, answer: Answer) -> str:
+def _read_excerpt(lines: "_LineReader", *, offset: int, limit: int, output: ToolOutput) -> str:
     if lines.empty:
         return "[The file is empty.]"
     passed = 0
     while passed < offset - 1 and lines.skip():
         passed += 1
     cut: list[int] = []
-    replaced = goes_on = False
+    replaced = is_truncated = False
     number = offset
     while number < offset + limit:
         line = lines.next()
         if line is None:
             break
-        if not answer.add(f"{number}\t{line.text}"):
-            goes_on = True
+        if not output.add_line(f"{number}\t{line.text}"):
+            is_truncated = True
             break
         if line.cut:
             cut.append(number)
         replaced |= line.replaced
         number += 1
     else:
-        goes_on = lines.may_go_on()
-    if not answer:
+        is_truncated = lines.has_more()
+    if not output:
         raise ToolError(f"`{lines.path}` has {passed} line{'s' * (passed != 1)}, so there is no line {offset}.")
     if cut:
-        answer.note(f"Cut after {lines.max_chars} characters: line {_enumerated(cut)}.")
+        output.add_notice(f"Cut after {lines.max_chars} characters: line {_format_numbers(cut)}.")
     if replaced:
-        answer.note("Bytes that are not UTF-8 are shown as �.")
-    if goes_on:
-        answer.note(f"The file goes on after line {number - 1}. Read on with offset={number}.")
-    return answer.text()
+        output.add_notice("Bytes that are not UTF-8 are shown as �.")
+    if is_truncated:
+        output.add_notice(f"The file goes on after line {number - 1}. Read on with offset={number}.")
+    return output.render()
 
 
-def _enumerated(numbers: list[int]) -> str:
-    named = ", ".join(map(str, numbers[:_NAMED]))
-    return f"{named} and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else named
+def _format_numbers(numbers: list[int]) -> str:
+    named = ", ".join(map(str, numbers[:_MAX_NAMED_LINES]))
+    return f"{named} and {len(numbers) - _MAX_NAMED_LINES} more" if len(numbers) > _MAX_NAMED_LINES else named
 
 
 class _Line(NamedTuple):
@@ -99,7 +101,7 @@ class _Line(NamedTuple):
     """Whether some of its bytes are not UTF-8."""
 
 
-class _Lines:
+class _LineReader:
     """The lines of an open file, one after the other; a line ends with LF or CRLF and nothing else."""
 
     def __init__(self, file: BufferedReader, *, path: str, max_chars: int, max_skipped: int) -> None:
@@ -109,9 +111,9 @@ class _Lines:
         self._window = 4 * max_chars + 2  # no more bytes are needed to see that a line is too long
         self._may_skip = max_skipped
         self._inside_line = False
-        head = file.peek(inside.CHUNK)
+        head = file.peek(workspace.CHUNK)
         if b"\0" in head:
-            raise no_text(path, head)
+            raise build_not_text_error(path, head)
         if head.startswith(BOM):
             file.read(len(BOM))
         self.empty = not file.peek(1)
@@ -124,7 +126,7 @@ class _Lines:
         if not raw:
             return None
         if b"\0" in raw:
-            raise no_text(self.path, raw)
+            raise build_not_text_error(self.path, raw)
         self._inside_line = len(raw) == self._window and not raw.endswith(b"\n")
         body = raw.removesuffix(b"\n").removesuffix(b"\r") if raw.endswith(b"\n") else raw
         whole = body.decode("utf-8", "replace")
@@ -134,9 +136,9 @@ class _Lines:
         return _Line(text, len(whole) > self.max_chars, replaced)
 
     def skip(self) -> bool:
-        """Pass over a line, or over the rest of one; False at the end of the file."""
+        """Skip a line, or the rest of one; False at the end of the file."""
         skipped = False
-        while part := self._file.readline(inside.CHUNK):
+        while part := self._file.readline(workspace.CHUNK):
             skipped = True
             self._may_skip -= len(part)
             if self._may_skip < 0:
@@ -148,6 +150,6 @@ class _Lines:
         self._inside_line = False
         return skipped
 
-    def may_go_on(self) -> bool:
-        """Whether there is more. After a line that was cut, only reading all of it could tell, so this says yes."""
+    def has_more(self) -> bool:
+        """Whether there is more; True after a line that was cut, whose end is not known."""
         return self._inside_line or bool(self._file.peek(1))

@@ -1,4 +1,4 @@
-"""`search_text`: the lines of files that hold a text or match a regular expression."""
+"""`search_text`: the lines of files that contain a text or match a regular expression."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,46 +7,50 @@ from typing import Annotated, Any, Final
 import pydantic
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from handrail.builtins import inside
-from handrail.builtins.answer import Answer, printable, require_positive
+from handrail.builtins import workspace
 from handrail.builtins.glob import parse_glob
-from handrail.builtins.inside import Place
-from handrail.builtins.text import BOM
-from handrail.builtins.walk import Walk
+from handrail.builtins.output import BOM, ToolOutput, check_positive, format_path
+from handrail.builtins.walk import DirectoryWalk
+from handrail.builtins.workspace import WorkspacePath
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.define.function import tool
 from handrail.errors import ToolError, shorten
 
-_SHOWN: Final = 300
-"""How many characters of a line are shown."""
-_BEFORE: Final = 60
-"""How many of them stand before a match that is far to the right."""
-_WINDOW: Final = 2_000
-"""How much of a line a regular expression sees: the worst one then takes less than half a second per line."""
+_MAX_SHOWN_CHARS: Final = 300
+"""The most characters of a line in the output."""
+_CONTEXT_CHARS: Final = 60
+"""The characters before a match that is far to the right."""
+_MAX_REGEX_CHARS: Final = 2_000
+"""The part of a line that a regular expression is matched against: the slowest then takes under half a second."""
 
 Find = Callable[[str], int]
 """From a text to where the first match begins, or -1."""
 
 
 def SearchTextTool(
-    *, max_bytes: int = 100_000, max_file_bytes: int = 5_000_000, max_entries: int = 100_000, max_seconds: float = 10
+    *, max_bytes: int = 100_000, max_file_bytes: int = 5_000_000, max_entries: int = 100_000, timeout: float = 10
 ) -> Tool[..., str]:
     """The tool `search_text`.
 
-    An answer holds about `max_bytes`; files larger than `max_file_bytes` are left out; after `max_entries` names or
-    `max_seconds` the tool gives up. The answer says so each time. Paths are absolute, so that each can be handed to
-    another tool as it is.
+    The output has about `max_bytes`; files larger than `max_file_bytes` are skipped; the search stops after
+    `max_entries` names or `timeout` seconds. A notice reports each of these. Paths are absolute, so that each can be
+    passed to another tool unchanged.
     """
-    require_positive(
+    check_positive(
         "search_text",
         max_bytes=max_bytes,
         max_file_bytes=max_file_bytes,
         max_entries=max_entries,
-        max_seconds=max_seconds,
+        max_seconds=timeout,
     )
 
-    @tool(name="search_text", read_only=True, concurrency_safe=True, permission_check=inside.check("path"))
+    @tool(
+        name="search_text",
+        read_only=True,
+        concurrency_safe=True,
+        permission_check=workspace.build_permission_check("path"),
+    )
     def search_text(
         pattern: Annotated[str, pydantic.Field(min_length=1, max_length=1_000)],
         context: ToolContext[Any],
@@ -69,64 +73,66 @@ def SearchTextTool(
             ignore_case: Whether upper and lower case are the same.
             limit: How many matches to return at most.
         """
-        find = _regex(pattern, ignore_case) if regex else _literal(pattern, ignore_case)
-        place = inside.locate(path, context)
-        if place.kind() == "other":
-            raise ToolError(f"`{place.shown}` is a device, a pipe or a socket; search a file or a directory.")
-        walk = Walk(place, parse_glob(glob if "/" in glob else f"**/{glob}", argument="glob"), max_entries=max_entries)
-        search = _Search(find, whole=not regex, max_file_bytes=max_file_bytes, deadline=time.monotonic() + max_seconds)
-        answer = Answer(max_bytes=max_bytes)
-        for line in search.matches(walk):
-            if len(answer) == limit or not answer.add(line):
-                answer.note(
-                    f"There are more matches than these {len(answer)}. Narrow the pattern, the path or the glob."
+        find = _build_regex_find(pattern, ignore_case) if regex else _build_literal_find(pattern, ignore_case)
+        target = workspace.resolve_path(path, context)
+        if target.get_kind() == "other":
+            raise ToolError(f"`{target.display_path}` is a device, a pipe or a socket; search a file or a directory.")
+        walk = DirectoryWalk(
+            target, parse_glob(glob if "/" in glob else f"**/{glob}", argument="glob"), max_entries=max_entries
+        )
+        search = _Search(find, whole=not regex, max_file_bytes=max_file_bytes, deadline=time.monotonic() + timeout)
+        output = ToolOutput(max_bytes=max_bytes)
+        for line in search.find_matches(walk):
+            if len(output) == limit or not output.add_line(line):
+                output.add_notice(
+                    f"There are more matches than these {len(output)}. Narrow the pattern, the path or the glob."
                 )
                 break
-        if not answer:
-            answer.note("No line matches.")
-        search.explain(answer)
-        walk.explain(answer)
-        return answer.text()
+        if not output:
+            output.add_notice("No line matches.")
+        search.add_notices(output)
+        walk.add_notices(output)
+        return output.render()
 
     return search_text
 
 
 class _Search:
-    """One search, and what it had to leave out."""
+    """One search, and what it skipped."""
 
     def __init__(self, find: Find, *, whole: bool, max_file_bytes: int, deadline: float) -> None:
         self._find = find
         self._whole = whole
-        """Whether a whole file, or a line of any length, may be searched at once."""
+        """Whether a file, or a line of any length, may be searched at once."""
         self._max_file_bytes = max_file_bytes
         self._deadline = deadline
         self._left_out = dict.fromkeys(("binary files", "files that are too large", "files that cannot be read"), 0)
         self._long_lines = 0
         self._late = False
 
-    def matches(self, walk: Walk) -> Iterator[str]:
-        """The lines that match, ready to be shown."""
-        for place, kind in walk:
-            if kind == "file" and (text := self._text(place)) is not None:
-                for number, line in self._lines(text):
-                    yield f"{printable(place.path)}:{number}: {line}"
+    def find_matches(self, walk: DirectoryWalk) -> Iterator[str]:
+        """The lines that match, formatted for the output."""
+        for target, kind in walk:
+            if kind == "file" and (text := self._read_text(target)) is not None:
+                for number, line in self._find_lines(text):
+                    yield f"{format_path(target.path)}:{number}: {line}"
             if self._late or self._is_late():
                 return
 
-    def explain(self, answer: Answer) -> None:
-        """Say what was not searched, so that nobody takes silence for an answer."""
+    def add_notices(self, output: ToolOutput) -> None:
+        """Add a notice for what was not searched."""
         if left_out := ", ".join(f"{count} {what}" for what, count in self._left_out.items() if count):
-            answer.note(f"Not searched: {left_out}.")
+            output.add_notice(f"Not searched: {left_out}.")
         if self._long_lines:
-            answer.note(f"Lines searched only in their first {_WINDOW} characters: {self._long_lines}.")
+            output.add_notice(f"Lines searched only in their first {_MAX_REGEX_CHARS} characters: {self._long_lines}.")
         if self._late:
-            answer.note("Stopped because it took too long. Narrow the path or the glob.")
+            output.add_notice("Stopped because it took too long. Narrow the path or the glob.")
 
-    def _text(self, place: Place) -> str | None:
+    def _read_text(self, target: WorkspacePath) -> str | None:
         try:
-            with place.explained(), place.open() as file:
+            with target.translate_errors(), target.open() as file:
                 data = file.read(self._max_file_bytes + 1)
-        except ToolError:  # no right to read it, gone, or swapped for a link since it was seen
+        except ToolError:  # not readable, deleted, or replaced by a link since it was listed
             self._left_out["files that cannot be read"] += 1
             return None
         if len(data) > self._max_file_bytes:
@@ -137,24 +143,26 @@ class _Search:
             return None
         return data.removeprefix(BOM).decode("utf-8", "replace")
 
-    def _lines(self, text: str) -> Iterator[tuple[int, str]]:
+    def _find_lines(self, text: str) -> Iterator[tuple[int, str]]:
         if self._whole and self._find(text) < 0:
             return
         for number, line in enumerate(text.replace("\r\n", "\n").removesuffix("\n").split("\n"), 1):
             if self._is_late():
                 return
-            if not self._whole and len(line) > _WINDOW:
+            if not self._whole and len(line) > _MAX_REGEX_CHARS:
                 self._long_lines += 1
-                line = f"{line[:_WINDOW]}…"  # so that `$` does not take the window's edge for the end of the line
+                line = (
+                    f"{line[:_MAX_REGEX_CHARS]}…"  # so that `$` does not take the window's edge for the end of the line
+                )
             if (at := self._find(line)) >= 0:
-                yield number, _shown(line, at)
+                yield number, _excerpt_line(line, at)
 
     def _is_late(self) -> bool:
         self._late = self._late or time.monotonic() > self._deadline
         return self._late
 
 
-def _literal(pattern: str, ignore_case: bool) -> Find:
+def _build_literal_find(pattern: str, ignore_case: bool) -> Find:
     if "\n" in pattern:
         raise ToolError("`pattern` must be the text of one line, because files are searched line by line.")
     if ignore_case:
@@ -163,7 +171,7 @@ def _literal(pattern: str, ignore_case: bool) -> Find:
     return lambda text: text.find(pattern)
 
 
-def _regex(pattern: str, ignore_case: bool) -> Find:
+def _build_regex_find(pattern: str, ignore_case: bool) -> Find:
     # Pydantic's own engine is Rust's `regex`: it takes linear time, where `re` can hang on one line and hold the
     # interpreter's lock while it does.
     schema = core_schema.str_schema(pattern=f"(?i){pattern}" if ignore_case else pattern, regex_engine="rust-regex")
@@ -178,8 +186,8 @@ def _regex(pattern: str, ignore_case: bool) -> Find:
     return lambda text: 0 if matches(text) else -1
 
 
-def _shown(line: str, at: int) -> str:
-    """A part of the line that has the beginning of the match in it."""
-    begin = at - _BEFORE if at > _SHOWN - _BEFORE else 0
-    end = begin + _SHOWN
+def _excerpt_line(line: str, at: int) -> str:
+    """The part of a line that contains the start of the match."""
+    begin = at - _CONTEXT_CHARS if at > _MAX_SHOWN_CHARS - _CONTEXT_CHARS else 0
+    end = begin + _MAX_SHOWN_CHARS
     return f"{'…' if begin else ''}{line[begin:end]}{'…' if end < len(line) else ''}"

@@ -1,28 +1,28 @@
-"""A walk through the directories below a place, in the order of their names, that never passes through a link."""
+"""Walking the directories below a path, sorted by name, without following links."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from handrail.builtins.answer import Answer
 from handrail.builtins.glob import Glob, State
-from handrail.builtins.inside import Kind, Place
+from handrail.builtins.output import ToolOutput
+from handrail.builtins.workspace import Kind, WorkspacePath
 from handrail.errors import ToolError
 
-_DEEPEST: Final = 100
-"""How many directories deep a walk goes: each step down is opened anew from the top."""
+_MAX_DEPTH: Final = 100
+"""The most directory levels: each level is opened again from the top."""
 
 
-class Found(NamedTuple):
-    """Something whose path matches."""
+class WalkEntry(NamedTuple):
+    """An entry whose path matches."""
 
-    place: Place
+    path: WorkspacePath
     kind: Kind
 
 
-class Walk:
-    """One walk, and what it had to leave out. From a file it goes nowhere else."""
+class DirectoryWalk:
+    """One walk, and what it skipped. A walk that starts at a file yields only that file."""
 
-    def __init__(self, start: Place, glob: Glob, *, max_entries: int) -> None:
+    def __init__(self, start: WorkspacePath, glob: Glob, *, max_entries: int) -> None:
         self._start = start
         self._glob = glob
         self._max_entries = max_entries
@@ -31,41 +31,41 @@ class Walk:
         self._unreadable = 0
         self._too_deep = 0
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[WalkEntry]:
         glob = self._glob
-        if (kind := self._start.kind()) != "folder":
-            yield Found(self._start, kind)
+        if (kind := self._start.get_kind()) != "folder":
+            yield WalkEntry(self._start, kind)
             return
-        ahead = self._below(self._start, glob.start())
+        ahead = self._scan(self._start, glob.start())
         while ahead:
-            place, kind, state = ahead.pop()
-            if glob.accepts(state):
-                yield Found(place, kind)
-            if kind != "folder" or not glob.goes_on(state):
+            path, kind, state = ahead.pop()
+            if glob.is_match(state):
+                yield WalkEntry(path, kind)
+            if kind != "folder" or not glob.can_continue(state):
                 continue
-            if len(place.parts) - len(self._start.parts) >= _DEEPEST:
+            if len(path.parts) - len(self._start.parts) >= _MAX_DEPTH:
                 self._too_deep += 1
                 continue
             try:
-                ahead += self._below(place, state)
-            except ToolError:  # no right to read it, gone, or swapped for a link since it was seen
+                ahead += self._scan(path, state)
+            except ToolError:  # not readable, deleted, or replaced by a link since it was listed
                 self._unreadable += 1
 
-    def explain(self, answer: Answer) -> None:
-        """Say what this walk did not see, so that nobody takes its silence for an answer."""
+    def add_notices(self, output: ToolOutput) -> None:
+        """Add a notice for what this walk did not see."""
         if self._stopped:
-            answer.note(f"Stopped after {self._max_entries} entries. Start from a directory further down.")
+            output.add_notice(f"Stopped after {self._max_entries} entries. Start from a directory further down.")
         if self._unreadable:
-            answer.note(f"Directories that could not be read: {self._unreadable}.")
+            output.add_notice(f"Directories that could not be read: {self._unreadable}.")
         if self._too_deep:
-            answer.note(f"Directories left out because they are more than {_DEEPEST} deep: {self._too_deep}.")
+            output.add_notice(f"Directories left out because they are more than {_MAX_DEPTH} deep: {self._too_deep}.")
 
-    def _below(self, place: Place, state: State) -> list[tuple[Place, Kind, State]]:
-        """The entries that can still lead to a match, the last one first."""
-        entries = place.scan(self._left + 1)
+    def _scan(self, path: WorkspacePath, state: State) -> list[tuple[WorkspacePath, Kind, State]]:
+        """The entries that can still lead to a match, in reverse order."""
+        entries = path.scan(self._left + 1)
         if len(entries) > self._left:
             self._stopped = True
             entries = entries[: self._left]
         self._left -= len(entries)
         after = [(entry, self._glob.advance(state, entry.name)) for entry in entries]
-        return [(place.child(entry.name), entry.kind, state) for entry, state in reversed(after) if state]
+        return [(path.child(entry.name), entry.kind, state) for entry, state in reversed(after) if state]

@@ -19,8 +19,8 @@ from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import BadAnswerError
 from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget, not_run
-from handrail.formats.incoming import unfinished
-from handrail.providers.messages import AssistantMessage, ToolMessage, shown
+from handrail.formats.parse import make_unparsable
+from handrail.providers.messages import AssistantMessage, ToolMessage, to_history_result
 from handrail.providers.provider import (
     FinishReason,
     ModelRequest,
@@ -280,7 +280,7 @@ class TurnState:
             used.add(call_id)
             arguments, name = call.arguments_json, encodable(call.name)
             if (mended := encodable(arguments)) != arguments:  # Half a surrogate pair: repaired arguments must not run.
-                arguments = unfinished(mended)
+                arguments = make_unparsable(mended)
             changes = {"id": call_id, "name": name, "arguments_json": arguments}
             calls.append(structs.replace(call, response_id=call.response_id or response_id, **changes))
         ids_kept = all(one.id == other.id for one, other in zip(calls, response.calls, strict=True))
@@ -335,7 +335,7 @@ class TurnState:
             self.stop_reason = "max_calls"
 
     async def _record_results(self, results: Sequence[ToolResult], pending: Sequence[PendingCall] = ()) -> None:
-        after = self.conversation.with_pending((shown(one) for one in results), pending)
+        after = self.conversation.with_pending((to_history_result(one) for one in results), pending)
         if any(one.control is not None and one.control.mode == "manual" for one in results):
             after = structs.replace(after, handed_off=True)
             self.stop_reason = "handed_off"

@@ -22,7 +22,7 @@ from handrail.errors import HandrailError, MissingExtraError, ModelFileError
 from handrail.execute.executor import Executor
 from handrail.guide import Agent, GuidedTurnResult
 from handrail.guide.strategy import NoProvider
-from handrail.models.cache import held
+from handrail.models.cache import inspect_model
 from handrail.models.catalogue import CATALOGUE, MINILM, SMOLLM2
 from handrail.providers import Provider
 from handrail.providers.embedded import EmbeddedProvider
@@ -100,7 +100,7 @@ def _prepare_provider(options: argparse.Namespace) -> Provider | int:
             raise
         provider, missing = None, [name]
     if provider is None or isinstance(provider, EmbeddedProvider):
-        missing += [] if held(MINILM).complete else [MINILM.name]
+        missing += [] if inspect_model(MINILM).is_complete else [MINILM.name]
     if missing:
         exit_code = model.run(argparse.Namespace(action="pull", names=missing, yes=False))
         if exit_code:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from handrail.errors import ModelFileError
 from handrail.models import cache
-from handrail.models.catalogue import CATALOGUE, Model, find
+from handrail.models.catalogue import CATALOGUE, Model, find_model
 from handrail.models.download import Progress, pull
 
 CONFIRM_ABOVE: Final = 200_000_000
@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         match options.action:
             case "pull":
-                return _pull([find(name) for name in dict.fromkeys(options.names)], yes=options.yes)
+                return _pull([find_model(name) for name in dict.fromkeys(options.names)], yes=options.yes)
             case "remove":
                 return _remove(options.name)
             case _:
@@ -57,11 +57,11 @@ def format_size(count: int) -> str:
 
 def _pull(models: list[Model], *, yes: bool) -> int:
     for model in models:
-        cached = cache.held(model)
-        if cached.complete:
+        cached = cache.inspect_model(model)
+        if cached.is_complete:
             print(f"{model.name} is downloaded already, {format_size(model.size)}; verifying it.")
         else:
-            partial = f", {format_size(cached.bytes)} downloaded already" if cached.bytes else ""
+            partial = f", {format_size(cached.size)} downloaded already" if cached.size else ""
             print(f"{model.name}: {format_size(model.size)}{partial}. {model.about}. {model.licence}.")
             if model.size > CONFIRM_ABOVE and not yes and not _confirm(model):
                 return 2
@@ -91,11 +91,11 @@ def _confirm(model: Model) -> bool:
 
 
 def _list() -> int:
-    for cached in cache.listed():
-        partial = f"partial, {format_size(cached.bytes)}" if cached.bytes else "not downloaded"
-        state = "downloaded" if cached.complete else partial
+    for cached in cache.list_models():
+        partial = f"partial, {format_size(cached.size)}" if cached.size else "not downloaded"
+        state = "downloaded" if cached.is_complete else partial
         print(f"{cached.model.name:<20} {format_size(cached.model.size):>8}  {state:<16} {cached.model.about}")
-    print(f"in {cache.directory()}")
+    print(f"in {cache.get_cache_directory()}")
     return 0
 
 

@@ -85,7 +85,7 @@ def _compatible(env: Env, model: str | None) -> Provider:
         raise ConfigError("OPENAI_BASE_URL must be set for provider 'compatible', e.g. http://localhost:8000/v1.")
     key = env.get("OPENAI_API_KEY") or None
     provider = OpenAIChat(model or OPENAI, api_key=key, base_url=base_url)
-    if model is not None or provider.access.at_home:
+    if model is not None or provider.endpoint.is_official:
         return provider
     models = _fetch_json(f"{base_url.rstrip('/')}/models", key=key)
     names = [str(one["id"]) for one in _read_items(models, "data") if one.get("id")]

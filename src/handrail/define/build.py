@@ -9,11 +9,11 @@ from typing import Any, Final, cast
 
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool, ToolLike
-from handrail.define.function import ToolOptions, from_function, normalised, unbound
+from handrail.define.function import ToolOptions, build_from_function, build_unbound_error, normalize_options
 from handrail.errors import ToolDefinitionError
-from handrail.schema.raw import from_json_schema
+from handrail.schema.raw import build_from_json_schema
 
-_CHAPTER: Final = {
+_HARNESS_NAMES: Final = {
     "is_read_only": "read_only",
     "is_concurrency_safe": "concurrency_safe",
     "check_permissions": "permission_check",
@@ -21,7 +21,7 @@ _CHAPTER: Final = {
 }
 """The names of the harness protocol, and ours."""
 
-_KNOWN: Final = frozenset({*ToolOptions.__annotations__, "input_schema", "output_schema", "handler"})
+_KNOWN_KEYS: Final = frozenset({*ToolOptions.__annotations__, "input_schema", "output_schema", "handler"})
 _MEMBERS: Final = ("name", "description", "input_schema", "execute")
 
 
@@ -33,7 +33,7 @@ def build_tool(definition: Mapping[str, Any]) -> Tool[..., Any]:
     """
     if not isinstance(definition, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ToolDefinitionError(f"build_tool takes a mapping, not {type(definition).__name__}.")
-    given = _renamed(definition)
+    given = _normalize_keys(definition)
     name = given.get("name") or "(no name)"
     missing = [key for key in ("name", "handler", "input_schema") if given.get(key) is None]
     if missing:
@@ -41,31 +41,35 @@ def build_tool(definition: Mapping[str, Any]) -> Tool[..., Any]:
         raise ToolDefinitionError(f"`{name}` cannot be built: it has no {names}.")
     for flag in ("read_only", "concurrency_safe"):
         if callable(given.get(flag)):
-            given[flag] = _asked(given[flag], f"`{name}`: {flag}")
+            given[flag] = _evaluate_flag(given[flag], f"`{name}`: {flag}")
     execute = given.pop("handler")
     if not callable(execute):
         raise ToolDefinitionError(f"`{name}`: execute must be a function, not {execute!r}.")
-    arguments = from_json_schema(given.pop("input_schema"), name=name)
+    arguments = build_from_json_schema(given.pop("input_schema"), name=name)
     output_schema = given.pop("output_schema", None)
     return Tool(
         input_schema=arguments.input_schema,
         output_schema=None if output_schema is None else copy.deepcopy(output_schema),
         function=execute,
-        handler=_payload_and_context(execute, name=name),
-        parse=arguments.parse if given.get("read_only") is True else arguments.careful(),
+        handler=_build_handler(execute, name=name),
+        parse=arguments.parse if given.get("read_only") is True else arguments.build_strict_parser(),
         dump=arguments.dump,
         is_async=inspect.iscoroutinefunction(execute) or inspect.iscoroutinefunction(type(execute).__call__),
-        **normalised(given),
+        **normalize_options(given),
     )
 
 
-def _renamed(definition: Mapping[str, Any]) -> dict[str, Any]:
+def _normalize_keys(definition: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for key, value in definition.items():
-        name = _CHAPTER.get(key, key)
-        if name not in _KNOWN:
-            near = difflib.get_close_matches(str(key), [*_KNOWN, *_CHAPTER], n=1)
-            hint = f" Did you mean `{near[0]}`?" if near else f" It takes: {', '.join(sorted(_KNOWN | set(_CHAPTER)))}."
+        name = _HARNESS_NAMES.get(key, key)
+        if name not in _KNOWN_KEYS:
+            near = difflib.get_close_matches(str(key), [*_KNOWN_KEYS, *_HARNESS_NAMES], n=1)
+            hint = (
+                f" Did you mean `{near[0]}`?"
+                if near
+                else f" It takes: {', '.join(sorted(_KNOWN_KEYS | set(_HARNESS_NAMES)))}."
+            )
             raise ToolDefinitionError(f"build_tool does not know the key {key!r}.{hint}")
         if name in given:
             raise ToolDefinitionError(f"build_tool got `{name}` twice, the second time as {key!r}.")
@@ -73,35 +77,33 @@ def _renamed(definition: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _asked(flag: Callable[[], Any], which: str) -> bool:
+def _evaluate_flag(flag: Callable[[], Any], which: str) -> bool:
     """What a flag that is a function says."""
     try:
-        said = flag()
+        value = flag()
     except TypeError as error:
         raise ToolDefinitionError(f"{which} is asked once, without arguments: {error}") from error
-    if inspect.iscoroutine(said):
-        said.close()
-    if type(said) is not bool:
-        raise ToolDefinitionError(f"{which} must say True or False, not {said!r}.")
-    return said
+    if inspect.iscoroutine(value):
+        value.close()
+    if type(value) is not bool:
+        raise ToolDefinitionError(f"{which} must say True or False, not {value!r}.")
+    return value
 
 
-def _payload_and_context(
-    execute: Callable[..., Any], *, name: str
-) -> Callable[[dict[str, Any], ToolContext[Any]], Any]:
+def _build_handler(execute: Callable[..., Any], *, name: str) -> Callable[[dict[str, Any], ToolContext[Any]], Any]:
     """`execute(payload, context)`, or `execute(payload)` for one that needs no context."""
     try:
         signature = inspect.signature(execute)
     except ValueError:  # No signature to look at.
         return lambda arguments, context: execute(arguments, context)
-    if _takes(signature, {}, None):
+    if _can_bind(signature, {}, None):
         return lambda arguments, context: execute(arguments, context)
-    if _takes(signature, {}):
+    if _can_bind(signature, {}):
         return lambda arguments, context: execute(arguments)
     raise ToolDefinitionError(f"`{name}`: execute must take (payload, context), or (payload), not {signature}.")
 
 
-def _takes(signature: inspect.Signature, *values: object) -> bool:
+def _can_bind(signature: inspect.Signature, *values: object) -> bool:
     try:
         signature.bind(*values)
     except TypeError:
@@ -114,28 +116,28 @@ def as_tool(source: object) -> Tool[..., Any]:
     with the members of `ToolLike`.
     """
     if isinstance(source, Tool):
-        return _bound(cast(Tool[..., Any], source))
+        return _require_bound(cast(Tool[..., Any], source))
     if isinstance(source, Mapping):
         return build_tool(cast(Mapping[str, Any], source))
     if isinstance(source, type):
-        return _from_class(source)
+        return _build_from_class(source)
     if inspect.isroutine(source) or isinstance(source, partial):
-        return _bound(from_function(cast(Callable[..., Any], source)))
+        return _require_bound(build_from_function(cast(Callable[..., Any], source)))
     if all(hasattr(source, member) for member in _MEMBERS):
-        return _from_object(cast(ToolLike, source))
+        return _build_from_object(cast(ToolLike, source))
     if callable(source):
-        return from_function(source)
+        return build_from_function(source)
     lacking = ", ".join(member for member in _MEMBERS if not hasattr(source, member))
     raise ToolDefinitionError(f"{type(source).__name__} is not tool-shaped: it has no {lacking}.")
 
 
-def _bound(tool: Tool[..., Any]) -> Tool[..., Any]:
+def _require_bound(tool: Tool[..., Any]) -> Tool[..., Any]:
     if tool.unbound:
-        raise unbound(tool.name)
+        raise build_unbound_error(tool.name)
     return tool
 
 
-def _from_class(source: type[Any]) -> Tool[..., Any]:
+def _build_from_class(source: type[Any]) -> Tool[..., Any]:
     # Asked by name, because the module of `LLMFunctionTool` is only loaded by those who use it.
     make = getattr(source, "model_tool_as_tool", None)
     if make is not None:
@@ -145,11 +147,11 @@ def _from_class(source: type[Any]) -> Tool[..., Any]:
     raise ToolDefinitionError(f"The class {source.__name__} is not a tool; it is not an LLMFunctionTool.")
 
 
-def _from_object(source: ToolLike) -> Tool[..., Any]:
+def _build_from_object(source: ToolLike) -> Tool[..., Any]:
     """An object with the protocol's members; what it leaves out is taken for the worst."""
-    optional = (*_CHAPTER, *ToolOptions.__annotations__)
+    optional = (*_HARNESS_NAMES, *ToolOptions.__annotations__)
     given = {name: getattr(source, name) for name in optional if name not in _MEMBERS and hasattr(source, name)}
-    for theirs, ours in _CHAPTER.items():
+    for theirs, ours in _HARNESS_NAMES.items():
         also = given.pop(ours, None) if theirs in given else None
         if theirs.startswith("is_") and also not in (None, True):
             given[theirs] = False  # Of two answers the worse one.

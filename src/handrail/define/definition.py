@@ -14,7 +14,7 @@ def tool_def_for_chat_completions_api(
     name: str, description: str | None, strict: bool, schema: dict[str, Any]
 ) -> "ChatCompletionToolParam":
     """A definition for Chat Completions."""
-    parameters, strict = _parameters(name, strict, schema)
+    parameters, strict = _build_parameters(name, strict, schema)
     function: dict[str, Any] = {"name": name}
     if strict:
         function["strict"] = True
@@ -29,36 +29,40 @@ def tool_def_for_responses_api(
     name: str, description: str | None, strict: bool, schema: dict[str, Any]
 ) -> "FunctionToolParam":
     """A definition for Responses."""
-    parameters, strict = _parameters(name, strict, schema)
+    parameters, strict = _build_parameters(name, strict, schema)
     definition: dict[str, Any] = {"type": "function", "name": name, "parameters": parameters, "strict": strict}
     if description:
         definition["description"] = description
     return cast(Any, definition)
 
 
-def _parameters(name: str, wants_strict: bool, schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    if wants_strict and (lowered := lowered_or_none(schema, name=name)):
+def _build_parameters(name: str, wants_strict: bool, schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    if wants_strict and (lowered := lower_or_none(schema, name=name)):
         return lowered.schema, True
-    return _object(schema), False
+    return _build_object_schema(schema), False
 
 
-def _object(schema: dict[str, Any]) -> dict[str, Any]:
+def _build_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """The arguments alone: the tool's own name and description are said elsewhere."""
-    rest = {key: value for key, value in rooted(schema).items() if key not in ("title", "description", "type")}
+    rest = {
+        key: value
+        for key, value in inline_root_reference(schema).items()
+        if key not in ("title", "description", "type")
+    }
     return {"type": "object", "properties": {}, "required": [], **rest}
 
 
-def rooted(schema: dict[str, Any]) -> dict[str, Any]:
+def inline_root_reference(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of a recursive model, which Pydantic writes as a reference only, with its definition at the root."""
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     target = schema.get("$defs", {}).get(name)
     return {**target, "$defs": schema["$defs"]} if target else schema
 
 
-def lowered_or_none(schema: dict[str, Any], *, name: str | None = None) -> strict.Lowered | None:
+def lower_or_none(schema: dict[str, Any], *, name: str | None = None) -> strict.Lowered | None:
     """The schema for strict mode; None, with a warning, where strict mode cannot say it."""
     try:
-        return strict.lower(_object(schema), strict.OPENAI)
+        return strict.lower(_build_object_schema(schema), strict.OPENAI)
     except strict.NotRepresentable as reason:
         if name is not None:
             warnings.warn(f"`{name}` goes out non-strict: {reason}.", stacklevel=4)

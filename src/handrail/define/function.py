@@ -9,8 +9,8 @@ from typing_extensions import TypeVar, Unpack
 from handrail.core.context import ToolContext
 from handrail.core.tool import KeyOf, OnInterrupt, Tool
 from handrail.errors import ToolDefinitionError
-from handrail.schema.arguments import definition_error
-from handrail.schema.signature import Signature, plain_function, read
+from handrail.schema.arguments import build_definition_error
+from handrail.schema.signature import Signature, read_signature, unwrap_partial
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,26 +51,28 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     context of the call. What cannot be a tool is refused here, with the name of the parameter in the way.
     """
     if function is not None:
-        return from_function(function, options)
+        return build_from_function(function, options)
 
     def decorate(function: Callable[..., Any]) -> Tool[..., Any]:
-        return from_function(function, options)
+        return build_from_function(function, options)
 
     return decorate
 
 
-def from_function(function: Callable[..., Any], options: Mapping[str, Any] | None = None) -> Tool[..., Any]:
+def build_from_function(function: Callable[..., Any], options: Mapping[str, Any] | None = None) -> Tool[..., Any]:
     """Make a tool of a function; the options are those of `@tool`."""
     if isinstance(function, staticmethod):
         function = function.__func__
     _refuse_other_than_function(function)
-    options = normalised(options or {})
-    name = options.pop("name") if "name" in options else plain_function(function).__name__
+    options = normalize_options(options or {})
+    name = options.pop("name") if "name" in options else unwrap_partial(function).__name__
     if name == "<lambda>":
         raise ToolDefinitionError("A lambda has no name that a model could call; write tool(name=…)(lambda: …).")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise definition_error(name, "it is a generator; return one value, and use context.progress() on the way.")
-    signature = read(function, name=name)
+        raise build_definition_error(
+            name, "it is a generator; return one value, and use context.progress() on the way."
+        )
+    signature = read_signature(function, name=name)
     arguments = signature.arguments
     return Tool(
         name=name,
@@ -78,8 +80,8 @@ def from_function(function: Callable[..., Any], options: Mapping[str, Any] | Non
         input_schema=arguments.input_schema,
         output_schema=signature.output_schema,
         function=function,
-        handler=_handler(function, signature, name=name),
-        parse=arguments.parse if options.get("read_only") is True else arguments.careful(),
+        handler=_build_handler(function, signature, name=name),
+        parse=arguments.parse if options.get("read_only") is True else arguments.build_strict_parser(),
         dump=arguments.dump,
         is_async=inspect.iscoroutinefunction(function),
         takes_context=signature.context_parameter is not None,
@@ -99,13 +101,13 @@ def _refuse_other_than_function(function: object) -> None:
         )
     if isinstance(function, type) or not callable(function):
         raise ToolDefinitionError(f"@tool takes a function, not {function!r}.")
-    if not inspect.isroutine(inspect.unwrap(plain_function(function))):
+    if not inspect.isroutine(inspect.unwrap(unwrap_partial(function))):
         raise ToolDefinitionError(
             f"{function!r} can be called, but is no function. Give its method: tool(name=…)(thing.__call__)."
         )
 
 
-def _handler(
+def _build_handler(
     function: Callable[..., Any], signature: Signature, *, name: str
 ) -> Callable[[dict[str, Any], ToolContext[Any]], Any]:
     wants_context = signature.context_parameter
@@ -114,7 +116,7 @@ def _handler(
 
         def method(arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
             if wants_self not in arguments:
-                raise unbound(name)
+                raise build_unbound_error(name)
             return function(**arguments, **({wants_context: context} if wants_context else {}))
 
         return method
@@ -123,12 +125,12 @@ def _handler(
     return lambda arguments, context: function(**arguments, **{wants_context: context})
 
 
-def unbound(name: str) -> ToolDefinitionError:
+def build_unbound_error(name: str) -> ToolDefinitionError:
     """A method cannot run without its `self`."""
     return ToolDefinitionError(f"`{name}` is a method. Take it from an instance: Class(…).{name}, not Class.{name}.")
 
 
-def normalised(options: Mapping[str, Any]) -> dict[str, Any]:
+def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options in the shapes that `Tool` holds: tuples of names, frozen sets of tags. One that is None is left out."""
     copy = {name: value for name, value in options.items() if value is not None}
     for name in copy:
@@ -139,15 +141,15 @@ def normalised(options: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("key", "lock_key"):
         given = copy.get(name)
         if given is not None and not callable(given):
-            copy[name] = _all_of(str, (given,) if isinstance(given, str) else given, name)
+            copy[name] = _check_items(str, (given,) if isinstance(given, str) else given, name)
     if "tags" in copy:
-        copy["tags"] = frozenset(_all_of(str, copy["tags"], "tags"))
+        copy["tags"] = frozenset(_check_items(str, copy["tags"], "tags"))
     if "examples" in copy:
-        copy["examples"] = _all_of(Mapping, copy["examples"], "examples")
+        copy["examples"] = _check_items(Mapping, copy["examples"], "examples")
     return copy
 
 
-def _all_of(kind: type[Any], given: Any, name: str) -> tuple[Any, ...]:
+def _check_items(kind: type[Any], given: Any, name: str) -> tuple[Any, ...]:
     is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
     listed = tuple(cast(Iterable[Any], given)) if is_list else ()
     if (given and not listed) or not all(isinstance(one, kind) for one in listed):

@@ -13,8 +13,8 @@ from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.define.definition import (
-    lowered_or_none,
-    rooted,
+    inline_root_reference,
+    lower_or_none,
     tool_def_for_chat_completions_api,
     tool_def_for_responses_api,
 )
@@ -25,13 +25,13 @@ from handrail.define.toolcall import (
     ToolCallResult,
     ToolCallSuccess,
     ToolHandlerResult,
-    failed,
+    build_failure,
+    build_success,
     standardize_tool_call,
-    succeeded,
 )
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, ToolError
-from handrail.schema.arguments import Arguments, parser
-from handrail.schema.tidy import tidy
+from handrail.schema.arguments import Arguments, build_parser
+from handrail.schema.subschemas import remove_titles
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -119,7 +119,7 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
         if cls.model_tool_custom_json_schema:
             return cls.model_tool_custom_json_schema
         if "_generated_schema" not in cls.__dict__:
-            cls._generated_schema = rooted(cls.model_tool_generate_json_schema())
+            cls._generated_schema = inline_root_reference(cls.model_tool_generate_json_schema())
         return cls.__dict__["_generated_schema"]
 
     @classmethod
@@ -160,7 +160,7 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
     def model_tool_decode_arguments(cls, arguments: Any) -> Any:
         """In strict mode every argument is sent: turn null back into "left out"."""
         if "_decode" not in cls.__dict__:
-            lowered = lowered_or_none(cls.model_tool_json_schema())
+            lowered = lower_or_none(cls.model_tool_json_schema())
             cls._decode = lowered.decode if lowered else None
         decode = cls.__dict__["_decode"]
         return decode(arguments) if decode and isinstance(arguments, str) else arguments
@@ -168,7 +168,7 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
     @classmethod
     def model_tool_as_tool(cls) -> Tool[..., Any]:
         """The `Tool` that this class stands for; `as_tool()` calls it."""
-        return from_model(cls)
+        return build_from_model(cls)
 
 
 class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextIn, ContextOut]):
@@ -195,7 +195,7 @@ class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextI
     async def model_tool_run_tool_call(cls, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]:
         """Validate a call and run it. What is not meant for the model reaches the caller."""
         call = standardize_tool_call(call)
-        ready = prepare(cls, call)
+        ready = validate_call(cls, call)
         if isinstance(ready, ToolCallFailure):
             return ready
         try:
@@ -203,32 +203,34 @@ class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextI
             if inspect.isawaitable(result):
                 result = await result
         except ToolError as error:
-            return failed(call, "explicit_handler_error", cls.model_tool_format_explicit_error(error))
-        return success(cls, call, result)
+            return build_failure(call, "explicit_handler_error", cls.model_tool_format_explicit_error(error))
+        return build_success_result(cls, call, result)
 
 
 ModelT = TypeVar("ModelT", bound=FunctionToolModel[Any, Any])
 
 
-def prepare(model: type[ModelT], call: StandardToolCall) -> ModelT | ToolCallFailure:
+def validate_call(model: type[ModelT], call: StandardToolCall) -> ModelT | ToolCallFailure:
     """The first half of running a call: an instance with valid arguments, or the failure to answer with."""
     arguments = model.model_tool_decode_arguments(call.arguments) if model.model_tool_strict else call.arguments
     try:
         return model.model_tool_validate_tool_call(call.name, arguments)
     except pydantic.ValidationError as error:
-        return failed(call, "invalid_arguments", model.model_tool_format_invalid_arguments_error(error))
+        return build_failure(call, "invalid_arguments", model.model_tool_format_invalid_arguments_error(error))
 
 
-def success(model: type[FunctionToolModel[Any, Any]], call: StandardToolCall, result: Any) -> ToolCallSuccess[Any]:
+def build_success_result(
+    model: type[FunctionToolModel[Any, Any]], call: StandardToolCall, result: Any
+) -> ToolCallSuccess[Any]:
     """The second half: the answer to a call whose handler returned."""
     if result.__class__ is tuple and len(result) == 2:
         content, context = result
     else:
         content, context = model.model_tool_validate_handler_result(result)
-    return succeeded(call, content, context)
+    return build_success(call, content, context)
 
 
-def from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
+def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
     """The tool that a class stands for."""
     name = model.model_tool_name()
     if model.model_tool_handler in (FunctionToolModel.model_tool_handler, LLMFunctionTool.model_tool_handler):
@@ -248,26 +250,26 @@ def from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
 
     form = {"mode": "json", "by_alias": True, "warnings": False}
     arguments = Arguments(
-        input_schema={key: value for key, value in tidy(schema).items() if key != "description"},
-        parse=parser(validate, names=tuple(schema.get("properties", {}))),
+        input_schema={key: value for key, value in remove_titles(schema).items() if key != "description"},
+        parse=build_parser(validate, names=tuple(schema.get("properties", {}))),
         dump=lambda instance: instance.model_dump(**form),
-        sent=lambda instance: instance.model_dump(**form, exclude_defaults=True),
+        dump_sent=lambda instance: instance.model_dump(**form, exclude_defaults=True),
     )
 
-    def result_of(returned: Any) -> ToolResult:
+    def build_result(returned: Any) -> ToolResult:
         content, context = model.model_tool_validate_handler_result(returned)
         return ToolResult(output=content, context=context)
 
     def handle(instance: Any, context: ToolContext[Any]) -> ToolResult:
         try:
-            return result_of(instance.model_tool_handler(context.deps))
+            return build_result(instance.model_tool_handler(context.deps))
         except ToolError as error:
             error.message = model.model_tool_format_explicit_error(error)
             raise
 
     async def handle_async(instance: Any, context: ToolContext[Any]) -> ToolResult:
         try:
-            return result_of(await instance.model_tool_handler(context.deps))
+            return build_result(await instance.model_tool_handler(context.deps))
         except ToolError as error:
             error.message = model.model_tool_format_explicit_error(error)
             raise
@@ -281,7 +283,7 @@ def from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
         input_schema=arguments.input_schema,
         function=call,
         handler=handle_async if is_async else handle,
-        parse=arguments.parse if model.model_tool_read_only else arguments.careful(),
+        parse=arguments.parse if model.model_tool_read_only else arguments.build_strict_parser(),
         dump=arguments.dump,
         is_async=is_async,
         read_only=model.model_tool_read_only,

@@ -37,7 +37,7 @@ class ToolHandlerResult(NamedTuple, Generic[ContextOut]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Answered:
+class _CallOutcome:
     call_id: str
     result_content: ToolMessageContent
     """Text for the model; Chat Completions also takes a list of text parts."""
@@ -60,7 +60,7 @@ class _Answered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolCallSuccess(_Answered, Generic[ContextOut]):
+class ToolCallSuccess(_CallOutcome, Generic[ContextOut]):
     """The handler ran; `context` is what it returned for the caller."""
 
     fail_reason: None = None
@@ -68,7 +68,7 @@ class ToolCallSuccess(_Answered, Generic[ContextOut]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolCallFailure(_Answered):
+class ToolCallFailure(_CallOutcome):
     """The model is told why the call failed."""
 
     fail_reason: ToolCallFailReason
@@ -120,7 +120,7 @@ def standardize_tool_call(call: AnyToolCall) -> StandardToolCall:
 _SUCCESS: Any = ToolCallSuccess
 
 
-def succeeded(call: StandardToolCall, content: str, context: ContextOut) -> ToolCallSuccess[ContextOut]:
+def build_success(call: StandardToolCall, content: str, context: ContextOut) -> ToolCallSuccess[ContextOut]:
     """The answer to a call whose handler returned."""
     # The `__init__` of a frozen dataclass takes a microsecond, a quarter of running a call; so it is filled by hand.
     answer: Any = object.__new__(_SUCCESS)
@@ -132,6 +132,6 @@ def succeeded(call: StandardToolCall, content: str, context: ContextOut) -> Tool
     return answer
 
 
-def failed(call: StandardToolCall, reason: ToolCallFailReason, text: str) -> ToolCallFailure:
+def build_failure(call: StandardToolCall, reason: ToolCallFailReason, text: str) -> ToolCallFailure:
     """The answer to a call that failed, in words for the model."""
     return ToolCallFailure(call_id=call.id, result_content=text, fail_reason=reason)

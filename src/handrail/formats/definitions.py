@@ -1,8 +1,6 @@
-"""What every wire format does alike: one definition per tool, bad ones set aside, and the way back."""
+"""The definitions of a pool, which every wire format builds in the same way, and the checks of a tool choice."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, Generic, Literal, cast, get_args
 
 from msgspec import Struct, structs
@@ -11,10 +9,11 @@ from typing_extensions import TypeVar
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
 from handrail.errors import ConfigError, shorten
-from handrail.formats.frozen import freeze
+from handrail.formats.frozen_json import freeze
+from handrail.formats.names import SkippedTool, ToolNames
 
 T = TypeVar("T", default=dict[str, Any])
-Mode = Literal["auto", "none", "required"]
+ToolChoiceMode = Literal["auto", "none", "required"]
 
 
 class Diagnostic(Struct, frozen=True, kw_only=True):
@@ -24,92 +23,74 @@ class Diagnostic(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Wired(Struct, frozen=True, kw_only=True):
-    """One tool as one provider gets it."""
+class RenderedTool(Struct, frozen=True, kw_only=True):
+    """One tool, rendered for one provider."""
 
     name: str
-    """The name that this provider sees."""
+    """The name that the provider knows."""
     definition: dict[str, Any]
-    decode: Callable[[str], str] | None = None
-    """The model's arguments back to what the tool accepts."""
-    loose: dict[str, Any] | None = None
-    """The definition without strictness, for a request that has no more room for it."""
+    decode_arguments: Callable[[str], str] | None = None
+    """From the JSON text that the model sends to text that fits the tool's own schema; None where they are the same."""
+    non_strict_definition: dict[str, Any] | None = None
+    """The definition without strict mode, for a request whose limit of strict tools is used up."""
     notes: tuple[str, ...] = ()
 
 
-class SkippedTool(Exception):
-    """This tool cannot go out to this provider; the text is the reason."""
-
-
 class Definitions(list[T], Generic[T]):
-    """Tool definitions to send, and what is needed to read the answer.
+    """Tool definitions to send, and what is needed to decode the calls that come back.
 
-    It is a list, so that every SDK takes it as it is. A tool that a provider would refuse is in `skipped`, and the
-    request goes out without it.
+    It is a list, so that every SDK takes it as it is. A tool that a provider would refuse is in `skipped`, and is not
+    sent.
     """
 
+    names: ToolNames
+    """The names that the provider knows, to decode its calls."""
     skipped: tuple[Diagnostic, ...]
     notes: tuple[Diagnostic, ...]
-    """What was changed on the way: names, strictness, constraints that are only checked locally."""
+    """What was changed: names, strictness, constraints that are only checked locally."""
 
     def __init__(
         self,
         definitions: Iterable[T] = (),
         *,
-        wired: Mapping[str, tuple[str, Wired]] | None = None,
+        rendered: Mapping[str, tuple[str, RenderedTool]] | None = None,
         skipped: Sequence[Diagnostic] = (),
         notes: Sequence[Diagnostic] = (),
     ) -> None:
         super().__init__(definitions)
-        self._wired = wired or {}
-        self._names = {tool: name for name, (tool, _) in self._wired.items()}
+        self._rendered = rendered or {}
+        self.names = ToolNames({wire: (own, tool.decode_arguments) for wire, (own, tool) in self._rendered.items()})
         self.skipped = tuple(skipped)
         self.notes = tuple(notes)
 
     def decode(self, call: ToolCall) -> ToolCall:
-        """A call in the provider's terms, in the tool's own."""
-        found = self._wired.get(call.name)
-        if found is None:
-            return call
-        name, wired = found
-        if wired.decode is None:
-            return call if name == call.name else structs.replace(call, name=name)
-        return structs.replace(call, name=name, arguments_json=wired.decode(call.arguments_json))
+        """A call under the tool's own name, with arguments that fit the tool's own schema."""
+        return self.names.decode(call)
 
     def wire_name(self, name: str) -> str:
-        """What the provider calls the tool of this name."""
-        return self._names.get(name, name)
+        """The provider's name of a tool."""
+        return self.names.get_wire_name(name)
 
-    def has(self, name: str) -> bool:
-        """Whether the tool of this name goes out."""
-        return name in self._names
+    def get_rendered(self, wire_name: str) -> tuple[str, RenderedTool]:
+        """The tool's own name and its rendering, by the name that the provider knows."""
+        return self._rendered[wire_name]
 
-    def behind(self, wire_name: str) -> tuple[str, Wired]:
-        """The tool's own name, and what was worked out for it, by the name that the provider knows."""
-        return self._wired[wire_name]
+    def wrap_in(self, entry: Any) -> "Definitions[Any]":
+        """These definitions in a single list entry, for an API that takes one; an empty list without an entry."""
+        return self._copy_with([entry] if entry else [])
 
-    def listed(self) -> str:
-        """The names of the tools that go out, for an error message."""
-        return ", ".join(self._names) or "none"
+    def copy_for_caller(self) -> "Definitions[T]":
+        """A copy that the caller may change, such as to add a cache mark; its schemas are shared and frozen."""
+        return self._copy_with(map(_copy_definition, self))
 
-    def gathered(self, entry: Any) -> "Definitions[Any]":
-        """These definitions inside one entry, for an API that wants them so; none without an entry."""
-        return self._like([entry] if entry else [])
-
-    def fresh(self) -> "Definitions[T]":
-        """A copy for one more caller: it can be changed (a cache mark, say), and the schemas in it are shared and
-        cannot.
-        """
-        return self._like(map(_own, self))
-
-    def _like(self, definitions: Iterable[Any]) -> "Definitions[Any]":
+    def _copy_with(self, definitions: Iterable[Any]) -> "Definitions[Any]":
         copy: Definitions[Any] = Definitions(definitions, skipped=self.skipped, notes=self.notes)
-        copy._wired, copy._names = self._wired, self._names
+        copy._rendered, copy.names = self._rendered, self.names
         return copy
 
 
-def _own(definition: Any) -> Any:
-    """A definition of the caller's own, around the schema that all callers share."""
+def _copy_definition(definition: Any) -> Any:
+    """A shallow copy of a definition; the schema in it is shared."""
     if "function" in definition:
         return {**definition, "function": {**definition["function"]}}
     if "function_declarations" in definition:
@@ -117,39 +98,47 @@ def _own(definition: Any) -> Any:
     return {**definition}
 
 
-def assemble(
-    pool: Iterable[Tool[..., Any]], *, dialect: str, wire: Callable[[Tool[..., Any]], Wired], most: int | None = None
+def build_definitions(
+    pool: Iterable[Tool[..., Any]],
+    *,
+    dialect: str,
+    render: Callable[[Tool[..., Any]], RenderedTool],
+    max_tools: int | None = None,
 ) -> Definitions[Any]:
-    """The definitions of a pool. Each tool is worked out once per dialect and remembered on the tool."""
+    """Build the definitions of a pool. Each tool is rendered once per dialect, and keeps the rendering."""
     definitions: list[dict[str, Any]] = []
-    by_name: dict[str, tuple[str, Wired]] = {}
-    aside: list[Diagnostic] = []
+    by_name: dict[str, tuple[str, RenderedTool]] = {}
+    skipped: list[Diagnostic] = []
     notes: list[Diagnostic] = []
     for tool in pool:
-        found = _worked_out(tool, dialect, wire)
-        if not isinstance(found, Wired):
-            aside.append(found)
+        found = _render_once(tool, dialect, render)
+        if not isinstance(found, RenderedTool):
+            skipped.append(found)
         elif found.name in by_name:
             other = by_name[found.name][0]
-            aside.append(Diagnostic(tool=tool.name, text=f"`{other}` already has the name `{found.name}` there"))
-        elif most is not None and len(definitions) == most:
-            aside.append(Diagnostic(tool=tool.name, text=f"a request takes at most {most} tools"))
+            skipped.append(Diagnostic(tool=tool.name, text=f"`{other}` already has the name `{found.name}` there"))
+        elif max_tools is not None and len(definitions) == max_tools:
+            skipped.append(Diagnostic(tool=tool.name, text=f"a request takes at most {max_tools} tools"))
         else:
             by_name[found.name] = (tool.name, found)
-            definitions.append(_own(found.definition))
+            definitions.append(_copy_definition(found.definition))
             if found.notes:
                 notes.extend(Diagnostic(tool=tool.name, text=text) for text in found.notes)
-    return Definitions(definitions, wired=by_name, skipped=aside, notes=notes)
+    return Definitions(definitions, rendered=by_name, skipped=skipped, notes=notes)
 
 
-def _worked_out(tool: Tool[..., Any], dialect: str, wire: Callable[[Tool[..., Any]], Wired]) -> Wired | Diagnostic:
+def _render_once(
+    tool: Tool[..., Any], dialect: str, render: Callable[[Tool[..., Any]], RenderedTool]
+) -> RenderedTool | Diagnostic:
     if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]  # the pool is the caller's
-        raise ConfigError(f"A pool holds tools, not {tool!r}. Use as_tool() or a ToolRegistry.")
+        raise ConfigError(f"pool must contain Tool objects, got {tool!r}. Use as_tool() or a ToolRegistry.")
     known = tool.wire.get(dialect)
     if known is None:
         try:
-            found = wire(tool)
-            known = structs.replace(found, definition=freeze(found.definition), loose=freeze(found.loose))
+            found = render(tool)
+            known = structs.replace(
+                found, definition=freeze(found.definition), non_strict_definition=freeze(found.non_strict_definition)
+            )
         except SkippedTool as reason:
             known = Diagnostic(tool=tool.name, text=str(reason))
         except (ValueError, RecursionError) as error:  # From the schema, or from the examples.
@@ -158,36 +147,19 @@ def _worked_out(tool: Tool[..., Any], dialect: str, wire: Callable[[Tool[..., An
     return known
 
 
-def fitted_name(name: str, *, allowed: re.Pattern[str], limit: int) -> tuple[str, tuple[str, ...]]:
-    """A name that the provider accepts, and a note if it had to be changed. Equal names give equal names."""
-    if len(name) <= limit and allowed.fullmatch(name):
-        return name, ()
-    mark = sha256(name.encode()).hexdigest()[:8]
-    readable = re.sub(r"[^A-Za-z0-9_]", "_", name)[: limit - len(mark) - 2]
-    if not re.match(r"[A-Za-z_]", readable):
-        readable = f"_{readable}"
-    fitted = f"{readable}_{mark}"
-    return fitted, (f"goes out as `{fitted}`, because the name `{name}` is not accepted",)
-
-
-def decoded(calls: Iterable[ToolCall], definitions: Sequence[Any] | None) -> list[ToolCall]:
-    """The calls in the tools' own terms, where the definitions that were sent are at hand."""
-    if isinstance(definitions, Definitions):
-        return [definitions.decode(call) for call in calls]
-    return list(calls)
-
-
-class Wanted(Struct, frozen=True, kw_only=True):
+class CheckedToolChoice(Struct, frozen=True, kw_only=True):
     """What a caller allows the model to do, with the names that the provider knows."""
 
-    mode: Mode
+    mode: ToolChoiceMode
     tool: str | None
     allowed: tuple[str, ...]
 
 
-def wanted(mode: str, tool: str | None, allowed: Sequence[str], definitions: Sequence[Any] | None) -> Wanted:
+def check_tool_choice(
+    mode: str, tool: str | None, allowed: Sequence[str], definitions: Sequence[Any] | None
+) -> CheckedToolChoice:
     """Check a choice before a provider has to refuse it."""
-    if mode not in get_args(Mode):
+    if mode not in get_args(ToolChoiceMode):
         raise ConfigError(
             f"A choice is auto, none or required, not {mode!r}. For one tool, write choice(tool={mode!r})."
         )
@@ -200,15 +172,14 @@ def wanted(mode: str, tool: str | None, allowed: Sequence[str], definitions: Seq
         if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"A choice names a tool by its name, not by {name!r}.")
     if isinstance(definitions, Definitions):
-        names = [_sent(name, definitions) for name in names]
+        names = [_find_wire_name(name, definitions) for name in names]
         if mode == "required" and not definitions:
             raise ConfigError("A choice cannot be required in a request without tools.")
     one = names.pop() if tool is not None else None
-    return Wanted(mode=cast(Mode, mode), tool=one, allowed=tuple(names))
+    return CheckedToolChoice(mode=cast(ToolChoiceMode, mode), tool=one, allowed=tuple(names))
 
 
-def _sent(name: str, definitions: Definitions[Any]) -> str:
-    if not definitions.has(name):
-        listed = definitions.listed()
-        raise ConfigError(f"`{name}` is not among the definitions of this request; they have: {listed}.")
-    return definitions.wire_name(name)
+def _find_wire_name(name: str, definitions: Definitions[Any]) -> str:
+    if name not in definitions.names:
+        raise ConfigError(f"unknown tool {name!r} in the tool choice; this request has: {definitions.names}.")
+    return definitions.names.get_wire_name(name)

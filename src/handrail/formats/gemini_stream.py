@@ -3,86 +3,86 @@
 import re
 from typing import Any, Final, cast
 
-from handrail.formats.incoming import read, text_of, unfinished
+from handrail.formats.parse import get_field, make_unparsable, to_json_text
 
 _STEP: Final = re.compile(r"""\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
 _KINDS: Final = ("string_value", "number_value", "bool_value", "null_value")
 
 
-class Pieces:
+class PartialCall:
     """One call, whose arguments arrive at once or in pieces."""
 
     def __init__(self, response_id: str | None) -> None:
         self.response_id = response_id
         self.id: str | None = None
         self.name = ""
-        self.whole = False
+        self.is_complete = False
         """Whether the last piece has arrived."""
         self._arguments: Any = {}
-        self._open: set[str] = set()
+        self._open_paths: set[str] = set()
         """The paths whose text goes on."""
-        self._broken = False
+        self._is_broken = False
 
-    def is_meant(self, call: Any) -> bool:
+    def is_continued_by(self, call: Any) -> bool:
         """Whether this is a piece of the same call: it has the id, or no id and no other name."""
-        if self.whole:
+        if self.is_complete:
             return False
-        if id_ := read(call, "id"):
+        if id_ := get_field(call, "id"):
             return id_ == self.id
-        return read(call, "name") in (None, "", self.name)
+        return get_field(call, "name") in (None, "", self.name)
 
     def add(self, call: Any) -> None:
         """Take a piece."""
-        self.id = self.id or read(call, "id")
-        self.name = self.name or read(call, "name") or ""
-        if (given := read(call, "args")) is not None:
+        self.id = self.id or get_field(call, "id")
+        self.name = self.name or get_field(call, "name") or ""
+        if (given := get_field(call, "args")) is not None:
             known = self._arguments
             both = isinstance(known, dict) and isinstance(given, dict)
             self._arguments = cast(dict[str, Any], known) | cast(dict[str, Any], given) if both else given
-        for piece in field(call, "partial_args") or ():
-            self._put(piece)
-        self.whole = not field(call, "will_continue")
+        for piece in get_camel_field(call, "partial_args") or ():
+            self._add_partial(piece)
+        self.is_complete = not get_camel_field(call, "will_continue")
 
-    def text(self) -> str:
+    def render_arguments(self) -> str:
         """The arguments. A call that was cut off, or whose pieces make no sense, must not run."""
-        text = text_of(self._arguments)
-        return text if self.whole and not self._open and not self._broken else unfinished(text)
+        text = to_json_text(self._arguments)
+        return text if self.is_complete and not self._open_paths and not self._is_broken else make_unparsable(text)
 
-    def _put(self, piece: Any) -> None:
-        path: str = field(piece, "json_path") or ""
-        steps = [_step(match) for match in _STEP.finditer(path)]
+    def _add_partial(self, piece: Any) -> None:
+        path: str = get_camel_field(piece, "json_path") or ""
+        steps = [_parse_step(match) for match in _STEP.finditer(path)]
         if not steps or "$" + "".join(match[0] for match in _STEP.finditer(path)) != path:
-            self._broken = True
+            self._is_broken = True
             return
-        value = next((value for kind in _KINDS if (value := field(piece, kind)) is not None), None)
-        value = None if value == "NULL_VALUE" and field(piece, "null_value") is not None else value
+        value = next((value for kind in _KINDS if (value := get_camel_field(piece, kind)) is not None), None)
+        value = None if value == "NULL_VALUE" and get_camel_field(piece, "null_value") is not None else value
         try:
-            _place(self._arguments, steps, value, goes_on=path in self._open)
+            _set_path(self._arguments, steps, value, append=path in self._open_paths)
         except (KeyError, IndexError, TypeError):
-            self._broken = True
-        if field(piece, "will_continue"):
-            self._open.add(path)
+            self._is_broken = True
+        if get_camel_field(piece, "will_continue"):
+            self._open_paths.add(path)
         else:
-            self._open.discard(path)
+            self._open_paths.discard(path)
 
 
-def field(source: Any, name: str) -> Any:
+def get_camel_field(source: Any, name: str) -> Any:
     """A field under its name in Python or in JSON."""
-    value = read(source, name)
+    value = get_field(source, name)
     if value is None:
         head, *rest = name.split("_")
-        value = read(source, head + "".join(word.title() for word in rest))
+        value = get_field(source, head + "".join(word.title() for word in rest))
     return value
 
 
-def _step(match: re.Match[str]) -> str | int:
+def _parse_step(match: re.Match[str]) -> str | int:
     plain, index, single, double = match.groups()
     if index is not None:
         return int(index)
     return plain if plain is not None else re.sub(r"\\(.)", r"\1", single if single is not None else double)
 
 
-def _place(arguments: Any, steps: list[str | int], value: Any, *, goes_on: bool) -> None:
+def _set_path(arguments: Any, steps: list[str | int], value: Any, *, append: bool) -> None:
     """Put a value where the path leads; a list only grows at its end."""
     for step, following in zip(steps, [*steps[1:], None], strict=True):
         holds: Any = value if following is None else [] if isinstance(following, int) else {}
@@ -91,7 +91,7 @@ def _place(arguments: Any, steps: list[str | int], value: Any, *, goes_on: bool)
         if isinstance(step, int) and step == len(arguments):
             arguments.append(holds)
         elif following is None:
-            arguments[step] = arguments[step] + value if goes_on else value
+            arguments[step] = arguments[step] + value if append else value
         elif isinstance(step, str):
             arguments.setdefault(step, holds)
         arguments = arguments[step]

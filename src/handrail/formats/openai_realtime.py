@@ -8,11 +8,12 @@ from msgspec import structs
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
-from handrail.formats.definitions import Definitions, Mode, Wired, assemble, decoded, fitted_name, wanted
-from handrail.formats.incoming import read
-from handrail.formats.openai_responses import call_of
-from handrail.formats.openai_schema import NAME, loose
-from handrail.formats.outgoing import plain_object, with_examples
+from handrail.formats import names
+from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
+from handrail.formats.openai_responses import build_call
+from handrail.formats.openai_schema import to_non_strict
+from handrail.formats.parse import get_field
+from handrail.formats.render import get_object_schema, render_description
 
 if TYPE_CHECKING:
     from openai.types.realtime import ConversationItemCreateEventParam, RealtimeFunctionToolParam
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
 
 def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[RealtimeFunctionToolParam]":
     """Definitions for the `tools` of a session or of one response. This API has no strict mode."""
-    return assemble(pool, dialect="openai_realtime", wire=_wire)
+    return build_definitions(pool, dialect="openai_realtime", render=_render_tool)
 
 
-def _wire(tool: Tool[..., Any]) -> Wired:
-    name, renamed = fitted_name(tool.name, allowed=NAME, limit=128)
+def _render_tool(tool: Tool[..., Any]) -> RenderedTool:
+    name, renamed = names.fit_name(tool.name, names.OPENAI_RESPONSES)
     unstrict = ("goes out non-strict: Realtime has no strict mode",) if tool.strict else ()
-    return Wired(
+    return RenderedTool(
         name=name,
         definition={
             "type": "function",
             "name": name,
-            "description": with_examples(tool),
-            "parameters": loose(plain_object(tool)),
+            "description": render_description(tool),
+            "parameters": to_non_strict(get_object_schema(tool)),
         },
         notes=renamed + unstrict,
     )
@@ -45,29 +46,29 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
     Arguments that are "done" also arrive for responses that were cancelled, so that only a completed item is a call.
     """
     events = cast(Sequence[Any], response) if isinstance(response, list | tuple) else (response,)
-    names: dict[str, str] = {}
+    item_names: dict[str, str] = {}
     found: dict[str, ToolCall] = {}
     for event in events:
-        kind = read(event, "type")
-        item = read(event, "item")
-        if kind == "response.output_item.added" and read(item, "type") == "function_call":
-            names[read(item, "id") or ""] = read(item, "name") or ""
+        kind = get_field(event, "type")
+        item = get_field(event, "item")
+        if kind == "response.output_item.added" and get_field(item, "type") == "function_call":
+            item_names[get_field(item, "id") or ""] = get_field(item, "name") or ""
         elif kind == "response.output_item.done":
-            _note(found, item, read(event, "response_id"), names)
+            _add_call(found, item, get_field(event, "response_id"), item_names)
         elif kind == "response.done":
-            whole = read(event, "response")
-            for one in read(whole, "output") or ():
-                _note(found, one, read(whole, "id"), names)
-    return decoded(found.values(), definitions)
+            whole = get_field(event, "response")
+            for one in get_field(whole, "output") or ():
+                _add_call(found, one, get_field(whole, "id"), item_names)
+    return names.decode_calls(found.values(), definitions)
 
 
-def _note(found: dict[str, ToolCall], item: Any, response_id: str | None, names: dict[str, str]) -> None:
-    if read(item, "type") != "function_call" or read(item, "status") != "completed":
+def _add_call(found: dict[str, ToolCall], item: Any, response_id: str | None, item_names: dict[str, str]) -> None:
+    if get_field(item, "type") != "function_call" or get_field(item, "status") != "completed":
         return
-    call = call_of(item, response_id)
+    call = build_call(item, response_id)
     if not call.name:
         # Older servers leave the name out; it was said when the item was added.
-        call = structs.replace(call, name=names.get(call.item_id or "", ""))
+        call = structs.replace(call, name=item_names.get(call.item_id or "", ""))
     found.setdefault(call.id, call)
 
 
@@ -85,14 +86,14 @@ def results(
 
 
 def tool_choice(
-    mode: Mode = "auto",
+    mode: ToolChoiceMode = "auto",
     *,
     tool: str | None = None,
     allowed: Sequence[str] = (),
     definitions: Sequence[Any] | None = None,
 ) -> "RealtimeToolChoiceConfigParam":
     """A value for `tool_choice`: a mode or one tool."""
-    want = wanted(mode, tool, allowed, definitions)
+    want = check_tool_choice(mode, tool, allowed, definitions)
     if want.allowed:
         raise ConfigError("Realtime cannot limit a choice to some tools; send only those tools instead.")
     if want.tool is not None:

@@ -1,21 +1,19 @@
-"""What the three OpenAI formats share: parameters, strict or not."""
+"""The parameters of a tool as the three OpenAI formats send them, strict or not."""
 
-import re
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from msgspec import Struct
 
 from handrail.core.tool import Tool
-from handrail.formats.outgoing import Decode, plain_object, with_properties
+from handrail.formats.names import Decode
+from handrail.formats.render import add_properties, get_object_schema
 from handrail.schema import strict
-from handrail.schema.nodes import kinds
-from handrail.schema.tidy import map_children
-
-NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
+from handrail.schema.schema_nodes import get_types
+from handrail.schema.subschemas import map_children
 
 
 class Parameters(Struct, frozen=True, kw_only=True):
-    """A tool's schema as OpenAI gets it."""
+    """A tool's schema, rendered for OpenAI."""
 
     schema: dict[str, Any]
     strict: bool
@@ -23,15 +21,15 @@ class Parameters(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def parameters(tool: Tool[..., Any]) -> Parameters:
-    """The schema, in strict mode where the tool asks for it and the schema can be said there."""
-    schema = plain_object(tool)
+def build_parameters(tool: Tool[..., Any]) -> Parameters:
+    """Render the schema, in strict mode if the tool asks for it and strict mode can represent the schema."""
+    schema = get_object_schema(tool)
     if not tool.strict:
-        return Parameters(schema=loose(schema), strict=False)
+        return Parameters(schema=to_non_strict(schema), strict=False)
     try:
         lowered = strict.lower(schema, strict.OPENAI)
     except strict.NotRepresentable as reason:
-        return Parameters(schema=loose(schema), strict=False, notes=(f"goes out non-strict: {reason}",))
+        return Parameters(schema=to_non_strict(schema), strict=False, notes=(f"goes out non-strict: {reason}",))
     return Parameters(
         schema=lowered.schema,
         strict=True,
@@ -40,13 +38,13 @@ def parameters(tool: Tool[..., Any]) -> Parameters:
     )
 
 
-def loose(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema for a tool that is not strict. Every array says what is in it, which the API asks for."""
+def to_non_strict(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a non-strict tool. Every array gets `items`, which the API requires."""
 
-    def said(node: Any) -> Any:
+    def add_items(node: Any) -> Any:
         if not isinstance(node, dict):
             return node
-        copy = map_children(cast(dict[str, Any], node), lambda _, child: said(child))
-        return {**copy, "items": {}} if "items" not in copy and "array" in (kinds(copy) or ()) else copy
+        copy = map_children(cast(dict[str, Any], node), lambda _, child: add_items(child))
+        return {**copy, "items": {}} if "items" not in copy and "array" in (get_types(copy) or ()) else copy
 
-    return with_properties(said(schema))
+    return add_properties(add_items(schema))

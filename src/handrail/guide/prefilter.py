@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from handrail.guide.values import Guideline
 from handrail.models.embedding import Embedding
-from handrail.registry.search import Embedder, Meaning
+from handrail.registry.search import Embedder, TextSimilarity
 
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
 _COMMON: Final = frozenset(
@@ -67,12 +67,12 @@ class EmbeddingPrefilter:
     """Ranks guidelines by how close their condition is to a text in meaning: `pip install 'handrail[embedded]'`."""
 
     def __init__(self, embedder: Embedder | None = None) -> None:
-        self._meaning = Meaning(embedder or Embedding())
+        self._meaning = TextSimilarity(embedder or Embedding())
 
     async def select(self, guidelines: Sequence[Guideline], text: str, limit: int) -> Sequence[str]:
         """The guidelines that are closest."""
         conditions = [one.condition for one in guidelines]
-        scores = await asyncio.to_thread(self._meaning.close, conditions, text)
+        scores = await asyncio.to_thread(self._meaning.measure, conditions, text)
         ranked = sorted(range(len(guidelines)), key=lambda place: -scores[place])
         return [guidelines[place].id for place in ranked[:limit]]
 

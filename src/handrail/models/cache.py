@@ -10,24 +10,24 @@ from typing import Final
 from msgspec import Struct
 
 from handrail.errors import ModelFileError
-from handrail.models.catalogue import CATALOGUE, Model, find
-from handrail.models.lock import locked
+from handrail.models.catalogue import CATALOGUE, Model, find_model
+from handrail.models.lock import hold_lock
 
 LOCK: Final = ".lock"
 """The file in a model's directory that whoever changes the directory holds."""
 
 
-class Held(Struct, frozen=True, kw_only=True):
+class CachedModel(Struct, frozen=True, kw_only=True):
     """What there is of a model."""
 
     model: Model
     directory: Path
-    bytes: int
+    size: int
     """On the disk, begun downloads among them."""
-    complete: bool
+    is_complete: bool
 
 
-def directory(env: Mapping[str, str] | None = None) -> Path:
+def get_cache_directory(env: Mapping[str, str] | None = None) -> Path:
     """The directory of all models: `HANDRAIL_CACHE` if it is set, else where this system keeps a user's caches."""
     env = os.environ if env is None else env
     if chosen := env.get("HANDRAIL_CACHE"):
@@ -41,27 +41,27 @@ def directory(env: Mapping[str, str] | None = None) -> Path:
     return caches / "handrail" / "models"
 
 
-def held(model: Model, *, root: Path | None = None) -> Held:
+def inspect_model(model: Model, *, root: Path | None = None) -> CachedModel:
     """What there is of one model. Sizes are compared; hashes were, when the files were fetched."""
-    place = (root or directory()) / model.name
-    files = [path for path in _files(place) if path.name != LOCK]
-    return Held(
+    place = (root or get_cache_directory()) / model.name
+    files = [path for path in _list_files(place) if path.name != LOCK]
+    return CachedModel(
         model=model,
         directory=place,
-        bytes=sum(map(_size, files)),
-        complete=all(_size(place / file.name) == file.size for file in model.files),
+        size=sum(map(_get_size, files)),
+        is_complete=all(_get_size(place / file.name) == file.size for file in model.files),
     )
 
 
-def listed(*, root: Path | None = None, catalogue: Mapping[str, Model] = CATALOGUE) -> tuple[Held, ...]:
+def list_models(*, root: Path | None = None, catalogue: Mapping[str, Model] = CATALOGUE) -> tuple[CachedModel, ...]:
     """Every model of the catalogue, and what there is of it."""
-    return tuple(held(model, root=root) for model in catalogue.values())
+    return tuple(inspect_model(model, root=root) for model in catalogue.values())
 
 
-def located(name: str, *, root: Path | None = None, catalogue: Mapping[str, Model] = CATALOGUE) -> Path:
+def find_directory(name: str, *, root: Path | None = None, catalogue: Mapping[str, Model] = CATALOGUE) -> Path:
     """The directory of a model that is there, whole."""
-    there = held(find(name, catalogue=catalogue), root=root)
-    if not there.complete:
+    there = inspect_model(find_model(name, catalogue=catalogue), root=root)
+    if not there.is_complete:
         raise ModelFileError(
             f"The model `{name}` is not on this machine ({there.directory}). Fetch it with: handrail model pull {name}"
         )
@@ -70,24 +70,24 @@ def located(name: str, *, root: Path | None = None, catalogue: Mapping[str, Mode
 
 def remove(name: str, *, root: Path | None = None, catalogue: Mapping[str, Model] = CATALOGUE) -> int:
     """Delete what there is of a model, begun downloads among it; gives back the bytes that were freed."""
-    there = held(find(name, catalogue=catalogue), root=root)
+    there = inspect_model(find_model(name, catalogue=catalogue), root=root)
     if not there.directory.is_dir():
         return 0
-    with locked(there.directory / LOCK):
-        for path in _files(there.directory):
+    with hold_lock(there.directory / LOCK):
+        for path in _list_files(there.directory):
             if path.name != LOCK:
                 path.unlink(missing_ok=True)
     # The lock's file stays where another process may be waiting for it; an empty directory costs nothing.
-    return there.bytes
+    return there.size
 
 
-def _files(place: Path) -> list[Path]:
+def _list_files(place: Path) -> list[Path]:
     with suppress(FileNotFoundError, NotADirectoryError):
         return [path for path in place.iterdir() if path.is_file()]
     return []
 
 
-def _size(path: Path) -> int:
+def _get_size(path: Path) -> int:
     with suppress(OSError):
         return path.stat().st_size
     return -1

@@ -216,7 +216,7 @@ MINILM: Final = Model(
 CATALOGUE: Final[Mapping[str, Model]] = MappingProxyType({model.name: model for model in (SMOLLM2, QWEN, MINILM)})
 
 
-def find(name: str, *, catalogue: Mapping[str, Model] = CATALOGUE) -> Model:
+def find_model(name: str, *, catalogue: Mapping[str, Model] = CATALOGUE) -> Model:
     """The model of this name."""
     if name not in catalogue:
         known = ", ".join(catalogue)

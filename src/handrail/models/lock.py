@@ -13,14 +13,14 @@ else:
 
 
 @contextmanager
-def locked(path: Path, *, waiting: Callable[[], object] | None = None) -> Generator[None]:
+def hold_lock(path: Path, *, on_wait: Callable[[], object] | None = None) -> Generator[None]:
     """Hold the file; `waiting` is called once if somebody else does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         told = False
-        while not _try(file.fileno()):
-            if waiting is not None and not told:
-                waiting()
+        while not _try_lock(file.fileno()):
+            if on_wait is not None and not told:
+                on_wait()
             told = True
             time.sleep(0.2)  # What waits for here takes seconds to minutes, and a blocking wait cannot be interrupted.
         try:
@@ -31,7 +31,7 @@ def locked(path: Path, *, waiting: Callable[[], object] | None = None) -> Genera
 
 if sys.platform == "win32":
 
-    def _try(descriptor: int) -> bool:
+    def _try_lock(descriptor: int) -> bool:
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except OSError:
@@ -43,7 +43,7 @@ if sys.platform == "win32":
 
 else:
 
-    def _try(descriptor: int) -> bool:
+    def _try_lock(descriptor: int) -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -8,7 +8,7 @@ from typing_extensions import TypeVar
 
 from handrail.core.text import encodable
 from handrail.define.model import Api, FunctionToolModel
-from handrail.define.toolcall import StandardToolCall, ToolCallFailure, failed
+from handrail.define.toolcall import StandardToolCall, ToolCallFailure, build_failure
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionToolParam
@@ -55,6 +55,6 @@ class ToolClasses(dict[str, type[ModelT]], Generic[ModelT]):
         return f"{type(self).__name__}([\n{lines}\n])"
 
 
-def not_found(call: StandardToolCall) -> ToolCallFailure:
+def build_not_found(call: StandardToolCall) -> ToolCallFailure:
     """The answer to a call of a tool that is not in the group."""
-    return failed(call, "invalid_name", encodable(f"Function `{call.name}` not found."))
+    return build_failure(call, "invalid_name", encodable(f"Function `{call.name}` not found."))

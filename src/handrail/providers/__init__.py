@@ -1,6 +1,9 @@
-"""Ask a language model: one protocol, one module per API."""
+"""Language models behind one protocol: OpenAI, Anthropic, Gemini, compatible servers, and the embedded model."""
 
-from handrail.providers.messages import AssistantMessage, Message, Native, ToolMessage, UserMessage, shown
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from handrail.providers.messages import AssistantMessage, Message, Native, ToolMessage, UserMessage, to_history_result
 from handrail.providers.provider import (
     FinishReason,
     ModelRequest,
@@ -14,13 +17,25 @@ from handrail.providers.provider import (
 )
 from handrail.providers.structured import generate_structured
 
+if TYPE_CHECKING:
+    from handrail.providers.anthropic import AnthropicMessages
+    from handrail.providers.embedded import EmbeddedProvider
+    from handrail.providers.gemini import GeminiModel
+    from handrail.providers.openai_chat import OpenAIChat
+    from handrail.providers.openai_responses import OpenAIResponses
+
 __all__ = [
+    "AnthropicMessages",
     "AssistantMessage",
+    "EmbeddedProvider",
     "FinishReason",
+    "GeminiModel",
     "Message",
     "ModelRequest",
     "ModelResponse",
     "Native",
+    "OpenAIChat",
+    "OpenAIResponses",
     "Prices",
     "Provider",
     "StreamEvent",
@@ -30,5 +45,20 @@ __all__ = [
     "Usage",
     "UserMessage",
     "generate_structured",
-    "shown",
+    "to_history_result",
 ]
+
+# Loaded on first use: each needs its own format, and most programs use one.
+_ON_FIRST_USE = {
+    "AnthropicMessages": "handrail.providers.anthropic",
+    "EmbeddedProvider": "handrail.providers.embedded",
+    "GeminiModel": "handrail.providers.gemini",
+    "OpenAIChat": "handrail.providers.openai_chat",
+    "OpenAIResponses": "handrail.providers.openai_responses",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_FIRST_USE:
+        return getattr(import_module(_ON_FIRST_USE[name]), name)
+    raise AttributeError(f"module 'handrail.providers' has no attribute {name!r}")

@@ -1,53 +1,51 @@
 """Anthropic Messages."""
 
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Final, cast
 
 from handrail.core.text import compact_json, encodable
 from handrail.errors import MissingExtraError
 from handrail.formats import anthropic as wire
+from handrail.formats import names
 from handrail.formats.definitions import Definitions
-from handrail.formats.incoming import read
-from handrail.providers import asking
-from handrail.providers.connect import NO_KEY, Access, Clients, Place, check_patience, reached
-from handrail.providers.failures import Told, from_stainless
-from handrail.providers.provider import (
-    FinishReason,
-    ModelRequest,
-    ModelResponse,
-    Prices,
-    StreamEvent,
-    ToolChoice,
-    Usage,
+from handrail.formats.parse import get_field
+from handrail.providers.adapter import (
+    DefinitionsCache,
+    ParsedResponse,
+    ProviderRequest,
+    SdkProvider,
+    open_events,
+    read_token_count,
 )
-from handrail.providers.shape import Shape, shaped
+from handrail.providers.clients import NO_KEY, ClientPool, Endpoint, ProviderInfo, check_retry_settings, choose_endpoint
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.provider_errors import ErrorDetails, read_stainless_error
+from handrail.providers.response_schema import ResponseSchema, build_response_schema
 from handrail.providers.transcript import (
-    BEGINNING,
-    GO_ON,
-    NOTHING,
-    Answered,
-    Heard,
-    Items,
-    Known,
-    Repeated,
-    Rules,
-    Said,
+    CONTINUE,
+    CONVERSATION_START,
+    EMPTY_TEXT,
+    AssistantStep,
+    NativeCalls,
+    NativeItems,
+    NativeStep,
+    ResultsStep,
     Step,
-    argument_value,
-    steps,
+    TranscriptRules,
+    UserStep,
+    build_steps,
+    read_arguments,
 )
 from handrail.schema import strict
 
-PLACE: Final = Place(
+ANTHROPIC: Final = ProviderInfo(
     title="Anthropic",
     label="anthropic",
-    key=("ANTHROPIC_API_KEY",),
-    address="ANTHROPIC_BASE_URL",
-    home="api.anthropic.com",
+    key_variables=("ANTHROPIC_API_KEY",),
+    base_url_variable="ANTHROPIC_BASE_URL",
+    domain="api.anthropic.com",
 )
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _FINISH_REASONS: Final[Mapping[Any, FinishReason]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -58,11 +56,8 @@ _FINISH_REASONS: Final[Mapping[Any, FinishReason]] = {
 }
 
 
-class AnthropicMessages:
-    """A model behind Anthropic's Messages. Its `max_tokens` is the API's, which wants one."""
-
-    form: ClassVar[str] = "anthropic"
-    what: ClassVar[str] = "a message"
+class AnthropicMessages(SdkProvider):
+    """A model behind Anthropic Messages. The API requires `max_tokens`, so it has a default."""
 
     def __init__(
         self,
@@ -77,57 +72,73 @@ class AnthropicMessages:
         max_tokens: int = 8_192,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.model = model
-        self.prices = prices
-        self.access = reached(PLACE, client, api_key=api_key, base_url=base_url, its=_access_of)
-        check_patience(timeout=timeout, max_retries=max_retries)
-        package, key, address = _sdk(), self.access.key, self.access.base_url
-        self._clients = Clients(
-            lambda: package.AsyncAnthropic(api_key=key, base_url=address, timeout=timeout, max_retries=max_retries),
-            given=client,
+        endpoint = choose_endpoint(
+            ANTHROPIC, client, api_key=api_key, base_url=base_url, read_client=_read_client_endpoint
         )
+        check_retry_settings(timeout=timeout, max_retries=max_retries)
+        package = _load_sdk()
+        clients = ClientPool(
+            lambda: package.AsyncAnthropic(
+                api_key=endpoint.api_key, base_url=endpoint.base_url, timeout=timeout, max_retries=max_retries
+            ),
+            client=client,
+        )
+        super().__init__(
+            _MessagesAdapter(
+                model=model,
+                endpoint=endpoint,
+                clients=clients,
+                max_tokens=max_tokens,
+                options=clients.check_options(options, get_method=lambda client: client.messages.create),
+            ),
+            prices=prices,
+        )
+
+
+class _MessagesAdapter:
+    """Anthropic Messages."""
+
+    label: ClassVar[str] = "anthropic"
+    format: ClassVar[str] = "anthropic"
+    response_noun: ClassVar[str] = "a message"
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        endpoint: Endpoint,
+        clients: ClientPool,
+        max_tokens: int,
+        options: dict[str, Any],
+    ) -> None:
+        self.model = model
+        self.endpoint = endpoint
+        self.clients = clients
         self._max_tokens = max_tokens
-        self._options = self._clients.options(options, of=lambda client: client.messages.create)
-        self._pools = asking.Pools(wire.tools)
+        self._options = options
+        self._definitions = DefinitionsCache(wire.tools)
 
-    @property
-    def name(self) -> str:
-        """The API and the model."""
-        return f"anthropic:{self.model}"
+    def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
+        """The base exception of the SDK."""
+        return (_load_sdk().AnthropicError,)
 
-    def __repr__(self) -> str:
-        return f"AnthropicMessages({self.model!r})"
+    def read_error(self, error: Any) -> ErrorDetails | None:
+        """Read an exception of the SDK; None if the server sent no response."""
+        return None if isinstance(error, _load_sdk().APIConnectionError) else read_stainless_error(error)
 
-    async def ask(self, request: ModelRequest) -> ModelResponse:
-        """The whole reply."""
-        return await asking.ask(self, request)
+    async def close_client(self, client: Any) -> None:
+        """Close one SDK client."""
+        await client.close()
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
-        """The words as they come, then the whole reply."""
-        return asking.stream(self, request)
-
-    async def aclose(self) -> None:
-        """Close the connections of this event loop."""
-        if (client := self._clients.mine()) is not None:
-            await client.close()
-
-    def errors(self) -> tuple[type[BaseException], ...]:
-        """What the SDK raises."""
-        return (_sdk().AnthropicError,)
-
-    def told(self, error: Any) -> Told | None:
-        """What an error of the SDK says."""
-        return None if isinstance(error, _sdk().APIConnectionError) else from_stainless(error)
-
-    def prepare(self, request: ModelRequest) -> asking.Sent:
-        """The request in this API's terms."""
-        definitions = self._pools.allowed(request)
-        spoken = steps(request.messages, rules=_RULES, definitions=definitions)
-        messages = [message for step in spoken for message in _messages(step)]
+    def build_request(self, request: ModelRequest) -> ProviderRequest:
+        """The keyword arguments of the SDK's method for a request."""
+        definitions = self._definitions.get_allowed(request)
+        steps = build_steps(request.messages, rules=_RULES, definitions=definitions)
+        messages = [message for step in steps for message in _render_step(step)]
         if messages[0]["role"] != "user":
-            messages.insert(0, {"role": "user", "content": BEGINNING})
-        if not _is_users_turn(spoken[-1]):
-            messages.append({"role": "user", "content": GO_ON})
+            messages.insert(0, {"role": "user", "content": CONVERSATION_START})
+        if not _can_model_speak_next(steps[-1]):
+            messages.append({"role": "user", "content": CONTINUE})
         body: dict[str, Any] = {
             **self._options,
             "model": self.model,
@@ -137,133 +148,143 @@ class AnthropicMessages:
         instructions = encodable(request.instructions)
         if definitions:
             body["tools"] = definitions
-        elif used := _used(spoken):
+        elif used := _define_used_tools(steps):
             body |= {"tools": used, "tool_choice": {"type": "none"}}
         if request.tool_choice != ToolChoice(allowed=request.tool_choice.allowed):
             choice = wire.tool_choice(request.tool_choice.mode, tool=request.tool_choice.tool, definitions=definitions)
             body |= {"tool_choice": choice} if definitions else {}
-        shape: Shape | None = None
+        response_schema: ResponseSchema | None = None
         if request.schema is not None:
-            shape = shaped(request.schema, dialect=strict.ANTHROPIC)
-            if shape.strict and _affordable(shape, definitions):
-                form = {"type": "json_schema", "schema": shape.schema}
+            response_schema = build_response_schema(request.schema, dialect=strict.ANTHROPIC)
+            if response_schema.strict and _has_strict_budget(response_schema, definitions):
+                form = {"type": "json_schema", "schema": response_schema.schema}
                 body["output_config"] = {**body.get("output_config", {}), "format": form}
             else:
-                wish = f"Answer with JSON alone, which fits this JSON Schema: {compact_json(shape.schema)}"
+                wish = f"Answer with JSON alone, which fits this JSON Schema: {compact_json(response_schema.schema)}"
                 instructions = f"{instructions}\n\n{wish}".strip()
         if instructions.strip():
             body["system"] = instructions
-        return asking.Sent(body=body, definitions=definitions, shape=shape)
+        return ProviderRequest(body=body, definitions=definitions, response_schema=response_schema)
 
-    async def whole(self, body: dict[str, Any]) -> Any:
-        """Ask the SDK."""
-        return await self._clients.here().messages.create(**body)
+    async def send(self, body: dict[str, Any]) -> Any:
+        """Send a request and return the SDK's response object."""
+        return await self.clients.get().messages.create(**body)
 
-    def events(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
-        """Ask the SDK for a stream."""
-        return asking.opened(self._clients.here().messages.create, body)
+    def open_stream(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
+        """Open a stream of events."""
+        return open_events(self.clients.get().messages.create, body)
 
-    def words(self, event: Any) -> str:
+    def read_text(self, event: Any) -> str:
         """The words in an event."""
-        return read(read(event, "delta"), "text") or "" if read(event, "type") == "content_block_delta" else ""
+        return (
+            get_field(get_field(event, "delta"), "text") or ""
+            if get_field(event, "type") == "content_block_delta"
+            else ""
+        )
 
-    def ends(self, event: Any) -> bool:
+    def is_final(self, event: Any) -> bool:
         """Whether this is the last event."""
-        return read(event, "type") == "message_stop"
+        return get_field(event, "type") == "message_stop"
 
-    def read(self, response: Any) -> asking.Heard:
+    def parse_response(self, response: Any) -> ParsedResponse:
         """A message, or the events of one."""
-        first, ending, used = _ends_of(response)
-        reason = read(ending, "stop_reason")
+        first, ending, used = _read_envelope(response)
+        reason = get_field(ending, "stop_reason")
         said = wire.assistant_messages(response)
-        blocks = cast(Sequence[Any], read(said[0], "content") if said else ())
+        blocks = cast(Sequence[Any], get_field(said[0], "content") if said else ())
         if not all(isinstance(block, Mapping) for block in blocks):
             raise ValueError("a message has blocks")
-        text = "".join(read(block, "text") or "" for block in blocks if read(block, "type") == "text")
-        explained = read(read(ending, "stop_details"), "explanation") if reason == "refusal" else None
-        cached = asking.count(read(used, "cache_read_input_tokens"))
-        written = asking.count(read(used, "cache_creation_input_tokens"))
-        return asking.Heard(
+        text = "".join(get_field(block, "text") or "" for block in blocks if get_field(block, "type") == "text")
+        explained = get_field(get_field(ending, "stop_details"), "explanation") if reason == "refusal" else None
+        cached = read_token_count(get_field(used, "cache_read_input_tokens"))
+        written = read_token_count(get_field(used, "cache_creation_input_tokens"))
+        return ParsedResponse(
             text=text or explained or "",
             calls=wire.calls(response),
             finish_reason=_FINISH_REASONS.get(reason, "other"),
             usage=Usage(
-                input=asking.count(read(used, "input_tokens")) + cached + written,
-                output=asking.count(read(used, "output_tokens")),
+                input=read_token_count(get_field(used, "input_tokens")) + cached + written,
+                output=read_token_count(get_field(used, "output_tokens")),
                 cached=cached,
             ),
-            id=read(first, "id") or "",
-            model=read(first, "model") or "",
-            said=said,
+            id=get_field(first, "id") or "",
+            model=get_field(first, "model") or "",
+            native_items=said,
         )
 
 
-def _used(spoken: Sequence[Step]) -> list[dict[str, Any]]:
+def _define_used_tools(steps: Sequence[Step]) -> list[dict[str, Any]]:
     """Definitions of the tools that were called before: the API has refused a conversation with calls and no tools."""
-    names = dict.fromkeys(call.name for step in spoken if isinstance(step, Said | Repeated) for call in step.calls)
+    names = dict.fromkeys(
+        call.name for step in steps if isinstance(step, AssistantStep | NativeStep) for call in step.calls
+    )
     empty: dict[str, Any] = {"type": "object", "properties": {}}
     return [{"name": name, "description": "Not available any more.", "input_schema": empty} for name in names]
 
 
-def _is_users_turn(last: Step) -> bool:
+def _can_model_speak_next(last: Step) -> bool:
     """Whether the model speaks next: newer ones do not go on with their own words, but for a turn that they paused."""
-    if isinstance(last, Said):
+    if isinstance(last, AssistantStep):
         return False
-    blocks = [block for item in last.items for block in item["content"]] if isinstance(last, Repeated) else []
-    return not blocks or any(read(block, "type") == "server_tool_use" for block in blocks)
+    blocks = [block for item in last.items for block in item["content"]] if isinstance(last, NativeStep) else []
+    return not blocks or any(get_field(block, "type") == "server_tool_use" for block in blocks)
 
 
-def _ends_of(response: Any) -> tuple[Any, Any, dict[str, Any]]:
+def _read_envelope(response: Any) -> tuple[Any, Any, dict[str, Any]]:
     """How a message begins, how it ends, and its usage: what is said last counts."""
     if not isinstance(response, list):
-        if not isinstance(read(response, "content"), list):
+        if not isinstance(get_field(response, "content"), list):
             raise ValueError("a message has content")
-        return response, response, _numbers(read(response, "usage"))
+        return response, response, _read_usage(get_field(response, "usage"))
     events = cast(list[Any], response)
-    first = next((read(one, "message") for one in events if read(one, "type") == "message_start"), None)
-    last = next((one for one in reversed(events) if read(one, "type") == "message_delta"), None)
-    return first, read(last, "delta"), _numbers(read(first, "usage")) | _numbers(read(last, "usage"))
+    first = next((get_field(one, "message") for one in events if get_field(one, "type") == "message_start"), None)
+    last = next((one for one in reversed(events) if get_field(one, "type") == "message_delta"), None)
+    return (
+        first,
+        get_field(last, "delta"),
+        _read_usage(get_field(first, "usage")) | _read_usage(get_field(last, "usage")),
+    )
 
 
-def _numbers(usage: Any) -> dict[str, Any]:
+def _read_usage(usage: Any) -> dict[str, Any]:
     names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return {name: value for name in names if (value := read(usage, name)) is not None}
+    return {name: value for name in names if (value := get_field(usage, name)) is not None}
 
 
-def _affordable(shape: Shape, definitions: Definitions[Any]) -> bool:
+def _has_strict_budget(response_schema: ResponseSchema, definitions: Definitions[Any]) -> bool:
     """Whether the request has room for one more strict schema."""
     schemas = [one["input_schema"] for one in definitions if one.get("strict")]
-    costs = [wire.cost(schema) for schema in (*schemas, shape.schema)]
-    limits = {what: most for what, most in wire.MOST_STRICT.items() if what != "strict tools"}
+    costs = [wire.count_strict_cost(schema) for schema in (*schemas, response_schema.schema)]
+    limits = {what: most for what, most in wire.STRICT_LIMITS.items() if what != "strict tools"}
     return all(sum(cost[what] for cost in costs) <= most for what, most in limits.items())
 
 
-def _known(items: Items) -> Known | None:
+def _read_native_calls(items: NativeItems) -> NativeCalls | None:
     return [(call.id, call.name) for call in wire.calls(items[0])] if len(items) == 1 else None
 
 
-_RULES: Final = Rules(
-    form=AnthropicMessages.form, ids=_NAME, longest_id=64, names=_NAME, longest_name=128, known=_known
+_RULES: Final = TranscriptRules(
+    format=_MessagesAdapter.format, ids=names.ANTHROPIC_ID, names=names.ANTHROPIC, read_native_calls=_read_native_calls
 )
 
 
-def _messages(step: Step) -> list[Any]:
+def _render_step(step: Step) -> list[Any]:
     match step:
-        case Heard():
-            return [{"role": "user", "content": step.text if step.text.strip() else NOTHING}]
-        case Answered():
+        case UserStep():
+            return [{"role": "user", "content": step.text if step.text.strip() else EMPTY_TEXT}]
+        case ResultsStep():
             return [*wire.results(step.results)]
-        case Said():
+        case AssistantStep():
             text = [{"type": "text", "text": step.text}] if step.text.strip() else []
             calls = [
-                {"type": "tool_use", "id": one.id, "name": one.name, "input": argument_value(one)} for one in step.calls
+                {"type": "tool_use", "id": one.id, "name": one.name, "input": read_arguments(one)} for one in step.calls
             ]
             return [{"role": "assistant", "content": [*text, *calls]}]
-        case Repeated():
+        case NativeStep():
             return [*step.items]
 
 
-def _sdk() -> Any:
+def _load_sdk() -> Any:
     try:
         import anthropic  # noqa: PLC0415  # optional
     except ImportError as error:
@@ -271,5 +292,7 @@ def _sdk() -> Any:
     return anthropic
 
 
-def _access_of(client: Any) -> Access:
-    return Access(place=PLACE, key=str(client.api_key or client.auth_token or NO_KEY), base_url=str(client.base_url))
+def _read_client_endpoint(client: Any) -> Endpoint:
+    return Endpoint(
+        provider=ANTHROPIC, api_key=str(client.api_key or client.auth_token or NO_KEY), base_url=str(client.base_url)
+    )

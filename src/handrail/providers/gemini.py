@@ -1,6 +1,5 @@
 """Google Gemini: generateContent."""
 
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
@@ -11,43 +10,50 @@ import pydantic
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.formats import gemini as wire
-from handrail.formats.gemini_stream import field
-from handrail.formats.incoming import read
-from handrail.providers import asking
-from handrail.providers.connect import NO_KEY, Access, Clients, Place, check_patience, checked_options, reached
-from handrail.providers.failures import Told, from_google
-from handrail.providers.provider import (
-    FinishReason,
-    ModelRequest,
-    ModelResponse,
-    Prices,
-    StreamEvent,
-    ToolChoice,
-    Usage,
+from handrail.formats import names
+from handrail.formats.gemini_stream import get_camel_field
+from handrail.formats.parse import get_field
+from handrail.providers.adapter import (
+    DefinitionsCache,
+    ParsedResponse,
+    ProviderRequest,
+    SdkProvider,
+    read_token_count,
 )
-from handrail.providers.shape import shaped
+from handrail.providers.clients import (
+    NO_KEY,
+    ClientPool,
+    Endpoint,
+    ProviderInfo,
+    check_options,
+    check_retry_settings,
+    choose_endpoint,
+)
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.provider_errors import ErrorDetails, read_google_error
+from handrail.providers.response_schema import build_response_schema
 from handrail.providers.transcript import (
-    BEGINNING,
-    GO_ON,
-    NOTHING,
-    Answered,
-    Heard,
-    Items,
-    Known,
-    Repeated,
-    Rules,
-    Said,
+    CONTINUE,
+    CONVERSATION_START,
+    EMPTY_TEXT,
+    AssistantStep,
+    NativeCalls,
+    NativeItems,
+    NativeStep,
+    ResultsStep,
     Step,
-    argument_value,
-    steps,
+    TranscriptRules,
+    UserStep,
+    build_steps,
+    read_arguments,
 )
 
-PLACE: Final = Place(
+GEMINI: Final = ProviderInfo(
     title="Gemini",
     label="gemini",
-    key=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-    address="GOOGLE_GEMINI_BASE_URL",
-    home="generativelanguage.googleapis.com",
+    key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    base_url_variable="GOOGLE_GEMINI_BASE_URL",
+    domain="generativelanguage.googleapis.com",
 )
 _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "STOP": "stop",
@@ -61,15 +67,12 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
     "IMAGE_PROHIBITED_CONTENT": "refusal",
     "IMAGE_RECITATION": "refusal",
 }
-_NOT_ITS_OWN: Final = b"skip_thought_signature_validator"
+_FOREIGN_CALL_SIGNATURE: Final = b"skip_thought_signature_validator"
 """What Google documents as the signature of a call that another model has made."""
 
 
-class GeminiModel:
+class GeminiModel(SdkProvider):
     """A model behind Gemini's generateContent."""
-
-    form: ClassVar[str] = "gemini"
-    what: ClassVar[str] = "a response of generateContent"
 
     def __init__(
         self,
@@ -84,62 +87,75 @@ class GeminiModel:
         max_tokens: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.model = model
-        self.prices = prices
-        self.access = reached(PLACE, client, api_key=api_key, base_url=base_url, its=_access_of)
-        check_patience(timeout=timeout, max_retries=max_retries)
-        package, key = _sdk(), self.access.key
+        endpoint = choose_endpoint(
+            GEMINI, client, api_key=api_key, base_url=base_url, read_client=_read_client_endpoint
+        )
+        check_retry_settings(timeout=timeout, max_retries=max_retries)
+        package = _load_sdk()
         http: dict[str, Any] = {
             "timeout": max(1, int(timeout * 1_000)),
             "retry_options": {"attempts": max_retries + 1},
-            "async_client_args": {"event_hooks": {"response": [_note]}},
+            "async_client_args": {"event_hooks": {"response": [_keep_response]}},
         }
-        if self.access.base_url is not None:
-            http["base_url"] = self.access.base_url
-        self._clients = Clients(
-            lambda: package.Client(api_key=key, vertexai=False, http_options=http),
-            given=client,
+        if endpoint.base_url is not None:
+            http["base_url"] = endpoint.base_url
+        clients = ClientPool(
+            lambda: package.Client(api_key=endpoint.api_key, vertexai=False, http_options=http), client=client
         )
+        super().__init__(
+            _GenerateContentAdapter(
+                model=model,
+                endpoint=endpoint,
+                clients=clients,
+                max_tokens=max_tokens,
+                options=check_options(options, known=package.types.GenerateContentConfig.model_fields),
+            ),
+            prices=prices,
+        )
+
+
+class _GenerateContentAdapter:
+    """Gemini's generateContent."""
+
+    label: ClassVar[str] = "gemini"
+    format: ClassVar[str] = "gemini"
+    response_noun: ClassVar[str] = "a response of generateContent"
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        endpoint: Endpoint,
+        clients: ClientPool,
+        max_tokens: int | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.model = model
+        self.endpoint = endpoint
+        self.clients = clients
         self._max_tokens = max_tokens
-        self._options = checked_options(options, known=package.types.GenerateContentConfig.model_fields)
-        self._pools = asking.Pools(wire.tools)
+        self._options = options
+        self._definitions = DefinitionsCache(wire.tools)
 
-    @property
-    def name(self) -> str:
-        """The API and the model."""
-        return f"gemini:{self.model}"
+    def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
+        """The base exception of the SDK."""
+        return (_load_sdk().errors.APIError,)
 
-    def __repr__(self) -> str:
-        return f"GeminiModel({self.model!r})"
+    def read_error(self, error: Any) -> ErrorDetails | None:
+        """Read an exception of the SDK; None if the server sent no response."""
+        return read_google_error(error)
 
-    async def ask(self, request: ModelRequest) -> ModelResponse:
-        """The whole reply."""
-        return await asking.ask(self, request)
+    async def close_client(self, client: Any) -> None:
+        """Close one SDK client."""
+        await client.aio.aclose()
+        client.close()
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
-        """The words as they come, then the whole reply."""
-        return asking.stream(self, request)
-
-    async def aclose(self) -> None:
-        """Close the connections of this event loop."""
-        if (client := self._clients.mine()) is not None:
-            await client.aio.aclose()
-            client.close()
-
-    def errors(self) -> tuple[type[BaseException], ...]:
-        """What the SDK raises."""
-        return (_sdk().errors.APIError,)
-
-    def told(self, error: Any) -> Told | None:
-        """What an error of the SDK says."""
-        return from_google(error)
-
-    def prepare(self, request: ModelRequest) -> asking.Sent:
-        """The request in this API's terms."""
-        types = _sdk().types
-        definitions = self._pools.of(request.tools)
-        shape = None if request.schema is None else shaped(request.schema, dialect=None)
-        spoken = steps(request.messages, rules=_RULES, definitions=definitions)
+    def build_request(self, request: ModelRequest) -> ProviderRequest:
+        """The keyword arguments of the SDK's method for a request."""
+        types = _load_sdk().types
+        definitions = self._definitions.get(request.tools)
+        response_schema = None if request.schema is None else build_response_schema(request.schema, dialect=None)
+        steps = build_steps(request.messages, rules=_RULES, definitions=definitions)
         config: dict[str, Any] = {**self._options, "automatic_function_calling": {"disable": True}}
         if request.instructions.strip():
             config["system_instruction"] = encodable(request.instructions)
@@ -148,85 +164,87 @@ class GeminiModel:
         if (limit := request.max_tokens or self._max_tokens) is not None:
             config["max_output_tokens"] = limit
         if request.tool_choice != ToolChoice():
-            want = request.tool_choice
-            choice = wire.tool_choice(want.mode, tool=want.tool, allowed=want.allowed, definitions=definitions)
+            chosen = request.tool_choice
+            choice = wire.tool_choice(chosen.mode, tool=chosen.tool, allowed=chosen.allowed, definitions=definitions)
             config |= {"tool_config": choice} if definitions else {}
-        if shape is not None:
+        if response_schema is not None:
             config |= {
                 "response_mime_type": "application/json",
-                "response_json_schema": wire.without_const(shape.schema),
+                "response_json_schema": wire.replace_const(response_schema.schema),
             }
-        contents = _alternating([_content(step, types) for step in spoken])
+        contents = _merge_roles([_render_step(step, types) for step in steps])
         try:
             body = {"model": self.model, "contents": contents, "config": types.GenerateContentConfig(**config)}
         except pydantic.ValidationError as error:
             raise ConfigError(f"Gemini's SDK does not take these options: {error}") from error
-        return asking.Sent(body=body, definitions=definitions, shape=shape)
+        return ProviderRequest(body=body, definitions=definitions, response_schema=response_schema)
 
-    async def whole(self, body: dict[str, Any]) -> Any:
-        """Ask the SDK."""
-        return await self._clients.here().aio.models.generate_content(**body)
+    async def send(self, body: dict[str, Any]) -> Any:
+        """Send a request and return the SDK's response object."""
+        return await self.clients.get().aio.models.generate_content(**body)
 
-    def events(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
-        """Ask the SDK for a stream."""
-        return _opened(self._clients.here(), body)
+    def open_stream(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
+        """Open a stream of events."""
+        return _open_chunks(self.clients.get(), body)
 
-    def words(self, event: Any) -> str:
+    def read_text(self, event: Any) -> str:
         """The words in a chunk."""
-        return "".join(read(part, "text") or "" for part in _parts(event) if not read(part, "thought"))
+        return "".join(get_field(part, "text") or "" for part in _read_parts(event) if not get_field(part, "thought"))
 
-    def ends(self, event: Any) -> bool:
+    def is_final(self, event: Any) -> bool:
         """Whether the model says in this chunk why it stopped, or why it did not begin."""
-        return bool(_reason(event)) or _blocked(event)
+        return bool(_read_finish_reason(event)) or _is_blocked(event)
 
-    def read(self, response: Any) -> asking.Heard:
+    def parse_response(self, response: Any) -> ParsedResponse:
         """A response, or the chunks of one."""
         chunks = cast(list[Any], response) if isinstance(response, list) else [response]
-        reason = next((found for one in reversed(chunks) if (found := _reason(one))), "")
-        blocked = any(map(_blocked, chunks))
-        used = next((found for one in reversed(chunks) if (found := field(one, "usage_metadata")) is not None), None)
-        if not blocked and all(_candidate(one) is None for one in chunks):
+        reason = next((found for one in reversed(chunks) if (found := _read_finish_reason(one))), "")
+        blocked = any(map(_is_blocked, chunks))
+        used = next(
+            (found for one in reversed(chunks) if (found := get_camel_field(one, "usage_metadata")) is not None), None
+        )
+        if not blocked and all(_read_candidate(one) is None for one in chunks):
             raise ValueError("a response has candidates")
-        text = "".join(map(self.words, chunks))
+        text = "".join(map(self.read_text, chunks))
         finish_reason: FinishReason = "refusal" if blocked else _FINISH_REASONS.get(reason, "other")
         if not text and finish_reason == "refusal":
-            text = next((found for one in chunks if (found := _explained(one))), "")
-        return asking.Heard(
+            text = next((found for one in chunks if (found := _read_refusal(one))), "")
+        return ParsedResponse(
             text=text,
             calls=wire.calls(response),
             finish_reason=finish_reason,
             usage=Usage(
-                input=asking.count(field(used, "prompt_token_count")),
-                output=asking.count(field(used, "candidates_token_count"))
-                + asking.count(field(used, "thoughts_token_count")),
-                cached=asking.count(field(used, "cached_content_token_count")),
+                input=read_token_count(get_camel_field(used, "prompt_token_count")),
+                output=read_token_count(get_camel_field(used, "candidates_token_count"))
+                + read_token_count(get_camel_field(used, "thoughts_token_count")),
+                cached=read_token_count(get_camel_field(used, "cached_content_token_count")),
             ),
-            id=field(chunks[0], "response_id") or "",
-            model=field(chunks[0], "model_version") or "",
-            said=_stored(wire.assistant_messages(response)),
+            id=get_camel_field(chunks[0], "response_id") or "",
+            model=get_camel_field(chunks[0], "model_version") or "",
+            native_items=_to_json_contents(wire.assistant_messages(response)),
         )
 
 
-class _Opened:
+class _StreamResponse:
     """The response of a stream, which the SDK leaves to the garbage collector when it is left early."""
 
     response: Any = None
 
 
-_OPENED: Final[ContextVar[_Opened | None]] = ContextVar("opened", default=None)
+_STREAM_RESPONSE: Final[ContextVar[_StreamResponse | None]] = ContextVar("opened", default=None)
 
 
-async def _note(response: Any) -> None:
+async def _keep_response(response: Any) -> None:
     """The first good response after a stream was asked for is that stream's: nothing else runs in between."""
-    opened = _OPENED.get()
+    opened = _STREAM_RESPONSE.get()
     if opened is not None and opened.response is None and response.status_code == 200:
         opened.response = response
 
 
 @asynccontextmanager
-async def _opened(client: Any, body: dict[str, Any]) -> AsyncGenerator[AsyncIterator[Any]]:
-    opened = _Opened()
-    _OPENED.set(opened)
+async def _open_chunks(client: Any, body: dict[str, Any]) -> AsyncGenerator[AsyncIterator[Any]]:
+    opened = _StreamResponse()
+    _STREAM_RESPONSE.set(opened)
     chunks = await client.aio.models.generate_content_stream(**body)
     try:
         yield chunks
@@ -236,83 +254,89 @@ async def _opened(client: Any, body: dict[str, Any]) -> AsyncGenerator[AsyncIter
             await opened.response.aclose()
 
 
-def _candidate(response: Any) -> Any:
-    return next(iter(read(response, "candidates") or ()), None)
+def _read_candidate(response: Any) -> Any:
+    return next(iter(get_field(response, "candidates") or ()), None)
 
 
-def _parts(response: Any) -> Sequence[Any]:
-    return read(read(_candidate(response), "content"), "parts") or ()
+def _read_parts(response: Any) -> Sequence[Any]:
+    return get_field(get_field(_read_candidate(response), "content"), "parts") or ()
 
 
-def _reason(response: Any) -> str:
-    reason = field(_candidate(response), "finish_reason")
+def _read_finish_reason(response: Any) -> str:
+    reason = get_camel_field(_read_candidate(response), "finish_reason")
     return str(getattr(reason, "value", reason) or "")
 
 
-def _blocked(response: Any) -> bool:
-    return field(field(response, "prompt_feedback"), "block_reason") is not None
+def _is_blocked(response: Any) -> bool:
+    return get_camel_field(get_camel_field(response, "prompt_feedback"), "block_reason") is not None
 
 
-def _explained(response: Any) -> str:
-    feedback = field(response, "prompt_feedback")
-    return field(_candidate(response), "finish_message") or field(feedback, "block_reason_message") or ""
+def _read_refusal(response: Any) -> str:
+    feedback = get_camel_field(response, "prompt_feedback")
+    return (
+        get_camel_field(_read_candidate(response), "finish_message")
+        or get_camel_field(feedback, "block_reason_message")
+        or ""
+    )
 
 
-def _stored(contents: Sequence[Any]) -> list[Any]:
+def _to_json_contents(contents: Sequence[Any]) -> list[Any]:
     """What the model said as JSON: a signature is bytes, which the SDK itself can write and read."""
-    content = _sdk().types.Content
+    content = _load_sdk().types.Content
     return [content.model_validate(one).model_dump(mode="json", exclude_none=True) for one in contents]
 
 
-def _known(items: Items) -> Known | None:
+def _read_native_calls(items: NativeItems) -> NativeCalls | None:
     if len(items) != 1:
         return None
-    calls = [call for part in read(items[0], "parts") or () if (call := field(part, "function_call")) is not None]
-    return [(read(call, "id"), read(call, "name") or "") for call in calls]
+    calls = [
+        call
+        for part in get_field(items[0], "parts") or ()
+        if (call := get_camel_field(part, "function_call")) is not None
+    ]
+    return [(get_field(call, "id"), get_field(call, "name") or "") for call in calls]
 
 
-_RULES: Final = Rules(
-    form=GeminiModel.form,
-    ids=re.compile(r"[\x21-\x7e]+"),
-    longest_id=256,
-    names=re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*"),
-    longest_name=64,
-    known=_known,
+_RULES: Final = TranscriptRules(
+    format=_GenerateContentAdapter.format, ids=names.GEMINI_ID, names=names.GEMINI, read_native_calls=_read_native_calls
 )
 
 
-def _content(step: Step, types: Any) -> dict[str, Any]:
+def _render_step(step: Step, types: Any) -> dict[str, Any]:
     match step:
-        case Heard():
-            return {"role": "user", "parts": [{"text": step.text if step.text.strip() else NOTHING}]}
-        case Answered():
+        case UserStep():
+            return {"role": "user", "parts": [{"text": step.text if step.text.strip() else EMPTY_TEXT}]}
+        case ResultsStep():
             (content,) = cast(list[Any], wire.results(step.results))
             for part, name in zip(content["parts"], step.names, strict=True):
                 part["function_response"]["name"] = name
             return content
-        case Said():
+        case AssistantStep():
             text = [{"text": step.text}] if step.text.strip() else []
             calls = [
-                {"function_call": _call(one.id, one.name, argument_value(one)), "thought_signature": _NOT_ITS_OWN}
+                {
+                    "function_call": _render_call(one.id, one.name, read_arguments(one)),
+                    "thought_signature": _FOREIGN_CALL_SIGNATURE,
+                }
                 for one in step.calls
             ]
             return {"role": "model", "parts": [*text, *calls]}
-        case Repeated():
+        case NativeStep():
             parts = [types.Content.model_validate_json(compact_json(one)).parts for one in step.items]
             return {"role": "model", "parts": [part for some in parts for part in some]}
 
 
-def _call(id_: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def _render_call(id_: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     call: dict[str, Any] = {"name": name, "args": arguments}
-    return call if wire.is_own(id_) else {**call, "id": id_}
+    return call if wire.is_generated_id(id_) else {**call, "id": id_}
 
 
-def _alternating(contents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merge_roles(contents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The contents with each side's in one, beginning and ending with the person, as the API wants them."""
     if contents[0]["role"] != "user":
-        contents = [{"role": "user", "parts": [{"text": BEGINNING}]}, *contents]
+        contents = [{"role": "user", "parts": [{"text": CONVERSATION_START}]}, *contents]
     if contents[-1]["role"] != "user":
-        contents = [*contents, {"role": "user", "parts": [{"text": GO_ON}]}]
+        contents = [*contents, {"role": "user", "parts": [{"text": CONTINUE}]}]
     found: list[dict[str, Any]] = []
     for content in contents:
         if found and found[-1]["role"] == content["role"]:
@@ -322,7 +346,7 @@ def _alternating(contents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _sdk() -> Any:
+def _load_sdk() -> Any:
     try:
         from google import genai  # noqa: PLC0415  # optional
         from google.genai import errors, types  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]
@@ -331,6 +355,6 @@ def _sdk() -> Any:
     return genai
 
 
-def _access_of(client: Any) -> Access:
+def _read_client_endpoint(client: Any) -> Endpoint:
     inner = getattr(client, "_api_client", None)
-    return Access(place=PLACE, key=str(getattr(inner, "api_key", None) or NO_KEY), base_url=None)
+    return Endpoint(provider=GEMINI, api_key=str(getattr(inner, "api_key", None) or NO_KEY), base_url=None)

@@ -1,41 +1,41 @@
 """OpenAI Chat Completions, and the many servers that speak it: Ollama, vLLM, llama.cpp."""
 
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Final, cast
 
 from msgspec import structs
 
 from handrail.core.text import encodable
+from handrail.formats import names
 from handrail.formats import openai_chat as wire
-from handrail.formats.incoming import read
-from handrail.formats.openai_schema import NAME, loose
-from handrail.providers import asking, openai_sdk
-from handrail.providers.connect import reached
-from handrail.providers.failures import Told
-from handrail.providers.provider import (
-    FinishReason,
-    ModelRequest,
-    ModelResponse,
-    Prices,
-    StreamEvent,
-    ToolChoice,
-    Usage,
+from handrail.formats.openai_schema import to_non_strict
+from handrail.formats.parse import get_field
+from handrail.providers import openai_sdk
+from handrail.providers.adapter import (
+    DefinitionsCache,
+    ParsedResponse,
+    ProviderRequest,
+    SdkProvider,
+    open_events,
+    read_token_count,
 )
-from handrail.providers.shape import Shape, shaped
+from handrail.providers.clients import ClientPool, Endpoint, choose_endpoint
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.provider_errors import ErrorDetails
+from handrail.providers.response_schema import ResponseSchema, build_response_schema
 from handrail.providers.transcript import (
-    Answered,
-    Heard,
-    Items,
-    Known,
-    Repeated,
-    Rules,
-    Said,
+    AssistantStep,
+    NativeCalls,
+    NativeItems,
+    NativeStep,
+    ResultsStep,
     Step,
-    argument_text,
-    is_object,
-    steps,
+    TranscriptRules,
+    UserStep,
+    build_steps,
+    has_object_arguments,
+    render_arguments,
 )
 from handrail.schema import strict
 
@@ -48,11 +48,8 @@ _FINISH_REASONS: Final[Mapping[str | None, FinishReason]] = {
 }
 
 
-class OpenAIChat:
-    """A model behind Chat Completions: OpenAI's own, or any server's that `base_url` names, which needs no key."""
-
-    form: ClassVar[str] = "openai_chat"
-    what: ClassVar[str] = "a chat completion"
+class OpenAIChat(SdkProvider):
+    """A model behind Chat Completions: OpenAI's own, or any server that `base_url` names, which needs no key."""
 
     def __init__(
         self,
@@ -67,155 +64,166 @@ class OpenAIChat:
         max_tokens: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        endpoint = choose_endpoint(
+            openai_sdk.OPENAI, client, api_key=api_key, base_url=base_url, read_client=openai_sdk.read_client_endpoint
+        )
+        clients = openai_sdk.build_client_pool(endpoint, client=client, timeout=timeout, max_retries=max_retries)
+        super().__init__(
+            _ChatAdapter(
+                model=model,
+                endpoint=endpoint,
+                clients=clients,
+                max_tokens=max_tokens,
+                options=clients.check_options(options, get_method=lambda client: client.chat.completions.create),
+            ),
+            prices=prices,
+        )
+
+
+class _ChatAdapter:
+    """Chat Completions."""
+
+    label: ClassVar[str] = "openai"
+    format: ClassVar[str] = "openai_chat"
+    response_noun: ClassVar[str] = "a chat completion"
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        endpoint: Endpoint,
+        clients: ClientPool,
+        max_tokens: int | None,
+        options: dict[str, Any],
+    ) -> None:
         self.model = model
-        self.prices = prices
-        self.access = reached(openai_sdk.PLACE, client, api_key=api_key, base_url=base_url, its=openai_sdk.access_of)
-        self._clients = openai_sdk.clients(self.access, given=client, timeout=timeout, max_retries=max_retries)
+        self.endpoint = endpoint
+        self.clients = clients
         self._max_tokens = max_tokens
-        self._options = self._clients.options(options, of=lambda client: client.chat.completions.create)
-        self._pools = asking.Pools(wire.tools)
+        self._options = options
+        self._definitions = DefinitionsCache(wire.tools)
 
-    @property
-    def name(self) -> str:
-        """The API and the model."""
-        return f"openai:{self.model}"
+    def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
+        """The base exception of the SDK."""
+        return openai_sdk.get_sdk_errors()
 
-    def __repr__(self) -> str:
-        return f"OpenAIChat({self.model!r})"
+    def read_error(self, error: Any) -> ErrorDetails | None:
+        """Read an exception of the SDK; None if the server sent no response."""
+        return openai_sdk.read_error(error)
 
-    async def ask(self, request: ModelRequest) -> ModelResponse:
-        """The whole reply."""
-        return await asking.ask(self, request)
+    async def close_client(self, client: Any) -> None:
+        """Close one SDK client."""
+        await client.close()
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
-        """The words as they come, then the whole reply."""
-        return asking.stream(self, request)
-
-    async def aclose(self) -> None:
-        """Close the connections of this event loop."""
-        if (client := self._clients.mine()) is not None:
-            await client.close()
-
-    def errors(self) -> tuple[type[BaseException], ...]:
-        """What the SDK raises."""
-        return openai_sdk.errors()
-
-    def told(self, error: Any) -> Told | None:
-        """What an error of the SDK says."""
-        return openai_sdk.told(error)
-
-    def prepare(self, request: ModelRequest) -> asking.Sent:
-        """The request in this API's terms."""
+    def build_request(self, request: ModelRequest) -> ProviderRequest:
+        """The keyword arguments of the SDK's method for a request."""
         # Few other servers know a choice among some tools, and one that is passed over is no limit.
-        narrow = not self.access.at_home
-        definitions = self._pools.allowed(request) if narrow else self._pools.of(request.tools)
-        shape = None if request.schema is None else shaped(request.schema, dialect=strict.OPENAI)
-        spoken = steps(request.messages, rules=_RULES, definitions=definitions)
+        narrow = not self.endpoint.is_official
+        definitions = self._definitions.get_allowed(request) if narrow else self._definitions.get(request.tools)
+        response_schema = (
+            None if request.schema is None else build_response_schema(request.schema, dialect=strict.OPENAI)
+        )
+        steps = build_steps(request.messages, rules=_RULES, definitions=definitions)
         system = [{"role": "system", "content": encodable(request.instructions)}] if request.instructions else []
-        messages = [*system, *(message for step in spoken for message in _messages(step))]
+        messages = [*system, *(message for step in steps for message in _render_step(step))]
         body: dict[str, Any] = {**self._options, "model": self.model, "messages": messages}
         if definitions:
             body["tools"] = definitions
         if (limit := request.max_tokens or self._max_tokens) is not None:
             # OpenAI's newer models refuse the old name; many other servers know no other.
-            body["max_completion_tokens" if self.access.at_home else "max_tokens"] = limit
-        want = structs.replace(request.tool_choice, allowed=()) if narrow else request.tool_choice
-        if want != ToolChoice():
-            choice = wire.tool_choice(want.mode, tool=want.tool, allowed=want.allowed, definitions=definitions)
+            body["max_completion_tokens" if self.endpoint.is_official else "max_tokens"] = limit
+        chosen = structs.replace(request.tool_choice, allowed=()) if narrow else request.tool_choice
+        if chosen != ToolChoice():
+            choice = wire.tool_choice(chosen.mode, tool=chosen.tool, allowed=chosen.allowed, definitions=definitions)
             body |= {"tool_choice": choice} if definitions else {}
-        if shape is not None:
-            body["response_format"] = {"type": "json_schema", "json_schema": _format(shape)}
-        return asking.Sent(body=body, definitions=definitions, shape=shape)
+        if response_schema is not None:
+            body["response_format"] = {"type": "json_schema", "json_schema": _render_response_schema(response_schema)}
+        return ProviderRequest(body=body, definitions=definitions, response_schema=response_schema)
 
-    async def whole(self, body: dict[str, Any]) -> Any:
-        """Ask the SDK."""
-        return await self._clients.here().chat.completions.create(**body)
+    async def send(self, body: dict[str, Any]) -> Any:
+        """Send a request and return the SDK's response object."""
+        return await self.clients.get().chat.completions.create(**body)
 
-    def events(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
-        """Ask the SDK for a stream."""
+    def open_stream(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
+        """Open a stream of events."""
         options = {"include_usage": True, **body.get("stream_options", {})}
-        return asking.opened(self._clients.here().chat.completions.create, {**body, "stream_options": options})
+        return open_events(self.clients.get().chat.completions.create, {**body, "stream_options": options})
 
-    def words(self, event: Any) -> str:
+    def read_text(self, event: Any) -> str:
         """The words in a chunk."""
-        delta = read(_choice(event), "delta")
-        return (read(delta, "content") or "") + (read(delta, "refusal") or "")
+        delta = get_field(_read_choice(event), "delta")
+        return (get_field(delta, "content") or "") + (get_field(delta, "refusal") or "")
 
-    def ends(self, event: Any) -> bool:
+    def is_final(self, event: Any) -> bool:
         """Whether the model says in this chunk why it stopped."""
-        return bool(read(_choice(event), "finish_reason"))  # Some servers send an empty one with every chunk.
+        return bool(get_field(_read_choice(event), "finish_reason"))  # Some servers send an empty one with every chunk.
 
-    def read(self, response: Any) -> asking.Heard:
+    def parse_response(self, response: Any) -> ParsedResponse:
         """A completion, or the chunks of one."""
         chunks = cast(list[Any], response) if isinstance(response, list) else [response]
-        if not isinstance(response, list) and _choice(response) is None:
+        if not isinstance(response, list) and _read_choice(response) is None:
             raise ValueError("a completion has choices")
         (message,) = wire.assistant_messages(response)
-        reasons = [reason for one in chunks if (reason := read(_choice(one), "finish_reason"))]
-        refused = read(message, "refusal") or ""
-        finish_reason = _FINISH_REASONS.get(reasons[-1] if reasons else None, "other")
-        used = next((found for one in reversed(chunks) if (found := read(one, "usage")) is not None), None)
-        return asking.Heard(
-            text=(read(message, "content") or "") + refused,
+        reasons = [reason for one in chunks if (reason := get_field(_read_choice(one), "finish_reason"))]
+        refused = get_field(message, "refusal") or ""
+        finish_reason: FinishReason = _FINISH_REASONS.get(reasons[-1] if reasons else None, "other")
+        used = next((found for one in reversed(chunks) if (found := get_field(one, "usage")) is not None), None)
+        return ParsedResponse(
+            text=(get_field(message, "content") or "") + refused,
             calls=wire.calls(response),
             finish_reason="refusal" if refused else finish_reason,
             usage=Usage(
-                input=asking.count(read(used, "prompt_tokens")),
-                output=asking.count(read(used, "completion_tokens")),
-                cached=asking.count(read(read(used, "prompt_tokens_details"), "cached_tokens")),
+                input=read_token_count(get_field(used, "prompt_tokens")),
+                output=read_token_count(get_field(used, "completion_tokens")),
+                cached=read_token_count(get_field(get_field(used, "prompt_tokens_details"), "cached_tokens")),
             ),
-            id=read(chunks[0], "id") or "",
-            model=read(chunks[0], "model") or "",
+            id=get_field(chunks[0], "id") or "",
+            model=get_field(chunks[0], "model") or "",
             # Other servers refuse fields that they do not know, also empty ones.
-            said=[{key: value for key, value in message.items() if value != []}],
+            native_items=[{key: value for key, value in message.items() if value != []}],
         )
 
 
-def _choice(response: Any) -> Any:
+def _read_choice(response: Any) -> Any:
     """The one choice that is read; others were not asked for."""
-    return next((one for one in read(response, "choices") or () if not read(one, "index")), None)
+    return next((one for one in get_field(response, "choices") or () if not get_field(one, "index")), None)
 
 
-def _known(items: Items) -> Known | None:
+def _read_native_calls(items: NativeItems) -> NativeCalls | None:
     """The calls of a message. Many servers read the arguments of calls again, and fail if they are no JSON."""
     if len(items) != 1:
         return None
     message = items[0]
     calls = wire.calls(message)
-    if not all(is_object(call) for call in calls) or not any(
-        read(message, key) for key in ("content", "tool_calls", "refusal")
+    if not all(has_object_arguments(call) for call in calls) or not any(
+        get_field(message, key) for key in ("content", "tool_calls", "refusal")
     ):
         return None
     return [(call.id, call.name) for call in calls]
 
 
-_RULES: Final = Rules(
-    form=OpenAIChat.form,
-    ids=re.compile(r"[\x21-\x7e]+"),
-    longest_id=40,
-    names=NAME,
-    longest_name=64,
-    known=_known,
+_RULES: Final = TranscriptRules(
+    format=_ChatAdapter.format, ids=names.OPENAI_CHAT_ID, names=names.OPENAI_CHAT, read_native_calls=_read_native_calls
 )
 
 
-def _messages(step: Step) -> list[Any]:
+def _render_step(step: Step) -> list[Any]:
     match step:
-        case Heard():
+        case UserStep():
             return [{"role": "user", "content": step.text}]
-        case Answered():
+        case ResultsStep():
             return [*wire.results(step.results)]
-        case Said():
+        case AssistantStep():
             calls = [
-                {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": argument_text(one)}}
+                {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": render_arguments(one)}}
                 for one in step.calls
             ]
             message = {"role": "assistant", "content": step.text or None}
             return [{**message, "tool_calls": calls} if calls else message]
-        case Repeated():
+        case NativeStep():
             return [*step.items]
 
 
-def _format(shape: Shape) -> dict[str, Any]:
-    schema = shape.schema if shape.strict else loose(shape.schema)
-    return {"name": "answer", "schema": schema, "strict": shape.strict}
+def _render_response_schema(response_schema: ResponseSchema) -> dict[str, Any]:
+    schema = response_schema.schema if response_schema.strict else to_non_strict(response_schema.schema)
+    return {"name": "answer", "schema": schema, "strict": response_schema.strict}

@@ -1,51 +1,47 @@
 """OpenAI Responses."""
 
-import re
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, ClassVar, Final, cast
 
 from handrail.core.text import encodable
+from handrail.formats import names
 from handrail.formats import openai_responses as wire
-from handrail.formats.incoming import read
-from handrail.formats.openai_schema import NAME, loose
-from handrail.providers import asking, openai_sdk
-from handrail.providers.connect import reached
-from handrail.providers.failures import Told, as_error
-from handrail.providers.provider import (
-    FinishReason,
-    ModelRequest,
-    ModelResponse,
-    Prices,
-    StreamEvent,
-    ToolChoice,
-    Usage,
+from handrail.formats.openai_schema import to_non_strict
+from handrail.formats.parse import get_field
+from handrail.providers import openai_sdk
+from handrail.providers.adapter import (
+    DefinitionsCache,
+    ParsedResponse,
+    ProviderRequest,
+    SdkProvider,
+    open_events,
+    read_token_count,
 )
-from handrail.providers.shape import shaped
+from handrail.providers.clients import ClientPool, Endpoint, choose_endpoint
+from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
+from handrail.providers.provider_errors import ErrorDetails, build_error
+from handrail.providers.response_schema import build_response_schema
 from handrail.providers.transcript import (
-    Answered,
-    Heard,
-    Items,
-    Known,
-    Repeated,
-    Rules,
-    Said,
+    AssistantStep,
+    NativeCalls,
+    NativeItems,
+    NativeStep,
+    ResultsStep,
     Step,
-    argument_text,
-    steps,
+    TranscriptRules,
+    UserStep,
+    build_steps,
+    render_arguments,
 )
 from handrail.schema import strict
 
-_ENDS: Final = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
-_WORDS: Final = ("response.output_text.delta", "response.refusal.delta")
+_TEXT_EVENTS: Final = ("response.output_text.delta", "response.refusal.delta")
 _FINISH_REASONS: Final[Mapping[Any, FinishReason]] = {"max_output_tokens": "length", "content_filter": "refusal"}
 
 
-class OpenAIResponses:
-    """A model behind OpenAI's Responses. The whole conversation is sent each time; nothing is looked up by its id."""
-
-    form: ClassVar[str] = "openai_responses"
-    what: ClassVar[str] = "a response"
+class OpenAIResponses(SdkProvider):
+    """A model behind OpenAI Responses. The whole conversation is sent each time; nothing is looked up by its id."""
 
     def __init__(
         self,
@@ -60,52 +56,68 @@ class OpenAIResponses:
         max_tokens: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        endpoint = choose_endpoint(
+            openai_sdk.OPENAI, client, api_key=api_key, base_url=base_url, read_client=openai_sdk.read_client_endpoint
+        )
+        clients = openai_sdk.build_client_pool(endpoint, client=client, timeout=timeout, max_retries=max_retries)
+        super().__init__(
+            _ResponsesAdapter(
+                model=model,
+                endpoint=endpoint,
+                clients=clients,
+                max_tokens=max_tokens,
+                options=clients.check_options(options, get_method=lambda client: client.responses.create),
+            ),
+            prices=prices,
+        )
+
+
+class _ResponsesAdapter:
+    """Responses."""
+
+    label: ClassVar[str] = "openai-responses"
+    format: ClassVar[str] = "openai_responses"
+    response_noun: ClassVar[str] = "a response"
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        endpoint: Endpoint,
+        clients: ClientPool,
+        max_tokens: int | None,
+        options: dict[str, Any],
+    ) -> None:
         self.model = model
-        self.prices = prices
-        self.access = reached(openai_sdk.PLACE, client, api_key=api_key, base_url=base_url, its=openai_sdk.access_of)
-        self._clients = openai_sdk.clients(self.access, given=client, timeout=timeout, max_retries=max_retries)
+        self.endpoint = endpoint
+        self.clients = clients
         self._max_tokens = max_tokens
-        self._options = self._clients.options(options, of=lambda client: client.responses.create)
-        self._pools = asking.Pools(wire.tools)
+        self._options = options
+        self._definitions = DefinitionsCache(wire.tools)
 
-    @property
-    def name(self) -> str:
-        """The API and the model."""
-        return f"openai-responses:{self.model}"
+    def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
+        """The base exception of the SDK."""
+        return openai_sdk.get_sdk_errors()
 
-    def __repr__(self) -> str:
-        return f"OpenAIResponses({self.model!r})"
+    def read_error(self, error: Any) -> ErrorDetails | None:
+        """Read an exception of the SDK; None if the server sent no response."""
+        return openai_sdk.read_error(error)
 
-    async def ask(self, request: ModelRequest) -> ModelResponse:
-        """The whole reply."""
-        return await asking.ask(self, request)
+    async def close_client(self, client: Any) -> None:
+        """Close one SDK client."""
+        await client.close()
 
-    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
-        """The words as they come, then the whole reply."""
-        return asking.stream(self, request)
-
-    async def aclose(self) -> None:
-        """Close the connections of this event loop."""
-        if (client := self._clients.mine()) is not None:
-            await client.close()
-
-    def errors(self) -> tuple[type[BaseException], ...]:
-        """What the SDK raises."""
-        return openai_sdk.errors()
-
-    def told(self, error: Any) -> Told | None:
-        """What an error of the SDK says."""
-        return openai_sdk.told(error)
-
-    def prepare(self, request: ModelRequest) -> asking.Sent:
-        """The request in this API's terms."""
-        definitions = self._pools.of(request.tools)
-        shape = None if request.schema is None else shaped(request.schema, dialect=strict.OPENAI)
-        spoken = steps(request.messages, rules=_RULES, definitions=definitions)
+    def build_request(self, request: ModelRequest) -> ProviderRequest:
+        """The keyword arguments of the SDK's method for a request."""
+        definitions = self._definitions.get(request.tools)
+        response_schema = (
+            None if request.schema is None else build_response_schema(request.schema, dialect=strict.OPENAI)
+        )
+        steps = build_steps(request.messages, rules=_RULES, definitions=definitions)
         body: dict[str, Any] = {
             **self._options,
             "model": self.model,
-            "input": [item for step in spoken for item in _items(step)],
+            "input": [item for step in steps for item in _render_step(step)],
         }
         if request.instructions:
             body["instructions"] = encodable(request.instructions)
@@ -114,97 +126,97 @@ class OpenAIResponses:
         if (limit := request.max_tokens or self._max_tokens) is not None:
             body["max_output_tokens"] = limit
         if request.tool_choice != ToolChoice():
-            want = request.tool_choice
-            choice = wire.tool_choice(want.mode, tool=want.tool, allowed=want.allowed, definitions=definitions)
+            chosen = request.tool_choice
+            choice = wire.tool_choice(chosen.mode, tool=chosen.tool, allowed=chosen.allowed, definitions=definitions)
             body |= {"tool_choice": choice} if definitions else {}
-        if shape is not None:
-            schema = shape.schema if shape.strict else loose(shape.schema)
-            form = {"type": "json_schema", "name": "answer", "schema": schema, "strict": shape.strict}
+        if response_schema is not None:
+            schema = response_schema.schema if response_schema.strict else to_non_strict(response_schema.schema)
+            form = {"type": "json_schema", "name": "answer", "schema": schema, "strict": response_schema.strict}
             body["text"] = {**body.get("text", {}), "format": form}
-        return asking.Sent(body=body, definitions=definitions, shape=shape)
+        return ProviderRequest(body=body, definitions=definitions, response_schema=response_schema)
 
-    async def whole(self, body: dict[str, Any]) -> Any:
-        """Ask the SDK."""
-        return await self._clients.here().responses.create(**body)
+    async def send(self, body: dict[str, Any]) -> Any:
+        """Send a request and return the SDK's response object."""
+        return await self.clients.get().responses.create(**body)
 
-    def events(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
-        """Ask the SDK for a stream."""
-        return asking.opened(self._clients.here().responses.create, body)
+    def open_stream(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
+        """Open a stream of events."""
+        return open_events(self.clients.get().responses.create, body)
 
-    def words(self, event: Any) -> str:
+    def read_text(self, event: Any) -> str:
         """The words in an event."""
-        if read(event, "type") == "error":
-            raise self._failed(event)
-        return read(event, "delta") or "" if read(event, "type") in _WORDS else ""
+        if get_field(event, "type") == "error":
+            raise self._build_error(event)
+        return get_field(event, "delta") or "" if get_field(event, "type") in _TEXT_EVENTS else ""
 
-    def ends(self, event: Any) -> bool:
+    def is_final(self, event: Any) -> bool:
         """Whether this event holds the whole response."""
-        return read(event, "type") in _ENDS
+        return get_field(event, "type") in wire.FINAL_EVENTS
 
-    def read(self, response: Any) -> asking.Heard:
+    def parse_response(self, response: Any) -> ParsedResponse:
         """A response, or the events of one; what failed is raised."""
         if isinstance(response, list):
-            last = next(one for one in reversed(cast(list[Any], response)) if self.ends(one))
-            response = read(last, "response")
-        status = read(response, "status")
+            last = next(one for one in reversed(cast(list[Any], response)) if self.is_final(one))
+            response = get_field(last, "response")
+        status = get_field(response, "status")
         if status == "failed":
-            raise self._failed(read(response, "error"))
-        output: list[Any] = read(response, "output")
+            raise self._build_error(get_field(response, "error"))
+        output: list[Any] = get_field(response, "output")
         if not isinstance(output, list) or not isinstance(status, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError("a response has a status and an output")
-        parts = [part for item in output if read(item, "type") == "message" for part in read(item, "content") or ()]
-        refused = any(read(part, "type") == "refusal" for part in parts)
+        parts = [
+            part for item in output if get_field(item, "type") == "message" for part in get_field(item, "content") or ()
+        ]
+        refused = any(get_field(part, "type") == "refusal" for part in parts)
         finish_reason: FinishReason = "stop" if status == "completed" else "other"
         if status == "incomplete":
-            finish_reason = _FINISH_REASONS.get(read(read(response, "incomplete_details"), "reason"), "other")
-        used = read(response, "usage")
-        return asking.Heard(
-            text="".join(read(part, "text") or read(part, "refusal") or "" for part in parts),
+            finish_reason = _FINISH_REASONS.get(get_field(get_field(response, "incomplete_details"), "reason"), "other")
+        used = get_field(response, "usage")
+        return ParsedResponse(
+            text="".join(get_field(part, "text") or get_field(part, "refusal") or "" for part in parts),
             calls=wire.calls(response),
             finish_reason="refusal" if refused else finish_reason,
             usage=Usage(
-                input=asking.count(read(used, "input_tokens")),
-                output=asking.count(read(used, "output_tokens")),
-                cached=asking.count(read(read(used, "input_tokens_details"), "cached_tokens")),
+                input=read_token_count(get_field(used, "input_tokens")),
+                output=read_token_count(get_field(used, "output_tokens")),
+                cached=read_token_count(get_field(get_field(used, "input_tokens_details"), "cached_tokens")),
             ),
-            id=read(response, "id") or "",
-            model=read(response, "model") or "",
-            said=wire.assistant_messages(response),
+            id=get_field(response, "id") or "",
+            model=get_field(response, "model") or "",
+            native_items=wire.assistant_messages(response),
         )
 
-    def _failed(self, error: Any) -> Exception:
-        told = Told(code=str(read(error, "code") or ""), text=str(read(error, "message") or ""))
-        return as_error(told, access=self.access, model=self.model)
+    def _build_error(self, error: Any) -> Exception:
+        told = ErrorDetails(code=str(get_field(error, "code") or ""), message=str(get_field(error, "message") or ""))
+        return build_error(told, endpoint=self.endpoint, model=self.model)
 
 
-def _known(items: Items) -> Known | None:
+def _read_native_calls(items: NativeItems) -> NativeCalls | None:
     return [(call.id, call.name) for call in wire.calls(list(items))]
 
 
-_RULES: Final = Rules(
-    form=OpenAIResponses.form,
-    ids=re.compile(r"[\x21-\x7e]+"),
-    longest_id=64,
-    names=NAME,
-    longest_name=128,
-    known=_known,
+_RULES: Final = TranscriptRules(
+    format=_ResponsesAdapter.format,
+    ids=names.OPENAI_RESPONSES_ID,
+    names=names.OPENAI_RESPONSES,
+    read_native_calls=_read_native_calls,
 )
 
 
-def _items(step: Step) -> list[Any]:
+def _render_step(step: Step) -> list[Any]:
     match step:
-        case Heard():
+        case UserStep():
             return [{"role": "user", "content": step.text}]
-        case Answered():
+        case ResultsStep():
             return [*wire.results(step.results)]
-        case Said():
-            spoken = [{"role": "assistant", "content": step.text}] if step.text.strip() else []
+        case AssistantStep():
+            steps = [{"role": "assistant", "content": step.text}] if step.text.strip() else []
             return [
-                *spoken,
+                *steps,
                 *(
-                    {"type": "function_call", "call_id": one.id, "name": one.name, "arguments": argument_text(one)}
+                    {"type": "function_call", "call_id": one.id, "name": one.name, "arguments": render_arguments(one)}
                     for one in step.calls
                 ),
             ]
-        case Repeated():
+        case NativeStep():
             return [*step.items]

@@ -1,18 +1,22 @@
-"""What the two APIs of OpenAI share: the place, the client and its errors."""
+"""What the two OpenAI adapters share: the provider's address, its SDK client and its errors."""
 
 from typing import Any, Final
 
 from handrail.errors import MissingExtraError
-from handrail.providers.connect import NO_KEY, Access, Clients, Place, check_patience
-from handrail.providers.failures import Told, from_stainless
+from handrail.providers.clients import NO_KEY, ClientPool, Endpoint, ProviderInfo, check_retry_settings
+from handrail.providers.provider_errors import ErrorDetails, read_stainless_error
 
-PLACE: Final = Place(
-    title="OpenAI", label="openai", key=("OPENAI_API_KEY",), address="OPENAI_BASE_URL", home="api.openai.com"
+OPENAI: Final = ProviderInfo(
+    title="OpenAI",
+    label="openai",
+    key_variables=("OPENAI_API_KEY",),
+    base_url_variable="OPENAI_BASE_URL",
+    domain="api.openai.com",
 )
 
 
-def sdk() -> Any:
-    """The package, or the hint that installs it."""
+def load_sdk() -> Any:
+    """Import the SDK, or raise an error that names the extra to install."""
     try:
         import openai  # noqa: PLC0415  # optional
     except ImportError as error:
@@ -20,28 +24,28 @@ def sdk() -> Any:
     return openai
 
 
-def access_of(client: Any) -> Access:
-    """The key and the address of a client."""
-    return Access(place=PLACE, key=str(client.api_key or NO_KEY), base_url=str(client.base_url))
+def read_client_endpoint(client: Any) -> Endpoint:
+    """The endpoint of an SDK client."""
+    return Endpoint(provider=OPENAI, api_key=str(client.api_key or NO_KEY), base_url=str(client.base_url))
 
 
-def clients(access: Access, *, given: Any, timeout: float, max_retries: int) -> Clients:
-    """The clients for one model."""
-    package = sdk()
-    check_patience(timeout=timeout, max_retries=max_retries)
-    return Clients(
+def build_client_pool(endpoint: Endpoint, *, client: Any, timeout: float, max_retries: int) -> ClientPool:
+    """The SDK clients for one model."""
+    package = load_sdk()
+    check_retry_settings(timeout=timeout, max_retries=max_retries)
+    return ClientPool(
         lambda: package.AsyncOpenAI(
-            api_key=access.key, base_url=access.base_url, timeout=timeout, max_retries=max_retries
+            api_key=endpoint.api_key, base_url=endpoint.base_url, timeout=timeout, max_retries=max_retries
         ),
-        given=given,
+        client=client,
     )
 
 
-def errors() -> tuple[type[BaseException], ...]:
-    """What the SDK raises for an answer with an error."""
-    return (sdk().OpenAIError,)
+def get_sdk_errors() -> tuple[type[BaseException], ...]:
+    """The base exception of the SDK."""
+    return (load_sdk().OpenAIError,)
 
 
-def told(error: Any) -> Told | None:
-    """What such an error says; None if there was no answer."""
-    return None if isinstance(error, sdk().APIConnectionError) else from_stainless(error)
+def read_error(error: Any) -> ErrorDetails | None:
+    """Read an exception of the SDK; None if the server sent no response."""
+    return None if isinstance(error, load_sdk().APIConnectionError) else read_stainless_error(error)

@@ -1,4 +1,4 @@
-"""A value instead of words: the model is asked for JSON of a schema, and what it answers is checked here."""
+"""Structured output: the model is asked for JSON of a schema, and its response is validated here."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,112 +11,125 @@ from pydantic_core import from_json
 from handrail.errors import BadAnswerError, ConfigError, InvalidArgumentsError, RefusalError, ToolError, shorten
 from handrail.providers.messages import AssistantMessage, Message, UserMessage
 from handrail.providers.provider import ModelRequest, Provider
-from handrail.providers.shape import ANSWER, as_object, checked
-from handrail.schema import faults
-from handrail.schema.raw import from_json_schema
+from handrail.providers.response_schema import WRAPPER_PROPERTY, check_response_schema, wrap_in_object
+from handrail.schema import validation_errors
+from handrail.schema.raw import build_from_json_schema
 
 T = TypeVar("T")
 
 _FENCE: Final = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*", re.DOTALL)
 
 
-class _Wanted(Struct, frozen=True, kw_only=True):
+class _OutputSpec(Struct, frozen=True, kw_only=True):
     schema: Mapping[str, Any]
-    read: Callable[[str], Any]
-    """The value in a text; raises a `ToolError` that names what is wrong with it."""
+    parse: Callable[[str], Any]
+    """From text to the value; raises a `ToolError` that names what is wrong."""
 
 
 @overload
 async def generate_structured(
     provider: Provider,
-    wanted: type[T],
+    output_type: type[T],
     messages: str | Sequence[Message],
     *,
     instructions: str = "",
-    attempts: int = 2,
+    max_attempts: int = 2,
 ) -> T: ...
 
 
 @overload
 async def generate_structured(
-    provider: Provider, wanted: Any, messages: str | Sequence[Message], *, instructions: str = "", attempts: int = 2
+    provider: Provider,
+    output_type: Any,
+    messages: str | Sequence[Message],
+    *,
+    instructions: str = "",
+    max_attempts: int = 2,
 ) -> Any: ...
 
 
 async def generate_structured(
-    provider: Provider, wanted: Any, messages: str | Sequence[Message], *, instructions: str = "", attempts: int = 2
+    provider: Provider,
+    output_type: Any,
+    messages: str | Sequence[Message],
+    *,
+    instructions: str = "",
+    max_attempts: int = 2,
 ) -> Any:
-    """A value of a Python type, or of a JSON Schema. One that does not fit is asked for again, with its faults."""
-    if attempts < 1:
-        raise ConfigError(f"A value is asked for at least once, not {attempts} times.")
-    want = _of_schema(cast(Mapping[str, Any], wanted)) if isinstance(wanted, Mapping) else _of_type(wanted)
-    asked: list[Message] = [UserMessage(text=messages)] if isinstance(messages, str) else [*messages]
+    """Ask for a value of a Python type or a JSON Schema. If the response does not fit, ask again with its errors."""
+    if max_attempts < 1:
+        raise ConfigError(f"max_attempts must be at least 1, got {max_attempts}.")
+    if isinstance(output_type, Mapping):
+        spec = _build_from_schema(cast(Mapping[str, Any], output_type))
+    else:
+        spec = _build_from_type(output_type)
+    history: list[Message] = [UserMessage(text=messages)] if isinstance(messages, str) else [*messages]
     where = ""
-    for _ in range(attempts):
-        reply = await provider.ask(ModelRequest(messages=asked, instructions=instructions, schema=want.schema))
-        if reply.finish_reason == "refusal":
-            raise RefusalError(f"{provider.name} would not answer: {shorten(reply.text, 300) or 'no reason given'}")
+    for _ in range(max_attempts):
+        response = await provider.ask(ModelRequest(messages=history, instructions=instructions, schema=spec.schema))
+        if response.finish_reason == "refusal":
+            raise RefusalError(f"{provider.name} would not answer: {shorten(response.text, 300) or 'no reason given'}")
         try:
-            return want.read(_bare(reply.text))
+            return spec.parse(_remove_fence(response.text))
         except ToolError as error:
-            fault, where = _told(error), _places(error)
-        asked += [
-            AssistantMessage(text=reply.text),
-            UserMessage(text=f"{fault}\nAnswer again, with JSON alone that fits the schema."),
+            problem, where = _describe_for_model(error), _describe_for_log(error)
+        history += [
+            AssistantMessage(text=response.text),
+            UserMessage(text=f"{problem}\nAnswer again, with JSON alone that fits the schema."),
         ]
-    times = "once" if attempts == 1 else f"{attempts} times"
+    times = "once" if max_attempts == 1 else f"{max_attempts} times"
     raise BadAnswerError(f"{provider.name} was asked {times}, and its answer does not fit the schema: {where}.")
 
 
-def _told(error: ToolError) -> str:
-    """What is wrong with an answer, in the words that are used of arguments."""
+def _describe_for_model(error: ToolError) -> str:
+    """The validation errors as a message to the model."""
     text = error.message.replace("The arguments are", "The answer is", 1).replace("The arguments", "The answer", 1)
     return text.replace("not an argument of this tool", "not expected here").replace(" Send one JSON object.", "")
 
 
-def _places(error: ToolError) -> str:
-    """Where it is wrong, for a log: never with the words of the answer, which may be anybody's."""
+def _describe_for_log(error: ToolError) -> str:
+    """Where the response is wrong, without its text, which may be private."""
     if isinstance(error, InvalidArgumentsError):
         return f"it is wrong at {', '.join(place or 'its root' for place in error.places)}"
     return "it is no JSON of that kind"
 
 
-def _bare(text: str) -> str:
-    """The JSON without the fence that many models put around it."""
+def _remove_fence(text: str) -> str:
+    """The JSON without the Markdown fence that many models put around it."""
     found = _FENCE.fullmatch(text)
     return found[1] if found else text
 
 
-def _of_type(wanted: Any) -> _Wanted:
+def _build_from_type(output_type: Any) -> _OutputSpec:
     try:
-        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(wanted)
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(output_type)
         schema = adapter.json_schema()
     except (pydantic.errors.PydanticUserError, pydantic.errors.PydanticUndefinedAnnotation) as error:
-        text = f"{wanted!r} is neither a JSON Schema nor a type that has one: {error.message}."
+        text = f"output_type must be a JSON Schema or a type that has one, got {output_type!r}: {error.message}."
         raise ConfigError(text) from error
     names = tuple(schema.get("properties", {}))
 
-    def read(text: str) -> Any:
+    def parse_text(text: str) -> Any:
         try:
             return adapter.validate_json(text)
         except pydantic.ValidationError as error:
-            raise faults.from_pydantic(error, names, text) from None
+            raise validation_errors.convert_pydantic_error(error, names, text) from None
 
-    return _Wanted(schema=schema, read=read)
+    return _OutputSpec(schema=schema, parse=parse_text)
 
 
-def _of_schema(wanted: Mapping[str, Any]) -> _Wanted:
-    schema = checked(wanted)
-    whole, wrapped = as_object(schema)
-    parse = from_json_schema(whole, name="the answer").parse
+def _build_from_schema(output_type: Mapping[str, Any]) -> _OutputSpec:
+    schema = check_response_schema(output_type)
+    wrapped, is_wrapped = wrap_in_object(schema)
+    parse = build_from_json_schema(wrapped, name="the answer").parse
 
-    def read(text: str) -> Any:
-        if not wrapped:
+    def parse_text(text: str) -> Any:
+        if not is_wrapped:
             return parse(text or "null")
         try:
             from_json(text, allow_inf_nan=False)
         except (TypeError, ValueError) as error:
-            raise faults.no_json(str(error)) from None
-        return parse(f'{{"{ANSWER}":{text}}}')[ANSWER]
+            raise validation_errors.build_json_error(str(error)) from None
+        return parse(f'{{"{WRAPPER_PROPERTY}":{text}}}')[WRAPPER_PROPERTY]
 
-    return _Wanted(schema=schema, read=read)
+    return _OutputSpec(schema=schema, parse=parse_text)

@@ -1,6 +1,5 @@
-"""A conversation on its way to a provider: who spoke, with ids and names that this API takes, every call answered."""
+"""Converting the messages of a request for one API: valid ids and names, and a result for every call."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
@@ -11,188 +10,190 @@ from pydantic_core import from_json
 from handrail.core.text import compact_json, encodable
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
-from handrail.formats.definitions import Definitions, fitted_name
-from handrail.formats.incoming import object_of
+from handrail.formats.definitions import Definitions
+from handrail.formats.names import NameRule, fit_name
+from handrail.formats.parse import parse_object
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 
-NOTHING: Final = "(nothing was said)"
-"""What stands for an empty text, where an API takes none."""
-BEGINNING: Final = "(the conversation begins)"
-"""What stands before a model that speaks first, where an API wants the person to."""
-GO_ON: Final = "(go on)"
-"""What stands after a model that spoke last, where an API wants the person to."""
+EMPTY_TEXT: Final = "(nothing was said)"
+"""Sent instead of an empty text to an API that refuses one."""
+CONVERSATION_START: Final = "(the conversation begins)"
+"""The first user message, for an API that requires one, when the conversation begins with the model."""
+CONTINUE: Final = "(go on)"
+"""The last user message, for an API that requires one, when the conversation ends with the model."""
 
-Items: TypeAlias = tuple[Mapping[str, Any], ...]
-Known: TypeAlias = Sequence[tuple[str | None, str]]
-"""The calls of a native message: the id, where there is one, and the name."""
-
-
-class Rules(Struct, frozen=True, kw_only=True):
-    """What one API takes."""
-
-    form: str
-    """The format whose native messages go back as they are."""
-    ids: re.Pattern[str]
-    longest_id: int
-    names: re.Pattern[str]
-    longest_name: int
-    known: Callable[[Items], Known | None]
-    """The calls in a native message; None if the message cannot go back."""
+NativeItems: TypeAlias = tuple[Mapping[str, Any], ...]
+NativeCalls: TypeAlias = Sequence[tuple[str | None, str]]
+"""The calls of a native message: the id, if it has one, and the name."""
 
 
-class Heard(Struct, frozen=True, kw_only=True):
-    """What the person said."""
+class TranscriptRules(Struct, frozen=True, kw_only=True):
+    """What one API accepts."""
+
+    format: str
+    """The format whose native messages are sent back unchanged."""
+    ids: NameRule
+    names: NameRule
+    read_native_calls: Callable[[NativeItems], NativeCalls | None]
+    """Reads the calls of a native message; None if the message cannot be sent back."""
+
+
+class UserStep(Struct, frozen=True, kw_only=True):
+    """A message of the user."""
 
     text: str
 
 
-class Said(Struct, frozen=True, kw_only=True):
-    """What the model said, to be put into this API's words."""
+class AssistantStep(Struct, frozen=True, kw_only=True):
+    """A message of the model, to be rendered for this API."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
-    """With ids and names as they go out."""
+    """With the ids and names that are sent."""
 
 
-class Repeated(Struct, frozen=True, kw_only=True):
-    """What the model said, in this API's words as they came."""
+class NativeStep(Struct, frozen=True, kw_only=True):
+    """A message of the model in this API's own format, to be sent back unchanged."""
 
-    items: Items
+    items: NativeItems
     calls: tuple[ToolCall, ...]
 
 
-class Answered(Struct, frozen=True, kw_only=True):
-    """What came of the calls before."""
+class ResultsStep(Struct, frozen=True, kw_only=True):
+    """The results of the calls in the message before."""
 
     results: tuple[ToolResult, ...]
-    """With the ids as they went out."""
+    """With the ids that are sent."""
     names: tuple[str, ...]
-    """The names of the tools, as they went out."""
+    """The names of the tools that are sent."""
 
 
-Step: TypeAlias = Heard | Said | Repeated | Answered
+Step: TypeAlias = UserStep | AssistantStep | NativeStep | ResultsStep
 
 
-def steps(messages: Sequence[Message], *, rules: Rules, definitions: Definitions[Any]) -> list[Step]:
-    """The conversation in this API's ids and names; raises `ConfigError` where a call has no answer."""
-    found: list[Step] = []
-    used: set[str] = set()
-    open_: Said | Repeated | None = None
-    asked: tuple[ToolCall, ...] = ()
+def build_steps(messages: Sequence[Message], *, rules: TranscriptRules, definitions: Definitions[Any]) -> list[Step]:
+    """Convert the messages to steps with this API's ids and names; raises `ConfigError` if a call has no result."""
+    steps: list[Step] = []
+    used_ids: set[str] = set()
+    last: AssistantStep | NativeStep | None = None
+    pending: tuple[ToolCall, ...] = ()
     for position, message in enumerate(messages, start=1):
         match message:
             case ToolMessage():
-                _match(message, asked, position)
-                if open_ is not None:
-                    found.append(_answered(message, open_))
-                open_, asked = None, ()
-            case _ if asked:
-                raise _unanswered(asked, position)
+                _check_results(message, pending, position)
+                if last is not None:
+                    steps.append(_build_results_step(message, last))
+                last, pending = None, ()
+            case _ if pending:
+                raise _build_unanswered_error(pending, position)
             case UserMessage():
-                found.append(Heard(text=encodable(message.text)))
+                steps.append(UserStep(text=encodable(message.text)))
             case AssistantMessage():
-                asked = message.calls
-                open_ = _said(message, rules, definitions, used) if message.text.strip() or asked else None
-                found += [open_] if open_ is not None else []
-    if asked:
-        raise _unanswered(asked, len(messages) + 1)
-    if not found:
-        raise ConfigError("A request has at least one message.")
-    return found
+                pending = message.calls
+                has_content = bool(message.text.strip() or pending)
+                last = _build_assistant_step(message, rules, definitions, used_ids) if has_content else None
+                steps += [last] if last is not None else []
+    if pending:
+        raise _build_unanswered_error(pending, len(messages) + 1)
+    if not steps:
+        raise ConfigError("messages must contain at least one message, got none.")
+    return steps
 
 
-def _said(message: AssistantMessage, rules: Rules, definitions: Definitions[Any], used: set[str]) -> Said | Repeated:
+def _build_assistant_step(
+    message: AssistantMessage, rules: TranscriptRules, definitions: Definitions[Any], used_ids: set[str]
+) -> AssistantStep | NativeStep:
     native = message.native
-    if native is not None and native.format == rules.form:
-        known = rules.known(native.items)
-        if known is not None and _fits(known, message.calls, rules, used):
-            used.update(id_ for id_, _ in known if id_ is not None)
-            calls = (structs.replace(call, name=name) for call, (_, name) in zip(message.calls, known, strict=True))
-            return Repeated(items=native.items, calls=tuple(calls))
+    if native is not None and native.format == rules.format:
+        native_calls = rules.read_native_calls(native.items)
+        if native_calls is not None and _can_send_native(native_calls, message.calls, rules, used_ids):
+            used_ids.update(id_ for id_, _ in native_calls if id_ is not None)
+            pairs = zip(message.calls, native_calls, strict=True)
+            calls = (structs.replace(call, name=name) for call, (_, name) in pairs)
+            return NativeStep(items=native.items, calls=tuple(calls))
     rebuilt: list[ToolCall] = []
     for call in message.calls:
-        own = definitions.wire_name(call.name) if call.name else "unnamed"
-        name, _ = fitted_name(encodable(own), allowed=rules.names, limit=rules.longest_name)
-        rebuilt.append(structs.replace(call, id=_new_id(call.id, rules, used), name=name))
-    return Said(text=encodable(message.text), calls=tuple(rebuilt))
+        wire_name = definitions.wire_name(call.name) if call.name else "unnamed"
+        name, _ = fit_name(encodable(wire_name), rules.names)
+        rebuilt.append(structs.replace(call, id=_fit_id(call.id, rules.ids, used_ids), name=name))
+    return AssistantStep(text=encodable(message.text), calls=tuple(rebuilt))
 
 
-def _fits(known: Known, calls: Sequence[ToolCall], rules: Rules, used: set[str]) -> bool:
-    """Whether a native message still says what the message says, in ids and names that the API takes."""
-    ids = [id_ for id_, _ in known if id_ is not None]
+def _can_send_native(
+    native_calls: NativeCalls, calls: Sequence[ToolCall], rules: TranscriptRules, used_ids: set[str]
+) -> bool:
+    """Whether a native message has the calls of the neutral one, with ids and names that the API accepts."""
+    ids = [id_ for id_, _ in native_calls if id_ is not None]
     return (
-        len(known) == len(calls)
-        and all(id_ in (None, call.id) for (id_, _), call in zip(known, calls, strict=True))
-        and all(_takes(id_, rules) and id_ not in used for id_ in ids)
+        len(native_calls) == len(calls)
+        and all(id_ in (None, call.id) for (id_, _), call in zip(native_calls, calls, strict=True))
+        and all(rules.ids.is_valid(id_) and id_ not in used_ids for id_ in ids)
         and len(set(ids)) == len(ids)
-        and all(rules.names.fullmatch(name) and len(name) <= rules.longest_name for _, name in known)
+        and all(rules.names.is_valid(name) for _, name in native_calls)
     )
 
 
-def _takes(id_: str, rules: Rules) -> bool:
-    return len(id_) <= rules.longest_id and rules.ids.fullmatch(id_) is not None
-
-
-def _new_id(id_: str, rules: Rules, used: set[str]) -> str:
-    """The id, or one that the API takes; the same conversation gets the same ids every time."""
-    fitted, _ = fitted_name(encodable(id_) or "call", allowed=rules.ids, limit=rules.longest_id - 8)
-    found, count = fitted, 1
-    while found in used:
+def _fit_id(id_: str, rule: NameRule, used_ids: set[str]) -> str:
+    """An id that the API accepts and that is not used yet. The same conversation gets the same ids every time."""
+    # Room for a counter.
+    fitted, _ = fit_name(encodable(id_) or "call", structs.replace(rule, max_chars=rule.max_chars - 8))
+    unique, count = fitted, 1
+    while unique in used_ids:
         count += 1
-        found = f"{fitted}-{count}"
-    used.add(found)
-    return found
+        unique = f"{fitted}-{count}"
+    used_ids.add(unique)
+    return unique
 
 
-def _answered(message: ToolMessage, said: Said | Repeated) -> Answered:
-    both = zip(message.results, said.calls, strict=True)
-    return Answered(
+def _build_results_step(message: ToolMessage, step: AssistantStep | NativeStep) -> ResultsStep:
+    both = zip(message.results, step.calls, strict=True)
+    return ResultsStep(
         results=tuple(structs.replace(result, call_id=call.id) for result, call in both),
-        names=tuple(call.name for call in said.calls),
+        names=tuple(call.name for call in step.calls),
     )
 
 
-def _match(message: ToolMessage, asked: tuple[ToolCall, ...], position: int) -> None:
-    if [one.call_id for one in message.results] != [call.id for call in asked]:
+def _check_results(message: ToolMessage, pending: tuple[ToolCall, ...], position: int) -> None:
+    if [one.call_id for one in message.results] != [call.id for call in pending]:
         answers = ", ".join(one.call_id for one in message.results) or "nothing"
-        calls = ", ".join(call.id for call in asked) or "none"
+        calls = ", ".join(call.id for call in pending) or "none"
         raise ConfigError(
-            f"Message {position} has results for {answers}; the calls of the message before it are: {calls}. "
-            "A ToolMessage has one result for each of them, in their order."
+            f"messages[{position - 1}] has results for {answers}, but the calls of the message before it are: {calls}. "
+            "A ToolMessage needs one result for each of them, in their order."
         )
 
 
-def _unanswered(asked: tuple[ToolCall, ...], position: int) -> ConfigError:
-    calls = ", ".join(call.id for call in asked)
-    return ConfigError(f"Message {position} has to be a ToolMessage with the results of the calls before it: {calls}.")
+def _build_unanswered_error(pending: tuple[ToolCall, ...], position: int) -> ConfigError:
+    calls = ", ".join(call.id for call in pending)
+    return ConfigError(f"messages[{position - 1}] must be a ToolMessage with the results of the calls {calls}.")
 
 
-def is_object(call: ToolCall) -> bool:
-    """Whether the arguments are a JSON object; numbers that JSON does not have are none of it."""
+def has_object_arguments(call: ToolCall) -> bool:
+    """Whether the arguments are a JSON object, without NaN or infinity."""
     try:
         return isinstance(from_json(call.arguments_json, allow_inf_nan=False), dict)
     except (TypeError, ValueError):
         return False
 
 
-def argument_text(call: ToolCall) -> str:
-    """Arguments as JSON text that every server takes: what is no object, or was cut off, as an empty one."""
-    return call.arguments_json if is_object(call) else compact_json(object_of(call.arguments_json))
+def render_arguments(call: ToolCall) -> str:
+    """Arguments as JSON text that every server accepts; anything but a complete object becomes an empty one."""
+    return call.arguments_json if has_object_arguments(call) else compact_json(parse_object(call.arguments_json))
 
 
-def argument_value(call: ToolCall) -> dict[str, Any]:
-    """Arguments as a value, for the APIs that want one."""
-    return object_of(argument_text(call))
+def read_arguments(call: ToolCall) -> dict[str, Any]:
+    """Arguments as a value, for the APIs that take one."""
+    return parse_object(render_arguments(call))
 
 
-def distinct(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
-    """The calls of one reply as they can be stored and told apart: some servers give no id, or the same one twice."""
-    found: dict[str, ToolCall] = {}
+def assign_unique_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+    """The calls of one response with unique ids and valid text: some servers send no id, or equal ones."""
+    unique: dict[str, ToolCall] = {}
     for call in calls:
         id_ = encodable(call.id)
-        if not id_ or id_ in found:
+        if not id_ or id_ in unique:
             id_ = f"call_{uuid4().hex[:24]}"
-        # A lone surrogate stays one, as an escape: the tool's parser refuses it.
+        # A lone surrogate becomes an escape, which the tool's parser refuses.
         text = call.arguments_json.encode(errors="backslashreplace").decode()
-        found[id_] = structs.replace(call, id=id_, name=encodable(call.name), arguments_json=text)
-    return tuple(found.values())
+        unique[id_] = structs.replace(call, id=id_, name=encodable(call.name), arguments_json=text)
+    return tuple(unique.values())

@@ -3,6 +3,6 @@
 from handrail.registry.combinators import Toolset
 from handrail.registry.pool import assemble_tool_pool
 from handrail.registry.registry import ToolRegistry
-from handrail.registry.search import Found, ToolSearch, offered_tools
+from handrail.registry.search import SearchResult, ToolSearch, offered_tools
 
-__all__ = ["Found", "ToolRegistry", "ToolSearch", "Toolset", "assemble_tool_pool", "offered_tools"]
+__all__ = ["SearchResult", "ToolRegistry", "ToolSearch", "Toolset", "assemble_tool_pool", "offered_tools"]

@@ -26,11 +26,11 @@ def assemble_tool_pool(
                 by_name.setdefault(tool.name, []).append(tool)
         for name in sorted(by_name):
             same = by_name[name]
-            pool.setdefault(name, same[0] if len(same) == 1 else min(same, key=_rank))
+            pool.setdefault(name, same[0] if len(same) == 1 else min(same, key=_sort_key))
     return list(pool.values())
 
 
-def _rank(tool: Tool[..., Any]) -> tuple[str, str]:
+def _sort_key(tool: Tool[..., Any]) -> tuple[str, str]:
     """Which of two tools of one name stays: it depends on what they are, not on which one came first."""
     said = [tool.description, tool.input_schema, tool.output_schema, tool.examples, sorted(tool.tags)]
     marked = [tool.read_only, tool.concurrency_safe, tool.idempotent, tool.strict]

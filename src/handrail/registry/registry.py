@@ -81,31 +81,31 @@ class ToolRegistry:
 
     def to_anthropic_tools(self) -> "Definitions[ToolParam]":
         """Definitions for Anthropic Messages."""
-        return self._made("anthropic", anthropic.tools)
+        return self._render("anthropic", anthropic.tools)
 
     def to_openai_tools(self) -> "Definitions[FunctionToolParam]":
         """Definitions for OpenAI Responses."""
-        return self._made("openai_responses", openai_responses.tools)
+        return self._render("openai_responses", openai_responses.tools)
 
     def to_openai_chat_tools(self) -> "Definitions[ChatCompletionFunctionToolParam]":
         """Definitions for OpenAI Chat Completions."""
-        return self._made("openai_chat", openai_chat.tools)
+        return self._render("openai_chat", openai_chat.tools)
 
     def to_openai_realtime_tools(self) -> "Definitions[RealtimeFunctionToolParam]":
         """Definitions for OpenAI Realtime."""
-        return self._made("openai_realtime", openai_realtime.tools)
+        return self._render("openai_realtime", openai_realtime.tools)
 
     def to_gemini_tools(self) -> "Definitions[ToolDict]":
         """Definitions for Gemini."""
-        return self._made("gemini", gemini.tools)
+        return self._render("gemini", gemini.tools)
 
     def to_mcp_tools(self) -> Definitions[dict[str, Any]]:
         """Definitions for an MCP server's `tools/list`."""
-        return self._made("mcp", mcp.tools)
+        return self._render("mcp", mcp.tools)
 
-    def _made(self, format_name: str, make: Callable[[Iterable[Tool[..., Any]]], Any]) -> Any:
+    def _render(self, format_name: str, make: Callable[[Iterable[Tool[..., Any]]], Any]) -> Any:
         """Made once, since the tools never change; every caller gets a copy of its own."""
         known = self._definitions.get(format_name)
         if known is None:
             known = self._definitions[format_name] = cast(Definitions[Any], make(self))
-        return known.fresh()
+        return known.copy_for_caller()

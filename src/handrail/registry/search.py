@@ -14,14 +14,14 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
 from handrail.errors import ConfigError
-from handrail.models.embedding import Embedding, closeness
+from handrail.models.embedding import Embedding, cosine_similarity
 
 SEARCH_TOOLS: Final = "search_tools"
-MAX_FOUND: Final = 20
-_SHOWN: Final = 300
+MAX_RESULTS: Final = 20
+_MAX_DESCRIPTION_CHARS: Final = 300
 """How much of a description a search shows."""
-_REMEMBERED: Final = 4096
-_COMMON: Final = re.compile(
+_MAX_CACHED_VECTORS: Final = 4096
+_STOP_WORDS: Final = re.compile(
     r"(a|an|and|are|at|do|find|for|from|get|has|have|how|i|in|is|it|list|look|me|my|of|on|or|please|show|that|the|this|to"
     r"|up|what|where|which|who|with|you|your)"
 )
@@ -31,12 +31,12 @@ class Embedder(Protocol):
     """What turns texts into vectors: `handrail.models.embedding.Embedding`."""
 
     @property
-    def present(self) -> bool: ...
+    def is_available(self) -> bool: ...
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]: ...
 
 
-class Meaning:
+class TextSimilarity:
     """How close texts are in meaning. The vector of a text that others are compared with is worked out once."""
 
     def __init__(self, embedder: Embedder) -> None:
@@ -44,25 +44,25 @@ class Meaning:
         self._vectors: dict[str, list[float]] = {}
 
     @property
-    def present(self) -> bool:
+    def is_available(self) -> bool:
         """Whether the model that knows is on this machine."""
-        return self._embedder.present
+        return self._embedder.is_available
 
-    def close(self, texts: Sequence[str], to: str) -> list[float]:
+    def measure(self, texts: Sequence[str], to: str) -> list[float]:
         """How close each of the texts is to this one: 1 is the same, 0 has nothing to do with it."""
-        vectors = self._known(texts)
+        vectors = self._embed_cached(texts)
         (wanted,) = self._embedder.embed([to])
-        return [closeness(wanted, vectors[text]) for text in texts]
+        return [cosine_similarity(wanted, vectors[text]) for text in texts]
 
-    def _known(self, texts: Sequence[str]) -> Mapping[str, list[float]]:
-        known = self._vectors if len(self._vectors) < _REMEMBERED else {}
+    def _embed_cached(self, texts: Sequence[str]) -> Mapping[str, list[float]]:
+        known = self._vectors if len(self._vectors) < _MAX_CACHED_VECTORS else {}
         new = list(dict.fromkeys(text for text in texts if text not in known))
         # A new mapping each time: other threads go on with the one that they have.
         self._vectors = {**known, **dict(zip(new, self._embedder.embed(new), strict=True))} if new else known
         return self._vectors
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class SearchResult(Struct, frozen=True, kw_only=True):
     """A tool, and how well it fits."""
 
     tool: Tool[..., Any]
@@ -79,10 +79,10 @@ class ToolSearch:
     """
 
     def __init__(self, tools: Iterable[Tool[..., Any]], *, embedder: Embedder | None = None, limit: int = 5) -> None:
-        if not 1 <= limit <= MAX_FOUND:
-            raise ConfigError(f"limit must be between 1 and {MAX_FOUND}, got {limit!r}.")
+        if not 1 <= limit <= MAX_RESULTS:
+            raise ConfigError(f"limit must be between 1 and {MAX_RESULTS}, got {limit!r}.")
         self._tools = tuple(replace(tool, defer_loading=True) for tool in tools)
-        self._meaning = Meaning(embedder or Embedding())
+        self._meaning = TextSimilarity(embedder or Embedding())
         self._limit = limit
         self._words: tuple[frozenset[str], ...] | None = None
         self._weights: dict[str, float] = {}
@@ -91,30 +91,32 @@ class ToolSearch:
         yield self.tool()
         yield from self._tools
 
-    def search(self, text: str, *, limit: int | None = None) -> list[Found]:
+    def search(self, text: str, *, limit: int | None = None) -> list[SearchResult]:
         """The tools that fit best, the best one first. What has nothing in common with the text is not among them."""
         limit = self._limit if limit is None else limit
         if limit < 1:
             raise ConfigError(f"A search finds at least 1 tool, not {limit}.")
         if not self._tools:
             return []
-        scores = self._by_meaning(text) if self._meaning.present else self._by_words(text)
-        every = [Found(tool=tool, score=score) for tool, score in zip(self._tools, scores, strict=True) if score > 0]
+        scores = self._by_meaning(text) if self._meaning.is_available else self._by_words(text)
+        every = [
+            SearchResult(tool=tool, score=score) for tool, score in zip(self._tools, scores, strict=True) if score > 0
+        ]
         return sorted(every, key=lambda one: (-one.score, one.tool.name))[:limit]
 
     def _by_meaning(self, text: str) -> list[float]:
-        return self._meaning.close([described(tool) for tool in self._tools], text)
+        return self._meaning.measure([get_search_text(tool) for tool in self._tools], text)
 
     def _by_words(self, text: str) -> list[float]:
         """Words in common; one that few tools have says more than one that many have."""
         if self._words is None:
-            self._words = tuple(frozenset(_words_of(tool)) for tool in self._tools)
+            self._words = tuple(frozenset(_extract_tool_words(tool)) for tool in self._tools)
             counts = Counter(word for one in self._words for word in one)
             self._weights = {word: log(1 + len(self._words) / count) for word, count in counts.items()}
-        wanted = words(text)
+        wanted = extract_words(text)
         rarest = log(1 + len(self._words))
-        whole = sum(self._weights.get(word, rarest) for word in wanted)
-        return [sum(self._weights[word] for word in wanted & one) / whole if wanted else 0.0 for one in self._words]
+        total = sum(self._weights.get(word, rarest) for word in wanted)
+        return [sum(self._weights[word] for word in wanted & one) / total if wanted else 0.0 for one in self._words]
 
     def tool(self) -> Tool[..., Any]:
         """`search_tools`, for the model."""
@@ -122,7 +124,9 @@ class ToolSearch:
 
         def search_tools(payload: dict[str, Any]) -> dict[str, Any]:
             found = self.search(payload["query"], limit=payload.get("limit", default))
-            listed = [{"name": one.tool.name, "description": one.tool.description[:_SHOWN]} for one in found]
+            listed = [
+                {"name": one.tool.name, "description": one.tool.description[:_MAX_DESCRIPTION_CHARS]} for one in found
+            ]
             return {"tools": listed} if listed else {"tools": [], "note": "Nothing fits. Try other words."}
 
         return build_tool(
@@ -136,7 +140,7 @@ class ToolSearch:
                     "type": "object",
                     "properties": {
                         "query": {"type": "string", "minLength": 1, "maxLength": 500},
-                        "limit": {"type": "integer", "minimum": 1, "maximum": MAX_FOUND, "default": default},
+                        "limit": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS, "default": default},
                     },
                     "required": ["query"],
                     "additionalProperties": False,
@@ -161,7 +165,7 @@ def offered_tools(tools: Iterable[Tool[..., Any]], results: Iterable[ToolResult]
         name
         for result in results
         if result.tool_name == SEARCH_TOOLS and result.ok
-        for name in _names_in(result.output)
+        for name in _iter_found_names(result.output)
     )
     return (
         *(tool for tool in every if not tool.defer_loading),
@@ -169,7 +173,7 @@ def offered_tools(tools: Iterable[Tool[..., Any]], results: Iterable[ToolResult]
     )
 
 
-def _names_in(output: Any) -> Iterator[str]:
+def _iter_found_names(output: Any) -> Iterator[str]:
     """The names in what `search_tools` returned; a history keeps it as the text that the model was shown."""
     if isinstance(output, str):
         try:
@@ -183,24 +187,24 @@ def _names_in(output: Any) -> Iterator[str]:
             yield name
 
 
-def scored(tools: Sequence[Tool[..., Any]], text: str, meaning: Meaning) -> list[float]:
+def score_tools(tools: Sequence[Tool[..., Any]], text: str, meaning: TextSimilarity) -> list[float]:
     """How well each tool fits a text."""
-    if meaning.present:
-        return meaning.close([described(tool) for tool in tools], text)
-    wanted = words(text)
-    return [len(wanted & _words_of(tool)) / (len(wanted) or 1) for tool in tools]
+    if meaning.is_available:
+        return meaning.measure([get_search_text(tool) for tool in tools], text)
+    wanted = extract_words(text)
+    return [len(wanted & _extract_tool_words(tool)) / (len(wanted) or 1) for tool in tools]
 
 
-def described(tool: Tool[..., Any]) -> str:
+def get_search_text(tool: Tool[..., Any]) -> str:
     """The description alone: names of arguments only blur it."""
     return tool.description or tool.name.replace("_", " ")
 
 
-def words(text: str) -> set[str]:
+def extract_words(text: str) -> set[str]:
     """The words that carry meaning, without their endings."""
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)  # listOrders
-    return {word[:5] for word in re.findall(r"[^\W\d_]+", apart.casefold()) if not _COMMON.fullmatch(word)}
+    return {word[:5] for word in re.findall(r"[^\W\d_]+", apart.casefold()) if not _STOP_WORDS.fullmatch(word)}
 
 
-def _words_of(tool: Tool[..., Any]) -> set[str]:
-    return words(f"{tool.name.replace('_', ' ')} {described(tool)}")
+def _extract_tool_words(tool: Tool[..., Any]) -> set[str]:
+    return extract_words(f"{tool.name.replace('_', ' ')} {get_search_text(tool)}")

@@ -1,1 +1,1 @@
-"""Types to JSON Schema and back: what a tool accepts, and how a provider must be told."""
+"""Types to JSON Schema and back: what a tool accepts, and how schemas are lowered for providers."""

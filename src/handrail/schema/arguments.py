@@ -1,4 +1,4 @@
-"""What a tool accepts: its JSON Schema, and the functions between JSON text and validated arguments."""
+"""The arguments of a tool: their JSON Schema, and the functions that parse and dump them."""
 
 import json
 import warnings
@@ -13,9 +13,9 @@ from typing_extensions import TypedDict
 
 from handrail.core.text import encodable
 from handrail.errors import ToolDefinitionError
-from handrail.schema import faults
-from handrail.schema.ambiguity import not_finite, refuse_ambiguous
-from handrail.schema.tidy import map_children, tidy
+from handrail.schema import validation_errors
+from handrail.schema.ambiguity import find_non_finite, refuse_ambiguous
+from handrail.schema.subschemas import map_children, remove_titles
 
 if TYPE_CHECKING:
     from pydantic.json_schema import GenerateJsonSchema
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # Pydantic loads its parts on first use. Naming them as attributes (`pydantic.TypeAdapter`) instead of importing them
 # keeps `from handrail import tool` about as cheap as `import pydantic`.
 
-UNUSABLE = (RuntimeError, SchemaError, TypeError, ValueError, NameError, AttributeError)
-"""What Pydantic raises for a type that it can make nothing of; its own errors are RuntimeErrors and NameErrors."""
+SCHEMA_ERRORS = (RuntimeError, SchemaError, TypeError, ValueError, NameError, AttributeError)
+"""What Pydantic raises for a type without a schema; its own errors are RuntimeErrors and NameErrors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +33,17 @@ class Arguments:
 
     input_schema: dict[str, Any]
     parse: Callable[[str], Any]
-    """JSON text to validated arguments, or a `ToolError` for the model."""
+    """JSON text to validated arguments; raises a `ToolError` for the model."""
     dump: Callable[[Any], dict[str, Any]]
     """Validated arguments to JSON values."""
-    sent: Callable[[Any], dict[str, Any]] | None = None
-    """Validated arguments to JSON values, without the defaults; None where no text becomes a number."""
+    dump_sent: Callable[[Any], dict[str, Any]] | None = None
+    """Validated arguments to JSON values, without the defaults; None if no string can become a number."""
 
-    def careful(self) -> Callable[[str], Any]:
-        """`parse` for a tool with consequences: ambiguous JSON is refused first, and then every number that is not
-        finite, because `"NaN"` and `"1e999"` are texts in JSON and become such numbers here.
+    def build_strict_parser(self) -> Callable[[str], Any]:
+        """`parse` for a consequential tool: it refuses ambiguous JSON, and every number that is not finite, because
+        the strings `"NaN"` and `"1e999"` become such numbers.
         """
-        parse, sent = self.parse, self.sent
+        parse, sent = self.parse, self.dump_sent
 
         def parse_carefully(text: str) -> Any:
             refuse_ambiguous(text or "{}")
@@ -54,49 +54,51 @@ class Arguments:
 
         def parse_numbers_carefully(text: str) -> Any:
             arguments = parse_carefully(text)
-            if found := list(not_finite(sent(arguments))):
-                raise faults.invalid((faults.place(path), "must be a finite number") for path in found)
+            if found := list(find_non_finite(sent(arguments))):
+                raise validation_errors.build_invalid_error(
+                    (validation_errors.format_path(path), "must be a finite number") for path in found
+                )
             return arguments
 
         return parse_numbers_carefully
 
 
-def from_annotations(fields: Mapping[str, Any], *, closed: bool = True) -> Arguments:
-    """Arguments from annotations, each possibly `Annotated` with a Pydantic `Field` that holds a default."""
+def build_from_annotations(fields: Mapping[str, Any], *, forbid_extra: bool = True) -> Arguments:
+    """Build arguments from annotations, each possibly `Annotated` with a Pydantic `Field` that holds a default."""
     shape: Any = TypedDict("Arguments", dict(fields))  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues, reportUnknownVariableType]
     shape.__pydantic_config__ = pydantic.ConfigDict(
-        extra="forbid" if closed else "ignore", arbitrary_types_allowed=False
+        extra="forbid" if forbid_extra else "ignore", arbitrary_types_allowed=False
     )
     adapter: pydantic.TypeAdapter[dict[str, Any]] = pydantic.TypeAdapter(shape)
-    schema = tidy(_encodable(_schema_of(adapter, schema_generator=_eager_only())))
+    schema = remove_titles(_drop_unencodable(_generate_schema(adapter, schema_generator=_get_schema_generator())))
 
     def dump(value: Any, *, defaults: bool = True) -> dict[str, Any]:
         return adapter.dump_python(value, mode="json", by_alias=True, warnings=False, exclude_defaults=not defaults)
 
     return Arguments(
         input_schema=schema,
-        parse=parser(adapter.validator.validate_json, names=tuple(schema["properties"])),
+        parse=build_parser(adapter.validator.validate_json, names=tuple(schema["properties"])),
         dump=dump,
-        sent=(lambda value: dump(value, defaults=False)) if '"number"' in json.dumps(schema) else None,
+        dump_sent=(lambda value: dump(value, defaults=False)) if '"number"' in json.dumps(schema) else None,
     )
 
 
-def _schema_of(adapter: "pydantic.TypeAdapter[Any]", **options: Any) -> dict[str, Any]:
-    """The JSON Schema of a type, without Pydantic's warnings about defaults that JSON cannot hold."""
+def _generate_schema(adapter: "pydantic.TypeAdapter[Any]", **options: Any) -> dict[str, Any]:
+    """The JSON Schema of a type, without Pydantic's warnings about defaults that JSON cannot represent."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return adapter.json_schema(**options)
 
 
 @cache
-def _eager_only() -> "type[GenerateJsonSchema]":
-    from pydantic.json_schema import GenerateJsonSchema  # noqa: PLC0415  # dear; loaded with the first tool
+def _get_schema_generator() -> "type[GenerateJsonSchema]":
+    from pydantic.json_schema import GenerateJsonSchema  # noqa: PLC0415  # slow to import; loaded with the first tool
 
     class EagerOnly(GenerateJsonSchema):
-        """Refuses two types that have a JSON Schema in Pydantic, but no value that a handler could be given."""
+        """Refuses two types that have a JSON Schema in Pydantic, but no value for a handler."""
 
         def generator_schema(self, schema: Any) -> dict[str, Any]:
-            # It would be validated while the handler runs through it: too late.
+            # It would be validated while the handler iterates over it, which is too late.
             raise pydantic.PydanticUserError("An iterable is only checked when it is used; write list[…]", code=None)
 
         def is_subclass_schema(self, schema: Any) -> dict[str, Any]:
@@ -105,9 +107,11 @@ def _eager_only() -> "type[GenerateJsonSchema]":
     return EagerOnly
 
 
-def _encodable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A generated schema as JSON can hold it: without a default of infinity, or a text with half a character."""
-    copy = map_children(schema, lambda _, child: _encodable(cast(Any, child)) if isinstance(child, dict) else child)
+def _drop_unencodable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A generated schema without values that JSON cannot represent, such as a default of infinity."""
+    copy = map_children(
+        schema, lambda _, child: _drop_unencodable(cast(Any, child)) if isinstance(child, dict) else child
+    )
     kept = {key: encodable(value) if isinstance(value, str) else value for key, value in copy.items()}
     return {key: value for key, value in kept.items() if _is_json(value)}
 
@@ -120,28 +124,30 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def parser(validate_json: Callable[[str], Any], *, names: tuple[str, ...]) -> Callable[[str], Any]:
-    """A `parse` around one of Pydantic's validators."""
+def build_parser(validate_json: Callable[[str], Any], *, names: tuple[str, ...]) -> Callable[[str], Any]:
+    """Build a `parse` function around one of Pydantic's validators."""
 
     def parse(text: str) -> Any:
         try:
             return validate_json(text or "{}")
         except ValidationError as error:
-            raise faults.from_pydantic(error, names, text) from None
+            raise validation_errors.convert_pydantic_error(error, names, text) from None
 
     return parse
 
 
-def output_schema(annotation: Any) -> dict[str, Any] | None:
-    """The JSON Schema of what a tool returns, where the annotation says something worth telling."""
+def build_output_schema(annotation: Any) -> dict[str, Any] | None:
+    """The JSON Schema of a return annotation; None for plain text and for types without a schema."""
     if annotation in (None, type(None), str, Any, object):
         return None
     try:
-        return tidy(_encodable(_schema_of(pydantic.TypeAdapter(annotation), mode="serialization")))
-    except UNUSABLE:
+        return remove_titles(
+            _drop_unencodable(_generate_schema(pydantic.TypeAdapter(annotation), mode="serialization"))
+        )
+    except SCHEMA_ERRORS:
         return None
 
 
-def definition_error(name: str, problem: str) -> ToolDefinitionError:
-    """A refusal that names the tool and the part that is in the way."""
+def build_definition_error(name: str, problem: str) -> ToolDefinitionError:
+    """The error for a function that cannot be a tool; it names the tool and the problem."""
     return ToolDefinitionError(f"`{name}` cannot be a tool: {problem}")

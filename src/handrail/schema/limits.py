@@ -1,15 +1,15 @@
-"""How large a schema may be for a provider's strict mode."""
+"""The size limits of a provider's strict mode."""
 
 from dataclasses import dataclass
 from typing import Any, cast
 
-from handrail.schema.nodes import NotRepresentable, kinds
-from handrail.schema.tidy import Schema, map_children, subschemas
+from handrail.schema.schema_nodes import NotRepresentable, get_types
+from handrail.schema.subschemas import Schema, iter_subschemas, map_children
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one schema may have at most."""
+    """The limits of one schema."""
 
     properties: int = 5_000
     levels: int = 10
@@ -17,7 +17,7 @@ class Limits:
     """In the names of properties and definitions, and in fixed values."""
     enum_values: int = 1_000
     long_enum: int = 250
-    """From how many values on the text of one enum is limited too."""
+    """An enum with more values than this also has a limit of characters."""
     long_enum_characters: int = 15_000
 
 
@@ -26,16 +26,16 @@ LIMITS = Limits()
 
 def check_limits(schema: Schema, limits: Limits, dialect: str) -> None:
     """Raise `NotRepresentable` for a schema that is too large."""
-    every = [schema, *(child for _, child in subschemas(schema))]
+    every = [schema, *(child for _, child in iter_subschemas(schema))]
     names = [name for one in every for name in cast(Schema, one.get("properties", {}))]
     enums = [cast(list[Any], one.get("enum", [])) for one in every]
     texts = [*names, *cast(Schema, schema.get("$defs", {})), *(value for values in enums for value in values)]
     texts += [one["const"] for one in every if "const" in one]
-    long = [_characters(values) for values in enums if len(values) > limits.long_enum]
+    long = [_count_characters(values) for values in enums if len(values) > limits.long_enum]
     for what, count, most in (
         ("properties", len(names), limits.properties),
-        ("levels", _levels(schema, schema, {}), limits.levels),
-        ("characters in names and values", _characters(texts), limits.characters),
+        ("levels", _count_levels(schema, schema, {}), limits.levels),
+        ("characters in names and values", _count_characters(texts), limits.characters),
         ("enum values", sum(map(len, enums)), limits.enum_values),
         ("characters in one enum", max(long, default=0), limits.long_enum_characters),
     ):
@@ -43,42 +43,42 @@ def check_limits(schema: Schema, limits: Limits, dialect: str) -> None:
             raise NotRepresentable(f"it has {count:,} {what}; {dialect} takes {most:,}")
 
 
-def _characters(values: list[Any]) -> int:
+def _count_characters(values: list[Any]) -> int:
     return sum(len(str(value)) for value in values)
 
 
-def _levels(node: Schema, root: Schema, known: dict[str, int]) -> int:
-    """How many objects and arrays stand in each other; a definition counts where it is referred to, a loop once."""
+def _count_levels(node: Schema, root: Schema, known: dict[str, int]) -> int:
+    """The nesting depth of objects and arrays; a definition counts where it is referred to, a cycle once."""
     if "$ref" in node:
         target = str(node["$ref"]).removeprefix("#/$defs/")
         if target not in known:
             known[target] = 0
-            known[target] = _levels(cast(Schema, root.get("$defs", {})).get(target, {}), root, known)
+            known[target] = _count_levels(cast(Schema, root.get("$defs", {})).get(target, {}), root, known)
         return known[target]
     below = [0]
 
     def look(name: str, child: Any) -> Any:
         if isinstance(child, dict):
-            below.append(_levels(cast(Schema, child), root, known))
+            below.append(_count_levels(cast(Schema, child), root, known))
         return cast(Any, child)
 
     map_children({key: value for key, value in node.items() if key != "$defs"}, look)
-    return bool({"object", "array"} & (kinds(node) or frozenset())) + max(below)
+    return bool({"object", "array"} & (get_types(node) or frozenset())) + max(below)
 
 
 def is_recursive(schema: Schema) -> bool:
     """Whether a schema refers to itself."""
     definitions = cast(Schema, schema.get("$defs", {}))
-    ahead = {name: _targets(cast(Schema, node)) for name, node in definitions.items()}
-    if "#" in _targets(schema):
+    ahead = {name: _collect_targets(cast(Schema, node)) for name, node in definitions.items()}
+    if "#" in _collect_targets(schema):
         return True
-    # Take away what refers to nothing that is left; what then stays goes in a circle.
+    # Remove what refers to nothing that is left; the rest is a cycle.
     while leaves := [name for name, targets in ahead.items() if not targets & ahead.keys()]:
         for name in leaves:
             del ahead[name]
     return bool(ahead)
 
 
-def _targets(node: Schema) -> set[str]:
-    every = [node, *(child for _, child in subschemas(node))]
+def _collect_targets(node: Schema) -> set[str]:
+    every = [node, *(child for _, child in iter_subschemas(node))]
     return {str(one["$ref"]).removeprefix("#/$defs/") for one in every if "$ref" in one}

@@ -1,4 +1,4 @@
-"""JSON Schemas that somebody wrote by hand, or that came from elsewhere."""
+"""Arguments of tools that come with a JSON Schema instead of types."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from jsonschema_rs import ValidationErrorKind as Kind
 from pydantic_core import from_json
 
 from handrail.errors import ToolDefinitionError, shorten
-from handrail.schema import faults
+from handrail.schema import validation_errors
 from handrail.schema.ambiguity import refuse_infinite
 from handrail.schema.arguments import Arguments
 
@@ -19,61 +19,72 @@ class RawSchema:
     """A JSON Schema of a tool's arguments, compiled once."""
 
     schema: dict[str, Any]
-    """A copy of what was given, with `type: object` said."""
+    """A copy of the schema, with `type: object` added."""
 
     def __init__(self, schema: object, *, name: str = "the tool") -> None:
         if not isinstance(schema, Mapping):
-            raise _bad_schema(name, f"must be a JSON Schema object, not {type(schema).__name__}")
+            raise _build_schema_error(name, f"must be a JSON Schema object, not {type(schema).__name__}")
         given: dict[str, Any] = {"type": "object", **cast(Mapping[str, Any], schema)}
         if given["type"] != "object":
-            raise _bad_schema(name, f"must describe an object, not {given['type']!r}")
+            raise _build_schema_error(name, f"must describe an object, not {given['type']!r}")
         try:
-            # Copied, because the validator knows plain dicts and lists only; those of a definition refuse to change.
-            self.schema = _copied(given)
-            self._validator, self._looks_around = _compile(self.schema)
-            json.dumps(self.schema, allow_nan=False)  # It can be sent: no number in it is infinite.
+            # Copied, because the validator accepts plain dicts and lists only.
+            self.schema = _copy_json(given)
+            self._validator, self._has_lookaround = _compile(self.schema)
+            json.dumps(self.schema, allow_nan=False)  # Raises for NaN and infinity.
         except jsonschema_rs.ValidationError as error:
-            raise _bad_schema(name, f"is not valid at {_place_in(given, error)}: {_wanted(error)}") from error
+            raise _build_schema_error(
+                name, f"is not valid at {_find_schema_path(given, error)}: {_describe_expected(error)}"
+            ) from error
         except (TypeError, ValueError, RecursionError) as error:
-            raise _bad_schema(name, f"is not JSON: {shorten(str(error), 300)}") from error
+            raise _build_schema_error(name, f"is not JSON: {shorten(str(error), 300)}") from error
 
     def check(self, value: dict[str, Any]) -> None:
         """Raise `InvalidArgumentsError` unless the value fits."""
-        if self._looks_around and any(len(name) > _MOST for name in _names(value)):
-            raise faults.invalid([("", f"no name in an object may be longer than {_MOST:,} characters")])
+        if self._has_lookaround and any(len(name) > _MAX_LOOKAROUND_CHARS for name in _iter_names(value)):
+            raise validation_errors.build_invalid_error(
+                [("", f"no name in an object may be longer than {_MAX_LOOKAROUND_CHARS:,} characters")]
+            )
         if self._validator.is_valid(value):
             return
         found: list[tuple[str, str]] = []
         for error in self._validator.iter_errors(value):
-            found.extend(self._faults(error))
-            if len(found) > faults.MOST:
+            found.extend(self._describe_errors(error))
+            if len(found) > validation_errors.MAX_ERRORS:
                 break
-        raise faults.invalid(found)
+        raise validation_errors.build_invalid_error(found)
 
-    def _faults(self, error: jsonschema_rs.ValidationError) -> Iterator[tuple[str, str]]:
+    def _describe_errors(self, error: jsonschema_rs.ValidationError) -> Iterator[tuple[str, str]]:
         path, kind = error.instance_path, error.kind
         if isinstance(kind, Kind.AdditionalProperties | Kind.UnevaluatedProperties):
             for name in kind.unexpected:
-                text = "not expected here" if path else faults.not_an_argument(self.schema.get("properties", {}))
-                yield faults.place([*path, name]), text
+                text = (
+                    "not expected here"
+                    if path
+                    else validation_errors.describe_unknown_argument(self.schema.get("properties", {}))
+                )
+                yield validation_errors.format_path([*path, name]), text
         elif isinstance(kind, Kind.Required):
-            yield faults.place([*path, kind.property]), "required, but missing"
+            yield validation_errors.format_path([*path, kind.property]), "required, but missing"
         else:
-            yield faults.place(path), f"{_wanted(error)}, got {faults.quoted(error.instance)}"
+            yield (
+                validation_errors.format_path(path),
+                f"{_describe_expected(error)}, got {validation_errors.quote_value(error.instance)}",
+            )
 
 
-def _copied(node: Any) -> Any:
-    """A schema as plain dicts and lists, its own."""
+def _copy_json(node: Any) -> Any:
+    """A copy of a schema as plain dicts and lists."""
     if isinstance(node, dict):
-        return {key: _copied(one) for key, one in cast(dict[str, Any], node).items()}
-    return [_copied(one) for one in cast(list[Any], node)] if isinstance(node, list | tuple) else node
+        return {key: _copy_json(one) for key, one in cast(dict[str, Any], node).items()}
+    return [_copy_json(one) for one in cast(list[Any], node)] if isinstance(node, list | tuple) else node
 
 
-def _bad_schema(name: str, problem: str) -> ToolDefinitionError:
+def _build_schema_error(name: str, problem: str) -> ToolDefinitionError:
     return ToolDefinitionError(f"`{name}`: input_schema {problem}.")
 
 
-def _names(value: Any) -> Iterator[str]:
+def _iter_names(value: Any) -> Iterator[str]:
     """Every name in every object of a JSON value."""
     below: list[Any] = []
     if isinstance(value, dict):
@@ -82,21 +93,21 @@ def _names(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         below = cast(list[Any], value)
     for one in below:
-        yield from _names(one)
+        yield from _iter_names(one)
 
 
 def _compile(schema: dict[str, Any]) -> tuple[jsonschema_rs.Validator, bool]:
-    """Compile for the regex engine without backtracking, because arguments are hostile; where a pattern looks around,
-    for the other one, within limits. Says which it was.
+    """Compile for the regex engine without backtracking, because arguments may be hostile; a schema with look-around
+    for the other engine, within limits. Returns whether it has look-around.
     """
     try:
-        return _compiled(schema, jsonschema_rs.RegexOptions()), False
+        return _compile_validator(schema, jsonschema_rs.RegexOptions()), False
     except jsonschema_rs.ValidationError:
-        _compiled(schema, _LOOKS_AROUND)  # Raises, with the place, where looking around is not the problem.
-        return _compiled(schema, _LOOKS_AROUND, keywords={"pattern": _Pattern}), True
+        _compile_validator(schema, _LOOKAROUND_OPTIONS)  # Raises with the path if look-around is not the problem.
+        return _compile_validator(schema, _LOOKAROUND_OPTIONS, keywords={"pattern": _Pattern}), True
 
 
-def _compiled(
+def _compile_validator(
     schema: dict[str, Any], patterns: jsonschema_rs.RegexOptions | jsonschema_rs.FancyRegexOptions, **options: Any
 ) -> jsonschema_rs.Validator:
     # Offline: a schema that came from elsewhere must not make this process fetch anything.
@@ -105,58 +116,58 @@ def _compiled(
     )
 
 
-_LOOKS_AROUND: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
-_MOST: Final = 1_000
-"""How long a text may be to be matched while looking around, which takes the square of its length."""
+_LOOKAROUND_OPTIONS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=100_000)
+_MAX_LOOKAROUND_CHARS: Final = 1_000
+"""The longest text that is matched with look-around, which takes quadratic time."""
 
 
 class _Pattern:
-    """The keyword `pattern`, with a limit where it looks around."""
+    """The keyword `pattern`, with a length limit for look-around."""
 
     def __init__(self, parent_schema: dict[str, Any], value: str, schema_path: list[str | int]) -> None:
         self._pattern = value
         try:
-            self._validator = _compiled({"pattern": value}, jsonschema_rs.RegexOptions())
-            self._most = None
+            self._validator = _compile_validator({"pattern": value}, jsonschema_rs.RegexOptions())
+            self._max_chars = None
         except jsonschema_rs.ValidationError:
-            self._validator = _compiled({"pattern": value}, _LOOKS_AROUND)
-            self._most = _MOST
+            self._validator = _compile_validator({"pattern": value}, _LOOKAROUND_OPTIONS)
+            self._max_chars = _MAX_LOOKAROUND_CHARS
 
     def validate(self, instance: Any) -> None:
         if not isinstance(instance, str):
             return
-        if self._most is not None and len(instance) > self._most:
-            raise ValueError(f"it is longer than {self._most:,} characters")
+        if self._max_chars is not None and len(instance) > self._max_chars:
+            raise ValueError(f"it is longer than {self._max_chars:,} characters")
         if not self._validator.is_valid(instance):
-            raise ValueError(f"it does not match {faults.quoted(self._pattern, 200)}")
+            raise ValueError(f"it does not match {validation_errors.quote_value(self._pattern, 200)}")
 
 
-def _place_in(schema: dict[str, Any], error: jsonschema_rs.ValidationError) -> str:
-    """Where in the schema it is wrong; for a reference that leads nowhere, where it is written."""
+def _find_schema_path(schema: dict[str, Any], error: jsonschema_rs.ValidationError) -> str:
+    """The path of an error in the schema; for an unresolvable reference, the path of the reference."""
     path = error.instance_path
     if not path and isinstance(error.kind, Kind.Referencing):
-        path = next((one for one, ref in _references(schema, []) if ref.lstrip("#") in error.message), path)
-    return faults.place(path) or "its root"
+        path = next((one for one, ref in _iter_references(schema, []) if ref.lstrip("#") in error.message), path)
+    return validation_errors.format_path(path) or "its root"
 
 
-def _references(node: Any, path: list[str | int]) -> Iterator[tuple[list[str | int], str]]:
+def _iter_references(node: Any, path: list[str | int]) -> Iterator[tuple[list[str | int], str]]:
     if isinstance(node, dict):
         for key, value in cast(dict[str, Any], node).items():
             if key in ("$ref", "$dynamicRef") and isinstance(value, str):
                 yield [*path, key], value
-            yield from _references(value, [*path, key])
+            yield from _iter_references(value, [*path, key])
     elif isinstance(node, list):
         for index, value in enumerate(cast(list[Any], node)):
-            yield from _references(value, [*path, index])
+            yield from _iter_references(value, [*path, index])
 
 
-def _wanted(error: jsonschema_rs.ValidationError) -> str:
-    """What is allowed instead."""
+def _describe_expected(error: jsonschema_rs.ValidationError) -> str:
+    """What the schema allows instead."""
     match error.kind:
         case Kind.Enum(options):
-            return f"must be one of {faults.quoted(options, 300)}"
+            return f"must be one of {validation_errors.quote_value(options, 300)}"
         case Kind.Constant(expected):
-            return f"must be exactly {faults.quoted(expected, 300)}"
+            return f"must be exactly {validation_errors.quote_value(expected, 300)}"
         case Kind.Type(types):
             return f"must be of type {' or '.join(types)}"
         case Kind.Required(name):
@@ -166,48 +177,52 @@ def _wanted(error: jsonschema_rs.ValidationError) -> str:
         case Kind.BacktrackLimitExceeded() | Kind.RegexEngineFailure():
             return "a name in it cannot be matched against a pattern"
         case Kind.AnyOf(branches) | Kind.OneOfNotValid(branches):
-            wanted = [_wanted_below(error, errors[0]) for errors in branches if errors]
+            wanted = [_describe_expected_below(error, errors[0]) for errors in branches if errors]
             return shorten("; or ".join(dict.fromkeys(wanted)), 300)
         case _:
             return shorten(error.message, 300)
 
 
-def _wanted_below(error: jsonschema_rs.ValidationError, inner: jsonschema_rs.ValidationError) -> str:
+def _describe_expected_below(error: jsonschema_rs.ValidationError, inner: jsonschema_rs.ValidationError) -> str:
     deeper = inner.instance_path[len(error.instance_path) :]
-    return f"`{faults.place(deeper)}` {_wanted(inner)}" if deeper else _wanted(inner)
+    return (
+        f"`{validation_errors.format_path(deeper)}` {_describe_expected(inner)}"
+        if deeper
+        else _describe_expected(inner)
+    )
 
 
 _MAY_BE_INFINITE = re.compile(r"[eE]\+?\d{3}|(?<!\d)\d{200}")
 
 
-def _whole(value: Any) -> Any:
-    """The value with 2.0 as 2: in JSON Schema it is an integer, and Python wants one to count with."""
+def _convert_whole_floats(value: Any) -> Any:
+    """The value with 2.0 as 2, which is an integer in JSON Schema."""
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
     if isinstance(value, dict):
-        return {key: _whole(one) for key, one in cast(dict[str, Any], value).items()}
-    return [_whole(one) for one in cast(list[Any], value)] if isinstance(value, list) else value
+        return {key: _convert_whole_floats(one) for key, one in cast(dict[str, Any], value).items()}
+    return [_convert_whole_floats(one) for one in cast(list[Any], value)] if isinstance(value, list) else value
 
 
-def schema_problem(schema: dict[str, Any]) -> str | None:
-    """What is wrong with a JSON Schema by itself, with its place; None if nothing is. References are not followed."""
+def find_schema_problem(schema: dict[str, Any]) -> str | None:
+    """The problem of a JSON Schema with its path; None if it is valid. References are not followed."""
     try:
         jsonschema_rs.meta.validate(schema)
     except jsonschema_rs.ValidationError as error:
-        return f"is not valid at {_place_in(schema, error)}: {_wanted(error)}"
+        return f"is not valid at {_find_schema_path(schema, error)}: {_describe_expected(error)}"
     return None
 
 
-def from_json_schema(schema: Mapping[str, Any], *, name: str) -> Arguments:
-    """Arguments from a JSON Schema that somebody wrote; the validated arguments are the JSON values themselves."""
+def build_from_json_schema(schema: Mapping[str, Any], *, name: str) -> Arguments:
+    """Build arguments from a JSON Schema; the validated arguments are the JSON values themselves."""
     raw = RawSchema(schema, name=name)
-    return _arguments(raw.schema, raw.check)
+    return _build_arguments(raw.schema, raw.check)
 
 
-def from_checked_schema(schema: dict[str, Any], *, name: str) -> Arguments:
-    """Arguments from a JSON Schema in which nothing is wrong, and which nobody changes.
+def build_from_checked_schema(schema: dict[str, Any], *, name: str) -> Arguments:
+    """Build arguments from a valid JSON Schema that does not change.
 
-    Its validator is made with the first call: a document of a thousand operations has a thousand, of which few are
+    Its validator is compiled with the first call: a document may have a thousand operations, of which few are
     called.
     """
     made: list[RawSchema] = []
@@ -217,23 +232,23 @@ def from_checked_schema(schema: dict[str, Any], *, name: str) -> Arguments:
             made.append(RawSchema(schema, name=name))
         made[0].check(value)
 
-    return _arguments(schema, check)
+    return _build_arguments(schema, check)
 
 
-def _arguments(schema: dict[str, Any], check: Callable[[dict[str, Any]], None]) -> Arguments:
+def _build_arguments(schema: dict[str, Any], check: Callable[[dict[str, Any]], None]) -> Arguments:
     def parse(text: str) -> dict[str, Any]:
         try:
             value = from_json(text or "{}", allow_inf_nan=False)
         except ValueError as error:
-            raise faults.no_json(str(error)) from None
+            raise validation_errors.build_json_error(str(error)) from None
         except TypeError:  # It could not be encoded.
-            raise faults.no_json("it contains a lone surrogate") from None
+            raise validation_errors.build_json_error("it contains a lone surrogate") from None
         if not isinstance(value, dict):
-            raise faults.no_object(value)
+            raise validation_errors.build_object_error(value)
         if _MAY_BE_INFINITE.search(text):  # The validator would take 1e999 for null.
             refuse_infinite(text)
         arguments = cast(dict[str, Any], value)
         check(arguments)
-        return _whole(arguments)
+        return _convert_whole_floats(arguments)
 
     return Arguments(input_schema=schema, parse=parse, dump=dict)

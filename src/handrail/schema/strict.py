@@ -1,7 +1,7 @@
-"""Lowering a schema into the subset that a provider can enforce, with the way back.
+"""Lowering a schema to the dialect that a provider can enforce, with a decoder for the arguments.
 
-What a subset cannot say is either left to local validation (and listed), or keeps the tool out of strict mode (with the
-reason). Nothing is narrowed in silence.
+What a dialect cannot represent is either left to local validation and listed, or keeps the tool out of strict mode with
+a reason.
 """
 
 import re
@@ -11,21 +11,21 @@ from itertools import combinations
 from typing import Any, cast
 
 from handrail.schema.limits import LIMITS, Limits, check_limits, is_recursive
-from handrail.schema.nodes import (
-    Apart,
+from handrail.schema.schema_nodes import (
+    DisjointCheck,
     NotRepresentable,
-    accepts_null,
-    branches,
-    fixed,
-    kinds,
-    may_be_left_out,
-    merged,
-    named,
-    resolved,
-    with_defs,
+    can_be_null,
+    can_be_omitted,
+    find_definition,
+    get_branches,
+    get_fixed_values,
+    get_types,
+    merge_all_of,
+    rename_definitions,
+    resolve,
 )
-from handrail.schema.restore import Form, decoder
-from handrail.schema.tidy import Schema, subschemas
+from handrail.schema.strict_decoding import StrictForm, build_decoder
+from handrail.schema.subschemas import Schema, iter_subschemas
 
 __all__ = ["ANTHROPIC", "OPENAI", "Dialect", "Lowered", "NotRepresentable", "lower"]
 
@@ -44,7 +44,7 @@ _CHECKS = frozenset(
     | {"maxProperties", "contains", "minContains", "maxContains", "contentEncoding", "contentMediaType"}
     | {"contentSchema", *_BOUNDS}
 )
-"""Constraints that can be left to local validation. Any other unknown keyword is an annotation of somebody's."""
+"""Constraints that can be left to local validation. Any other unknown keyword is an annotation."""
 _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 _LOOKAROUND = re.compile(r"\(\?<?[=!]")
 _DEEPER_THAN_REGULAR = re.compile(r"\(\?<?[=!]|\(\?P=|\\[1-9]|\\[bB]")
@@ -56,7 +56,7 @@ class Dialect:
 
     name: str
     all_required: bool
-    """Every property must be required: optional ones become nullable, and null is turned back into "left out"."""
+    """Every property must be required: optional ones become nullable, and null is decoded to "omitted"."""
     keeps_default: bool
     recursion: bool
     checks: frozenset[str]
@@ -92,28 +92,28 @@ ANTHROPIC = Dialect(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowered:
-    """A schema that a provider accepts, and the way back."""
+    """A schema that a provider accepts, and the decoder of its arguments."""
 
     schema: Schema
     decode: Callable[[str], str] | None
-    """The model's JSON text to text that fits the original schema; None where they are the same."""
+    """From the model's JSON text to text that fits the original schema; None if they are the same."""
     lost: tuple[str, ...]
-    """What is only checked locally, with its place."""
+    """What is only checked locally, with its path."""
 
 
 def lower(schema: Mapping[str, Any], dialect: Dialect) -> Lowered:
     """Lower a tool's schema, or raise `NotRepresentable`."""
     try:
-        root = with_defs(schema)
+        root = rename_definitions(schema)
         work = _Lowering(dialect=dialect, root=root)
-        lowered = work.whole()
+        lowered = work.lower_root()
         if not dialect.recursion and is_recursive(lowered):
             raise NotRepresentable("it refers to itself")
         if dialect.limits is not None:
             check_limits(lowered, dialect.limits, dialect.name)
     except RecursionError:
         raise NotRepresentable("it is nested too deeply") from None
-    return Lowered(schema=lowered, decode=work.decode(lowered), lost=tuple(dict.fromkeys(work.lost)))
+    return Lowered(schema=lowered, decode=work.build_decoder(lowered), lost=tuple(dict.fromkeys(work.lost)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,32 +121,34 @@ class _Lowering:
     dialect: Dialect
     root: Schema
     lost: list[str] = field(default_factory=list[str])
-    left_out: bool = False
-    """Whether null stands for "left out" anywhere."""
+    has_omitted: bool = False
+    """Whether null means "omitted" anywhere."""
     unions: list[tuple[str, list[Any]]] = field(default_factory=list[tuple[str, list[Any]]])
-    reached: dict[str, Schema | None] = field(default_factory=dict[str, Schema | None])
-    """The definitions that are referred to, and what became of them."""
+    definitions: dict[str, Schema | None] = field(default_factory=dict[str, Schema | None])
+    """The definitions that are referred to, lowered; None until then."""
 
-    def whole(self) -> Schema:
-        start = resolved(self.root, self.root)
-        if branches(start) is not None or "object" not in (kinds(start) or ()):
+    def lower_root(self) -> Schema:
+        start = resolve(self.root, self.root)
+        if get_branches(start) is not None or "object" not in (get_types(start) or ()):
             raise NotRepresentable("the root is not a plain object")
         lowered = self.lower(start, "") | {"type": "object"}
-        while waiting := [name for name, done in self.reached.items() if done is None]:
+        while waiting := [name for name, done in self.definitions.items() if done is None]:
             for name in waiting:
-                self.reached[name] = self.lower(named(self.root, name), name)
-        if self.reached:
-            kept = {name: self.reached[name] for name in self.root.get("$defs", {}) if name in self.reached}
+                self.definitions[name] = self.lower(find_definition(self.root, name), name)
+        if self.definitions:
+            kept = {name: self.definitions[name] for name in self.root.get("$defs", {}) if name in self.definitions}
             lowered["$defs"] = kept
         self._check_unions()
         return lowered
 
-    def decode(self, lowered: Schema) -> Callable[[str], str] | None:
+    def build_decoder(self, lowered: Schema) -> Callable[[str], str] | None:
         root = self.root
-        if self.dialect.all_required and self.left_out:
-            return decoder(lambda value: Form(root=root, whole=True).without_nulls(value, root))
+        if self.dialect.all_required and self.has_omitted:
+            return build_decoder(lambda value: StrictForm(root=root, all_required=True).remove_nulls(value, root))
         if self.dialect.any_case and _has_fixed_texts(lowered):
-            return decoder(lambda value: Form(root=root, whole=False, any_case=True).spelled(value, root))
+            return build_decoder(
+                lambda value: StrictForm(root=root, all_required=False, any_case=True).restore_spelling(value, root)
+            )
         return None
 
     def lower(self, node: Any, place: str) -> Schema:
@@ -155,39 +157,39 @@ class _Lowering:
             cast(Schema, node).keys() & (_STRUCTURE | _CHECKS | _IMPOSSIBLE | {"type"})
         ):
             raise NotRepresentable(f"{here} accepts anything")
-        node = merged(cast(Schema, node))
+        node = merge_all_of(cast(Schema, node))
         if impossible := sorted(_IMPOSSIBLE & node.keys()):
             raise NotRepresentable(f"{here} uses {', '.join(impossible)}")
         if "$ref" in node:
-            return self._reference(node, place)
-        if branches(node) is not None:
-            return self._union(node, place)
-        allowed = kinds(node)
+            return self._lower_reference(node, place)
+        if get_branches(node) is not None:
+            return self._lower_union(node, place)
+        allowed = get_types(node)
         if allowed is None:
             raise NotRepresentable(f"{here} has no type")
-        copy: Schema = {"type": node.get("type", _one_or_many(allowed)), **self._spoken(node)}
+        copy: Schema = {"type": node.get("type", _render_types(allowed)), **self._keep_annotations(node)}
         copy |= {key: node[key] for key in ("enum", "const") if key in node}
-        if any(isinstance(value, dict | list) for value in fixed(node) or ()):
+        if any(isinstance(value, dict | list) for value in get_fixed_values(node) or ()):
             raise NotRepresentable(f"{here} has fixed values that are objects or arrays")
         for key, value in node.items():
-            if self._enforces(key, value):
+            if self._can_enforce(key, value):
                 copy[key] = value
             elif key in _CHECKS:
                 self.lost.append(f"{here}: {key}")
         if "object" in allowed:
-            self._object(node, copy, place)
+            self._lower_object(node, copy, place)
         if "array" in allowed:
             if "items" not in node:
                 raise NotRepresentable(f"{here} is an array of anything")
             copy["items"] = self.lower(node["items"], f"{place}[]")
         return copy
 
-    def _spoken(self, node: Schema) -> Schema:
-        """What a model reads beside the structure."""
+    def _keep_annotations(self, node: Schema) -> Schema:
+        """The annotations that a model reads."""
         kept = ("description", "default") if self.dialect.keeps_default else ("description",)
         return {key: node[key] for key in kept if key in node}
 
-    def _enforces(self, key: str, value: Any) -> bool:
+    def _can_enforce(self, key: str, value: Any) -> bool:
         if key not in self.dialect.checks:
             return False
         if key == "minItems" and "maxItems" not in self.dialect.checks:
@@ -196,40 +198,42 @@ class _Lowering:
             return value in self.dialect.formats
         return key != "pattern" or not self.dialect.bad_pattern.search(str(value))
 
-    def _reference(self, node: Schema, place: str) -> Schema:
+    def _lower_reference(self, node: Schema, place: str) -> Schema:
         target = str(node["$ref"])
         if target != "#" and not re.fullmatch(r"#/\$defs/[^/]+", target):
             raise NotRepresentable(f"{place or 'the root'} refers to {target}")
-        self._leave_behind(node, {"$ref"}, place)
-        spoken = self._spoken(node)
-        meant = resolved(node, self.root)
-        if spoken and fixed(meant) is not None:  # Short, and said in place it needs no union to carry the words.
+        self._drop_neighbours(node, {"$ref"}, place)
+        spoken = self._keep_annotations(node)
+        meant = resolve(node, self.root)
+        if (
+            spoken and get_fixed_values(meant) is not None
+        ):  # Short; inlined, it needs no union to carry the description.
             return self.lower({**meant, **spoken}, place)
         if target != "#":
-            self.reached.setdefault(target.removeprefix("#/$defs/"), None)
+            self.definitions.setdefault(target.removeprefix("#/$defs/"), None)
         reference: Schema = {"$ref": target}
         return {"anyOf": [reference], **spoken} if "description" in spoken else reference
 
-    def _union(self, node: Schema, place: str) -> Schema:
-        either = branches(node)
+    def _lower_union(self, node: Schema, place: str) -> Schema:
+        either = get_branches(node)
         if not either or {"anyOf", "oneOf"} <= node.keys():
             raise NotRepresentable(f"{place or 'the root'} is a union that cannot be said")
-        self._leave_behind(node, {"anyOf", "oneOf"}, place)
+        self._drop_neighbours(node, {"anyOf", "oneOf"}, place)
         self.unions.append((place, either))
-        return {"anyOf": [self.lower(branch, place) for branch in either], **self._spoken(node)}
+        return {"anyOf": [self.lower(branch, place) for branch in either], **self._keep_annotations(node)}
 
-    def _leave_behind(self, node: Schema, known: set[str], place: str) -> None:
-        """What stands beside a reference or a union: constraints are checked here only, structure cannot be said."""
+    def _drop_neighbours(self, node: Schema, known: set[str], place: str) -> None:
+        """List constraints beside a reference or a union as lost; structure beside it cannot be represented."""
         if clash := sorted((node.keys() & _STRUCTURE) - known - {"$defs"}):
             raise NotRepresentable(
                 f"{place or 'the root'} combines {', '.join(sorted(known & node.keys()))} with {clash[0]}"
             )
         self.lost += [f"{place or 'the root'}: {key}" for key in sorted(node.keys() & _CHECKS)]
 
-    def _object(self, node: Schema, copy: Schema, place: str) -> None:
+    def _lower_object(self, node: Schema, copy: Schema, place: str) -> None:
         properties = cast(Schema, node.get("properties", {}))
-        # Where nothing is said of other keys they are not meant, unless there are no keys at all; `{}` as the arguments
-        # of a tool is the one object that is often meant to be empty.
+        # An object that lists properties is taken as closed; one that lists none is a map, unless it is the root: a
+        # tool without parameters.
         says_keys = bool(properties) or (not place and "properties" in node)
         if node.get("additionalProperties", not says_keys) is not False:
             raise NotRepresentable(f"{place or 'the root'} is a map with open keys")
@@ -242,10 +246,10 @@ class _Lowering:
             lowered[name] = self.lower(child, below)
             if not self.dialect.all_required or name in required:
                 continue
-            if may_be_left_out(node, name, self.root):
-                lowered[name] = _nullable(lowered[name])
-                self.left_out = True
-            elif accepts_null(child, self.root) and child.get("default", "none") is not None:
+            if can_be_omitted(node, name, self.root):
+                lowered[name] = _make_nullable(lowered[name])
+                self.has_omitted = True
+            elif can_be_null(child, self.root) and child.get("default", "none") is not None:
                 raise NotRepresentable(f"{below} can be null and can be left out, which strict mode cannot tell apart")
         copy["properties"] = lowered
         copy["required"] = (
@@ -254,29 +258,29 @@ class _Lowering:
         copy["additionalProperties"] = False
 
     def _check_unions(self) -> None:
-        """Null stands for "left out" only where it is clear which branch of a union is meant."""
-        if not self.left_out or not self.dialect.all_required:
+        """Refuse unions in which null could mean "omitted" in one branch and something else in another."""
+        if not self.has_omitted or not self.dialect.all_required:
             return
-        apart = Apart(root=self.root)
+        apart = DisjointCheck(root=self.root)
         for place, either in self.unions:
             for one, other in combinations(either, 2):
-                if (self._leaves_out(one) or self._leaves_out(other)) and not apart(one, other):
+                if (self._has_omittable(one) or self._has_omittable(other)) and not apart(one, other):
                     raise NotRepresentable(f"{place or 'the root'} is a union of things that look alike")
 
-    def _leaves_out(self, node: Any, seen: set[int] | None = None) -> bool:
+    def _has_omittable(self, node: Any, seen: set[int] | None = None) -> bool:
         seen = set[int]() if seen is None else seen
-        node = resolved(node, self.root)
+        node = resolve(node, self.root)
         if id(node) in seen:
             return False
         seen.add(id(node))
         properties = cast(Schema, node.get("properties", {}))
-        below = [*(branches(node) or ()), *properties.values(), *([node["items"]] if "items" in node else [])]
-        return any(may_be_left_out(node, name, self.root) for name in properties) or any(
-            self._leaves_out(child, seen) for child in below
+        below = [*(get_branches(node) or ()), *properties.values(), *([node["items"]] if "items" in node else [])]
+        return any(can_be_omitted(node, name, self.root) for name in properties) or any(
+            self._has_omittable(child, seen) for child in below
         )
 
 
-def _nullable(node: Schema) -> Schema:
+def _make_nullable(node: Schema) -> Schema:
     if isinstance(node.get("type"), str) and not node.keys() & {"enum", "const"}:
         return {**node, "type": [node["type"], "null"]}
     if "anyOf" in node:
@@ -286,10 +290,10 @@ def _nullable(node: Schema) -> Schema:
     return {**outer, "description": node["description"]} if "description" in node else outer
 
 
-def _one_or_many(allowed: frozenset[str]) -> str | list[str]:
+def _render_types(allowed: frozenset[str]) -> str | list[str]:
     return next(iter(allowed)) if len(allowed) == 1 else sorted(allowed)
 
 
 def _has_fixed_texts(schema: Schema) -> bool:
-    every = [schema, *(child for _, child in subschemas(schema))]
-    return any(isinstance(value, str) for one in every for value in fixed(one) or ())
+    every = [schema, *(child for _, child in iter_subschemas(schema))]
+    return any(isinstance(value, str) for one in every for value in get_fixed_values(one) or ())

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from handrail.core.values import ToolCall
 from handrail.errors import ProviderDownError, ProviderError
-from handrail.formats.incoming import unfinished
+from handrail.formats.parse import make_unparsable
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta, Usage
 from handrail.testing.servers import script
@@ -76,7 +76,7 @@ class ScriptedProvider:
             for number, call in enumerate(reply.calls, start=1)
         )
         if reply.truncated and calls:
-            last = structs.replace(calls[-1], arguments_json=unfinished(calls[-1].arguments_json))
+            last = structs.replace(calls[-1], arguments_json=make_unparsable(calls[-1].arguments_json))
             calls = (*calls[:-1], last)
         usage = Usage(input=reply.usage.input, output=reply.usage.output, cached=reply.usage.cached)
         text = reply.text if reply.refusal is None else reply.refusal

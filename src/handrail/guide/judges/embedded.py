@@ -13,10 +13,10 @@ from handrail.errors import ToolError
 from handrail.guide.reply import plain_reply
 from handrail.guide.values import CandidateTool, Draft, GuidelineMatch, Plan, PlanRequest, ReplyRequest, ToolVerdict
 from handrail.models.embedding import Embedding
-from handrail.providers.embedded.picking import CHATTER, Picker
+from handrail.providers.embedded.picking import SMALL_TALK, ToolRanker
 from handrail.providers.messages import Message, UserMessage
 from handrail.providers.provider import ModelRequest, Provider
-from handrail.registry.search import Embedder, Meaning
+from handrail.registry.search import Embedder, TextSimilarity
 
 _YES: Final = re.compile(
     r"\W*(yes|yep|yeah|sure|ok|okay|please do|do it|go ahead|i agree|i confirm|confirmed|correct|that's right)\b[^\d?]*"
@@ -33,8 +33,8 @@ class EmbeddedJudge:
     def __init__(self, provider: Provider, *, embedding: Embedder | None = None) -> None:
         self.provider = provider
         embedder = embedding or Embedding()
-        self._picker = Picker(embedder)
-        self._meaning = Meaning(embedder)
+        self._ranker = ToolRanker(embedder)
+        self._meaning = TextSimilarity(embedder)
         self._tools: dict[str, tuple[CandidateTool, Tool[..., Any]]] = {}
 
     async def plan(self, request: PlanRequest) -> Plan:
@@ -64,8 +64,8 @@ class EmbeddedJudge:
         response = await self.provider.ask(ModelRequest(messages=[UserMessage(text=message)], tools=tools))
         verdict = self._verdict(response.calls[0], message) if response.calls else None
         if verdict is None:
-            picked = await asyncio.to_thread(self._picker.pick, tools, message)
-            if picked.chatter:
+            picked = await asyncio.to_thread(self._ranker.rank, tools, message)
+            if picked.is_small_talk:
                 return Plan(usage=response.usage)
             # The provider asks for a value instead of calling: everything that is required is taken for missing.
             verdict = ToolVerdict(picked.tools[0].name, "cannot_run", reason="a value was not found in the message")
@@ -87,7 +87,7 @@ class EmbeddedJudge:
     def _match(self, request: PlanRequest, message: str) -> tuple[GuidelineMatch, ...]:
         """The guideline whose condition is closest to the message, unless small talk is closer."""
         conditions = [one.condition for one in request.guidelines]
-        scores = self._meaning.close([*conditions, *CHATTER], message)
+        scores = self._meaning.measure([*conditions, *SMALL_TALK], message)
         best = max(range(len(conditions)), key=lambda place: scores[place])
         if max(scores[len(conditions) :]) > scores[best]:
             return ()

@@ -32,7 +32,7 @@ class ProviderJudge:
         """Match guidelines and decide about tools, in one answer."""
         meter = _Metered(self.provider)
         answer = await generate_structured(
-            meter, plan_schema(request), prompts.plan_text(request), instructions=prompts.PLAN, attempts=1
+            meter, plan_schema(request), prompts.plan_text(request), instructions=prompts.PLAN, max_attempts=1
         )
         return read_plan(answer, request, usage=meter.usage, model_calls=meter.calls)
 
@@ -40,7 +40,7 @@ class ProviderJudge:
         """Write the reply, and say what else applies, in one answer."""
         meter = _Metered(self.provider)
         answer: Any = await generate_structured(
-            meter, REPLY_SCHEMA, prompts.reply_text(request), instructions=prompts.REPLY, attempts=1
+            meter, REPLY_SCHEMA, prompts.reply_text(request), instructions=prompts.REPLY, max_attempts=1
         )
         return Draft(
             text=answer["text"],
@@ -68,7 +68,7 @@ class CheckingJudge(ProviderJudge):
             "required": ["claimed"],
             "additionalProperties": False,
         }
-        answer: Any = await generate_structured(self.provider, schema, question, attempts=1)
+        answer: Any = await generate_structured(self.provider, schema, question, max_attempts=1)
         return tuple(answer["claimed"])
 
 

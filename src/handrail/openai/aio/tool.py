@@ -8,7 +8,7 @@ from typing_extensions import TypeVar
 
 from handrail.define.model import ContextIn, ContextOut, LLMFunctionTool
 from handrail.define.toolcall import AnyToolCall, ToolCallResult, standardize_tool_call
-from handrail.openai.group import ToolClasses, not_found
+from handrail.openai.group import ToolClasses, build_not_found
 
 ToolT = TypeVar("ToolT", infer_variance=True)
 
@@ -34,7 +34,7 @@ class LLMFunctionToolGroup(ToolClasses[LLMFunctionTool[ContextIn, ContextOut]], 
         """Run the tool that the call names."""
         call = standardize_tool_call(call)
         tool = self.get(call.name)
-        return await tool.model_tool_run_tool_call(call, context) if tool else not_found(call)
+        return await tool.model_tool_run_tool_call(call, context) if tool else build_not_found(call)
 
     async def run_tool_calls(
         self, calls: Sequence[AnyToolCall], context: ContextIn

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
-from handrail.define.model import ContextIn, ContextOut, FunctionToolModel, prepare, success
+from handrail.define.model import ContextIn, ContextOut, FunctionToolModel, build_success_result, validate_call
 from handrail.define.toolcall import (
     AnyToolCall,
     ToolCallFailure,
     ToolCallResult,
     ToolHandlerResult,
-    failed,
+    build_failure,
     standardize_tool_call,
 )
 from handrail.errors import ToolError
-from handrail.openai.group import ToolClasses, not_found
+from handrail.openai.group import ToolClasses, build_not_found
 
 ToolT = TypeVar("ToolT", infer_variance=True)
 
@@ -31,14 +31,14 @@ class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextI
     def model_tool_run_tool_call(cls, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]:
         """Validate a call and run it. What is not meant for the model reaches the caller."""
         call = standardize_tool_call(call)
-        ready = prepare(cls, call)
+        ready = validate_call(cls, call)
         if isinstance(ready, ToolCallFailure):
             return ready
         try:
             result = ready.model_tool_handler(context)
         except ToolError as error:
-            return failed(call, "explicit_handler_error", cls.model_tool_format_explicit_error(error))
-        return success(cls, call, result)
+            return build_failure(call, "explicit_handler_error", cls.model_tool_format_explicit_error(error))
+        return build_success_result(cls, call, result)
 
 
 class Fits(Protocol[ToolT, ContextIn, ContextOut]):
@@ -62,7 +62,7 @@ class LLMFunctionToolGroup(ToolClasses[LLMFunctionTool[ContextIn, ContextOut]], 
         """Run the tool that the call names."""
         call = standardize_tool_call(call)
         tool = self.get(call.name)
-        return tool.model_tool_run_tool_call(call, context) if tool else not_found(call)
+        return tool.model_tool_run_tool_call(call, context) if tool else build_not_found(call)
 
     def run_tool_calls(self, calls: Sequence[AnyToolCall], context: ContextIn) -> list[ToolCallResult[ContextOut]]:
         """Run the calls one after the other."""

@@ -21,7 +21,7 @@ from handrail.errors import (
     ProviderError,
     shorten,
 )
-from handrail.providers.embedded.constrain import listed, members
+from handrail.providers.embedded.constrain import as_list, as_mapping
 from handrail.providers.provider import FinishReason, Usage
 
 _COMPACT: Final = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
@@ -42,9 +42,9 @@ class Completion(Struct, frozen=True, kw_only=True):
 class Engine:
     """A model's file and the thread that asks it. The file is loaded with the first question."""
 
-    def __init__(self, file: Path, *, threads: int, context: int) -> None:
+    def __init__(self, file: Path, *, threads: int, context_window: int) -> None:
         self.file = file
-        self.context = context
+        self.context_window = context_window
         self._threads = threads
         # One worker: the questions of many callers queue up here, and not in the threads that others need.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="handrail-embedded")
@@ -57,11 +57,11 @@ class Engine:
         *,
         max_tokens: int,
         schema: dict[str, Any] | None = None,
-        said: Callable[[str], object] | None = None,
+        on_text: Callable[[str], object] | None = None,
     ) -> Completion:
         """What the model writes next. `said` gets the words as they come, in another thread."""
         body: dict[str, Any] = {
-            "messages": [{key: _harmless(text) for key, text in one.items()} for one in messages],
+            "messages": [{key: _escape_markers(text) for key, text in one.items()} for one in messages],
             "max_tokens": max_tokens,
             "temperature": 0.0,
             "stream": True,
@@ -70,7 +70,7 @@ class Engine:
         stop = Event()
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._worker, self._complete, body, schema, said, stop
+                self._worker, self._complete, body, schema, on_text, stop
             )
         finally:  # A caller that left: the model ends with its next word, and the one who waits is served.
             stop.set()
@@ -86,21 +86,21 @@ class Engine:
         self,
         body: dict[str, Any],
         schema: dict[str, Any] | None,
-        said: Callable[[str], object] | None,
+        on_text: Callable[[str], object] | None,
         stop: Event,
     ) -> Completion:
         if stop.is_set():
             return Completion(text="", finish_reason="other", usage=Usage(), id="")
         server = self._load()
-        heard = _Heard(said, stop)
+        stream = _StreamReader(on_text, stop)
         try:
             if schema is not None and self._grammar is not None:
                 # Through JSON, so that what no JSON can carry (lone surrogates) is replaced.
                 body["grammar"] = self._grammar(json.loads(compact_json({**schema, "x-guidance": _COMPACT})))
-            server.handle_chat_completions(body, heard.chunk)
+            server.handle_chat_completions(body, stream.add_chunk)
         except (ValueError, RuntimeError) as error:
             raise ProviderError(f"{self.file.name} cannot be asked this: {shorten(str(error), 300)}") from error
-        return heard.completion(self.file.name)
+        return stream.build_completion(self.file.name)
 
     def _load(self) -> Any:
         if self._server is not None:
@@ -112,7 +112,7 @@ class Engine:
         parameters = llama.CommonParams()
         parameters.verbosity = 0
         parameters.model.path = str(self.file)
-        parameters.n_ctx = self.context
+        parameters.n_ctx = self.context_window
         parameters.n_parallel = 1
         parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = self._threads
         parameters.cache_ram_mib = 0  # By itself it would keep 8 GB of old prompts.
@@ -128,16 +128,16 @@ class Engine:
         return self._server
 
 
-def _harmless(text: str) -> str:
+def _escape_markers(text: str) -> str:
     """Text that cannot end its turn: llama.cpp reads `<|im_end|>` as the end, also where a customer wrote it."""
     return encodable(text).replace("<|", "< |").replace("\x00", "")
 
 
-class _Heard:
+class _StreamReader:
     """The pieces of an answer, put together."""
 
-    def __init__(self, said: Callable[[str], object] | None, stop: Event) -> None:
-        self._said = said
+    def __init__(self, on_text: Callable[[str], object] | None, stop: Event) -> None:
+        self._on_text = on_text
         self._stop = stop
         self._words: list[str] = []
         self._reason: Any = None
@@ -145,23 +145,23 @@ class _Heard:
         self._id = ""
         self._failure: Mapping[str, Any] | None = None
 
-    def chunk(self, chunk: Any) -> bool:
+    def add_chunk(self, chunk: Any) -> bool:
         """Take one piece in; true ends the answer. An exception in here would be lost, so there is none."""
-        piece = members(chunk)
-        if failure := members(piece.get("error")):
+        piece = as_mapping(chunk)
+        if failure := as_mapping(piece.get("error")):
             self._failure = failure
         self._id = str(piece.get("id") or self._id)
-        self._usage = members(piece.get("usage")) or self._usage
-        for choice in map(members, listed(piece.get("choices"))):
+        self._usage = as_mapping(piece.get("usage")) or self._usage
+        for choice in map(as_mapping, as_list(piece.get("choices"))):
             self._reason = choice.get("finish_reason") or self._reason
-            words = members(choice.get("delta")).get("content")
+            words = as_mapping(choice.get("delta")).get("content")
             if isinstance(words, str) and words and not self._stop.is_set():
                 self._words.append(words)
-                if self._said is not None:
-                    self._said(words)
+                if self._on_text is not None:
+                    self._on_text(words)
         return self._stop.is_set()
 
-    def completion(self, name: str) -> Completion:
+    def build_completion(self, name: str) -> Completion:
         """The whole, or why there is none."""
         if (failure := self._failure) is not None:
             text = shorten(str(failure.get("message", "")), 300)
@@ -170,7 +170,7 @@ class _Heard:
             raise ProviderError(f"{name} did not answer: {text}.")
         if self._reason is None and not self._stop.is_set():
             raise ProviderDownError(f"{name} broke off in the middle of its answer.")
-        details = members(self._usage.get("prompt_tokens_details"))
+        details = as_mapping(self._usage.get("prompt_tokens_details"))
         return Completion(
             text=encodable("".join(self._words)),
             finish_reason=_FINISH_REASONS.get(str(self._reason), "other"),

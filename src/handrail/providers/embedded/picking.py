@@ -6,10 +6,10 @@ from typing import Any, Final
 from msgspec import Struct
 
 from handrail.core.tool import Tool
-from handrail.providers.embedded.constrain import listed, members, mentions, numbers
-from handrail.registry.search import Embedder, Meaning, described, scored, words
+from handrail.providers.embedded.constrain import as_list, as_mapping, extract_numbers, has_mention
+from handrail.registry.search import Embedder, TextSimilarity, extract_words, get_search_text, score_tools
 
-CHATTER: Final = (
+SMALL_TALK: Final = (
     "Greeting or small talk",
     "Saying thank you or goodbye",
     "A question about general knowledge",
@@ -22,52 +22,53 @@ CHATTER: Final = (
 )
 """What people say that asks for no tool. A message that is closer to one of these than to any tool is answered."""
 
-BEST: Final = 3
+MAX_CANDIDATES: Final = 3
 """So many tools are looked at closely. There is no threshold: a true match may have a cosine of 0.2."""
-EVIDENCE: Final = 0.1
+EVIDENCE_WEIGHT: Final = 0.1
 """What one value that the message names, or lacks, counts beside the cosine."""
 
 
-class Picked(Struct, frozen=True, kw_only=True):
+class ToolRanking(Struct, frozen=True, kw_only=True):
     """The best tools, the first one the best."""
 
     tools: tuple[Tool[..., Any], ...]
-    chatter: bool
+    is_small_talk: bool
     """Whether the message asks for none of them, as far as this can tell."""
 
 
-class Picker:
+class ToolRanker:
     """Ranks tools for a message. The vector of a description is worked out once."""
 
     def __init__(self, embedder: Embedder) -> None:
-        self._meaning = Meaning(embedder)
+        self._meaning = TextSimilarity(embedder)
 
-    def pick(self, tools: Sequence[Tool[..., Any]], said: str) -> Picked:
+    def rank(self, tools: Sequence[Tool[..., Any]], message: str) -> ToolRanking:
         """The best of the tools for what was said."""
-        if self._meaning.present:
-            every = self._meaning.close([*map(described, tools), *CHATTER], said)
+        if self._meaning.is_available:
+            every = self._meaning.measure([*map(get_search_text, tools), *SMALL_TALK], message)
             scores, chatter = every[: len(tools)], max(every[len(tools) :])
         else:
-            scores, chatter = scored(tools, said, self._meaning), 0.0
-        best = sorted(zip(scores, tools, strict=True), key=lambda one: -one[0])[:BEST]
+            scores, chatter = score_tools(tools, message, self._meaning), 0.0
+        best = sorted(zip(scores, tools, strict=True), key=lambda one: -one[0])[:MAX_CANDIDATES]
         ranked = sorted(
-            ((score + EVIDENCE * evidence(tool, said), tool) for score, tool in best), key=lambda one: -one[0]
+            ((score + EVIDENCE_WEIGHT * score_evidence(tool, message), tool) for score, tool in best),
+            key=lambda one: -one[0],
         )
-        return Picked(
+        return ToolRanking(
             tools=tuple(tool for _, tool in ranked),
-            chatter=not ranked or max(score for score, _ in best) <= 0 or chatter > ranked[0][0],
+            is_small_talk=not ranked or max(score for score, _ in best) <= 0 or chatter > ranked[0][0],
         )
 
 
-def evidence(tool: Tool[..., Any], said: str) -> int:
+def score_evidence(tool: Tool[..., Any], message: str) -> int:
     """How well the values that a message names fit the arguments that a tool must have."""
-    properties = members(tool.input_schema.get("properties"))
-    found = numbers(said)
+    properties = as_mapping(tool.input_schema.get("properties"))
+    found = extract_numbers(message)
     score, takes_number, takes_text = 0, False, False
-    for name in listed(tool.input_schema.get("required")):
-        node = members(properties.get(name))
-        if values := listed(node.get("enum")):
-            score += 1 if mentions(said, values) else -1
+    for name in as_list(tool.input_schema.get("required")):
+        node = as_mapping(properties.get(name))
+        if values := as_list(node.get("enum")):
+            score += 1 if has_mention(message, values) else -1
         elif node.get("type") in ("integer", "number"):
             takes_number = True
             score += 1 if found else -1
@@ -75,5 +76,5 @@ def evidence(tool: Tool[..., Any], said: str) -> int:
             takes_text = True
     if found and not takes_number and not takes_text:
         score -= 1
-    named = words(tool.name.replace("_", " ")) & words(said)
+    named = extract_words(tool.name.replace("_", " ")) & extract_words(message)
     return score + bool(named)

@@ -6,74 +6,79 @@ from typing import Any, Final, cast
 
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
-from handrail.providers.embedded.constrain import listed, members, numbers
+from handrail.providers.embedded.constrain import as_list, as_mapping, extract_numbers
 
 Turns = list[dict[str, str]]
 
 REPLY: Final = "reply"
 """What the model chooses instead of a tool."""
-NEEDED: Final = "For that I need"
+QUESTION_START: Final = "For that I need"
 """How a question for a missing value begins; the answer to it is read together with what was said before."""
-LONGEST_RESULT: Final = 2_000
+MAX_RESULT_CHARS: Final = 2_000
 
 
-def choosing(tools: Sequence[Tool[..., Any]], said: str, *, may_reply: bool) -> tuple[Turns, dict[str, Any]]:
+def build_choice_prompt(
+    tools: Sequence[Tool[..., Any]], message: str, *, can_reply: bool
+) -> tuple[Turns, dict[str, Any]]:
     """Which of a few tools a message needs. The tools' own descriptions are the examples."""
     choices = [f"- {tool.name}: {tool.description}" for tool in tools]
-    if may_reply:
+    if can_reply:
         choices.append(f"- {REPLY}: None of these: greetings, thanks, small talk, questions about other things.")
     lines = "\n".join(choices)
-    turns = [_turn("system", f"Which function does the message need?\n{lines}")]
+    turns = [_build_turn("system", f"Which function does the message need?\n{lines}")]
     smalltalk = ("Hello, how are you?", "What is the tallest mountain?")
     for tool, chatter in zip(tools, smalltalk, strict=False):
-        if may_reply:
-            turns += [_turn("user", chatter), _turn("assistant", json.dumps(REPLY))]
-        turns += [_turn("user", tool.description), _turn("assistant", json.dumps(tool.name))]
+        if can_reply:
+            turns += [_build_turn("user", chatter), _build_turn("assistant", json.dumps(REPLY))]
+        turns += [_build_turn("user", tool.description), _build_turn("assistant", json.dumps(tool.name))]
     names = [tool.name for tool in tools]
-    return [*turns, _turn("user", said)], {"enum": [*names, REPLY] if may_reply else names}
+    return [*turns, _build_turn("user", message)], {"enum": [*names, REPLY] if can_reply else names}
 
 
-def filling(tool: Tool[..., Any], said: str) -> Turns:
+def build_arguments_prompt(tool: Tool[..., Any], message: str) -> Turns:
     """The arguments of a tool, from a message."""
     lines = [f"Function: {tool.name} - {tool.description}"]
-    for name, node in _properties(tool).items():
-        values = listed(members(node).get("enum"))
+    for name, node in _get_properties(tool).items():
+        values = as_list(as_mapping(node).get("enum"))
         choice = f" One of {', '.join(map(str, values))}." if values else ""
-        lines.append(f"- {name}: {members(node).get('description', '')}{choice}")
-    body = "\n".join([*lines, f"Message: {said}"])
-    return [_turn("system", "Fill in the arguments of the function from the message, as JSON."), _turn("user", body)]
+        lines.append(f"- {name}: {as_mapping(node).get('description', '')}{choice}")
+    body = "\n".join([*lines, f"Message: {message}"])
+    return [
+        _build_turn("system", "Fill in the arguments of the function from the message, as JSON."),
+        _build_turn("user", body),
+    ]
 
 
-def shaping(turns: Turns, schema: Mapping[str, Any]) -> Turns:
+def build_json_prompt(turns: Turns, schema: Mapping[str, Any]) -> Turns:
     """A conversation whose next words are JSON; the model is told which, so that it means what the decoder allows."""
     text = json.dumps(schema, ensure_ascii=False)
-    return [_turn("system", f"Answer with JSON alone, of this JSON Schema:\n{text}"), *turns]
+    return [_build_turn("system", f"Answer with JSON alone, of this JSON Schema:\n{text}"), *turns]
 
 
-def wording(turns: Turns, results: Sequence[ToolResult]) -> Turns:
+def build_answer_prompt(turns: Turns, results: Sequence[ToolResult]) -> Turns:
     """An answer to the customer from what the tools said."""
-    told = "\n".join(f"{result.tool_name}: {_clipped(result.for_model())}" for result in results)
-    ask = f"This was found:\n{told}\nAnswer what I asked from that, in one or two sentences. Add nothing."
-    return [*turns, _turn("user", ask)]
+    lines = "\n".join(f"{result.tool_name}: {_truncate(result.for_model())}" for result in results)
+    ask = f"This was found:\n{lines}\nAnswer what I asked from that, in one or two sentences. Add nothing."
+    return [*turns, _build_turn("user", ask)]
 
 
-def missing(tool: Tool[..., Any], said: str) -> str:
+def ask_for_missing_number(tool: Tool[..., Any], message: str) -> str:
     """The question for a number that the tool must have and that nobody said; empty if there is none."""
-    properties = _properties(tool)
-    for name in listed(tool.input_schema.get("required")):
-        node = members(properties.get(name))
-        if node.get("type") in ("integer", "number") and not numbers(said):
+    properties = _get_properties(tool)
+    for name in as_list(tool.input_schema.get("required")):
+        node = as_mapping(properties.get(name))
+        if node.get("type") in ("integer", "number") and not extract_numbers(message):
             described = str(node.get("description") or "")
-            return f"{NEEDED} the {name.replace('_', ' ')}{': ' if described else '.'}{described}"
+            return f"{QUESTION_START} the {name.replace('_', ' ')}{': ' if described else '.'}{described}"
     return ""
 
 
-def told(results: Sequence[ToolResult]) -> str:
+def describe_results(results: Sequence[ToolResult]) -> str:
     """What the tools said, without a model in between."""
-    return "\n".join(_told(result) for result in results)
+    return "\n".join(_describe_result(result) for result in results)
 
 
-def offered(tools: Sequence[Tool[..., Any]]) -> str:
+def describe_tools(tools: Sequence[Tool[..., Any]]) -> str:
     """What can be done here, for a message that asks for none of it."""
     if not tools:
         return "I cannot help with that here."
@@ -81,34 +86,34 @@ def offered(tools: Sequence[Tool[..., Any]]) -> str:
     return f"I am a small demonstration model, and this is what I can do here:\n{lines}"
 
 
-def _told(result: ToolResult) -> str:
+def _describe_result(result: ToolResult) -> str:
     if result.error is not None:
-        return f"That did not work. {_clipped(result.error.message) or result.error.code}"
+        return f"That did not work. {_truncate(result.error.message) or result.error.code}"
     text = result.for_model()
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return _clipped(text) or "Done."
+        return _truncate(text) or "Done."
     if isinstance(value, dict) and value:
         members = cast(dict[str, Any], value)
-        lines = [f"{name.replace('_', ' ')}: {_plain(one)}" for name, one in members.items()]
-        return _clipped("\n".join(lines))
-    return _clipped(_plain(value)) or "Done."
+        lines = [f"{name.replace('_', ' ')}: {_render_value(one)}" for name, one in members.items()]
+        return _truncate("\n".join(lines))
+    return _truncate(_render_value(value)) or "Done."
 
 
-def _plain(value: Any) -> str:
+def _render_value(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _clipped(text: str) -> str:
-    return text if len(text) <= LONGEST_RESULT else f"{text[:LONGEST_RESULT]}…"
+def _truncate(text: str) -> str:
+    return text if len(text) <= MAX_RESULT_CHARS else f"{text[:MAX_RESULT_CHARS]}…"
 
 
-def _properties(tool: Tool[..., Any]) -> Mapping[str, Any]:
-    return members(tool.input_schema.get("properties"))
+def _get_properties(tool: Tool[..., Any]) -> Mapping[str, Any]:
+    return as_mapping(tool.input_schema.get("properties"))
 
 
-def _turn(role: str, content: str) -> dict[str, str]:
+def _build_turn(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}

@@ -11,32 +11,32 @@ from uuid import uuid4
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
 from handrail.errors import ConfigError, MissingExtraError, ModelFileError
-from handrail.formats.definitions import Definitions, wanted
-from handrail.models.cache import located
+from handrail.formats.definitions import Definitions, check_tool_choice
+from handrail.formats.names import NameRule
+from handrail.models.cache import find_directory
 from handrail.models.catalogue import CATALOGUE, SMOLLM2
 from handrail.models.embedding import Embedding
 from handrail.providers.embedded import prompts
-from handrail.providers.embedded.constrain import decodable
+from handrail.providers.embedded.constrain import build_decodable_schema
 from handrail.providers.embedded.engine import Completion, Engine
-from handrail.providers.embedded.picking import Picker
+from handrail.providers.embedded.picking import ToolRanker
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta, Usage
-from handrail.providers.shape import checked
-from handrail.providers.transcript import Answered, Heard, Repeated, Rules, Said, steps
+from handrail.providers.response_schema import check_response_schema
+from handrail.providers.transcript import AssistantStep, NativeStep, ResultsStep, TranscriptRules, UserStep, build_steps
 from handrail.registry.search import Embedder
 
-SMALL: Final = 500_000_000
+DEMONSTRATION_MAX_BYTES: Final = 500_000_000
 """Bytes of a file under which a model is a demonstration model."""
 
-_RULES: Final = Rules(
-    form="embedded",
-    ids=re.compile(r".*", re.DOTALL),
-    longest_id=1_000,
-    names=re.compile(r".*", re.DOTALL),
-    longest_name=256,
-    known=lambda _: None,
+_ANY_NAME: Final = re.compile(r".*", re.DOTALL)
+_RULES: Final = TranscriptRules(
+    format="embedded",
+    ids=NameRule(pattern=_ANY_NAME, max_chars=1_000),
+    names=NameRule(pattern=_ANY_NAME, max_chars=256),
+    read_native_calls=lambda _: None,
 )
-_Words: TypeAlias = Callable[[str], object]
+_OnText: TypeAlias = Callable[[str], object]
 
 
 class EmbeddedProvider:
@@ -51,9 +51,9 @@ class EmbeddedProvider:
         *,
         embedding: Embedder | None = None,
         threads: int | None = None,
-        context: int = 4096,
+        context_window: int = 4096,
         max_tokens: int = 512,
-        demonstration: bool | None = None,
+        is_demonstration: bool | None = None,
     ) -> None:
         """`demonstration` is for a model too small to choose, to invent or to word: code ranks the tools, values are
         copied out of the message, and answers are templates. Unless it is said, files under 500 MB are such models.
@@ -62,14 +62,16 @@ class EmbeddedProvider:
         """
         if find_spec("xllamacpp") is None:  # Said before anybody fetches a model for it.
             raise MissingExtraError("xllamacpp", extra="embedded")
-        file = _file(path_or_name)
-        self._small = file.stat().st_size < SMALL if demonstration is None else demonstration
-        threads = (1 if self._small else 2) if threads is None else threads
-        if min(threads, context, max_tokens) < 1:
+        file = _find_model_file(path_or_name)
+        self._is_demonstration = (
+            file.stat().st_size < DEMONSTRATION_MAX_BYTES if is_demonstration is None else is_demonstration
+        )
+        threads = (1 if self._is_demonstration else 2) if threads is None else threads
+        if min(threads, context_window, max_tokens) < 1:
             raise ConfigError("threads, context and max_tokens are 1 or more.")
         self.model = str(path_or_name) if str(path_or_name) in CATALOGUE else file.stem
-        self._engine = Engine(file, threads=threads, context=context)
-        self._picker = Picker(embedding or Embedding(threads=threads))
+        self._engine = Engine(file, threads=threads, context_window=context_window)
+        self._ranker = ToolRanker(embedding or Embedding(threads=threads))
         self._max_tokens = max_tokens
 
     @property
@@ -82,29 +84,29 @@ class EmbeddedProvider:
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
         """The whole reply."""
-        return await self._answer(request).reply(None)
+        return await self._start(request).run(None)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         """The words as they come, then the whole reply."""
         words: asyncio.Queue[str | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        answer = self._answer(request)
+        answer = self._start(request)
 
         def said(text: str) -> None:
             loop.call_soon_threadsafe(words.put_nowait, text)
 
-        task = asyncio.create_task(answer.reply(said))
+        task = asyncio.create_task(answer.run(said))
         task.add_done_callback(lambda _: words.put_nowait(None))
-        heard: list[str] = []
+        sent: list[str] = []
         try:
             while (text := await words.get()) is not None:
-                heard.append(text)
+                sent.append(text)
                 yield TextDelta(text=text)
             reply = await task
         finally:
             task.cancel()
             await asyncio.wait([task])
-        if rest := reply.text.removeprefix("".join(heard)):
+        if rest := reply.text.removeprefix("".join(sent)):
             yield TextDelta(text=rest)
         yield reply
 
@@ -112,85 +114,99 @@ class EmbeddedProvider:
         """Give the model's memory back."""
         await asyncio.to_thread(self._engine.close)
 
-    def _answer(self, request: ModelRequest) -> "_Answer":
+    def _start(self, request: ModelRequest) -> "_Exchange":
         limit = request.max_tokens or self._max_tokens
-        return _Answer(
-            request, engine=self._engine, picker=self._picker, model=self.model, limit=limit, small=self._small
+        return _Exchange(
+            request,
+            engine=self._engine,
+            ranker=self._ranker,
+            model=self.model,
+            max_tokens=limit,
+            is_demonstration=self._is_demonstration,
         )
 
 
-class _Answer:
+class _Exchange:
     """One request, on its way to one reply."""
 
     def __init__(
-        self, request: ModelRequest, *, engine: Engine, picker: Picker, model: str, limit: int, small: bool
+        self,
+        request: ModelRequest,
+        *,
+        engine: Engine,
+        ranker: ToolRanker,
+        model: str,
+        max_tokens: int,
+        is_demonstration: bool,
     ) -> None:
         self._request = request
         self._engine = engine
-        self._picker = picker
+        self._ranker = ranker
         self._model = model
-        self._limit = limit
-        self._small = small
+        self._max_tokens = max_tokens
+        self._is_demonstration = is_demonstration
         self._usage = Usage()
 
-    async def reply(self, said: _Words | None) -> ModelResponse:
+    async def run(self, on_text: _OnText | None) -> ModelResponse:
         """A call where one is due, else words."""
         request = self._request
-        turns = _turns(request)
-        tools, must = _allowed(request)
+        turns = _build_turns(request)
+        tools, must = _select_tools(request)
         last = request.messages[-1]
-        message = _said(request.messages)
+        message = _read_last_message(request.messages)
         if tools and (must or isinstance(last, UserMessage)):
-            picked = await self._pick(tools, message, must=must)
+            picked = await self._choose_tool(tools, message, must=must)
             if picked is not None:
-                question = prompts.missing(picked, message) if self._small and not must else ""
-                return self._reply(text=question) if question else await self._call(picked, message)
+                question = (
+                    prompts.ask_for_missing_number(picked, message) if self._is_demonstration and not must else ""
+                )
+                return self._build_response(text=question) if question else await self._fill_arguments(picked, message)
         if request.schema is not None:
-            return await self._shaped(turns)
+            return await self._answer_json(turns)
         if isinstance(last, ToolMessage):
-            if self._small:
-                return self._reply(text=prompts.told(last.results))
-            turns = prompts.wording(turns, last.results)
-        elif self._small and request.tools:
-            return self._reply(text=prompts.offered(tools))
-        words = await self._ask(turns, said=said)
-        return self._reply(text=words.text, finish_reason=words.finish_reason)
+            if self._is_demonstration:
+                return self._build_response(text=prompts.describe_results(last.results))
+            turns = prompts.build_answer_prompt(turns, last.results)
+        elif self._is_demonstration and request.tools:
+            return self._build_response(text=prompts.describe_tools(tools))
+        words = await self._ask(turns, on_text=on_text)
+        return self._build_response(text=words.text, finish_reason=words.finish_reason)
 
-    async def _pick(self, tools: Sequence[Tool[..., Any]], message: str, *, must: bool) -> Tool[..., Any] | None:
+    async def _choose_tool(self, tools: Sequence[Tool[..., Any]], message: str, *, must: bool) -> Tool[..., Any] | None:
         if must and len(tools) == 1:
             return tools[0]
-        picked = await asyncio.to_thread(self._picker.pick, tools, message)
-        if self._small:
-            return picked.tools[0] if must or not picked.chatter else None
-        turns, schema = prompts.choosing(picked.tools, message, may_reply=not must)
+        picked = await asyncio.to_thread(self._ranker.rank, tools, message)
+        if self._is_demonstration:
+            return picked.tools[0] if must or not picked.is_small_talk else None
+        turns, schema = prompts.build_choice_prompt(picked.tools, message, can_reply=not must)
         chosen = await self._ask(turns, schema=schema)
         return next(
             (tool for tool in picked.tools if chosen.text == f'"{tool.name}"'), picked.tools[0] if must else None
         )
 
-    async def _call(self, tool: Tool[..., Any], message: str) -> ModelResponse:
+    async def _fill_arguments(self, tool: Tool[..., Any], message: str) -> ModelResponse:
         arguments, cut = "{}", False
         if tool.input_schema.get("properties"):
-            schema = decodable(tool.input_schema, copied_from=message if self._small else None)
-            filled = await self._ask(prompts.filling(tool, message), schema=schema)
+            schema = build_decodable_schema(tool.input_schema, copy_from=message if self._is_demonstration else None)
+            filled = await self._ask(prompts.build_arguments_prompt(tool, message), schema=schema)
             arguments, cut = filled.text, filled.finish_reason == "length"
         # Nothing that the model wrote is believed here: it stays text, which the executor parses and validates.
         call = ToolCall(id=f"call_{uuid4().hex}", name=tool.name, arguments_json=arguments or "?")
-        return self._reply(calls=(call,), finish_reason="length" if cut else "tool_calls")
+        return self._build_response(calls=(call,), finish_reason="length" if cut else "tool_calls")
 
-    async def _shaped(self, turns: prompts.Turns) -> ModelResponse:
-        schema = checked(self._request.schema or {})
-        shaped = await self._ask(prompts.shaping(turns, schema), schema=decodable(schema))
-        return self._reply(text=shaped.text, finish_reason=shaped.finish_reason)
+    async def _answer_json(self, turns: prompts.Turns) -> ModelResponse:
+        schema = check_response_schema(self._request.schema or {})
+        shaped = await self._ask(prompts.build_json_prompt(turns, schema), schema=build_decodable_schema(schema))
+        return self._build_response(text=shaped.text, finish_reason=shaped.finish_reason)
 
     async def _ask(
-        self, turns: prompts.Turns, *, schema: dict[str, Any] | None = None, said: _Words | None = None
+        self, turns: prompts.Turns, *, schema: dict[str, Any] | None = None, on_text: _OnText | None = None
     ) -> Completion:
-        completion = await self._engine.complete(turns, max_tokens=self._limit, schema=schema, said=said)
+        completion = await self._engine.complete(turns, max_tokens=self._max_tokens, schema=schema, on_text=on_text)
         self._usage += completion.usage
         return completion
 
-    def _reply(
+    def _build_response(
         self, *, text: str = "", calls: tuple[ToolCall, ...] = (), finish_reason: FinishReason = "stop"
     ) -> ModelResponse:
         id_ = f"reply_{uuid4().hex}"
@@ -199,22 +215,22 @@ class _Answer:
         )
 
 
-def _file(path_or_name: str | Path) -> Path:
+def _find_model_file(path_or_name: str | Path) -> Path:
     """The model's file: the one of the catalogue, or the one at a path, if it looks like a model."""
     name = str(path_or_name)
     if name in CATALOGUE:
         file = CATALOGUE[name].files[0].name
         if not file.endswith(".gguf"):
             raise ModelFileError(
-                f"`{name}` is no language model. Those of the catalogue are: {', '.join(_language())}."
+                f"`{name}` is no language model. Those of the catalogue are: {', '.join(_list_language_models())}."
             )
-        return located(name) / file
+        return find_directory(name) / file
     path = Path(path_or_name).expanduser()
     try:
         with path.open("rb") as opened:
             begins = opened.read(4)
     except OSError as error:
-        known = " or ".join(f"handrail model pull {one}" for one in _language())
+        known = " or ".join(f"handrail model pull {one}" for one in _list_language_models())
         raise ModelFileError(
             f"There is no model file {name!r} ({error.strerror}). Give the path of a GGUF file, or fetch one: {known}"
         ) from error
@@ -223,14 +239,14 @@ def _file(path_or_name: str | Path) -> Path:
     return path
 
 
-def _language() -> list[str]:
+def _list_language_models() -> list[str]:
     return [model.name for model in CATALOGUE.values() if model.files[0].name.endswith(".gguf")]
 
 
-def _allowed(request: ModelRequest) -> tuple[Sequence[Tool[..., Any]], bool]:
+def _select_tools(request: ModelRequest) -> tuple[Sequence[Tool[..., Any]], bool]:
     """The tools that may be called, and whether one must be."""
     choice = request.tool_choice
-    want = wanted(choice.mode, choice.tool, choice.allowed, None)
+    want = check_tool_choice(choice.mode, choice.tool, choice.allowed, None)
     names = [tool.name for tool in request.tools]
     chosen = (want.tool,) if want.tool is not None else want.allowed
     for name in chosen:
@@ -245,34 +261,36 @@ def _allowed(request: ModelRequest) -> tuple[Sequence[Tool[..., Any]], bool]:
     return [tool for tool in request.tools if not chosen or tool.name in chosen], must
 
 
-def _said(messages: Sequence[Message]) -> str:
+def _read_last_message(messages: Sequence[Message]) -> str:
     """The customer's last message; with the ones before it, as far as they were answered with a question."""
     parts: list[str] = []
     for message in reversed(messages):
         match message:
             case UserMessage():
                 parts.append(message.text)
-            case AssistantMessage() if parts and not (message.text.startswith(prompts.NEEDED) and not message.calls):
+            case AssistantMessage() if parts and not (
+                message.text.startswith(prompts.QUESTION_START) and not message.calls
+            ):
                 break
             case _:
                 pass
     return "\n".join(reversed(parts))
 
 
-def _turns(request: ModelRequest) -> prompts.Turns:
+def _build_turns(request: ModelRequest) -> prompts.Turns:
     """The conversation as the model's template takes it; results are told by the customer's side."""
     turns: prompts.Turns = []
     if request.instructions:
         turns.append({"role": "system", "content": request.instructions})
-    for step in steps(request.messages, rules=_RULES, definitions=Definitions()):
+    for step in build_steps(request.messages, rules=_RULES, definitions=Definitions()):
         match step:
-            case Heard():
+            case UserStep():
                 turns.append({"role": "user", "content": step.text})
-            case Said() | Repeated():
+            case AssistantStep() | NativeStep():
                 called = "".join(f"\n(calls {call.name} with {call.arguments_json or '{}'})" for call in step.calls)
-                text = step.text if isinstance(step, Said) else ""
+                text = step.text if isinstance(step, AssistantStep) else ""
                 turns.append({"role": "assistant", "content": f"{text}{called}".strip()})
-            case Answered():
+            case ResultsStep():
                 results = "\n".join(f"({result.tool_name} answered: {result.for_model()})" for result in step.results)
                 turns.append({"role": "user", "content": results})
     return turns

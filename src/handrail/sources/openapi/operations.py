@@ -8,7 +8,7 @@ from urllib.parse import urljoin, urlsplit
 from msgspec import Struct, structs
 
 from handrail.errors import SourceError, shorten
-from handrail.schema.raw import schema_problem
+from handrail.schema.raw import find_schema_problem
 from handrail.sources.openapi import swagger
 from handrail.sources.openapi.document import Documents, Unusable, node_of
 from handrail.sources.openapi.entries import Entry
@@ -119,7 +119,7 @@ class OperationCompiler:
         }
         if required := [argument for argument, one in arguments.items() if one.required]:
             schema["required"] = required
-        if problem := schema_problem(schema):
+        if problem := find_schema_problem(schema):
             raise Unusable(f"its schema {problem}")
         if definitions := self._schemas.definitions(found):
             schema["$defs"] = definitions

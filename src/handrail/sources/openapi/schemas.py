@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 import jsonschema_rs
 
 from handrail.errors import shorten
-from handrail.schema.raw import schema_problem
+from handrail.schema.raw import find_schema_problem
 from handrail.sources.openapi.document import Documents, Unusable
 
 Schema = dict[str, Any]
@@ -127,7 +127,7 @@ class SchemaCompiler:
             node, base = self._targets[name]
             found = References()
             made = self.convert(node, base, found, same=True)
-            if isinstance(made, dict) and (problem := schema_problem(cast(Schema, made))):
+            if isinstance(made, dict) and (problem := find_schema_problem(cast(Schema, made))):
                 raise Unusable(f"its schema {name!r} {problem}")
             self._definitions[name], self._references[name] = made, found
         return self._definitions[name], self._references[name]

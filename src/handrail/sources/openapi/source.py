@@ -9,9 +9,9 @@ from urllib.parse import urljoin, urlsplit
 
 from handrail.authorize.secrets import Reference
 from handrail.core.tool import Tool
-from handrail.define.function import normalised
+from handrail.define.function import normalize_options
 from handrail.errors import ConfigError, SourceError, ToolDefinitionError, shorten
-from handrail.schema.raw import from_checked_schema
+from handrail.schema.raw import build_from_checked_schema
 from handrail.sources.openapi.calls import OperationCall
 from handrail.sources.openapi.credentials import Credentials
 from handrail.sources.openapi.document import MAX_BYTES, Documents, Unusable, from_mapping, open_document, read_file
@@ -231,17 +231,17 @@ class OpenApi:
             read_only=options["read_only"] is True,
             name=options["name"],
         )
-        arguments = from_checked_schema(operation.input_schema, name=options["name"])
+        arguments = build_from_checked_schema(operation.input_schema, name=options["name"])
         return Tool(
             input_schema=arguments.input_schema,
             function=call,
             handler=call,
-            parse=arguments.parse if options["read_only"] is True else arguments.careful(),
+            parse=arguments.parse if options["read_only"] is True else arguments.build_strict_parser(),
             dump=arguments.dump,
             source=f"openapi:{self.name}",
             metadata={"method": entry.method, "path": entry.path, "operation_id": entry.operation_id},
             aclose=self.aclose,
-            **normalised(options),
+            **normalize_options(options),
         )
 
     def _check_server(self, url: str) -> None:

@@ -279,7 +279,7 @@ def test_the_readers_are_read_only_and_safe_together_and_the_writers_are_neither
     [
         lambda: ReadFileTool(max_bytes=0),
         lambda: ListFilesTool(max_entries=-1),
-        lambda: SearchTextTool(max_seconds=0),
+        lambda: SearchTextTool(timeout=0),
         lambda: WriteFileTool(max_bytes=True),
         lambda: EditFileTool(max_bytes=0),
     ],

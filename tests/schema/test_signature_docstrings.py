@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from handrail import tool
-from handrail.schema.docstrings import describe
+from handrail.schema.signature import parse_docstring
 
 GOOGLE = """Book a table.
 
@@ -80,17 +80,17 @@ def test_a_docstring_of_any_style_describes_the_tool_and_its_arguments(docstring
     ],
 )
 def test_a_docstring_without_sections_is_the_description(docstring: str) -> None:
-    assert describe(docstring).summary == cleandoc(docstring)
-    assert describe(docstring).parameters == {}
+    assert parse_docstring(docstring).summary == cleandoc(docstring)
+    assert parse_docstring(docstring).parameters == {}
 
 
 @pytest.mark.parametrize("docstring", [None, "", "  \n "])
 def test_no_docstring_is_no_description(docstring: str | None) -> None:
-    assert describe(docstring).summary == ""
+    assert parse_docstring(docstring).summary == ""
 
 
 def test_a_docstring_that_is_only_sections_describes_the_arguments() -> None:
-    found = describe("\n    Args:\n        place: Where.\n    ")
+    found = parse_docstring("\n    Args:\n        place: Where.\n    ")
 
     assert (found.summary, found.parameters) == ("", {"place": "Where."})
 
@@ -110,4 +110,4 @@ def test_arguments_that_the_function_does_not_have_are_passed_over() -> None:
 
 
 def test_half_a_character_in_a_docstring_is_replaced() -> None:
-    assert describe("Half \ud800.").summary == "Half ?."
+    assert parse_docstring("Half \ud800.").summary == "Half ?."

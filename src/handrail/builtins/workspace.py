@@ -1,4 +1,4 @@
-"""A place inside the working directory: the only way in which the built-in tools touch files."""
+"""Paths inside the working directory: the only way in which the built-in tools access files."""
 
 import errno
 import os
@@ -17,29 +17,29 @@ from handrail.errors import PermissionDeniedError, ToolError, shorten
 Kind = Literal["file", "folder", "link", "other"]
 
 CHUNK: Final = 8192
-"""How many bytes are read ahead of what was asked for, at most."""
+"""The read-ahead in bytes."""
 
-# A flag that a platform does not have is left out; `_verify` then finds afterwards what it would have prevented.
+# A flag that a platform does not have is left out; `_verify_location` then detects what it would have prevented.
 _NO_LINK: Final[int] = getattr(os, "O_NOFOLLOW", 0)
-_FOLDER: Final[int] = os.O_RDONLY | _NO_LINK | getattr(os, "O_DIRECTORY", 0)
-# Without O_NONBLOCK, opening a pipe that took the place of a file would wait for a writer for ever.
-_READ: Final[int] = (
+_FOLDER_FLAGS: Final[int] = os.O_RDONLY | _NO_LINK | getattr(os, "O_DIRECTORY", 0)
+# Without O_NONBLOCK, opening a pipe that replaced a file would wait for a writer for ever.
+_READ_FLAGS: Final[int] = (
     os.O_RDONLY | _NO_LINK | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 )
-_CREATE: Final[int] = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | getattr(os, "O_BINARY", 0)
+_CREATE_FLAGS: Final[int] = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | getattr(os, "O_BINARY", 0)
 # Not Final: the tests turn it off, to run the form for platforms without directory descriptors.
-_BY_DESCRIPTOR: bool = {os.open, os.stat, os.mkdir, os.rename, os.unlink} <= os.supports_dir_fd
+_HAS_DIR_FD: bool = {os.open, os.stat, os.mkdir, os.rename, os.unlink} <= os.supports_dir_fd
 
 
 class Entry(NamedTuple):
-    """One name in a directory, and what it is; a link is a link, wherever it leads."""
+    """One name in a directory and its kind; a link is a link, wherever it leads."""
 
     name: str
     kind: Kind
 
 
-def locate(path: str | None, context: ToolContext[Any]) -> "Place":
-    """Find the place that a path leads to, or refuse it. No path at all means the working directory itself."""
+def resolve_path(path: str | None, context: ToolContext[Any]) -> "WorkspacePath":
+    """Resolve a path inside the working directory; None is the directory itself. Raises `PermissionDeniedError`."""
     directory = context.working_directory
     if not directory:
         raise PermissionDeniedError(
@@ -65,26 +65,25 @@ def locate(path: str | None, context: ToolContext[Any]) -> "Place":
             f"`{shorten(path, 300)}` leads outside the working directory `{shorten(directory, 300)}`; "
             "only what is inside may be touched."
         )
-    return Place(directory=directory, root=str(root), parts=real.relative_to(root).parts)
+    return WorkspacePath(directory=directory, root=str(root), parts=real.relative_to(root).parts)
 
 
-def check(argument: str) -> Callable[[dict[str, Any], ToolContext[Any]], None]:
-    """The permission check of a tool that gets its path in this argument."""
+def build_permission_check(argument: str) -> Callable[[dict[str, Any], ToolContext[Any]], None]:
+    """The permission check of a tool that takes its path in this argument."""
 
     def permission_check(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
-        locate(arguments[argument], context)
+        resolve_path(arguments[argument], context)
 
     return permission_check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A path that was found to lie inside the working directory.
+class WorkspacePath:
+    """A resolved path inside the working directory.
 
-    The finding may be out of date when the place is used: somebody can put a link where a directory was. So a place is
-    reached from the working directory one step at a time, each through an open directory and none through a link, and
-    what was opened is looked at again. Where the platform has no directory descriptors, the second look is all there
-    is.
+    It may be out of date when it is used: another process can replace a directory with a link. So it is opened from
+    the working directory one step at a time, each through a directory descriptor and never through a link, and the
+    location of what was opened is checked again. On platforms without directory descriptors there is only that check.
     """
 
     directory: str
@@ -92,92 +91,92 @@ class Place:
     root: str
     """The working directory without links."""
     parts: tuple[str, ...]
-    """The steps from there, without links."""
+    """The path from there, without links."""
 
     @property
     def path(self) -> str:
-        """The absolute path, as the model is told it."""
+        """The absolute path, as the model sees it."""
         return os.path.join(self.directory, *self.parts)
 
     @property
-    def shown(self) -> str:
-        """The path as it stands in a sentence."""
+    def display_path(self) -> str:
+        """The path, shortened for a message."""
         return shorten(self.path, 300)
 
-    def child(self, name: str) -> "Place":
-        """The place of an entry of this directory; if the entry is a link, it cannot be opened."""
-        return Place(directory=self.directory, root=self.root, parts=(*self.parts, name))
+    def child(self, name: str) -> "WorkspacePath":
+        """The path of an entry of this directory; if the entry is a link, it cannot be opened."""
+        return WorkspacePath(directory=self.directory, root=self.root, parts=(*self.parts, name))
 
-    def kind(self) -> Kind:
-        """What is here."""
+    def get_kind(self) -> Kind:
+        """The kind of the file at this path."""
         if not self.parts:
             return "folder"
-        with self.explained(), self._folder(self.parts[:-1]) as folder:
+        with self.translate_errors(), self._open_folder(self.parts[:-1]) as folder:
             mode = folder.stat(self.parts[-1]).st_mode
             if stat.S_ISLNK(mode):
-                raise self._link()
+                raise self._build_link_error()
             if stat.S_ISDIR(mode):
                 return "folder"
             return "file" if stat.S_ISREG(mode) else "other"
 
     def open(self) -> BufferedReader:
         """Open a regular file for reading; anything else is refused before it is opened."""
-        with self.explained(), self._folder(self.parts[:-1]) as folder:
-            name = self._name()
-            # Looked at first, because opening a device or a pipe can already do something.
+        with self.translate_errors(), self._open_folder(self.parts[:-1]) as folder:
+            name = self._get_name()
+            # Checked first, because opening a device or a pipe can already have an effect.
             self._require_file(folder.stat(name))
-            fd = os.open(folder.at(name), _READ, dir_fd=folder.fd)
+            fd = os.open(folder.at(name), _READ_FLAGS, dir_fd=folder.fd)
             try:
                 self._require_file(os.fstat(fd))
-                self._verify(fd, self.parts)
+                self._verify_location(fd, self.parts)
                 return BufferedReader(FileIO(fd), CHUNK)
             except BaseException:
                 os.close(fd)
                 raise
 
     def scan(self, limit: int) -> list[Entry]:
-        """The entries of a directory, sorted by name; no more than `limit` of them are looked at."""
+        """The entries of a directory, sorted by name, at most `limit` of them."""
         entries: list[Entry] = []
         with (
-            self.explained(),
-            self._folder(self.parts) as folder,
+            self.translate_errors(),
+            self._open_folder(self.parts) as folder,
             os.scandir(folder.path if folder.fd is None else folder.fd) as found,
         ):
             for entry in found:
                 if len(entries) == limit:
                     break
-                entries.append(Entry(entry.name, _kind(entry)))
+                entries.append(Entry(entry.name, _get_entry_kind(entry)))
             if folder.fd is None:
                 self._require_no_link(folder.path)
         return sorted(entries)
 
-    def replace(self, data: bytes, *, seen: os.stat_result | None = None, make_folders: bool = False) -> bool:
-        """Put these bytes here, all or nothing; says whether there was no file before.
+    def replace(self, data: bytes, *, expected: os.stat_result | None = None, create_folders: bool = False) -> bool:
+        """Write these bytes atomically; returns whether the file is new.
 
-        The bytes go into a new file beside the old one, which is then renamed. It gets the permissions of the old one,
-        and its owner where the system allows that; other names of the old file (hard links) keep the old text. With
-        `seen`, the file must still be the one that was read.
+        The bytes are written to a new file in the same directory, which then replaces the old one. It gets the
+        permissions of the old one, and its owner where the system allows that; hard links to the old file keep the old
+        text. With `expected`, the file must still be the one that was read.
         """
-        with self.explained(), self._folder(self.parts[:-1], make=make_folders) as folder:
-            name = self._name()
+        with self.translate_errors(), self._open_folder(self.parts[:-1], make=create_folders) as folder:
+            name = self._get_name()
             old = folder.stat_or_none(name)
             if old is not None:
                 self._require_file(old)
                 self._require_writable(old)
-            if seen is not None and (old is None or _version(old) != _version(seen)):
+            if expected is not None and (old is None or _get_version(old) != _get_version(expected)):
                 raise ToolError(
-                    f"`{self.shown}` was changed by somebody else at this moment. Read it again, and try again.",
+                    f"`{self.display_path}` was changed by somebody else at this moment. Read it again, and try again.",
                     retryable=True,
                 )
             temporary = f".handrail-{secrets.token_hex(8)}.tmp"
-            fd = os.open(folder.at(temporary), _CREATE, 0o600 if old else 0o666, dir_fd=folder.fd)
+            fd = os.open(folder.at(temporary), _CREATE_FLAGS, 0o600 if old else 0o666, dir_fd=folder.fd)
             try:
                 with os.fdopen(fd, "wb") as file:
-                    self._verify(fd, (*self.parts[:-1], temporary))
+                    self._verify_location(fd, (*self.parts[:-1], temporary))
                     file.write(data)
                     file.flush()
                     if old is not None:
-                        _take_after(old, fd)
+                        _copy_ownership(old, fd)
                     os.fsync(fd)
                 os.replace(folder.at(temporary), folder.at(name), src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
             except BaseException:
@@ -187,94 +186,94 @@ class Place:
             return old is None
 
     @contextmanager
-    def explained(self) -> Generator[None]:
-        """Turn what the system says into a sentence for the model."""
+    def translate_errors(self) -> Generator[None]:
+        """Convert an `OSError` to a `ToolError` for the model."""
         try:
             yield
         except ToolError:
             raise
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EMLINK):  # what O_NOFOLLOW says of a link
-                raise self._link() from error
-            raise ToolError(_sentence(error, self.shown)) from error
+                raise self._build_link_error() from error
+            raise ToolError(_describe_os_error(error, self.display_path)) from error
 
     @contextmanager
-    def _folder(self, parts: tuple[str, ...], *, make: bool = False) -> Generator["_Folder"]:
-        """Walk from the working directory to one below it."""
+    def _open_folder(self, parts: tuple[str, ...], *, make: bool = False) -> Generator["_Folder"]:
+        """Open a directory below the working directory, step by step."""
         path = os.path.join(self.root, *parts)
-        if not _BY_DESCRIPTOR:
+        if not _HAS_DIR_FD:
             self._require_no_link(path)
             if make:
                 os.makedirs(path, exist_ok=True)
                 self._require_no_link(path)
             yield _Folder(path=path, fd=None)
             return
-        fd = os.open(self.root, _FOLDER)
+        fd = os.open(self.root, _FOLDER_FLAGS)
         try:
             for name in parts:
-                below = self._step(fd, name, make=make)
+                below = self._open_step(fd, name, make=make)
                 os.close(fd)
                 fd = below
-            self._verify(fd, parts)
+            self._verify_location(fd, parts)
             yield _Folder(path=path, fd=fd)
         finally:
             os.close(fd)
 
-    def _step(self, fd: int, name: str, *, make: bool) -> int:
+    def _open_step(self, fd: int, name: str, *, make: bool) -> int:
         try:
-            return os.open(name, _FOLDER, dir_fd=fd)
+            return os.open(name, _FOLDER_FLAGS, dir_fd=fd)
         except FileNotFoundError:
             if not make:
                 raise
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=fd)
-            return os.open(name, _FOLDER, dir_fd=fd)
+            return os.open(name, _FOLDER_FLAGS, dir_fd=fd)
         except NotADirectoryError as error:
-            # Asked for a directory and no link, Linux says this of a link as well.
+            # With O_DIRECTORY and O_NOFOLLOW, Linux reports a link in this way, too.
             if stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-                raise self._link() from error
+                raise self._build_link_error() from error
             raise
 
-    def _verify(self, fd: int, parts: tuple[str, ...]) -> None:
-        """Ask where the open file is by now: a directory on the way may have been moved, or swapped for a link."""
+    def _verify_location(self, fd: int, parts: tuple[str, ...]) -> None:
+        """Check where the open file is now: a directory of its path may have been moved, or replaced by a link."""
         try:
             where = os.readlink(f"/proc/self/fd/{fd}")
         except OSError:  # no /proc: then the path must still lead to this very file
             where = os.path.realpath(os.path.join(self.root, *parts))
             if not os.path.samestat(os.stat(where), os.fstat(fd)):
-                raise self._link() from None
+                raise self._build_link_error() from None
         if not PurePath(where).is_relative_to(self.root):
-            raise self._link()
+            raise self._build_link_error()
 
     def _require_no_link(self, path: str) -> None:
         if os.path.realpath(path) != path:
-            raise self._link()
+            raise self._build_link_error()
 
-    def _name(self) -> str:
+    def _get_name(self) -> str:
         if not self.parts:
-            raise ToolError(_not_a_file(stat.S_IFDIR, self.shown))
+            raise ToolError(_describe_not_a_file(stat.S_IFDIR, self.display_path))
         return self.parts[-1]
 
     def _require_file(self, found: os.stat_result) -> None:
         if stat.S_ISLNK(found.st_mode):
-            raise self._link()
+            raise self._build_link_error()
         if not stat.S_ISREG(found.st_mode):
-            raise ToolError(_not_a_file(found.st_mode, self.shown))
+            raise ToolError(_describe_not_a_file(found.st_mode, self.display_path))
 
     def _require_writable(self, found: os.stat_result) -> None:
-        # A rename asks the directory only, so it would replace a file that its owner made read-only.
+        # A rename checks the directory only, so it would replace a file that its owner made read-only.
         if not found.st_mode & 0o222:
-            raise ToolError(f"`{self.shown}` is marked read-only, and stays as it is.")
+            raise ToolError(f"`{self.display_path}` is marked read-only, and stays as it is.")
 
-    def _link(self) -> PermissionDeniedError:
+    def _build_link_error(self) -> PermissionDeniedError:
         return PermissionDeniedError(
-            f"`{self.shown}` leads through a link that goes in a circle or was changed during the call."
+            f"`{self.display_path}` leads through a link that goes in a circle or was changed during the call."
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Folder:
-    """A directory that was reached safely."""
+    """A directory that was opened without following links."""
 
     path: str
     fd: int | None
@@ -293,8 +292,8 @@ class _Folder:
             return None
 
 
-def _kind(entry: "os.DirEntry[str]") -> Kind:
-    # These ask what the directory itself says, which costs no call per entry.
+def _get_entry_kind(entry: "os.DirEntry[str]") -> Kind:
+    # These read the directory itself, without a system call per entry.
     if entry.is_symlink():
         return "link"
     if entry.is_dir(follow_symlinks=False):
@@ -302,11 +301,11 @@ def _kind(entry: "os.DirEntry[str]") -> Kind:
     return "file" if entry.is_file(follow_symlinks=False) else "other"
 
 
-def _version(found: os.stat_result) -> tuple[int, ...]:
+def _get_version(found: os.stat_result) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _take_after(old: os.stat_result, fd: int) -> None:
+def _copy_ownership(old: os.stat_result, fd: int) -> None:
     """Give a new file the owner and the permissions of the one that it replaces."""
     if hasattr(os, "fchown"):
         with suppress(PermissionError):  # only root may give a file away
@@ -315,13 +314,13 @@ def _take_after(old: os.stat_result, fd: int) -> None:
         os.fchmod(fd, old.st_mode & 0o777)  # never setuid: the old text had it, not the new one
 
 
-def _not_a_file(mode: int, path: str) -> str:
+def _describe_not_a_file(mode: int, path: str) -> str:
     if stat.S_ISDIR(mode):
         return f"`{path}` is a directory, not a file. list_files shows what is in it."
     return f"`{path}` is a device, a pipe or a socket; only regular files can be used."
 
 
-def _sentence(error: OSError, path: str) -> str:
+def _describe_os_error(error: OSError, path: str) -> str:
     match error.errno:
         case errno.ENOENT:
             return f"There is no `{path}`. list_files shows what there is."

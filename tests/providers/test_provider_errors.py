@@ -22,7 +22,7 @@ from handrail.errors import (
     UnknownModelError,
 )
 from handrail.providers import ModelRequest
-from handrail.providers.failures import Told, as_error, from_google
+from handrail.providers.provider_errors import ErrorDetails, build_error, read_google_error
 from handrail.testing.servers import error, raw, text
 from tests.providers.kit import (
     ANTHROPIC,
@@ -107,7 +107,7 @@ async def test_gemini_says_when_to_ask_again_in_its_body() -> None:
         code, status, message, response = 429, "RESOURCE_EXHAUSTED", "Quota.", None
         details = {"error": {"details": [{"retryDelay": "34.5s"}, {"reason": "RATE_LIMIT"}, 5]}}  # noqa: RUF012
 
-    assert from_google(Said()).after == 34.5
+    assert read_google_error(Said()).retry_after == 34.5
 
 
 async def test_gemini_refuses_a_key_with_400() -> None:
@@ -127,12 +127,14 @@ async def test_a_filter_in_front_of_a_model_is_a_refusal() -> None:
 
 
 def test_an_error_names_the_provider_or_the_server_that_stands_in_for_it() -> None:
-    told, model = Told(status=429, text="Slow down."), "m"
-    home = CHAT.adapter("m", api_key=KEY).access
-    other = CHAT.adapter("m", base_url="http://user:pw@localhost:8000/v1").access
+    told, model = ErrorDetails(status=429, message="Slow down."), "m"
+    home = CHAT.adapter("m", api_key=KEY).endpoint
+    other = CHAT.adapter("m", base_url="http://user:pw@localhost:8000/v1").endpoint
 
-    assert as_error(told, access=home, model=model).message.startswith("OpenAI takes no more requests")
-    assert as_error(told, access=other, model=model).message.startswith("The server at localhost:8000 takes no more")
+    assert build_error(told, endpoint=home, model=model).message.startswith("OpenAI takes no more requests")
+    assert build_error(told, endpoint=other, model=model).message.startswith(
+        "The server at localhost:8000 takes no more"
+    )
 
 
 async def test_a_wrong_path_is_not_taken_for_an_unknown_model() -> None:
@@ -201,7 +203,7 @@ async def test_a_server_that_echoes_the_key_does_not_get_it_into_an_error(
                 with pytest.raises(ProviderError) as caught:
                     await way(provider, ModelRequest(messages=hello()))
 
-        seen = _everything(caught.value) + repr(provider) + str(vars(provider)["access"])
+        seen = _everything(caught.value) + repr(provider) + str(provider.endpoint)
         for spelling in SPELLINGS.values():
             assert spelling not in seen
     assert KEY not in caplog.text

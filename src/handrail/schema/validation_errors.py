@@ -1,4 +1,4 @@
-"""What is wrong with arguments, in words for the model: the place, what was found, what is allowed."""
+"""Errors for invalid arguments, with messages for the model: the path, the value, and what is allowed."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -11,73 +11,75 @@ from handrail.errors import InvalidArgumentsError, ToolArgsParseError, ToolError
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-MOST = 10
-"""How many faults one answer lists; a model mends the first ones first."""
+MAX_ERRORS = 10
+"""The most errors that one message lists."""
 
 Step = str | int
 
 
-def no_json(reason: str) -> ToolArgsParseError:
+def build_json_error(reason: str) -> ToolArgsParseError:
     """The arguments are not JSON."""
     return ToolArgsParseError(f"The arguments are not valid JSON: {shorten(reason, 200)}. Send one JSON object.")
 
 
-def no_object(found: object) -> ToolArgsParseError:
+def build_object_error(found: object) -> ToolArgsParseError:
     """The arguments are JSON, but not an object."""
-    return ToolArgsParseError(f"The arguments must be a JSON object, not {kind(found)}.")
+    return ToolArgsParseError(f"The arguments must be a JSON object, not {describe_type(found)}.")
 
 
-def invalid(faults: Iterable[tuple[str, str]], *, more: int = 0) -> InvalidArgumentsError:
-    """The arguments do not fit; each fault is a place and a sentence about it."""
-    listed = list(faults)
-    more += len(listed[MOST:])
-    lines = [f"- {place}: {text}" if place else f"- {text}" for place, text in listed[:MOST]]
+def build_invalid_error(errors: Iterable[tuple[str, str]], *, more: int = 0) -> InvalidArgumentsError:
+    """The arguments do not fit the schema; each error is a path and a description."""
+    listed = list(errors)
+    more += len(listed[MAX_ERRORS:])
+    lines = [f"- {place}: {text}" if place else f"- {text}" for place, text in listed[:MAX_ERRORS]]
     if more:
         lines.append(f"- … and {more} more")
     return InvalidArgumentsError(
-        "The arguments are not valid:\n" + "\n".join(lines), places=[place for place, _ in listed[:MOST]]
+        "The arguments are not valid:\n" + "\n".join(lines), places=[place for place, _ in listed[:MAX_ERRORS]]
     )
 
 
-def from_pydantic(error: "ValidationError", allowed: Sequence[str], text: str) -> ToolError:
-    """Pydantic's finding as the error that it is: no JSON, no object, or invalid arguments."""
+def convert_pydantic_error(error: "ValidationError", allowed: Sequence[str], text: str) -> ToolError:
+    """Convert Pydantic's error: the text is not JSON, not an object, or does not fit the schema."""
     details = error.errors(include_url=False, include_context=True)
     first = details[0]
     if not first["loc"]:
         match first["type"]:
             case "json_invalid":
-                return no_json(str(first.get("ctx", {}).get("error", first["msg"])))
+                return build_json_error(str(first.get("ctx", {}).get("error", first["msg"])))
             case "string_unicode":
-                return no_json("it contains a lone surrogate")
+                return build_json_error("it contains a lone surrogate")
             case "dict_type" | "model_type" | "model_attributes_type":
-                return no_object(first["input"])
+                return build_object_error(first["input"])
             case _:
                 pass
     try:
         sent = from_json(text or "{}")
-    except ValueError:  # A class may read its arguments in a way of its own.
+    except ValueError:  # A class may parse its arguments in its own way.
         sent = None
-    return invalid((_fault(detail, allowed, sent) for detail in details[:MOST]), more=len(details[MOST:]))
+    return build_invalid_error(
+        (_describe_error(detail, allowed, sent) for detail in details[:MAX_ERRORS]), more=len(details[MAX_ERRORS:])
+    )
 
 
-def _fault(detail: Any, allowed: Sequence[str], sent: Any) -> tuple[str, str]:
-    path = _path(detail, sent)
+def _describe_error(detail: Any, allowed: Sequence[str], sent: Any) -> tuple[str, str]:
+    path = _clean_path(detail, sent)
     match detail["type"]:
         case "missing":
-            return place(path), "required, but missing"
+            return format_path(path), "required, but missing"
         case "extra_forbidden" if len(path) == 1:
-            return place(path), not_an_argument(allowed)
+            return format_path(path), describe_unknown_argument(allowed)
         case "extra_forbidden" | "unexpected_keyword_argument":
-            return place(path), "not expected here"
+            return format_path(path), "not expected here"
         case _:
             message = shorten(detail["msg"], 300)
             if message[1:2].islower():
                 message = message[0].lower() + message[1:]
-            return place(path), f"{message}, got {quoted(detail['input'])}"
+            return format_path(path), f"{message}, got {quote_value(detail['input'])}"
 
 
-def _path(detail: Any, sent: Any) -> list[Step]:
-    """Pydantic's path without the names of union branches and validators, which are no places in what was sent."""
+def _clean_path(detail: Any, sent: Any) -> list[Step]:
+    """Pydantic's path without the names of union branches and validators, which do not exist in the JSON."""
     loc: tuple[Step, ...] = detail["loc"]
     path: list[Step] = []
     here = sent
@@ -95,28 +97,28 @@ def _path(detail: Any, sent: Any) -> list[Step]:
     return path or list(loc)
 
 
-def not_an_argument(allowed: Iterable[str]) -> str:
-    """What to say of an argument that a tool does not have."""
+def describe_unknown_argument(allowed: Iterable[str]) -> str:
+    """The description of an unknown argument."""
     return f"not an argument of this tool; it has: {', '.join(allowed) or 'none'}"
 
 
-def place(path: Iterable[object]) -> str:
-    """A path into the arguments, as people write it: `items[0].price`."""
+def format_path(path: Iterable[object]) -> str:
+    """A path into the arguments: `items[0].price`."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step) or '""'
     return shorten(text, 120)
 
 
-def quoted(found: object, limit: int = 60) -> str:
-    """A short, harmless picture of a value."""
+def quote_value(found: object, max_chars: int = 60) -> str:
+    """A value as short JSON, for a message."""
     try:
-        return shorten(compact_json(found), limit)
+        return shorten(compact_json(found), max_chars)
     except ValueError:
-        return kind(found)
+        return describe_type(found)
 
 
-def kind(found: object) -> str:
+def describe_type(found: object) -> str:
     """The JSON name of a value's type."""
     match found:
         case None:

@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 
 from handrail.errors import ConfigError, MissingExtraError, ProviderError, ProviderKeyError
 from handrail.providers import ModelRequest
-from handrail.providers.connect import NO_KEY
+from handrail.providers.clients import NO_KEY
 from handrail.testing.servers import error, text
 from tests.providers.kit import ALL, ANTHROPIC, CHAT, GEMINI, KEY, Subject, every_adapter, hello
 
@@ -53,8 +53,8 @@ def test_a_key_of_the_environment_is_enough(subject: Subject, monkeypatch: pytes
 
     provider = subject.adapter("test-model")
 
-    assert provider.access.key == KEY
-    assert KEY not in repr(provider) + repr(provider.access) + str(provider.access)
+    assert provider.endpoint.api_key == KEY
+    assert KEY not in repr(provider) + repr(provider.endpoint) + str(provider.endpoint)
 
 
 @every_adapter
@@ -67,7 +67,7 @@ async def test_a_key_of_the_environment_does_not_go_to_a_server_that_the_caller_
             reply = await provider.ask(ModelRequest(messages=hello()))
 
     assert reply.text == "Hi."
-    assert provider.access.key == NO_KEY
+    assert provider.endpoint.api_key == NO_KEY
 
 
 def test_a_key_of_the_environment_goes_to_the_providers_own_servers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,14 +77,14 @@ def test_a_key_of_the_environment_goes_to_the_providers_own_servers(monkeypatch:
     alike = CHAT.adapter("m", base_url="https://api.openai.com.evil.example/v1")
     plain = CHAT.adapter("m", base_url="http://api.openai.com/v1")
 
-    assert [one.access.key for one in (home, alike, plain)] == [KEY, NO_KEY, NO_KEY]
+    assert [one.endpoint.api_key for one in (home, alike, plain)] == [KEY, NO_KEY, NO_KEY]
 
 
 def test_an_address_of_the_environment_goes_with_the_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
-    assert CHAT.adapter("m").access.key == NO_KEY
+    assert CHAT.adapter("m").endpoint.api_key == NO_KEY
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    assert CHAT.adapter("m").access.key == KEY
+    assert CHAT.adapter("m").endpoint.api_key == KEY
 
 
 @every_adapter
@@ -112,14 +112,14 @@ def test_patience_that_is_none_is_refused(subject: Subject, name: str, value: fl
 
 @every_adapter
 def test_an_option_that_the_sdk_does_not_have_is_refused(subject: Subject) -> None:
-    with pytest.raises(ConfigError, match="`temprature` is not an option"):
+    with pytest.raises(ConfigError, match=r"unknown option .temprature."):
         subject.adapter("test-model", api_key=KEY, options={"temprature": 1})
 
 
 @every_adapter
 @pytest.mark.parametrize("name", ["model", "tools"])
 def test_an_option_that_the_request_says_is_refused(subject: Subject, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"`{name}` is not an option"):
+    with pytest.raises(ConfigError, match=f"options cannot contain .{name}."):
         subject.adapter("test-model", api_key=KEY, options={name: 1})
 
 
@@ -160,7 +160,7 @@ async def test_a_client_that_the_caller_made_is_used_and_not_closed() -> None:
             await provider.aclose()
             second = await provider.ask(ModelRequest(messages=hello()))
 
-    assert (first.text, second.text, provider.access.key) == ("One.", "Two.", KEY)
+    assert (first.text, second.text, provider.endpoint.api_key) == ("One.", "Two.", KEY)
 
 
 async def test_a_client_of_anthropics_sdk_can_be_given_too() -> None:
@@ -190,11 +190,11 @@ async def test_an_option_with_a_value_that_the_sdk_does_not_take_is_refused() ->
 
 
 def test_an_address_is_told_without_its_path_and_its_password() -> None:
-    assert CHAT.adapter("m", api_key=KEY).access.host == "api.openai.com"
-    assert CHAT.adapter("m", base_url="https://user:secret@host/v1?key=secret").access.host == "host"
+    assert CHAT.adapter("m", api_key=KEY).endpoint.host == "api.openai.com"
+    assert CHAT.adapter("m", base_url="https://user:secret@host/v1?key=secret").endpoint.host == "host"
 
 
 @every_adapter
 def test_a_client_and_a_key_are_too_much(subject: Subject) -> None:
-    with pytest.raises(ConfigError, match="leave api_key"):
+    with pytest.raises(ConfigError, match="do not pass api_key"):
         subject.adapter("m", client=object(), api_key=KEY)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter
 
 from handrail import tool
-from handrail.schema.tidy import map_children, subschemas, tidy
+from handrail.schema.subschemas import iter_subschemas, map_children, remove_titles
 from tests.schema.kinds import Made, made_tools
 
 
@@ -24,7 +24,7 @@ def test_titles_that_pydantic_makes_of_names_are_removed() -> None:
         many: list[Size | None] = []
 
     assert '"title": "' in json.dumps(Order.model_json_schema())
-    cleaned = tidy(Order.model_json_schema())
+    cleaned = remove_titles(Order.model_json_schema())
     assert '"title": "' not in json.dumps(cleaned)
     assert cleaned["$defs"]["Size"]["properties"] == {"max_width": {"type": "integer"}, "title": {"type": "string"}}
 
@@ -32,11 +32,11 @@ def test_titles_that_pydantic_makes_of_names_are_removed() -> None:
 def test_a_title_that_somebody_wrote_is_kept() -> None:
     kept = {"properties": {"max_width": {"type": "integer", "title": "How wide it may be"}}}
 
-    assert tidy(kept) == kept
+    assert remove_titles(kept) == kept
 
 
 def test_the_title_of_the_whole_is_removed() -> None:
-    assert tidy({"title": "Anything", "type": "object"}) == {"type": "object"}
+    assert remove_titles({"title": "Anything", "type": "object"}) == {"type": "object"}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_title_of_the_whole_is_removed() -> None:
 def test_values_in_a_schema_are_not_taken_for_schemas(node: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"a": node}}
 
-    assert tidy(schema) == schema
+    assert remove_titles(schema) == schema
 
 
 def test_parameters_called_like_keywords_are_parameters() -> None:
@@ -91,7 +91,7 @@ PLACES: dict[str, Any] = {
 
 
 def test_every_place_of_a_schema_is_visited_with_the_name_that_it_stands_under() -> None:
-    visited = [(name, child["x"]) for name, child in subschemas(PLACES)]
+    visited = [(name, child["x"]) for name, child in iter_subschemas(PLACES)]
 
     names = ["a", "B", "C", "^d", "e"]
     assert visited == [*zip(names, range(1, 6), strict=True), *(("", number) for number in range(6, 20))]
@@ -102,22 +102,22 @@ def test_a_change_reaches_every_place_and_leaves_the_original_alone() -> None:
 
     changed = map_children(PLACES, lambda name, child: {"x": -child["x"]})
 
-    assert [child["x"] for _, child in subschemas(changed)] == [-number for number in range(1, 20)]
+    assert [child["x"] for _, child in iter_subschemas(changed)] == [-number for number in range(1, 20)]
     assert before == PLACES
 
 
 @pytest.mark.parametrize("schema", [{"additionalProperties": False}, {"items": True}, {"properties": {"a": True}}])
 def test_true_and_false_are_schemas_without_parts(schema: dict[str, Any]) -> None:
-    assert list(subschemas(schema)) == []
-    assert tidy(schema) == schema
+    assert list(iter_subschemas(schema)) == []
+    assert remove_titles(schema) == schema
 
 
 @given(made_tools(), st.data())
 def test_tidying_changes_no_keyword_but_the_title(made: Made, data: st.DataObject) -> None:
     schema = TypeAdapter(type(data.draw(st.sampled_from([1, "x", [1]])))).json_schema() | dict(made.tool.input_schema)
 
-    assert tidy(tidy(schema)) == tidy(schema)
-    assert without_titles(tidy(schema)) == without_titles(schema)
+    assert remove_titles(remove_titles(schema)) == remove_titles(schema)
+    assert without_titles(remove_titles(schema)) == without_titles(schema)
 
 
 def without_titles(node: Any) -> Any:

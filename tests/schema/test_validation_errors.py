@@ -7,7 +7,7 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field, Json, model_validator
 
 from handrail import InvalidArgumentsError, LLMFunctionTool, ToolArgsParseError, ToolError, as_tool, tool
-from handrail.schema.faults import kind, place, quoted
+from handrail.schema.validation_errors import describe_type, format_path, quote_value
 
 
 class Cat(BaseModel):
@@ -198,12 +198,12 @@ def test_both_can_be_mended_by_the_model() -> None:
     ],
 )
 def test_a_place_is_written_as_people_write_it(path: list[Any], text: str) -> None:
-    assert place(path) == text
+    assert format_path(path) == text
 
 
 def test_a_value_is_quoted_short_and_harmless() -> None:
-    assert quoted({"a": [1, "x"]}) == '{"a":[1,"x"]}'
-    assert quoted("x" * 100) == '"' + "x" * 59 + "…"
-    assert quoted("\ud800\x07") == '"?\\u0007"'
-    assert quoted(object()) == "a object"
-    assert kind({}) == "an object"
+    assert quote_value({"a": [1, "x"]}) == '{"a":[1,"x"]}'
+    assert quote_value("x" * 100) == '"' + "x" * 59 + "…"
+    assert quote_value("\ud800\x07") == '"?\\u0007"'
+    assert quote_value(object()) == "a object"
+    assert describe_type({}) == "an object"

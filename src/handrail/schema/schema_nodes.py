@@ -1,11 +1,11 @@
-"""Reading one node of a JSON Schema: references, unions, types."""
+"""Reading one node of a JSON Schema: references, unions, types, fixed values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from handrail.core.text import canonical_json
-from handrail.schema.tidy import Schema, map_children
+from handrail.schema.subschemas import Schema, map_children
 
 ANNOTATIONS = frozenset(
     {
@@ -21,43 +21,43 @@ ANNOTATIONS = frozenset(
         "discriminator",
     }
 )
-"""What says nothing about which values are valid, and nothing that a model needs."""
+"""Keywords that do not restrict values and that a model does not need."""
 
 
 class NotRepresentable(Exception):
-    """The schema cannot be said in this subset; the text is the reason, with the place."""
+    """The schema cannot be represented in this dialect; the text is the reason, with the path."""
 
 
-def with_defs(schema: Mapping[str, Any]) -> Schema:
-    """The schema with `definitions` under their present name."""
+def rename_definitions(schema: Mapping[str, Any]) -> Schema:
+    """The schema with `definitions` renamed to `$defs`."""
     if "definitions" not in schema:
         return dict(schema)
 
-    def renamed(node: Any) -> Any:
+    def rename(node: Any) -> Any:
         if not isinstance(node, dict):
             return node
-        copy = map_children(cast(Schema, node), lambda _, child: renamed(child))
+        copy = map_children(cast(Schema, node), lambda _, child: rename(child))
         if str(copy.get("$ref")).startswith("#/definitions/"):
             copy["$ref"] = str(copy["$ref"]).replace("#/definitions/", "#/$defs/", 1)
         return copy
 
-    root: Schema = renamed(dict(schema))
+    root: Schema = rename(dict(schema))
     older = root.pop("definitions")
     return {**root, "$defs": {**older, **root.get("$defs", {})}}
 
 
-def resolved(node: Any, root: Schema) -> Schema:
-    """The node that is meant: references followed, an `allOf` of one part merged."""
+def resolve(node: Any, root: Schema) -> Schema:
+    """The node with references followed and an `allOf` of one part merged."""
     for _ in range(20):
-        node = merged(cast(Schema, node))
+        node = merge_all_of(cast(Schema, node))
         target = node.get("$ref")
         if target is None:
             return node
-        node = root if target == "#" else named(root, str(target))
+        node = root if target == "#" else find_definition(root, str(target))
     raise NotRepresentable("its references go in circles")
 
 
-def named(root: Schema, target: str) -> Schema:
+def find_definition(root: Schema, target: str) -> Schema:
     """The definition that a local reference names."""
     found = cast(Schema, root.get("$defs", {})).get(target.removeprefix("#/$defs/"))
     if not isinstance(found, dict):
@@ -65,7 +65,7 @@ def named(root: Schema, target: str) -> Schema:
     return cast(Schema, found)
 
 
-def merged(node: Schema) -> Schema:
+def merge_all_of(node: Schema) -> Schema:
     """The node with an `allOf` of one part merged into it, as Pydantic and others decorate a reference."""
     if "allOf" not in node:
         return node
@@ -79,32 +79,32 @@ def merged(node: Schema) -> Schema:
     return {**part, **rest}
 
 
-def branches(node: Schema) -> list[Any] | None:
+def get_branches(node: Schema) -> list[Any] | None:
     """The branches of a union, or None."""
     found = node.get("anyOf", node.get("oneOf"))
     return cast(list[Any], found) if isinstance(found, list) else None
 
 
-def kinds(node: Schema) -> frozenset[str] | None:
-    """The JSON types that a node names, also where its other keywords imply one; None where it takes any."""
+def get_types(node: Schema) -> frozenset[str] | None:
+    """The JSON types of a node, named or implied by its keywords; None if it accepts any."""
     kind = node.get("type")
     if isinstance(kind, str):
         return frozenset({kind})
     if isinstance(kind, list):
         return frozenset(cast(list[str], kind))
-    if (values := fixed(node)) is not None:
-        return frozenset(kind_of(value) for value in values)
+    if (values := get_fixed_values(node)) is not None:
+        return frozenset(get_json_type(value) for value in values)
     if "properties" in node:
         return frozenset({"object"})
     return frozenset({"array"}) if "items" in node else None
 
 
-def fixed(node: Schema) -> list[Any] | None:
-    """The only values that a node takes, or None where it is not so."""
+def get_fixed_values(node: Schema) -> list[Any] | None:
+    """The values of an `enum` or `const`; None if a node has neither."""
     return [node["const"]] if "const" in node else cast("list[Any] | None", node.get("enum"))
 
 
-def kind_of(value: Any) -> str:
+def get_json_type(value: Any) -> str:
     """The JSON type of a value."""
     match value:
         case None:
@@ -123,8 +123,8 @@ def kind_of(value: Any) -> str:
             return "object"
 
 
-def accepts_null(node: Any, root: Schema, seen: set[str] | None = None) -> bool:
-    """Whether null fits a schema; `seen` holds the references that were followed already."""
+def can_be_null(node: Any, root: Schema, seen: set[str] | None = None) -> bool:
+    """Whether a schema accepts null; `seen` holds the references that were followed already."""
     if not isinstance(node, dict):
         return node is True
     seen = set[str]() if seen is None else seen
@@ -132,76 +132,76 @@ def accepts_null(node: Any, root: Schema, seen: set[str] | None = None) -> bool:
         if target in seen:
             return False
         seen.add(target)
-    node = resolved(node, root)
-    if (either := branches(node)) is not None:
-        return any(accepts_null(branch, root, seen) for branch in either)
-    if (values := fixed(node)) is not None and None not in values:
+    node = resolve(node, root)
+    if (either := get_branches(node)) is not None:
+        return any(can_be_null(branch, root, seen) for branch in either)
+    if (values := get_fixed_values(node)) is not None and None not in values:
         return False
-    allowed = kinds(node)
+    allowed = get_types(node)
     return allowed is None or "null" in allowed
 
 
-def may_be_left_out(node: Schema, name: str, root: Schema) -> bool:
-    """Whether null for this property stands for "left out", where every property has to be sent."""
+def can_be_omitted(node: Schema, name: str, root: Schema) -> bool:
+    """Whether null stands for "omitted" in this property, in a dialect where every property is required."""
     child: Any = node["properties"].get(name)
-    if name in node.get("required", []) or not isinstance(child, dict) or accepts_null(cast(Schema, child), root):
+    if name in node.get("required", []) or not isinstance(child, dict) or can_be_null(cast(Schema, child), root):
         return False
-    return not _is_its_default(cast(Schema, child), root)
+    return not _is_constant_default(cast(Schema, child), root)
 
 
-def _is_its_default(child: Schema, root: Schema) -> bool:
-    """A constant that is its own default, the mark of a union's branch, is always sent."""
-    return "default" in child and fixed(resolved(child, root)) == [child["default"]]
+def _is_constant_default(child: Schema, root: Schema) -> bool:
+    """Whether this is a constant that is its own default, which marks the branch of a union and is always sent."""
+    return "default" in child and get_fixed_values(resolve(child, root)) == [child["default"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apart:
-    """Whether two nodes have no value in common, where every property is sent and null may stand for "left out"."""
+class DisjointCheck:
+    """Checks that two nodes have no value in common, where every property is sent and null may mean "omitted"."""
 
     root: Schema
-    known: dict[tuple[int, int], tuple[bool, Schema, Schema]] = field(default_factory=dict[Any, Any])
-    """What was found for two nodes, and the nodes, so that their ids stay theirs."""
+    results: dict[tuple[int, int], tuple[bool, Schema, Schema]] = field(default_factory=dict[Any, Any])
+    """Results by the ids of two nodes, and the nodes, so that their ids are not reused."""
 
     def __call__(self, one: Any, other: Any) -> bool:
-        one, other = resolved(one, self.root), resolved(other, self.root)
+        one, other = resolve(one, self.root), resolve(other, self.root)
         pair = (id(one), id(other))
-        if pair not in self.known:
-            self.known[pair] = (False, one, other)  # the answer while it is looked for, where a schema is recursive
-            self.known[pair] = (self._look(one, other), one, other)
-        return self.known[pair][0]
+        if pair not in self.results:
+            self.results[pair] = (False, one, other)  # the result during the comparison, if the schema is recursive
+            self.results[pair] = (self._compare(one, other), one, other)
+        return self.results[pair][0]
 
-    def _look(self, one: Schema, other: Schema) -> bool:
+    def _compare(self, one: Schema, other: Schema) -> bool:
         for first, second in ((one, other), (other, one)):
-            if (either := branches(first)) is not None:
+            if (either := get_branches(first)) is not None:
                 return all(self(branch, second) for branch in either)
-        common = _common(kinds(one), kinds(other))
+        common = _get_common_types(get_types(one), get_types(other))
         if common is not None and not common:
             return True
-        values, others = fixed(one), fixed(other)
+        values, others = get_fixed_values(one), get_fixed_values(other)
         if values is not None and others is not None:
             return {canonical_json(value) for value in values}.isdisjoint(canonical_json(value) for value in others)
-        return common == frozenset({"object"}) and self._objects(one, other)
+        return common == frozenset({"object"}) and self._compare_objects(one, other)
 
-    def _objects(self, one: Schema, other: Schema) -> bool:
+    def _compare_objects(self, one: Schema, other: Schema) -> bool:
         mine, theirs = cast(Schema, one.get("properties", {})), cast(Schema, other.get("properties", {}))
         if mine.keys() != theirs.keys():
             return True
         return any(
             self(mine[name], theirs[name])
-            and not (may_be_left_out(one, name, self.root) and self._may_be_null(other, name))
-            and not (may_be_left_out(other, name, self.root) and self._may_be_null(one, name))
+            and not (can_be_omitted(one, name, self.root) and self._can_be_null(other, name))
+            and not (can_be_omitted(other, name, self.root) and self._can_be_null(one, name))
             for name in mine
         )
 
-    def _may_be_null(self, node: Schema, name: str) -> bool:
-        return accepts_null(node["properties"][name], self.root) or may_be_left_out(node, name, self.root)
+    def _can_be_null(self, node: Schema, name: str) -> bool:
+        return can_be_null(node["properties"][name], self.root) or can_be_omitted(node, name, self.root)
 
 
-def _common(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
+def _get_common_types(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[str] | None:
     if one is None or other is None:
         return one or other
-    return _with_numbers(one) & _with_numbers(other)
+    return _add_integer(one) & _add_integer(other)
 
 
-def _with_numbers(allowed: frozenset[str]) -> frozenset[str]:
+def _add_integer(allowed: frozenset[str]) -> frozenset[str]:
     return allowed | {"integer"} if "number" in allowed else allowed

@@ -42,14 +42,14 @@ def freeze(value: Any) -> Any:
             return value
         case Mapping():
             members = cast(Mapping[Any, Any], value).items()
-            return FrozenDict({_name(name): freeze(one) for name, one in members})
+            return FrozenDict({_check_key(name): freeze(one) for name, one in members})
         case list() | tuple():
             return FrozenList(freeze(one) for one in cast(list[Any], value))
         case _:
             raise ValueError(f"{value!r} is not JSON")
 
 
-def _name(name: Any) -> str:
+def _check_key(name: Any) -> str:
     if not isinstance(name, str):
         raise ValueError(f"the key {name!r} is not a text")
     name.encode()

@@ -111,7 +111,7 @@ def test_a_choice_has_the_names_that_went_out(api: Api) -> None:
 @with_choice
 @pytest.mark.parametrize("asked", [{"tool": "ghost"}, {"allowed": ["weight", "ghost"]}], ids=str)
 def test_a_choice_of_a_tool_that_does_not_go_out_is_refused(api: Api, asked: Any) -> None:
-    with pytest.raises(ConfigError, match=r"`ghost` is not among the definitions of this request; they have: .*weight"):
+    with pytest.raises(ConfigError, match=r"unknown tool .ghost. in the tool choice; this request has: .*weight"):
         api.wire.tool_choice(**asked, definitions=api.wire.tools([size, weight]))
 
 

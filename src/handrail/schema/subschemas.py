@@ -1,4 +1,4 @@
-"""Removing from a generated JSON Schema what costs tokens and tells nothing."""
+"""Walking and changing the subschemas of a JSON Schema."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
@@ -22,7 +22,7 @@ _ONES = (
 
 
 def map_children(schema: Mapping[str, Any], change: Callable[[str, Any], Any]) -> Schema:
-    """A copy of a schema whose direct subschemas went through `change`, which gets their name (or "") and them."""
+    """A copy of a schema with `change(name, subschema)` applied to its direct subschemas; the name may be ""."""
     copy: Schema = {}
     for key, value in schema.items():
         if key in _MAPS and isinstance(value, dict):
@@ -36,8 +36,8 @@ def map_children(schema: Mapping[str, Any], change: Callable[[str, Any], Any]) -
     return copy
 
 
-def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
-    """Every subschema below this one, at any depth, with the property name it stands under."""
+def iter_subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
+    """Every subschema at any depth, with its property name."""
     found: list[tuple[str, Schema]] = []
 
     def note(name: str, child: Any) -> Any:
@@ -48,11 +48,11 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
     map_children(schema, note)
     for name, child in found:
         yield name, child
-        yield from subschemas(child)
+        yield from iter_subschemas(child)
 
 
-def tidy(schema: Mapping[str, Any]) -> Schema:
-    """A copy without the titles that Pydantic makes out of names."""
+def remove_titles(schema: Mapping[str, Any]) -> Schema:
+    """A copy without the titles that Pydantic generates from names, which only cost tokens."""
 
     def clean(name: str, child: Any) -> Any:
         if not isinstance(child, dict):

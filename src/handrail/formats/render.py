@@ -1,0 +1,81 @@
+"""Rendering the parts of a tool definition: the description, the examples and the schema; and rendering results."""
+
+from typing import Any, Final, cast
+from urllib.parse import unquote
+
+import jsonschema_rs
+
+from handrail.core.text import compact_json
+from handrail.core.tool import Tool
+from handrail.core.values import ToolResult
+from handrail.errors import shorten
+from handrail.formats.names import SkippedTool
+from handrail.schema.subschemas import iter_subschemas
+
+_DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def render_description(tool: Tool[..., Any]) -> str:
+    """The description with the examples in it, for an API that has no field for examples."""
+    if not tool.examples:
+        return tool.description
+    lines = "\n".join(compact_json(example) for example in tool.examples)
+    return f"{tool.description}\n\nExamples of arguments:\n{lines}".strip()
+
+
+def render_result(result: ToolResult) -> tuple[str, bool]:
+    """The text for the model, and whether it is a failure; an output that JSON cannot hold is one."""
+    text = result.for_model()
+    if result.ok and not isinstance(result.output, str):
+        try:
+            compact_json(result.output)
+        except ValueError:
+            return text, True
+    return text, not result.ok
+
+
+def get_object_schema(tool: Tool[..., Any]) -> dict[str, Any]:
+    """The input schema of a tool; raises `SkippedTool` unless its root is a plain object, which every API requires."""
+    schema = dict(tool.input_schema)
+    if "$ref" in schema:
+        target = str(schema["$ref"]).removeprefix("#/$defs/")
+        found = cast(dict[str, Any], schema.get("$defs", {})).get(target)
+        if isinstance(found, dict):
+            schema = {**cast(dict[str, Any], found), "$defs": schema["$defs"]}
+    if schema.get("type") != "object":
+        raise SkippedTool("its input_schema is not an object")
+    if refused := sorted(schema.keys() & {"anyOf", "oneOf", "allOf", "not", "enum", "const"}):
+        raise SkippedTool(f"its input_schema has {', '.join(refused)} at the root, which the API refuses")
+    return check_schema(schema)
+
+
+def check_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema; raises `SkippedTool` unless it is valid and all its references are local."""
+    try:
+        # The dialect is given here, because an unknown one would be fetched.
+        jsonschema_rs.meta.validate({**schema, "$schema": _DRAFT})
+    except jsonschema_rs.ValidationError as error:
+        raise SkippedTool(f"its input_schema is not valid: {shorten(error.message, 200)}") from error
+    for _, node in [("", schema), *iter_subschemas(schema)]:
+        if "$ref" in node and not _is_resolvable(str(node["$ref"]), schema):
+            raise SkippedTool(f"its input_schema refers to {node['$ref']}, which is not in it")
+    return schema
+
+
+def _is_resolvable(reference: str, root: dict[str, Any]) -> bool:
+    found: Any = root
+    head, *steps = unquote(reference).split("/")
+    for step in steps:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and step.isdigit() and int(step) < len(cast(list[Any], found)):
+            found = cast(list[Any], found)[int(step)]
+        elif isinstance(found, dict) and step in found:
+            found = cast(dict[str, Any], found)[step]
+        else:
+            return False
+    return head == "#"
+
+
+def add_properties(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with `properties`, which the APIs require even for a tool without parameters."""
+    return schema if "properties" in schema else {**schema, "properties": {}}
