@@ -1,6 +1,7 @@
 """MCP servers over streamable HTTP, on a real socket."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,50 @@ async def test_a_secret_that_nobody_needs_is_not_fetched(monkeypatch: pytest.Mon
         executor = Executor(sources.tools, policy=ALLOW, secrets={"crm": lambda: "t1", "other": "env:NOT_SET"})
         result = await executor.run(ToolCall(id="c1", name="crm__who"), ToolContext(session_id="s"))
         assert result.ok
+
+
+class Dropping:
+    """A server of the older revision that takes a call, does it, and drops the stream with the answer."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        if scope["method"] != "POST":
+            return await self.respond(send, 405, b"")
+        message = json.loads((await receive())["body"])
+        tool = {"name": "pay", "inputSchema": {"type": "object"}}
+        results: dict[str, Any] = {
+            "initialize": {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "x", "version": "1"},
+            },
+            "tools/list": {"tools": [tool]},
+        }
+        if message["method"] == "tools/call":
+            self.done += 1
+            return await self.respond(send, 200, b"retry: 10\nid: 1\ndata:\n\n", b"text/event-stream")
+        if message["method"] not in results:
+            return await self.respond(send, 202 if "id" not in message else 400, b"")
+        answer = {"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]}
+        await self.respond(send, 200, json.dumps(answer).encode())
+
+    async def respond(self, send: Any, status: int, body: bytes, kind: bytes = b"application/json") -> None:
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", kind)]})
+        await send({"type": "http.response.body", "body": body})
+
+
+async def test_a_call_that_was_taken_is_of_unknown_outcome_whatever_the_lost_stream_is_answered_with() -> None:
+    app = Dropping()
+    async with listening(app) as url, connect([McpServer("crm", url=f"{url}/mcp")]) as sources:
+        result = await run(sources, "pay")
+        assert result.error is not None
+        assert result.error.code == "outcome_unknown"
+        assert app.done == 1

@@ -32,11 +32,11 @@ async def test_what_nobody_has_accepted_is_held_and_the_rest_is_offered(tmp_path
     pins = tmp_path / "pins.json"
     async with connect([server(pins, "1")]) as sources:
         assert sources.tools == ()
-        assert [one.tool for one in sources.status["crm"].held] == ["change", "ok", "v1"]
+        assert [one.tool for one in sources.status["crm"].differences] == ["change", "ok", "v1"]
     definitions = {"ok": {"name": "ok"}, "change": {"name": "change"}}
     write_pins(pins, "crm", definitions)
     async with connect([server(pins, "1")]) as sources:
-        held = {one.tool: one for one in sources.status["crm"].held}
+        held = {one.tool: one for one in sources.status["crm"].differences}
         assert {name: one.kind for name, one in held.items()} == {"ok": "changed", "change": "changed", "v1": "added"}
         assert '+  "description": "A tool.",' in held["ok"].diff
 
@@ -60,7 +60,7 @@ async def test_an_accepted_change_reaches_a_server_that_is_connected(
         async with asyncio.timeout(60):
             await changed.wait()
         assert [tool.name for tool in sources.tools] == ["crm__ok", "crm__v2", "crm__change"]
-        assert sources.status["crm"].held == ()
+        assert sources.status["crm"].differences == ()
     assert sorted(read_pins(pins, "crm")) == ["change", "ok", "v1", "v2"]
     assert "crm: 1 accepted: v2" in capsys.readouterr().out
 

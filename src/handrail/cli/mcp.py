@@ -69,8 +69,8 @@ async def _inspect(servers: Sequence[McpServer]) -> int:
                     print(f"  {tool.name}  ({kind})  {shorten(tool.description, 100)}")
             for skipped in status.skipped:
                 print(f"  skipped: {skipped.name}: {skipped.reason}")
-            for held in status.held:
-                print(f"  held: {shorten(held.tool)} ({held.kind}); see `handrail mcp diff`")
+            for one in status.differences:
+                print(f"  not accepted: {shorten(one.tool)} ({one.kind}); see `handrail mcp diff`")
         return 0 if all(status.state == "connected" for status in sources.status.values()) else 1
 
 

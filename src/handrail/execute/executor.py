@@ -157,7 +157,7 @@ class Executor:
         self._host_tools = HostTools(compile_tool=self._compile, threads=self._threads)
         self._read_more: Tool[..., Any] | None = None
         self._compiled: dict[str, CompiledTool] = {}
-        self._following: list[Callable[[], None]] = []
+        self._unsubscribe: list[Callable[[], None]] = []
         self._tools_listeners: dict[object, Callable[[], None]] = {}
         self.replace_tools(tools)
 
@@ -168,27 +168,27 @@ class Executor:
     # The pool.
 
     def replace_tools(self, tools: ToolRegistry | Iterable[object]) -> None:
-        """Have other tools from now on; calls that run, and turns that have begun, keep those that they have.
+        """Replace the pool. Running calls, and turns that have begun, keep the tools that they started with.
 
-        A source among them (`handrail.sources.connect`) is followed: when its tools change, so does the pool.
+        When the tools of a source in `tools` (what `handrail.sources.connect` yields) change, so does the pool.
         """
         every = [one if isinstance(one, ToolSource) else as_tool(one) for one in tools]
-        # What cannot be a pool changes nothing.
+        # Built first: where that raises, the pool stays as it was.
         registry = tools if isinstance(tools, ToolRegistry) else build_registry(every)
-        for unsubscribe in self._following:
+        for unsubscribe in self._unsubscribe:
             unsubscribe()
-        self._following = [one.subscribe(self._follow) for one in every if isinstance(one, ToolSource)]
+        self._unsubscribe = [one.subscribe(self._on_source_change) for one in every if isinstance(one, ToolSource)]
         self._tools = every
-        self._use(registry)
+        self._set_registry(registry)
 
-    def _follow(self) -> None:
-        """A source has other tools now."""
+    def _on_source_change(self) -> None:
+        """Rebuild the pool from the sources' current tools."""
         try:
-            self._use(build_registry(self._tools))
+            self._set_registry(build_registry(self._tools))
         except ConfigError:
             log.exception("the changed tools of a source cannot be used; the pool stays as it was")
 
-    def _use(self, registry: ToolRegistry) -> None:
+    def _set_registry(self, registry: ToolRegistry) -> None:
         limits = self._limits_output or any(tool.max_output_chars for tool in registry)
         if limits and "read_more" not in registry:
             self._read_more = self._read_more or self._output_limiter.read_more_tool()
@@ -206,7 +206,7 @@ class Executor:
                 log.exception("a listener to changed tools failed")
 
     def subscribe_tools(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called whenever the pool has changed; the returned one ends that."""
+        """Call a function after every change of the pool; the function returned here unsubscribes it."""
         key = object()
         self._tools_listeners[key] = listener
 
@@ -216,7 +216,7 @@ class Executor:
         return unsubscribe
 
     def snapshot(self) -> Self:
-        """This executor with the tools that it has now, whatever is replaced later: what a turn works with."""
+        """An executor with the current tools, unaffected by later replacements; everything else is shared."""
         return copy.copy(self)
 
     def has_tool(self, name: str) -> bool:
@@ -232,7 +232,7 @@ class Executor:
         added = added if added.name == name else replace(added, name=name)
         self.registry.register(added)  # Refuses a name that is taken.
         other = copy.copy(self)
-        other._following, other._tools_listeners = [], {}
+        other._unsubscribe, other._tools_listeners = [], {}
         other.replace_tools([*self._tools, added])
         return other
 
@@ -376,8 +376,8 @@ class Executor:
 
     async def aclose(self, *, grace: float = 5.0) -> None:
         """Let what runs finish, cut off what does not, and close the connections of the tools."""
-        following, self._following = self._following, []
-        for unsubscribe in following:
+        subscriptions, self._unsubscribe = self._unsubscribe, []
+        for unsubscribe in subscriptions:
             unsubscribe()
         sessions = {one.session_id for one in self._running.values()}
         await asyncio.gather(*(self.cancel_all(session_id, grace=grace) for session_id in sessions))

@@ -1,4 +1,4 @@
-"""Tools that change while they are used: the protocol of a source, and the registry of what it has now."""
+"""Sources whose tools change at runtime, and the registry of their current tools."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -10,18 +10,18 @@ from handrail.registry.registry import ToolRegistry
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """Something that has tools, and says when they have changed: what `handrail.sources.connect` gives."""
+    """An object with tools that may change, such as what `handrail.sources.connect` yields."""
 
     @property
     def tools(self) -> Sequence[Tool[..., Any]]: ...
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called after each change; the returned one ends that."""
+        """Call a function after every change of the tools; the function returned here unsubscribes it."""
         ...
 
 
 def build_registry(tools: Sequence[Tool[..., Any] | ToolSource]) -> ToolRegistry:
-    """A registry of tools and of what sources among them have now, in their order.
+    """A registry of the given tools and of the current tools of the given sources, in their order.
 
     A tool of a source never takes the name of another tool: it is left out, and logged.
     """

@@ -36,7 +36,7 @@ class Sources:
         }
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called whenever the tools have changed; the returned one ends that."""
+        """Call a function after every change of the tools; the function returned here unsubscribes it."""
         key = object()
         self._listeners[key] = listener
 

@@ -19,7 +19,7 @@ class SkippedTool(Struct, frozen=True, kw_only=True):
 
 
 class SourceStatus(Struct, frozen=True, kw_only=True):
-    """How one source is doing."""
+    """The state of one source."""
 
     name: str
     state: SourceState
@@ -29,8 +29,8 @@ class SourceStatus(Struct, frozen=True, kw_only=True):
     """How many tools it offers now."""
     skipped: tuple[SkippedTool, ...] = ()
     """Tools that cannot be offered, each with the reason."""
-    held: tuple[PinDifference, ...] = ()
-    """Tools whose definition is not the pinned one, with the difference: not offered until somebody accepts it."""
+    differences: tuple[PinDifference, ...] = ()
+    """Tools whose definition is not the pinned one: not offered until somebody accepts the difference."""
 
 
 class OpenSource(Protocol):

@@ -26,12 +26,12 @@ from handrail.sources.pins import PinDifference, compare_pins, read_pins
 from handrail.sources.source import SourceStatus
 
 _FIRST_PAUSE: Final = 0.5
-_LONGEST_PAUSE: Final = 30.0
+_MAX_PAUSE: Final = 30.0
 _LISTING_PAUSE: Final = 0.25
 """Seconds between two listings at least: a server may announce changes without end."""
 _PINS_PAUSE: Final = 1.0
-"""Seconds after which the file of the pins is looked at again, while tools are held."""
-_OTHERS: Final = 64
+"""Seconds between two looks at the pin file, while tools wait for being accepted."""
+_MAX_CONNECTIONS: Final = 64
 """How many connections with other headers than the first one's are kept open."""
 _MAX_PROGRESS: Final = 1_000
 """How many reports of progress one call may make."""
@@ -54,18 +54,18 @@ class OpenMcpServer:
         self._on_change = on_change
         self._secrets = secrets
         self._built = BuiltTools(tools={}, skipped=())
-        self._held: tuple[PinDifference, ...] = ()
-        self._pins_read_at = 0
+        self._differences: tuple[PinDifference, ...] = ()
+        self._pins_mtime = 0
         self.definitions: dict[str, dict[str, Any]] = {}
         """What the server says of its tools, by its own names for them."""
         self._status = SourceStatus(name=server.name, state="connecting")
         self._main: Connection | None = None
         self._main_headers: Mapping[str, str] = {}
-        self._others: OrderedDict[tuple[tuple[str, str], ...], asyncio.Task[Connection]] = OrderedDict()
+        self._tenant_connections: OrderedDict[tuple[tuple[str, str], ...], asyncio.Task[Connection]] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._list_changed = asyncio.Event()
         self._stopped = asyncio.Event()
-        self._settled = asyncio.Event()
+        self._first_attempt_done = asyncio.Event()
         """Set when the first attempt to connect has ended, either way."""
         self._task: asyncio.Task[None] | None = None
 
@@ -80,13 +80,15 @@ class OpenMcpServer:
         known = self._status
         if known.state == "connected" and self._main is not None and self._main.client is None:
             known = structs.replace(known, state="reconnecting", reason=self._main.reason)
-        return structs.replace(known, tools=len(self._built.tools), skipped=self._built.skipped, held=self._held)
+        return structs.replace(
+            known, tools=len(self._built.tools), skipped=self._built.skipped, differences=self._differences
+        )
 
     async def start(self) -> None:
-        """Begin, and wait until the first attempt has worked or failed."""
-        self._task = asyncio.create_task(self._keep(), name=f"mcp-keep:{self._server.name}")
+        """Start connecting, and wait for the end of the first attempt."""
+        self._task = asyncio.create_task(self._stay_connected(), name=f"mcp-server:{self._server.name}")
         try:
-            await self._settled.wait()
+            await self._first_attempt_done.wait()
         except asyncio.CancelledError:
             await self.aclose()
             raise
@@ -95,28 +97,36 @@ class OpenMcpServer:
         """Close every connection, and end the processes."""
         self._stopped.set()
         if self._task is not None:
-            await asyncio.wait([self._task])
-        opening = list(self._others.values())
-        self._others.clear()
+            done, _ = await asyncio.wait([self._task], timeout=0.5)
+            if not done:  # It is connecting, or listing.
+                self._task.cancel()
+                await asyncio.wait([self._task])
+        if self._main is not None:
+            await self._main.aclose()
+        opening = list(self._tenant_connections.values())
+        self._tenant_connections.clear()
         await asyncio.gather(*opening, return_exceptions=True)
-        await asyncio.gather(*(task.result().aclose() for task in opening if _has_worked(task)), *self._closing)
-        self._say("closed")
+        await asyncio.gather(*(task.result().aclose() for task in opening if _is_open(task)), *self._closing)
+        self._set_status("closed")
 
     # Staying connected.
 
-    async def _keep(self) -> None:
+    async def _stay_connected(self) -> None:
         attempt = 0
         loop = asyncio.get_running_loop()
         while not self._stopped.is_set():
             began = loop.time()
             try:
-                await self._serve()
+                await self._serve_connection()
                 reason, is_final = "", False
             except ConnectionFailed as failed:
                 reason, is_final = str(failed), failed.is_final
             except ConfigError as error:
                 reason, is_final = error.message, True
-            if loop.time() - began > _LONGEST_PAUSE:  # One that dies at once each time is not asked at once each time.
+            except Exception as error:
+                log.exception("the MCP server %s cannot be used", self._server.name)
+                reason, is_final = f"{type(error).__name__}: {shorten(str(error), 300)}", False
+            if loop.time() - began > _MAX_PAUSE:  # One that dies at once each time is not asked at once each time.
                 attempt = 0
             if self._main is not None:
                 await self._main.aclose()
@@ -126,89 +136,91 @@ class OpenMcpServer:
                 break
             log.warning("the MCP server %s is not connected: %s", self._server.name, reason)
             if is_final:
-                self._say("failed", reason)
-                self._settled.set()
+                self._set_status("failed", reason)
+                self._first_attempt_done.set()
                 break
-            self._say("reconnecting", reason)
-            self._settled.set()
-            pause = min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE) * (0.5 + random.random() / 2)
+            self._set_status("reconnecting", reason)
+            self._first_attempt_done.set()
+            pause = min(_FIRST_PAUSE * 2**attempt, _MAX_PAUSE) * (0.5 + random.random() / 2)
             attempt += 1
             await _wait_any(self._stopped.wait(), timeout=pause)
 
-    async def _serve(self) -> None:
+    async def _serve_connection(self) -> None:
         """One connection, from its beginning to its end."""
-        self._main_headers = self._headers_for(None, self._secrets)
-        env = {name: self._env_value(name, value) for name, value in self._server.env.items()}
+        self._main_headers = self._resolve_headers(None, self._secrets)
+        env = {name: self._resolve_env(name, value) for name, value in self._server.env.items()}
         main = Connection(self._server, headers=self._main_headers, env=env, on_list_changed=self._list_changed.set)
         self._main = main
         await main.open()
-        await self._list(main)
+        await self._refresh_tools(main)
         while not self._stopped.is_set():
             await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=_LISTING_PAUSE)
-            await self._wait_for_news(main)
+            await self._wait_for_change(main)
             if main.client is None or self._stopped.is_set():
                 return
             try:
-                await self._list(main)
+                await self._refresh_tools(main)
             except ConnectionFailed as failed:  # Calls may be running: the connection is kept.
                 log.warning("the tools of the MCP server %s stay as they were: %s", self._server.name, failed)
                 await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=self._server.connect_timeout)
 
-    async def _wait_for_news(self, main: Connection) -> None:
-        """Wait until the connection is lost, the tools have changed, or held ones may have been accepted."""
+    async def _wait_for_change(self, main: Connection) -> None:
+        """Wait until the connection is lost, the tools have changed, or the pin file may have been changed."""
         while not (self._stopped.is_set() or self._list_changed.is_set() or main.client is None):
-            pause = _PINS_PAUSE if self._held else None
+            pause = _PINS_PAUSE if self._differences else None
             await _wait_any(main.wait_lost(), self._stopped.wait(), self._list_changed.wait(), timeout=pause)
-            if self._held and self._pins_changed_at() != self._pins_read_at:
+            if self._differences and self._get_pins_mtime() != self._pins_mtime:
                 return
 
-    def _pins_changed_at(self) -> int:
+    def _get_pins_mtime(self) -> int:
         try:
             return Path(self._server.pins or "").stat().st_mtime_ns
         except OSError:
             return 0
 
-    async def _list(self, connection: Connection) -> None:
-        """Read the tools, and tell if they are others than before."""
+    async def _refresh_tools(self, connection: Connection) -> None:
+        """List the tools, and call `on_change` if they have changed."""
         self._list_changed.clear()
         listed, skipped = await connection.list_tools()
         self.definitions = {one.name: one.definition for one in listed}
         # In a thread: a thousand schemas are compiled here.
-        self._held, built = await asyncio.to_thread(self._build, listed)
+        self._differences, built = await asyncio.to_thread(self._build, listed)
         built = structs.replace(built, skipped=(*skipped, *built.skipped))
         is_changed = built.tools.keys() != self._built.tools.keys()
         self._built = built
-        for one in self._held:
-            log.warning("the tool %s of the MCP server %s is held: it is %s", one.tool, self._server.name, one.kind)
+        for one in self._differences:
+            log.warning(
+                "the tool %s of the MCP server %s is not the pinned one: %s", one.tool, self._server.name, one.kind
+            )
         for one in built.skipped:
             log.warning("a tool of the MCP server %s is skipped: %s: %s", self._server.name, one.name, one.reason)
-        self._say("connected")
-        self._settled.set()
+        self._set_status("connected")
+        self._first_attempt_done.set()
         if is_changed:
             self._on_change()
 
     def _build(self, listed: list[McpDefinition]) -> tuple[tuple[PinDifference, ...], BuiltTools]:
         """The tools of a listing, without those that nobody has accepted yet."""
-        held: tuple[PinDifference, ...] = ()
+        differences: tuple[PinDifference, ...] = ()
         if self._server.pins is not None:
-            self._pins_read_at = self._pins_changed_at()
+            self._pins_mtime = self._get_pins_mtime()
             pinned = read_pins(self._server.pins, self._server.name)
-            held = tuple(one for one in compare_pins(pinned, self.definitions) if one.kind != "removed")
-        names = {one.tool for one in held}
+            differences = tuple(one for one in compare_pins(pinned, self.definitions) if one.kind != "removed")
+        names = {one.tool for one in differences}
         accepted = [one for one in listed if one.name not in names]
-        return held, build_tools(self._server, accepted, self._call, self._built.tools)
+        return differences, build_tools(self._server, accepted, self._call, self._built.tools)
 
-    def _say(self, state: Any, reason: str = "") -> None:
+    def _set_status(self, state: Any, reason: str = "") -> None:
         self._status = SourceStatus(name=self._server.name, state=state, reason=reason)
 
-    # Who asks.
+    # Credentials and connections.
 
-    def _env_value(self, name: str, value: str) -> str:
+    def _resolve_env(self, name: str, value: str) -> str:
         if value.partition(":")[0] not in ("env", "file", "secret"):
             return value
         return resolve_reference(value, name=f"env[{name!r}] of {self._server.name!r}", secrets=self._secrets)
 
-    def _headers_for(self, context: ToolContext[Any] | None, secrets: Mapping[str, str]) -> dict[str, str]:
+    def _resolve_headers(self, context: ToolContext[Any] | None, secrets: Mapping[str, str]) -> dict[str, str]:
         server = self._server
         try:
             given = server.headers(context) if callable(server.headers) else server.headers
@@ -224,38 +236,38 @@ class OpenMcpServer:
             headers["Authorization"] = f"Bearer {token}"
         return headers
 
-    async def _connection(self, context: ToolContext[Any]) -> Connection:
+    async def _find_connection(self, context: ToolContext[Any]) -> Connection:
         """The connection for a call: the first one, or one of its own for other headers."""
         server = self._server
         headers = self._main_headers
         if callable(server.headers) or server.bearer is not None:
             # Looked up one by one: fetching a secret may fail, and only this one is needed.
-            headers = self._headers_for(context, ChainMap(cast(Any, context.secrets), cast(Any, self._secrets)))
+            headers = self._resolve_headers(context, ChainMap(cast(Any, context.secrets), cast(Any, self._secrets)))
         if headers == self._main_headers:
             if self._main is None or self._main.client is None:
                 raise ConnectionFailed(self._status.reason or "it is not connected")
             return self._main
         key = tuple(sorted(headers.items()))
-        task = self._others.get(key)
-        if task is None or (task.done() and (not _has_worked(task) or task.result().client is None)):
-            task = self._others[key] = asyncio.create_task(self._open_other(headers))
+        task = self._tenant_connections.get(key)
+        if task is None or (task.done() and (not _is_open(task) or task.result().client is None)):
+            task = self._tenant_connections[key] = asyncio.create_task(self._open_tenant_connection(headers))
             self._close_idle()
-        self._others.move_to_end(key)
+        self._tenant_connections.move_to_end(key)
         return await asyncio.shield(task)
 
-    async def _open_other(self, headers: Mapping[str, str]) -> Connection:
+    async def _open_tenant_connection(self, headers: Mapping[str, str]) -> Connection:
         connection = Connection(self._server, headers=headers, env={})
         await connection.open()
         return connection
 
     def _close_idle(self) -> None:
         """Close the connections that were not used for the longest time, where there are too many."""
-        for key, task in list(self._others.items()):
-            if len(self._others) <= _OTHERS:
+        for key, task in list(self._tenant_connections.items()):
+            if len(self._tenant_connections) <= _MAX_CONNECTIONS:
                 return
-            if task.done() and (not _has_worked(task) or task.result().active_calls == 0):
-                del self._others[key]
-                if _has_worked(task):
+            if task.done() and (not _is_open(task) or task.result().active_calls == 0):
+                del self._tenant_connections[key]
+                if _is_open(task):
                     closing = asyncio.create_task(task.result().aclose())
                     self._closing.add(closing)
                     closing.add_done_callback(self._closing.discard)
@@ -266,13 +278,13 @@ class OpenMcpServer:
         self, name: str, read_only: bool, arguments: Mapping[str, Any], context: ToolContext[Any]
     ) -> ToolResult:
         try:
-            connection = await self._connection(context)
+            connection = await self._find_connection(context)
             client = connection.client
             if client is None:
                 raise ConnectionFailed(connection.reason)
         except (ConnectionFailed, ConfigError) as error:
             log.warning("a call of %s on the MCP server %s was not sent: %s", name, self._server.name, error)
-            raise self._unavailable() from error
+            raise self._build_unavailable() from error
         trace = RequestTrace()
         token = current_trace.set(trace)
         connection.active_calls += 1
@@ -281,10 +293,10 @@ class OpenMcpServer:
                 name,
                 dict(arguments),
                 read_timeout_seconds=self._server.timeout or _CALL_TIMEOUT,
-                progress_callback=_progress_to(context),
+                progress_callback=_build_progress_callback(context),
             )
         except MCPError as error:
-            raise self._judge(connection, name, error, trace, read_only=read_only) from error
+            raise self._interpret_error(connection, name, error, trace, read_only=read_only) from error
         except (RuntimeError, ValueError, ExceptionGroup) as error:  # What came is not what the server had promised.
             if not read_only:
                 raise
@@ -295,33 +307,33 @@ class OpenMcpServer:
             current_trace.reset(token)
         return build_result(result)
 
-    def _judge(
+    def _interpret_error(
         self, connection: Connection, name: str, error: MCPError, trace: RequestTrace, *, read_only: bool
     ) -> Exception:
-        """What an error of the protocol means for a call."""
-        is_gone = error.message == "Session terminated"  # What the SDK says for a 404 to a session.
+        """Turn an error of the protocol into the exception that says what is known of the call's effect."""
+        is_gone = trace.status == 404 and error.code == types.INVALID_REQUEST  # The server has forgotten the session.
         if is_gone or trace.is_unsent or error.code == types.CONNECTION_CLOSED or trace.status == 401:
             connection.mark_lost(trace.reason or connection.reason or shorten(error.message, 200))
         if trace.is_unsent or is_gone or (trace.is_refused and error.code not in _NOT_RUN):
             log.warning("the MCP server %s did not take a call of %s: %s", self._server.name, name, trace.reason)
-            return self._unavailable()
+            return self._build_unavailable()
         if error.code in _NOT_RUN:
             return ToolError(f"The server refused the call: {error.message[:1000]}")
         if read_only:
             log.warning("the MCP server %s did not answer a call of %s: %s", self._server.name, name, error.message)
-            return self._unavailable()
+            return self._build_unavailable()
         return McpCallError(f"{self._server.name} did not say what became of {name}: {error.message}")
 
-    def _unavailable(self) -> ToolError:
+    def _build_unavailable(self) -> ToolError:
         text = f"The server {self._server.name!r} cannot be reached now. Nothing was done. It may work later."
         return ToolError(text, code="unavailable", retryable=True)
 
 
-def _has_worked(task: asyncio.Task[Connection]) -> bool:
+def _is_open(task: asyncio.Task[Connection]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 
-def _progress_to(context: ToolContext[Any]) -> Any:
+def _build_progress_callback(context: ToolContext[Any]) -> Any:
     count = 0
 
     async def report(progress: float, total: float | None, message: str | None) -> None:

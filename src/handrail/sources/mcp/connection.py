@@ -1,7 +1,6 @@
 """One connection to an MCP server: opened, listed, called, and lost."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Final, cast
@@ -78,7 +77,7 @@ class Connection:
     async def open(self) -> None:
         """Connect, or raise `ConnectionFailed`."""
         self._ready = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._own(self._ready), name=f"mcp:{self._server.name}")
+        self._task = asyncio.create_task(self._run(self._ready), name=f"mcp:{self._server.name}")
         try:
             self._client = await asyncio.shield(self._ready)
         except asyncio.CancelledError:
@@ -101,12 +100,14 @@ class Connection:
         task = self._task
         if task is None:
             return
+        if self._ready is not None and not self._ready.done():
+            task.cancel()  # It is still being opened.
         done, _ = await asyncio.wait([task], timeout=self._server.connect_timeout + _CLOSE_TIMEOUT)
         if not done:
             task.cancel()
             await asyncio.wait([task])
 
-    async def _own(self, ready: asyncio.Future[Client]) -> None:
+    async def _run(self, ready: asyncio.Future[Client]) -> None:
         trace = RequestTrace()
         current_trace.set(trace)  # Of what this task itself asks: to connect, and to listen.
         try:
@@ -119,7 +120,7 @@ class Connection:
                     await self._lost.wait()
                 finally:
                     listener.cancel()
-                    await asyncio.wait([listener])
+                    await asyncio.gather(listener, return_exceptions=True)
         except TimeoutError:
             self._fail(ready, f"it did not answer within {self._server.connect_timeout:g} s")
         except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
@@ -145,10 +146,11 @@ class Connection:
                 env=self._env,
                 cwd=server.cwd,
                 max_message_bytes=server.max_message_bytes,
-                on_end=self._ended,
+                on_end=self._on_process_end,
             )
         else:
             http = make_client(
+                server.url or "",
                 self._headers,
                 auth=server.auth,
                 timeout=server.connect_timeout,
@@ -174,7 +176,7 @@ class Connection:
             limit = self._server.max_definition_bytes
             yield CheckedStream(received, max_definition_bytes=limit, on_skip=self._skipped.append), sending
 
-    def _ended(self, process: ServerProcess) -> None:
+    def _on_process_end(self, process: ServerProcess) -> None:
         self._process = process  # It knows better why than whoever noticed first.
         self._lost.set()
 
@@ -189,12 +191,17 @@ class Connection:
             return
         pause = 0.5
         while True:
-            with contextlib.suppress(MCPError, SubscriptionLost, TimeoutError, anyio.ClosedResourceError):
+            try:
                 async with client.listen(tools_list_changed=True) as events:
                     pause = 0.5
-                    self._on_list_changed()  # What changed before this moment was not told.
+                    self._on_list_changed()  # What changed before this moment was not announced.
                     async for _ in events:
                         self._on_list_changed()
+            except MCPError as error:
+                if error.code == types.METHOD_NOT_FOUND:
+                    return
+            except (SubscriptionLost, TimeoutError, anyio.ClosedResourceError):
+                pass
             await asyncio.sleep(pause)
             pause = min(pause * 2, 30.0)
 
@@ -212,7 +219,7 @@ class Connection:
             async with asyncio.timeout(self._server.connect_timeout):
                 for _ in range(_PAGES):
                     page = await client.list_tools(cursor=cursor)
-                    found += map(McpDefinition.of, page.tools)
+                    found += map(McpDefinition.from_tool, page.tools)
                     cursor = page.next_cursor
                     if cursor is None:
                         return found, tuple(self._skipped)

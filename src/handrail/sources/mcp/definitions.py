@@ -19,7 +19,7 @@ from handrail.errors import ToolDefinitionError, shorten
 from handrail.sources.mcp_server import McpServer
 from handrail.sources.source import SkippedTool
 
-_SEEN: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
+_FIELDS: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 """What of a definition a model, a policy or a person acts upon."""
 
 Call = Callable[[str, bool, Mapping[str, Any], ToolContext[Any]], Awaitable[ToolResult]]
@@ -35,14 +35,14 @@ class McpDefinition(Struct, frozen=True, kw_only=True):
     digest: str
 
     @classmethod
-    def of(cls, tool: types.Tool) -> "McpDefinition":
+    def from_tool(cls, tool: types.Tool) -> "McpDefinition":
         """Read a listed tool."""
         given = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
-        definition = {key: given[key] for key in _SEEN if key in given}
-        return cls(name=tool.name, definition=definition, digest=digest_of(definition))
+        definition = {key: given[key] for key in _FIELDS if key in given}
+        return cls(name=tool.name, definition=definition, digest=compute_digest(definition))
 
 
-def digest_of(definition: Mapping[str, Any]) -> str:
+def compute_digest(definition: Mapping[str, Any]) -> str:
     """The digest of a definition, whatever the order of its keys."""
     text = json.dumps(definition, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -17,14 +17,14 @@ _UNSENT: Final = (
 
 
 def make_client(
-    headers: Mapping[str, str], *, auth: httpx2.Auth | None, timeout: float, max_message_bytes: int
+    url: str, headers: Mapping[str, str], *, auth: httpx2.Auth | None, timeout: float, max_message_bytes: int
 ) -> httpx2.AsyncClient:
     """A client for one connection."""
     return httpx2.AsyncClient(
         headers=dict(headers),
         auth=auth,
         timeout=httpx2.Timeout(timeout, read=None),  # How long an answer may take is for the caller to say.
-        transport=_CarefulTransport(httpx2.AsyncHTTPTransport(), max_message_bytes),
+        transport=_CarefulTransport(httpx2.AsyncHTTPTransport(), httpx2.URL(url), max_message_bytes),
     )
 
 
@@ -32,12 +32,16 @@ class _CarefulTransport(httpx2.AsyncBaseTransport):
     """Passes requests on. A network that fails is an answer like any other here: an exception would end the SDK's
     whole connection, with every other call in it."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, max_message_bytes: int) -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport, endpoint: httpx2.URL, max_message_bytes: int) -> None:
         self._inner = inner
+        self._endpoint = endpoint
         self._limit = max_message_bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        trace = current_trace.get() or RequestTrace()
+        # Only what carries a message counts: a stream that is resumed (GET), or a request for a token, says nothing of
+        # whether the call has run.
+        is_message = request.method == "POST" and request.url.path == self._endpoint.path
+        trace = (current_trace.get() if is_message else None) or RequestTrace()
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
@@ -48,7 +52,7 @@ class _CarefulTransport(httpx2.AsyncBaseTransport):
                 trace.mark_sent()
             return httpx2.Response(503, request=request)
         trace.mark_sent()
-        trace.status, trace.problem = response.status_code, ""
+        trace.mark_status(response.status_code)
         if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             return response  # The SDK limits each event.
         assert isinstance(response.stream, httpx2.AsyncByteStream)

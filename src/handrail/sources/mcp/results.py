@@ -35,7 +35,7 @@ def build_result(result: types.CallToolResult) -> ToolResult:
     return ToolResult(output=output, context=tuple(media) or None)
 
 
-def media_blocks(result: ToolResult) -> list[dict[str, Any]] | None:
+def build_media_blocks(result: ToolResult) -> list[dict[str, Any]] | None:
     """The content of a result that holds more than text: what `build_result` made of it, made back; None for a result
     of one text or value."""
     output, context = cast(object, result.output), cast(object, result.context)
@@ -44,11 +44,11 @@ def media_blocks(result: ToolResult) -> list[dict[str, Any]] | None:
     given = cast(tuple[Any, ...], context) if isinstance(context, tuple) else ()
     data = [cast(dict[str, Any], one) for one in given if isinstance(one, dict) and "data" in one]
     parts = cast(list[Any], output)
-    if not any(_kind(part) in _MEDIA for part in parts):
+    if not any(_get_type(part) in _MEDIA for part in parts):
         return None
     blocks: list[dict[str, Any]] = []
     for part in parts:
-        kind = _kind(part)
+        kind = _get_type(part)
         if kind in _MEDIA and "bytes" in part and data:
             blocks.append(_write_block(data.pop(0)))
         elif kind == "resource" and "text" in part:
@@ -60,7 +60,7 @@ def media_blocks(result: ToolResult) -> list[dict[str, Any]] | None:
     return blocks
 
 
-def _kind(part: Any) -> str:
+def _get_type(part: Any) -> str:
     return str(cast(dict[str, Any], part).get("type", "")) if isinstance(part, dict) else ""
 
 

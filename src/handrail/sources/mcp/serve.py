@@ -30,12 +30,13 @@ from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.formats import mcp as wire
 from handrail.registry.registry import ToolRegistry
-from handrail.sources.mcp.results import media_blocks
+from handrail.sources.mcp.results import build_media_blocks
 from handrail.sources.mcp_endpoint import MakeContext, McpRequest
 
 _APPROVAL: Final = "approval"
 """The key of the question in a result that asks for input."""
 _MAX_SESSIONS: Final = 1_000
+_NOTIFY_TIMEOUT: Final = 5.0
 _ARGUMENT_CHARS: Final = 2_000
 _NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 """What is asked for: only yes or no."""
@@ -43,7 +44,7 @@ _NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 RequestContext = ServerRequestContext[Any, Any]
 
 
-class _Served(Struct, frozen=True, kw_only=True):
+class _ServedPool(Struct, frozen=True, kw_only=True):
     """A pool as clients see it."""
 
     registry: ToolRegistry
@@ -64,7 +65,7 @@ class McpEndpoint:
         approval_hint: str | None = None,
     ) -> None:
         self._executor = executor
-        self._make_context = context or _plain_context
+        self._make_context = context or _make_plain_context
         self._approval_hint = approval_hint or (
             "To approve it, decide about the approval {token} in the application that serves these tools, "
             "then call the tool again with the same arguments."
@@ -72,11 +73,11 @@ class McpEndpoint:
         self._connection_id = f"mcp-{uuid4().hex}"
         """The identity of the one client that stdio has."""
         self._turn = 0
-        self._pool: _Served | None = None
+        self._pool: _ServedPool | None = None
         self._bus = InMemorySubscriptionBus()
         self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
         """Clients of the older revision, by identity: they are told of changed tools without having to ask for it."""
-        self._telling: set[asyncio.Task[None]] = set()
+        self._notifications: set[asyncio.Task[None]] = set()
         self.server: Server[Any] = Server(
             name,
             version="0.1.0",
@@ -86,86 +87,89 @@ class McpEndpoint:
             on_subscriptions_listen=ListenHandler(self._bus),
             get_tool_input_schema=self._input_schema,
         )
-        executor.subscribe_tools(self._tools_changed)
+        executor.subscribe_tools(self._on_tools_change)
 
-    def _tools_changed(self) -> None:
+    def _on_tools_change(self) -> None:
         try:
-            task = asyncio.get_running_loop().create_task(self._tell_clients())
+            task = asyncio.get_running_loop().create_task(self._notify_clients())
         except RuntimeError:  # Nobody is served yet.
             return
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._notifications.add(task)
+        task.add_done_callback(self._notifications.discard)
 
-    async def _tell_clients(self) -> None:
+    async def _notify_clients(self) -> None:
         await self._bus.publish(ToolsListChanged())
         for session in tuple(self._sessions.values()):
             try:
-                await session.send_tool_list_changed()
+                async with asyncio.timeout(_NOTIFY_TIMEOUT):
+                    await session.send_tool_list_changed()
             except Exception:  # It may be gone; the others still have to hear of it.
                 log.debug("an MCP client could not be told of changed tools", exc_info=True)
 
-    def _served(self, executor: Executor) -> "_Served":
+    def _get_pool(self, executor: Executor) -> "_ServedPool":
         """The definitions of a pool; made once for each."""
         registry = executor.registry
         if self._pool is None or self._pool.registry is not registry:
             definitions = registry.to_mcp_tools()
             tools = [types.Tool.model_validate(dict(one), by_name=False) for one in definitions]
-            self._pool = _Served(registry=registry, definitions=definitions, tools={tool.name: tool for tool in tools})
+            self._pool = _ServedPool(
+                registry=registry, definitions=definitions, tools={tool.name: tool for tool in tools}
+            )
         return self._pool
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
-        tool = self._served(self._executor).tools.get(name)
+        tool = self._get_pool(self._executor).tools.get(name)
         return tool.input_schema if tool is not None else None
 
     async def _list_tools(
         self, ctx: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        await self._context_of(ctx)
+        await self._build_context(ctx)
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            self._sessions[identity := self._identity(ctx)] = ctx.session
+            self._sessions[identity := self._identify_client(ctx)] = ctx.session
             self._sessions.move_to_end(identity)
             if len(self._sessions) > _MAX_SESSIONS:
                 self._sessions.popitem(last=False)
-        return types.ListToolsResult(tools=list(self._served(self._executor).tools.values()))
+        return types.ListToolsResult(tools=list(self._get_pool(self._executor).tools.values()))
 
     async def _call_tool(
         self, ctx: RequestContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        context = await self._context_of(ctx)
+        context = await self._build_context(ctx)
         executor = self._executor.snapshot()  # A call is answered by the tools that it was read with.
-        definitions = self._served(executor).definitions
+        definitions = self._get_pool(executor).definitions
         request = {"id": uuid4().hex, "params": {"name": params.name, "arguments": params.arguments or {}}}
         (call,) = wire.calls(request, definitions)
         if params.request_state is not None:
-            await self._take_answer(params, context)
+            await self._apply_elicitation_response(params, context)
         result = await self._run(ctx, executor, call, context)
-        approval = _open_question(result)
-        if approval is not None and approval.by == "customer" and _can_ask(ctx):
+        approval = _find_open_approval(result)
+        if approval is not None and approval.by == "customer" and _can_elicit(ctx):
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-                return _ask_for_input(approval)
+                return _build_input_request(approval)
             if await self._elicit(ctx, approval, context):
                 again = structs.replace(context, turn=self._next_turn())
                 result = await self._run(ctx, executor, call, again)
-                approval = _open_question(result)
-        return self._answer(executor, result, approval, definitions)
+                approval = _find_open_approval(result)
+        return self._build_answer(executor, result, approval, definitions)
 
     async def _run(
         self, ctx: RequestContext, executor: Executor, call: ToolCall, context: ToolContext[Any]
     ) -> ToolResult:
-        async with _progress(ctx, call) as listener:
+        async with _forward_progress(ctx, call) as listener:
             with executor.subscribe(context.session_id, listener):
                 result = await executor.run(call, context)
         if result.error is not None and result.error.code == "tool_not_found":
             raise MCPError(types.INVALID_PARAMS, result.error.message)
         return result
 
-    # Who asks.
+    # The client's identity and context.
 
-    async def _context_of(self, ctx: RequestContext) -> ToolContext[Any]:
+    async def _build_context(self, ctx: RequestContext) -> ToolContext[Any]:
         request = McpRequest(
-            session_id=self._identity(ctx),
+            session_id=self._identify_client(ctx),
             client=ctx.session.client_params.client_info.name if ctx.session.client_params else None,
-            headers=_headers(ctx),
+            headers=_get_headers(ctx),
         )
         try:
             made = self._make_context(request)
@@ -179,12 +183,12 @@ class McpEndpoint:
             raise MCPError(types.INTERNAL_ERROR, "The server is not configured correctly.")
         return structs.replace(context, turn=self._next_turn())
 
-    def _identity(self, ctx: RequestContext) -> str:
+    def _identify_client(self, ctx: RequestContext) -> str:
         """The client behind a request, which is not the request: what it did before is known, and not done twice."""
         request = ctx.request
         if request is None:
             return self._connection_id
-        headers = _headers(ctx)
+        headers = _get_headers(ctx)
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS and (session := headers.get("mcp-session-id")):
             return f"mcp-{session}"
         secret = headers.get("authorization", "")
@@ -202,13 +206,13 @@ class McpEndpoint:
     async def _elicit(self, ctx: RequestContext, approval: Approval, context: ToolContext[Any]) -> bool:
         """Ask the person at the client; whether they have decided."""
         try:
-            answer = await ctx.session.elicit_form(_question(approval), _NO_FIELDS, ctx.request_id)
+            answer = await ctx.session.elicit_form(_build_question(approval), _NO_FIELDS, ctx.request_id)
         except MCPError as error:
             log.warning("an MCP client could not be asked for an approval: %s", error.message)
             return False
         return await self._decide(approval.token, answer.action, context)
 
-    async def _take_answer(self, params: types.CallToolRequestParams, context: ToolContext[Any]) -> None:
+    async def _apply_elicitation_response(self, params: types.CallToolRequestParams, context: ToolContext[Any]) -> None:
         """The answer that came with a call that is made again."""
         answer = (params.input_responses or {}).get(_APPROVAL)
         if isinstance(answer, types.ElicitResult):
@@ -229,11 +233,11 @@ class McpEndpoint:
             return False
         return True
 
-    def _answer(
+    def _build_answer(
         self, executor: Executor, result: ToolResult, approval: Approval | None, definitions: Any
     ) -> types.CallToolResult:
         (rendered,) = wire.results([result], definitions)
-        if (media := media_blocks(result)) is not None:
+        if (media := build_media_blocks(result)) is not None:
             try:
                 rendered["content"] = TypeAdapter(list[types.ContentBlock]).validate_python(media, by_name=False)
             except ValidationError:  # It only looked like an image or a file: it goes out as the text that it is.
@@ -251,36 +255,36 @@ def _promises_structure(executor: Executor, name: str) -> bool:
     return schema is not None and schema.get("type") == "object"
 
 
-def _plain_context(request: McpRequest) -> ToolContext[Any]:
+def _make_plain_context(request: McpRequest) -> ToolContext[Any]:
     return ToolContext(session_id=request.session_id)
 
 
-def _headers(ctx: RequestContext) -> dict[str, str]:
+def _get_headers(ctx: RequestContext) -> dict[str, str]:
     return dict(ctx.request.headers) if ctx.request is not None else {}
 
 
-def _can_ask(ctx: RequestContext) -> bool:
+def _can_elicit(ctx: RequestContext) -> bool:
     capabilities = ctx.session.client_capabilities
     if capabilities is None or capabilities.elicitation is None:
         return False
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS or ctx.session.can_send_request
 
 
-def _question(approval: Approval) -> str:
+def _build_question(approval: Approval) -> str:
     arguments = compact_json(dict(approval.arguments))[:_ARGUMENT_CHARS]
     why = f" ({approval.question})" if approval.question else ""
     return f"Allow {approval.tool} to run with {arguments}?{why}"
 
 
-def _ask_for_input(approval: Approval) -> types.InputRequiredResult:
-    params = types.ElicitRequestFormParams(message=_question(approval), requested_schema=_NO_FIELDS)
+def _build_input_request(approval: Approval) -> types.InputRequiredResult:
+    params = types.ElicitRequestFormParams(message=_build_question(approval), requested_schema=_NO_FIELDS)
     return types.InputRequiredResult(
         input_requests={_APPROVAL: types.ElicitRequest(params=params)}, request_state=approval.token
     )
 
 
 @asynccontextmanager
-async def _progress(ctx: RequestContext, call: ToolCall) -> AsyncGenerator[Callable[[Event], None]]:
+async def _forward_progress(ctx: RequestContext, call: ToolCall) -> AsyncGenerator[Callable[[Event], None]]:
     """A listener that hands the progress of one call to the client, in order, until the block ends."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[Progress | None] = asyncio.Queue()
@@ -325,6 +329,6 @@ async def serve(endpoint: McpEndpoint, *, transport: Literal["stdio", "http"], h
     await uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning")).serve()
 
 
-def _open_question(result: ToolResult) -> Approval | None:
+def _find_open_approval(result: ToolResult) -> Approval | None:
     approval = result.approval
     return approval if approval is not None and approval.state == "pending" else None

@@ -8,27 +8,34 @@ _REFUSED: Final = frozenset({400, 401, 402, 403, 404, 405, 406, 410, 411, 413, 4
 
 
 class RequestTrace:
-    """Whether a request has left this process, and how the transport fared with it."""
+    """Whether the request of a call has left this process, and whether the server took it."""
 
     def __init__(self) -> None:
         self.status: int | None = None
+        """The HTTP status of the last answer to a message."""
         self.problem: str = ""
         self.is_unsent = False
         """Nothing of this call has left this process."""
         self._was_sent = False
+        self._was_accepted = False
 
     def mark_sent(self) -> None:
-        """A request goes out. A call may make several; after the first one it has been sent."""
+        """A message leaves this process. A call may send several; after the first one it counts as sent."""
         self.is_unsent, self._was_sent = False, True
 
     def mark_unsent(self) -> None:
-        """A request waits to go out, or could not."""
+        """A message waits to be sent, or could not be sent."""
         self.is_unsent = not self._was_sent
+
+    def mark_status(self, status: int) -> None:
+        """The server answered a message with this HTTP status."""
+        self.status, self.problem = status, ""
+        self._was_accepted = self._was_accepted or status < 300
 
     @property
     def is_refused(self) -> bool:
         """Whether the server certainly did nothing."""
-        return self.is_unsent or self.status in _REFUSED
+        return self.is_unsent or (self.status in _REFUSED and not self._was_accepted)
 
     @property
     def reason(self) -> str:
