@@ -1,8 +1,9 @@
 """The simulator as a process of its own: `python -m handrail.testing.phone`, for load in real time.
 
 It prints one line of JSON with its URL and its webhook secret, then reads commands from standard input, a line of JSON
-each: `{"script": {…} or "file.yaml", "calls": 1000, "rate": 50, "webhook": "http://…"}`. When these calls have ended it
-prints one line of JSON with their summary. It ends with the input.
+each: `{"script": {…} or "file.yaml", "calls": 1000, "rate": 50, "webhook": "http://…"}`; instead of `script`, a list
+`scripts` of which each call takes the next. When these calls have ended it prints one line of JSON with their summary,
+and the `tag` of the command if it had one. Commands run at the same time. It ends with the input, after the last call.
 """
 
 import argparse
@@ -42,29 +43,36 @@ def _check(files: list[str]) -> int:
 
 
 async def _serve(port: int) -> None:
-    async with PhoneSimulator(port=port) as simulator:
+    async with PhoneSimulator(port=port) as simulator, asyncio.TaskGroup() as tasks:
         _write(json.dumps({"url": simulator.url, "webhook_secret": simulator.webhook_secret}))
         while line := await asyncio.to_thread(sys.stdin.readline):
-            try:
-                summary = await _play(simulator, json.loads(line))
-                _write(json.dumps(asdict(summary)))
-            except (ScriptError, ValueError, KeyError, TypeError) as error:
-                _write(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+            tasks.create_task(_answer(simulator, line))
+
+
+async def _answer(simulator: PhoneSimulator, line: str) -> None:
+    tag: object = None
+    try:
+        command = json.loads(line)
+        tag = command.get("tag")
+        answer = asdict(await _play(simulator, command))
+    except (ScriptError, ValueError, KeyError, TypeError, AttributeError, TimeoutError) as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    _write(json.dumps({"tag": tag, **answer}))
 
 
 async def _play(simulator: PhoneSimulator, command: dict[str, Any]) -> Summary:
-    given = command["script"]
-    script = load_script(given) if isinstance(given, str) else Script.parse(given)
+    given: list[Any] = command.get("scripts") or [command["script"]]
+    scripts = [load_script(one) if isinstance(one, str) else Script.parse(one) for one in given]
     count, rate = int(command.get("calls", 1)), float(command.get("rate", 100))
     playing: list[asyncio.Task[str]] = []
 
-    async def play() -> str:
+    async def play(script: Script) -> str:
         call = await simulator.ring(script, command["webhook"])
         await simulator.wait(call.id, timeout=float(command.get("timeout", 600)))
         return call.id
 
-    for _ in range(count):
-        playing.append(asyncio.create_task(play()))
+    for number in range(count):
+        playing.append(asyncio.create_task(play(scripts[number % len(scripts)])))
         await asyncio.sleep(1 / rate)
     ids = await asyncio.gather(*playing)
     reports = [simulator.report(call_id) for call_id in ids]
