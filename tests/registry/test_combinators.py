@@ -191,6 +191,8 @@ def test_tools_that_change_are_followed_and_stay_the_same_tools() -> None:
             return lambda: self.listeners.remove(listener)
 
     live, heard = Live(), list[str]()
+    strict = Toolset(live).hide("pay", account="a-1")
+    assert [one.name for one in strict] == ["pay"]
     tools = Toolset(live).prefix("a_").tag("x")
     before = tools.tools
     unsubscribe = tools.subscribe(lambda: heard.append("changed"))
@@ -201,3 +203,5 @@ def test_tools_that_change_are_followed_and_stay_the_same_tools() -> None:
     assert [one.name for one in tools] == ["a_pay", "a_balance"]
     assert tools.tools[0] is before[0]
     assert (heard, live.listeners) == (["changed"], [])
+    live.tools[0] = tool(name="pay")(lambda: "no account any more")
+    assert [one.name for one in strict] == ["balance"]

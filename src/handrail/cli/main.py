@@ -8,7 +8,14 @@ from typing import Final
 
 from handrail.errors import HandrailError
 
-_COMMANDS: Final = {"chat": "chat", "model": "model", "eval": "evaluation", "mcp": "mcp", "phone": "phone"}
+_COMMANDS: Final = {
+    "chat": "chat",
+    "model": "model",
+    "eval": "evaluation",
+    "mcp": "mcp",
+    "openapi": "openapi",
+    "phone": "phone",
+}
 """Each subcommand with its module, which has `add_parser` and `run`."""
 
 

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic_core import from_json
 
+from handrail.core.log import log
 from handrail.core.selectors import Selector, parse_selectors
 from handrail.core.text import compact_json
 from handrail.core.tool import KeyOf, Tool
@@ -37,30 +38,45 @@ class Toolset:
     selects nothing is an error.
     """
 
-    __slots__ = ("_change", "_inner", "_known", "_selectors")
+    __slots__ = ("_change", "_inner", "_is_checked", "_known", "_selectors")
 
     def __init__(self, tools: Iterable[object]) -> None:
         self._inner: Iterable[object] = tools if isinstance(tools, ChangingTools) else tuple(tools)
         self._change: Change | None = None
         self._selectors: dict[str, Selector] = {}
         self._known: WeakKeyDictionary[AnyTool, AnyTool | None] = WeakKeyDictionary()
+        self._is_checked = False
+        """Whether the selectors have once selected something. What is not there later has gone, and is no mistake."""
 
     @property
     def tools(self) -> tuple[AnyTool, ...]:
         """The tools, as they are now."""
         before = tuple(map(as_tool, self._inner))
+        if self._change is None:
+            return before
+        if not self._is_checked:
+            self._check(before)
+        changed = tuple(tool for tool in map(self._changed, before) if tool is not None)
+        self._is_checked = bool(before)
+        return changed
+
+    def _check(self, before: tuple[AnyTool, ...]) -> None:
         for text, selects in self._selectors.items():
             if before and not any(map(selects, before)):
                 listed = ", ".join(tool.name for tool in before[:20])
                 raise ConfigError(f"{text!r} selects none of these tools: {listed}.")
-        if self._change is None:
-            return before
-        return tuple(tool for tool in map(self._changed, before) if tool is not None)
 
     def _changed(self, tool: AnyTool) -> AnyTool | None:
         # The same tool gives the same tool, so that an executor sees what has really changed.
         if tool not in self._known:
-            self._known[tool] = cast(Change, self._change)(tool)
+            try:
+                self._known[tool] = cast(Change, self._change)(tool)
+            except ConfigError as error:
+                if not self._is_checked:
+                    raise
+                # The source has changed the tool: unchanged by us, it could do more than it should.
+                log.error("%s is left out: %s", tool.name, error)
+                self._known[tool] = None
         return self._known[tool]
 
     def __iter__(self) -> Iterator[AnyTool]:

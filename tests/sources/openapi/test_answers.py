@@ -1,7 +1,9 @@
 """What the answer of a server, or its absence, means for the call."""
 
+import asyncio
 import gzip
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -214,3 +216,34 @@ async def test_the_connections_close_with_the_executor_and_open_again_for_anothe
 
     assert len(server.requests) == 6
     assert server.connections == 2
+
+
+async def test_a_server_that_never_answers_leaves_an_effect_unknown_and_ends_a_read() -> None:
+    release = threading.Event()
+    with serving(lambda request: release.wait(10) and None) as server:
+        api = shop(server, timeout=0.3)
+        read = await run(api, "getOrder", {"id": "o-1"})
+        effect = await run(api, "cancelOrder", {"id": "o-1"})
+        release.set()
+
+    assert failure(read)[0] in ("tool_timeout", "unavailable")
+    assert failure(effect) == ("outcome_unknown", False)
+
+
+async def test_closing_one_executor_does_not_break_the_call_of_another() -> None:
+    arrived, release = threading.Event(), threading.Event()
+
+    def answer(request: Request) -> Any:
+        arrived.set()
+        release.wait(10)
+        return {"ok": 1}
+
+    with serving(answer) as server:
+        api = shop(server)
+        running = asyncio.create_task(run(api, "cancelOrder", {"id": "o-1"}))
+        await asyncio.to_thread(arrived.wait, 10)
+        await Executor(api.tools()).aclose()
+        release.set()
+        result = await running
+
+    assert result.output == {"ok": 1}

@@ -148,6 +148,17 @@ async def test_form_bodies_have_the_styles_that_the_document_gives(server: ApiSe
     )
 
 
+async def test_a_form_of_several_kinds_is_one_argument_that_must_be_an_object(server: ApiServer) -> None:
+    kinds = [
+        {"type": "object", "required": [name], "properties": {name: {"type": "string"}}} for name in ("code", "otp")
+    ]
+    source = document({"requestBody": {"content": {"application/x-www-form-urlencoded": {"schema": {"oneOf": kinds}}}}})
+
+    await send(server, source, {"body": {"otp": "1 2"}})
+    assert server.last.body == b"otp=1%202"
+    assert (await send(server, source, {"body": "otp=1"})).error is not None
+
+
 async def test_multipart_text_and_binary_bodies(server: ApiServer) -> None:
     picture = base64.b64encode(b"\x89PNG\r\n").decode()
     await send(

@@ -192,6 +192,8 @@ def _content(body: Body | None, arguments: Mapping[str, Any]) -> tuple[bytes, st
         value = {name: arguments[argument] for argument, name in body.fields.items() if argument in arguments}
         if not value and not body.required:
             return b"", None
+    if body.kind in ("form", "multipart") and not isinstance(value, dict):
+        raise InvalidArgumentsError(f"`{body.argument}` is sent as a form: it must be an object.")
     match body.kind:
         case "json":
             return compact_json(value).encode(), body.media_type

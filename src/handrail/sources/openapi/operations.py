@@ -219,8 +219,8 @@ class OperationCompiler:
         inner = References()
         converted = self._schemas.convert(media.get("schema", {}), base, inner)
         plain = self._schemas.plain_object(converted)
-        if plain is None and kind != "json":
-            raise Unusable(f"its {kind} body is not an object with properties")
+        if plain is None and kind == "multipart":
+            raise Unusable("its multipart body is not an object with properties")
         fields = node_of(None if plain is None else plain.get("properties"))
         demanded: list[str] = [] if plain is None else plain.get("required", [])
         if plain is not None and not fields and ("properties" in plain or kind != "json"):
