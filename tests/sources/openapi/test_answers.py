@@ -117,7 +117,7 @@ async def test_a_redirect_on_the_same_host_is_followed_and_no_other() -> None:
 
 @pytest.mark.parametrize(
     ("status", "code", "asked"),
-    [(307, None, ["DELETE", "DELETE"]), (303, None, ["DELETE", "GET"]), (302, "outcome_unknown", ["DELETE"])],
+    [(307, None, ["DELETE", "DELETE"]), (303, None, ["DELETE"]), (302, "outcome_unknown", ["DELETE"])],
 )
 async def test_a_redirected_effect_is_sent_again_only_where_the_server_says_that_it_did_nothing(
     status: int, code: str | None, asked: list[str]
@@ -131,6 +131,19 @@ async def test_a_redirected_effect_is_sent_again_only_where_the_server_says_that
 
     assert (None if result.error is None else result.error.code) == code
     assert [request.method for request in server.requests] == asked
+
+
+@pytest.mark.parametrize(
+    "location", ["http://[::1", "http://x:y/", "//evil.example/x", "/\u00fc", "http://127.0.0.1:1/"]
+)
+async def test_an_odd_redirect_is_refused(location: str) -> None:
+    headers = {"Location": location.encode().decode("latin-1")}
+    with serving(lambda request: Reply(status=307, headers=headers)) as server:
+        read = await run(shop(server), "getOrder", {"id": "o-1"})
+        effect = await run(shop(server), "cancelOrder", {"id": "o-1"})
+
+    assert failure(read)[0] == failure(effect)[0] == "unavailable"
+    assert len(server.requests) == 2
 
 
 async def test_an_answer_that_is_too_large_is_not_read_to_its_end() -> None:
@@ -158,6 +171,8 @@ async def test_every_kind_of_answer_has_a_form_for_the_model() -> None:
         "empty": Reply(status=204),
         "binary": Reply(body=b"\x00\x01", headers={"Content-Type": "image/png"}),
         "lie": Reply(body=b"<html>", headers={"Content-Type": "application/json"}),
+        "latin": Reply(body="grün".encode("latin-1"), headers={"Content-Type": "text/plain; charset=ISO-8859-1"}),
+        "odd": Reply(body=b"abc", headers={"Content-Type": "text/plain; charset=punycode"}),
         "zip": Reply(
             body=gzip.compress(b'{"z": 1}'), headers={"Content-Encoding": "gzip", "Content-Type": "application/json"}
         ),
@@ -173,6 +188,8 @@ async def test_every_kind_of_answer_has_a_form_for_the_model() -> None:
         "empty": {"status": 204},
         "binary": {"status": 200, "content_type": "image/png", "bytes": 2},
         "lie": "<html>",
+        "latin": "grün",
+        "odd": "abc",
         "zip": {"z": 1},
     }
     assert (head["status"], head["headers"]["content-type"]) == (200, "application/json")

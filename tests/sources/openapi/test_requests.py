@@ -189,6 +189,14 @@ def parsed(server: ApiServer) -> list[Message]:
     return BytesParser().parsebytes(head + server.last.body).get_payload()  # type: ignore[return-value]
 
 
+async def test_a_path_may_have_a_query_of_its_own(server: ApiServer) -> None:
+    parameters = [{"name": "b", "in": "query", "schema": {"type": "string"}}]
+
+    await send(server, document({"parameters": parameters}, path="/x y?a=1", method="get"), {"b": "2"})
+
+    assert server.last.target == "/v1/x%20y?a=1&b=2"
+
+
 async def test_a_body_that_is_no_object_or_may_be_left_out_is_one_argument(server: ApiServer) -> None:
     def json_body(schema: dict[str, Any], *, required: bool) -> dict[str, Any]:
         return document({"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}})

@@ -25,6 +25,10 @@ _MAX_QUOTED: Final = 2_000
 """How much of an error's body the model reads."""
 _NEVER_RAN: Final = frozenset({501, 505})
 """Errors of a server that say that it did not even try."""
+_CHARSET: Final = re.compile(
+    r"charset=[\"']?(utf-?8|utf-16|us-ascii|iso-8859-1[0135]?|iso-8859-[2-9]|windows-125[0-8])\b"
+)
+"""Other encodings that Python knows are none of a text on the web."""
 _SHOWN_OF_HEAD: Final = ("content-type", "content-length", "last-modified", "etag", "location")
 
 
@@ -68,27 +72,21 @@ class OperationCall:
         return self._result(_clean(response, signature))
 
     async def _send(self, request: HttpRequest) -> HttpResponse:
-        """Send, and follow redirects as long as they stay on the same host."""
+        """Send, and follow redirects as long as they stay on the same host and nothing was done yet."""
         for _ in range(_MAX_REDIRECTS):
             response = await self._client.send(request, timeout=self._timeout)
             location = response.headers.get("location")
             if response.status not in (301, 302, 303, 307, 308) or location is None:
                 return response
-            target = urljoin(request.url, location)
-            if not _is_same_host(request.url, target):
-                if response.status == 303 and not self._read_only:
-                    return response  # It was done; only its description is elsewhere.
-                if response.status in (301, 302) and not self._read_only:
-                    raise BrokenOff("the server answered with a redirect to another host")
+            if not self._read_only and response.status == 303:
+                return response  # It was done; only its description is elsewhere.
+            if not self._read_only and response.status in (301, 302):
+                raise BrokenOff(f"the server answered {response.status}, and did not say whether it did anything")
+            target = _same_host(request.url, location)
+            if target is None:
                 raise NotSent("the server redirects to another host, which is not followed")
-            if response.status in (307, 308) or self._read_only:
-                request = msgspec.structs.replace(request, url=target)
-            elif response.status == 303:
-                kept = {name: value for name, value in request.headers.items() if name.lower() != "content-type"}
-                request = HttpRequest(method="GET", url=target, headers=kept)
-            else:
-                raise BrokenOff(f"the server answered {response.status} instead of a result")
-        raise (NotSent if self._read_only else BrokenOff)(f"the server redirects more than {_MAX_REDIRECTS} times")
+            request = msgspec.structs.replace(request, url=target)
+        raise NotSent(f"the server redirects more than {_MAX_REDIRECTS} times")
 
     def _result(self, response: HttpResponse) -> Any:
         status = response.status
@@ -167,10 +165,10 @@ def build_request(
     headers |= signature.headers
     if cookies or signature.cookies:
         headers["Cookie"] = "; ".join(f"{name}={text}" for name, text in {**cookies, **signature.cookies}.items())
-    separator = "&" if urlsplit(operation.base_url).query else "?"
     asked = "&".join([*query, *signature.query])
     # What stands in the template itself may not be legal in a URL; what stands in a value is encoded already.
-    url = operation.base_url + quote(path, safe="/%:@!$&'()*+,;=~-._[]{}|")
+    url = operation.base_url + quote(path, safe="/%?:@!$&'()*+,;=~-._")
+    separator = "&" if "?" in url else "?"
     return HttpRequest(
         method=operation.method, url=f"{url}{separator}{asked}" if asked else url, headers=headers, content=content
     )
@@ -234,14 +232,18 @@ def _from_base64(name: str, value: Any) -> bytes:
         raise InvalidArgumentsError(f"`{name}` must be Base64.", places=[name]) from error
 
 
-def _is_same_host(one: str, other: str) -> bool:
-    """Whether a redirect stays where it is: the same origin, or from http to https on the usual ports."""
-    here, there = urlsplit(one), urlsplit(other)
-    if here.hostname != there.hostname:
-        return False
-    if (here.scheme, here.port) == (there.scheme, there.port):
-        return True
-    return (here.scheme, there.scheme) == ("http", "https") and here.port in (None, 80) and there.port in (None, 443)
+def _same_host(url: str, location: str) -> str | None:
+    """Where a redirect leads, if it stays: on the same origin, or from http to https on the usual ports."""
+    try:
+        target = urljoin(url, location)
+        here, there = urlsplit(url), urlsplit(target)
+        same = (here.scheme, here.port) == (there.scheme, there.port)
+        safer = (
+            (here.scheme, there.scheme) == ("http", "https") and here.port in (None, 80) and there.port in (None, 443)
+        )
+    except ValueError:
+        return None
+    return target if here.hostname == there.hostname and (same or safer) else None
 
 
 def _clean(response: HttpResponse, signature: Signature) -> HttpResponse:
@@ -262,11 +264,8 @@ def _is_text(kind: str) -> bool:
 
 
 def _text(response: HttpResponse) -> str:
-    _, _, charset = response.headers.get("content-type", "").lower().partition("charset=")
-    try:
-        return response.content.decode(charset.partition(";")[0].strip("\"' ") or "utf-8", errors="replace")
-    except LookupError:
-        return response.content.decode(errors="replace")
+    found = _CHARSET.search(response.headers.get("content-type", "").lower())
+    return response.content.decode(found[1] if found else "utf-8", errors="replace")
 
 
 def _phrase(status: int) -> str:

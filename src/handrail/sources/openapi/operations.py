@@ -25,7 +25,12 @@ _STYLES: Final[dict[Any, tuple[str, ...]]] = {
     "cookie": ("form",),
 }
 """The styles of each place; the first is the one that is meant where none is given."""
-_SET_ELSEWHERE: Final = frozenset({"accept", "content-type", "authorization", "host", "content-length", "connection"})
+_SET_ELSEWHERE: Final = frozenset(
+    {
+        *("accept", "content-type", "authorization", "accept-encoding", "user-agent", "cookie", "host", "connection"),
+        *("content-length", "transfer-encoding", "te", "trailer", "upgrade", "expect", "proxy-authorization"),
+    }
+)
 """Headers that are no arguments, whatever the document says."""
 _IDEMPOTENCY: Final = frozenset({"idempotency-key", "x-idempotency-key"})
 _MAX_DESCRIPTION: Final = 1_000
@@ -102,7 +107,7 @@ class OperationCompiler:
         slots: list[_Slot] = []
         idempotency: str | None = None
         for node, base in given:
-            if node.get("in") not in _STYLES:  # A body, or a field of one, in Swagger 2.0.
+            if str(node.get("in")) not in _STYLES:  # A body, or a field of one, in Swagger 2.0.
                 continue
             name = str(node.get("name"))
             if node["in"] == "header" and name.lower() in _IDEMPOTENCY:

@@ -82,7 +82,7 @@ class SchemaCompiler:
             elif key == "pattern" and isinstance(value, str) and _compiles(value):
                 made[key] = value  # One that only another engine knows is left to the server.
             elif key == "required" and isinstance(value, list):
-                made[key] = list(dict.fromkeys(cast(list[Any], value)))
+                made[key] = list(dict.fromkeys(one for one in cast(list[Any], value) if isinstance(one, str)))
         if "properties" in made:
             self._drop_read_only(node, base, made)
         _mend_bounds(made)

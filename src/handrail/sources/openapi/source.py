@@ -190,6 +190,10 @@ class OpenApi:
                 skip(entry.name, f"{entry.method} {entry.path}: {shorten(str(reason), 500)}")
             except RecursionError:
                 skip(entry.name, f"{entry.method} {entry.path}: its schema is nested too deeply")
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
+                # The document has a value of another kind where OpenAPI wants a text, a list or an object.
+                reason = f"it is not as OpenAPI wants it ({type(error).__name__}: {shorten(str(error), 200)})"
+                skip(entry.name, f"{entry.method} {entry.path}: {reason}")
             else:
                 if tool.name in tools:
                     raise ConfigError(f"overrides give the name {tool.name!r} to two operations.")

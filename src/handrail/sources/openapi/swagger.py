@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from handrail.sources.openapi.document import Unusable
+from handrail.sources.openapi.document import Unusable, node_of
 
 Node = dict[str, Any]
 
@@ -76,9 +76,7 @@ def servers(document: Mapping[str, Any], schemes: Any = None) -> list[Node]:
 
 def security_schemes(document: Mapping[str, Any]) -> Node:
     """The security definitions as security schemes."""
-    found: Any = document.get("securityDefinitions")
-    given = cast(Node, found) if isinstance(found, dict) else {}
+    given = {name: node_of(one) for name, one in node_of(document.get("securityDefinitions")).items()}
     return {
-        name: {"type": "http", "scheme": "basic"} if isinstance(one, dict) and one.get("type") == "basic" else one  # pyright: ignore[reportUnknownMemberType]
-        for name, one in given.items()
+        name: {"type": "http", "scheme": "basic"} if one.get("type") == "basic" else one for name, one in given.items()
     }
