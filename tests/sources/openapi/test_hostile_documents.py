@@ -35,19 +35,19 @@ def test_a_value_of_the_wrong_kind_breaks_no_more_than_its_operation(
     document: dict[str, Any], data: st.DataObject
 ) -> None:
     changed = copy.deepcopy(document)
-    *path, last = data.draw(st.sampled_from(places(document)[1:]))
+    place = data.draw(st.sampled_from(places(document)[1:]))
     holder: Any = changed
-    for key in path:
+    for key in place[:-1]:
         holder = holder[key]
-    holder[last] = copy.deepcopy(data.draw(st.sampled_from(ODD)))
+    holder[place[-1]] = copy.deepcopy(data.draw(st.sampled_from(ODD)))
 
     api = OpenApi(changed, bearer="env:TOKEN")
     try:
         tools = api.tools()
     except (SourceError, ConfigError):
         return
-    names = {tool.name for tool in tools} | {one.name for one in api.skipped}
-    assert len(names) >= 3
+    if place[0] != "paths" or len(place) > 2:  # Else a path, or all of them, is not there any more.
+        assert len(tools) + len(api.skipped) == (6 if document is SHOP else 4)
     for tool in tools:
         with pytest.raises(ValueError, match="not_an_argument"):
             tool.parse('{"not_an_argument": 1}')

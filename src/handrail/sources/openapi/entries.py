@@ -32,7 +32,11 @@ class Entry(Struct, frozen=True, kw_only=True):
     """The address of the document that holds both."""
 
 
-def list_entries(documents: Documents, skipped: Callable[[str, str], object]) -> list[Entry]:
+Skip = Callable[[str, str], object]
+"""Told the name of what is skipped, and why."""
+
+
+def list_entries(documents: Documents, skipped: Skip) -> list[Entry]:
     """The operations of a document, each with its name; what cannot even be listed goes to `skipped`."""
     paths: Any = documents.content.get("paths", {})
     if not isinstance(paths, dict):
@@ -42,7 +46,7 @@ def list_entries(documents: Documents, skipped: Callable[[str, str], object]) ->
         if path.startswith("x-"):
             continue
         try:
-            found.extend(_entries_of(documents, path, item))
+            found.extend(_entries_of(documents, path, item, skipped))
         except Unusable as reason:
             skipped(path, str(reason))
         if len(found) > MAX_OPERATIONS:
@@ -50,14 +54,17 @@ def list_entries(documents: Documents, skipped: Callable[[str, str], object]) ->
     return _named(found)
 
 
-def _entries_of(documents: Documents, path: str, item: Any) -> Iterator[Entry]:
+def _entries_of(documents: Documents, path: str, item: Any, skipped: Skip) -> Iterator[Entry]:
     item, base = documents.resolve(item, documents.root)
     if not isinstance(item, dict) or not path.startswith("/"):
         raise Unusable("a path must start with `/` and hold an object")
     item = cast(dict[str, Any], item)
     for method in METHODS:
-        node = item.get(method)
+        if method not in item:
+            continue
+        node = item[method]
         if not isinstance(node, dict):
+            skipped(f"{method.upper()} {path}", f"an operation must be an object, got {shorten(repr(node))}")
             continue
         node = cast(dict[str, Any], node)
         operation_id, tags = node.get("operationId"), node.get("tags")

@@ -7,6 +7,7 @@ from urllib.parse import urljoin, urlsplit
 
 from msgspec import Struct, structs
 
+from handrail.core.log import log
 from handrail.errors import SourceError, shorten
 from handrail.schema.raw import find_schema_problem
 from handrail.sources.openapi import swagger
@@ -96,8 +97,13 @@ class OperationCompiler:
         """The security schemes of the document, by name."""
         if self._is_swagger:
             return swagger.security_schemes(self._content)
-        schemes = node_of(node_of(self._content.get("components")).get("securitySchemes"))
-        return {name: node_of(self._documents.resolve(one, self._documents.root)[0]) for name, one in schemes.items()}
+        found: Node = {}
+        for name, one in node_of(node_of(self._content.get("components")).get("securitySchemes")).items():
+            try:
+                found[name] = node_of(self._documents.resolve(one, self._documents.root)[0])
+            except Unusable as reason:
+                log.warning("the security scheme %s cannot be used: %s", name, reason)
+        return found
 
     def compile(self, entry: Entry) -> Operation:
         """An operation, or `Unusable`."""
