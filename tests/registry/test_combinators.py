@@ -183,9 +183,6 @@ def test_tools_that_change_are_followed_and_stay_the_same_tools() -> None:
             self.tools = [pay]
             self.listeners: list[Callable[[], None]] = []
 
-        def __iter__(self) -> Any:
-            return iter(self.tools)
-
         def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
             self.listeners.append(listener)
             return lambda: self.listeners.remove(listener)
@@ -195,13 +192,16 @@ def test_tools_that_change_are_followed_and_stay_the_same_tools() -> None:
     assert [one.name for one in strict] == ["pay"]
     tools = Toolset(live).prefix("a_").tag("x")
     before = tools.tools
+    executor = Executor([tools, TRANSFER])
     unsubscribe = tools.subscribe(lambda: heard.append("changed"))
     live.tools.append(balance)
-    live.listeners[0]()
+    for listener in [*live.listeners]:
+        listener()
     unsubscribe()
 
+    assert executor.registry.names == ("a_pay", "a_balance", "transfer")
     assert [one.name for one in tools] == ["a_pay", "a_balance"]
     assert tools.tools[0] is before[0]
-    assert (heard, live.listeners) == (["changed"], [])
+    assert (heard, len(live.listeners)) == (["changed"], 1)
     live.tools[0] = tool(name="pay")(lambda: "no account any more")
     assert [one.name for one in strict] == ["balance"]

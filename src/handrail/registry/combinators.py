@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
 from pydantic_core import from_json
@@ -13,21 +13,11 @@ from handrail.core.text import compact_json
 from handrail.core.tool import KeyOf, Tool
 from handrail.define.build import as_tool
 from handrail.errors import ConfigError, InvalidArgumentsError
+from handrail.registry.tool_source import ToolSource
 
 AnyTool = Tool[..., Any]
 Change = Callable[[AnyTool], AnyTool | None]
 """From a tool to the changed one, or to None where it is left out."""
-
-
-@runtime_checkable
-class ChangingTools(Protocol):
-    """Tools that may change, such as those of a connected source."""
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called whenever the tools have changed; the returned one ends that."""
-        ...
 
 
 class Toolset:
@@ -40,8 +30,10 @@ class Toolset:
 
     __slots__ = ("_change", "_inner", "_is_checked", "_known", "_selectors")
 
-    def __init__(self, tools: Iterable[object]) -> None:
-        self._inner: Iterable[object] = tools if isinstance(tools, ChangingTools) else tuple(tools)
+    def __init__(self, tools: Iterable[object] | ToolSource) -> None:
+        self._inner: ToolSource | tuple[AnyTool, ...] = (
+            tools if isinstance(tools, ToolSource) else tuple(map(as_tool, tools))
+        )
         self._change: Change | None = None
         self._selectors: dict[str, Selector] = {}
         self._known: WeakKeyDictionary[AnyTool, AnyTool | None] = WeakKeyDictionary()
@@ -51,7 +43,7 @@ class Toolset:
     @property
     def tools(self) -> tuple[AnyTool, ...]:
         """The tools, as they are now."""
-        before = tuple(map(as_tool, self._inner))
+        before = tuple(self._inner.tools) if isinstance(self._inner, ToolSource) else self._inner
         if self._change is None:
             return before
         if not self._is_checked:
@@ -90,7 +82,7 @@ class Toolset:
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Have a function called whenever the tools have changed; the returned one ends that."""
-        return self._inner.subscribe(listener) if isinstance(self._inner, ChangingTools) else lambda: None
+        return self._inner.subscribe(listener) if isinstance(self._inner, ToolSource) else lambda: None
 
     # Which tools, and what they are called.
 

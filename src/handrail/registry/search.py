@@ -2,10 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import log
 from typing import Any, Final, Protocol, cast
+from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 from pydantic_core import from_json
@@ -15,6 +16,7 @@ from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
 from handrail.errors import ConfigError
 from handrail.models.embedding import Embedding, cosine_similarity
+from handrail.registry.tool_source import ToolSource
 
 SEARCH_TOOLS: Final = "search_tools"
 MAX_RESULTS: Final = 20
@@ -78,48 +80,54 @@ class ToolSearch:
     There is no threshold: a true match may have a score of 0.2. Take the best few, and let whoever reads them choose.
     """
 
-    def __init__(self, tools: Iterable[Tool[..., Any]], *, embedder: Embedder | None = None, limit: int = 5) -> None:
+    def __init__(
+        self, tools: Iterable[Tool[..., Any]] | ToolSource, *, embedder: Embedder | None = None, limit: int = 5
+    ) -> None:
         if not 1 <= limit <= MAX_RESULTS:
             raise ConfigError(f"limit must be between 1 and {MAX_RESULTS}, got {limit!r}.")
-        self._tools = tuple(replace(tool, defer_loading=True) for tool in tools)
+        self._source = tools if isinstance(tools, ToolSource) else tuple(tools)
+        self._deferred: WeakKeyDictionary[Tool[..., Any], Tool[..., Any]] = WeakKeyDictionary()
         self._meaning = TextSimilarity(embedder or Embedding())
         self._limit = limit
-        self._words: tuple[frozenset[str], ...] | None = None
-        self._weights: dict[str, float] = {}
+        self._tool = self._search_tool()
+        self._index = _WordIndex(())
+
+    @property
+    def tools(self) -> tuple[Tool[..., Any], ...]:
+        """`search_tools`, and the tools that it searches, as they are now."""
+        return self._tool, *self._pool()
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called whenever the tools have changed; the returned one ends that."""
+        return self._source.subscribe(listener) if isinstance(self._source, ToolSource) else lambda: None
 
     def __iter__(self) -> Iterator[Tool[..., Any]]:
-        yield self.tool()
-        yield from self._tools
+        return iter(self.tools)
+
+    def _pool(self) -> tuple[Tool[..., Any], ...]:
+        """The tools that are searched; the same tool gives the same one each time."""
+        for tool in (now := self._source.tools if isinstance(self._source, ToolSource) else self._source):
+            if tool not in self._deferred:
+                self._deferred[tool] = replace(tool, defer_loading=True)
+        return tuple(self._deferred[tool] for tool in now)
 
     def search(self, text: str, *, limit: int | None = None) -> list[SearchResult]:
         """The tools that fit best, the best one first. What has nothing in common with the text is not among them."""
         limit = self._limit if limit is None else limit
         if limit < 1:
             raise ConfigError(f"A search finds at least 1 tool, not {limit}.")
-        if not self._tools:
+        if not (tools := self._pool()):
             return []
-        scores = self._by_meaning(text) if self._meaning.is_available else self._by_words(text)
-        every = [
-            SearchResult(tool=tool, score=score) for tool, score in zip(self._tools, scores, strict=True) if score > 0
-        ]
+        if self._meaning.is_available:
+            scores = self._meaning.measure([get_search_text(tool) for tool in tools], text)
+        else:
+            if self._index.tools != tools:
+                self._index = _WordIndex(tools)
+            scores = self._index.scores(text)
+        every = [SearchResult(tool=tool, score=score) for tool, score in zip(tools, scores, strict=True) if score > 0]
         return sorted(every, key=lambda one: (-one.score, one.tool.name))[:limit]
 
-    def _by_meaning(self, text: str) -> list[float]:
-        return self._meaning.measure([get_search_text(tool) for tool in self._tools], text)
-
-    def _by_words(self, text: str) -> list[float]:
-        """Words in common; one that few tools have says more than one that many have."""
-        if self._words is None:
-            self._words = tuple(frozenset(_extract_tool_words(tool)) for tool in self._tools)
-            counts = Counter(word for one in self._words for word in one)
-            self._weights = {word: log(1 + len(self._words) / count) for word, count in counts.items()}
-        wanted = extract_words(text)
-        rarest = log(1 + len(self._words))
-        total = sum(self._weights.get(word, rarest) for word in wanted)
-        return [sum(self._weights[word] for word in wanted & one) / total if wanted else 0.0 for one in self._words]
-
-    def tool(self) -> Tool[..., Any]:
-        """`search_tools`, for the model."""
+    def _search_tool(self) -> Tool[..., Any]:
         default = self._limit
 
         def search_tools(payload: dict[str, Any]) -> dict[str, Any]:
@@ -133,8 +141,8 @@ class ToolSearch:
             {
                 "name": SEARCH_TOOLS,
                 "description": (
-                    f"Search {len(self._tools):,} more tools by what you want to do, in plain words. "
-                    f"What is found can be called from your next step on."
+                    "Search for more tools by what you want to do, in plain words. "
+                    "What is found can be called from your next step on."
                 ),
                 "input_schema": {
                     "type": "object",
@@ -150,6 +158,22 @@ class ToolSearch:
                 "concurrency_safe": True,
             }
         )
+
+
+class _WordIndex:
+    """The words of tools; one that few tools have says more than one that many have."""
+
+    def __init__(self, tools: tuple[Tool[..., Any], ...]) -> None:
+        self.tools = tools
+        self._words = tuple(frozenset(_extract_tool_words(tool)) for tool in tools)
+        counts = Counter(word for one in self._words for word in one)
+        self._weights = {word: log(1 + len(tools) / count) for word, count in counts.items()}
+
+    def scores(self, text: str) -> list[float]:
+        """How much of a text each tool has in common with it."""
+        wanted = extract_words(text)
+        whole = sum(self._weights.get(word, log(1 + len(self.tools))) for word in wanted)
+        return [sum(self._weights[word] for word in wanted & one) / whole if wanted else 0.0 for one in self._words]
 
 
 def offered_tools(tools: Iterable[Tool[..., Any]], results: Iterable[ToolResult]) -> tuple[Tool[..., Any], ...]:
