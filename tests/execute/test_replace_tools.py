@@ -8,6 +8,8 @@ import pytest
 
 from handrail import ChatSession, Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolDefinitionError, tool
 from handrail.core.events import CallFinished, Event
+from handrail.execute.loop import run_until_done
+from handrail.formats import openai_chat
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
 
@@ -114,6 +116,23 @@ async def test_a_turn_keeps_the_tools_that_it_began_with() -> None:
     offered = [[one.name for one in request.tools] for request in provider.requests]
     assert offered == [["change", "stays"]] * 3 + [["other"]] * 2
     assert len([event for event in heard if isinstance(event, CallFinished)]) == 3
+
+
+async def test_a_loop_keeps_the_tools_that_it_began_with() -> None:
+    executor = Executor([make("stays", "stayed")], policy=ALLOW)
+    answers = iter(
+        [
+            {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "stays", "arguments": "{}"}}]},
+            {"role": "assistant", "content": "done"},
+        ]
+    )
+
+    async def step(messages: list[Any], definitions: Any) -> Any:
+        executor.replace_tools([])
+        return next(answers)
+
+    done = await run_until_done(step, executor, CONTEXT, wire=openai_chat, messages=[])
+    assert [result.output for result in done.results] == ["stayed"]
 
 
 async def test_an_executor_follows_its_sources_and_your_own_tools_win() -> None:

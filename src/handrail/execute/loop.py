@@ -91,6 +91,7 @@ async def run_until_done(
 
     A `step` that is not async runs in a thread, so that it blocks nobody.
     """
+    executor = executor.snapshot()  # The calls of this run find the tools that its model was offered.
     definitions = wire.tools(executor.registry)
     loop = _loop(wire, definitions, messages, budget or Budget())
     wants = next(loop)
@@ -118,6 +119,7 @@ def run_until_done_sync(
     budget: Budget | None = None,
 ) -> LoopResult:
     """`run_until_done` for a caller that has no event loop. The step runs in the caller's own thread."""
+    executor = executor.snapshot()  # The calls of this run find the tools that its model was offered.
     definitions = wire.tools(executor.registry)
     loop = _loop(wire, definitions, messages, budget or Budget())
     wants = next(loop)

@@ -59,7 +59,7 @@ class CallSession:
         self.session_id = call.session_id
         self.usage: dict[str, int] = {}
         self.end_reason: s.EndReason | None = None
-        self.executor = executor
+        self.executor = executor = executor.snapshot()  # The tools of a phone call are those that it began with.
         self._built = built
         self._transport = transport
         self._emit_event = emit
