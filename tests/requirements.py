@@ -187,6 +187,10 @@ PHONE = (
     R("PH-85", "phone", "Metric: the distribution of error codes, per tool and tenant."),
     R("PH-86", "phone", "Every fact is one structured log event with a name; a table in the docs maps each log event of the phone document to ours, with its fields."),
     R("PH-87", "phone", "A handler's failure is logged at error level (`tool_execution_failed`)."),
+    # what the page names in passing
+    R("PH-88", "phone", "A tenant can set the tool choice: auto, none, required, or one tool, which goes out in its legal form."),
+    R("PH-89", "phone", "A tenant's configuration can come from a database, where every revision is kept and the newest applies to the next call."),
+    R("PH-90", "phone", "Tools that run concurrently in one phone call can be tested: the simulator plays such a call, and its report says what was left undone."),
 )
 
 PHONE_DEFECTS = (

@@ -233,7 +233,7 @@ def test_a_caller_who_speaks_over_the_announcement_is_not_transferred() -> None:
     assert json.loads(outputs(played)["c1"])["error"] == "call_transfer_interrupted"
 
 
-@pytest.mark.proves("PH-35", "PH-36", "PH-D5")
+@pytest.mark.proves("PH-35", "PH-36", "PH-90", "PH-D5")
 def test_parallel_calls_get_their_own_outputs_and_one_response() -> None:
     started: list[str] = []
 

@@ -21,6 +21,7 @@ async def test_a_tenant_is_found_by_its_number_as_it_was_saved(store: Store) -> 
     assert await store.tenants.find("anonymous") is None
 
 
+@pytest.mark.proves("PH-89")
 async def test_every_revision_is_kept_and_the_newest_counts(store: Store) -> None:
     first, second = acme(), acme(enabled=False, numbers=["+33200000000"])
     await store.tenants.put(first, who="ann")

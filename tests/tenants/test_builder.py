@@ -269,6 +269,7 @@ def test_a_feature_has_a_name_of_its_own(name: str) -> None:
         builder.register(lambda cfg: None, feature=(name, CalendarFeature))
 
 
+@pytest.mark.proves("PH-88")
 @pytest.mark.parametrize(
     ("choice", "cfg", "result"),
     [

@@ -86,6 +86,8 @@ class CallSession:
         self._requests = itertools.count(1)
         self._called: dict[str, tuple[str, float]] = {}
         """The name of each called tool, and when."""
+        self._spoken: set[str] = set()
+        """Calls whose result the caller has begun to hear."""
         self._fallbacks: dict[str, ToolCall] = {}
         """Calls that got no result of their own, until their output is sent."""
         self._started_at = time.monotonic()
@@ -361,7 +363,8 @@ class CallSession:
     def _report_spoken(self, call_ids: tuple[str, ...]) -> None:
         now = time.monotonic()
         for call_id in call_ids:
-            if call_id in self._called:
+            if call_id in self._called and call_id not in self._spoken:
+                self._spoken.add(call_id)
                 name, called_at = self._called[call_id]
                 self._emit(ResultSpoken, call_id=call_id, tool_name=name, seconds=now - called_at)
 
