@@ -26,7 +26,7 @@ from handrail.core.redact import Redactor
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.define.build import as_tool
-from handrail.define.function import from_function
+from handrail.define.function import build_from_function
 from handrail.errors import ConfigError, ToolError, ToolNotFoundError
 from handrail.execute.admission import AdmissionControl
 from handrail.execute.cancellation import CallCanceller, CancelResult
@@ -230,7 +230,7 @@ class Executor:
         Both share the ledger, the approvals, the limits and the running calls.
         """
         if inspect.isfunction(function) or inspect.ismethod(function):
-            added = from_function(function, {"name": name})
+            added = build_from_function(function, {"name": name})
         else:
             added = as_tool(function)
         added = added if added.name == name else replace(added, name=name)
