@@ -31,7 +31,7 @@ async def test_calls_in_real_time_between_two_processes() -> None:
     assert process.stdout is not None
     about = json.loads(await process.stdout.readline())
     client = AsyncOpenAI(base_url=about["url"], api_key="sk-test", webhook_secret=about["webhook_secret"])
-    async with client, asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with client, asyncio.timeout(200), asyncio.TaskGroup() as tasks:
 
         async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")

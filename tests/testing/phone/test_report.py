@@ -40,6 +40,14 @@ def test_a_correct_agent_has_nothing_against_it() -> None:
     assert [call.answered_at - call.at for call in report.calls if call.answered_at] == [pytest.approx(0.54)]
 
 
+def test_what_the_client_sent_can_be_asked_for() -> None:
+    report = play(SCRIPT, answering())
+    assert len(report.client_events("response.*")) == 2
+    (sent,) = report.client_events("conversation.item.create", item__call_id="c1")
+    assert sent["item"]["output"] == "42"
+    assert report.client_events(item__call_id="c9") == []
+
+
 def test_a_call_that_is_never_answered_is_unanswered() -> None:
     report = play({**SCRIPT, "timing": {"linger": 40}}, greeting_only)
     assert report.unanswered == ("c1",)

@@ -4,7 +4,7 @@ from .checks import Refused
 from .control import ControlResponse
 from .engine import SimulatedCall
 from .live import LiveCall
-from .record import Entry, ErrorRecord, HttpRecord, Line, ToolCallRecord
+from .record import Entry, ErrorRecord, HttpRecord, ToolCallRecord, TranscriptLine
 from .report import Outcome, Report
 from .responses import ModelRequest
 from .rules import RULES, UNCONFIRMED_RULES, Rule
@@ -26,7 +26,6 @@ __all__ = [
     "Frame",
     "FunctionCall",
     "HttpRecord",
-    "Line",
     "LiveCall",
     "ModelEntry",
     "ModelRequest",
@@ -41,6 +40,7 @@ __all__ = [
     "SimulatedCall",
     "Summary",
     "ToolCallRecord",
+    "TranscriptLine",
     "WarpedLoop",
     "WebhookRecord",
     "format_timeline",

@@ -23,7 +23,7 @@ from .state import CallState
 from .turns import Turns
 from .voice import Voice
 
-_BREATH = 0.3
+_PAUSE = 0.3
 """How long a polite caller lets pass after the agent's last word."""
 
 
@@ -56,7 +56,7 @@ class Caller:
         self._play = self._entries()
         self._resume(True)
 
-    def poke(self) -> None:
+    def check_wait(self) -> None:
         """Look whether what the caller waits for has come."""
         if self._is_resuming:
             return
@@ -156,7 +156,7 @@ class Caller:
         """A polite caller waits for an answer, then for silence."""
 
         def answered() -> float | None:
-            return self._quiet_for(_BREATH) if self._voice.started > self._heard_before else None
+            return self._quiet_for(_PAUSE) if self._voice.started > self._heard_before else None
 
         yield _Until(answered, self._state.clock.now + patience)
         yield _Until(lambda: self._quiet_for(0.0), self._state.clock.now + 300)
@@ -181,7 +181,7 @@ class Caller:
         def ready() -> float | None:
             match entry.wait:
                 case "silence":
-                    return self._quiet_for(_BREATH)
+                    return self._quiet_for(_PAUSE)
                 case "results":
                     return self._quiet_for(0.0) if self._has_results() else None
                 case "speech":

@@ -185,7 +185,7 @@ class SimulatedCall:
 
     def _settle(self) -> None:
         self._state.update_quiet()
-        self._caller.poke()
+        self._caller.check_wait()
         self._state.update_quiet()
         if self._state.phase == "open":
             self._turns.watch_silence()

@@ -10,7 +10,7 @@ from .script import Fault
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class FaultEffect:
     """How one event goes out: what is sent in its place, how late, and how the sockets are closed after it."""
 
     payloads: tuple[Mapping[str, Any] | str, ...]
@@ -28,7 +28,7 @@ class FaultPlan:
         self._seen = [0] * len(faults)
         self._random = Random(seed)
 
-    def pass_event(self, event: Mapping[str, Any]) -> Passage | None:
+    def apply(self, event: Mapping[str, Any]) -> FaultEffect | None:
         """Decide what happens to an event; None: nothing."""
         if not self._faults:
             return None
@@ -57,4 +57,4 @@ class FaultPlan:
                     close = fault.code
                 case "reorder":
                     overtaken = True
-        return Passage(tuple(payloads), delay, close, overtaken)
+        return FaultEffect(tuple(payloads), delay, close, overtaken)

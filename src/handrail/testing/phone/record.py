@@ -57,7 +57,7 @@ class HttpRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TranscriptLine:
     """Something that was said."""
 
     at: float
@@ -73,7 +73,7 @@ class Record:
     calls: dict[str, ToolCallRecord] = field(default_factory=dict[str, ToolCallRecord])
     errors: list[ErrorRecord] = field(default_factory=list[ErrorRecord])
     http: list[HttpRecord] = field(default_factory=list[HttpRecord])
-    transcript: list[Line] = field(default_factory=list[Line])
+    transcript: list[TranscriptLine] = field(default_factory=list[TranscriptLine])
     silences: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     duplicate_outputs: list[str] = field(default_factory=list[str])
     unknown_outputs: list[str] = field(default_factory=list[str])

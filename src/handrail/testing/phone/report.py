@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .record import Entry, ErrorRecord, HttpRecord, Line, ToolCallRecord
+from .record import Entry, ErrorRecord, HttpRecord, ToolCallRecord, TranscriptLine
 from .script import (
     ExpectClient,
     ExpectDuplicates,
@@ -65,7 +65,7 @@ class Report:
     """Seconds from an output to the first word after it, by call id."""
     longest_silence: float
     total_silence: float
-    transcript: tuple[Line, ...]
+    transcript: tuple[TranscriptLine, ...]
     timeline: tuple[Entry, ...]
     suppressed_calls: tuple[str, ...]
     """Calls of the script that the response was not allowed to make: it had no tools, or its tool choice was none."""

@@ -23,7 +23,7 @@ _NO_CLOSE_FRAME = (1005, 1006, 1015)
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed"}
 
 
-class Line(Protocol):
+class ServedCall(Protocol):
     """What the server needs of a call that is under way."""
 
     def request(self, verb: Verb, body: object) -> ControlResponse: ...
@@ -49,7 +49,7 @@ class HttpRequest:
 class PhoneServer:
     """The listening socket and its connections."""
 
-    def __init__(self, find: Callable[[str], Line | None], api_key: str | None) -> None:
+    def __init__(self, find: Callable[[str], ServedCall | None], api_key: str | None) -> None:
         self._find = find
         self._api_key = api_key
         self._server: asyncio.Server | None = None
@@ -123,8 +123,8 @@ class PhoneServer:
             return error_response(404, None, f"Invalid URL ({request.method} {urlsplit(request.target).path})")
         if request.method != "POST":
             return error_response(405, "method_not_supported", f"Not allowed to {request.method} on this URL.")
-        line = self._find(parts[3])
-        if line is None:  # R2
+        call = self._find(parts[3])
+        if call is None:  # R2
             return error_response(404, "call_id_not_found", f"No session found for call_id: {parts[3]}")
         body: object = None
         if request.body:
@@ -132,7 +132,7 @@ class PhoneServer:
                 body = json.loads(request.body)
             except (ValueError, RecursionError):
                 return error_response(400, "invalid_json", "We could not parse the JSON body of your request.")
-        return line.request(parts[4], body)
+        return call.request(parts[4], body)
 
     def _check_key(self, request: HttpRequest) -> ControlResponse | None:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
@@ -148,29 +148,29 @@ class PhoneServer:
         handshakes = cast("list[Any]", protocol.events_received())
         parts = urlsplit(request.target)
         call_id = parse_qs(parts.query).get("call_id", [""])[0]
-        line = self._find(call_id) if parts.path == "/v1/realtime" else None
+        call = self._find(call_id) if parts.path == "/v1/realtime" else None
         if self._check_key(request) is not None:
             response = protocol.reject(401, "no API key")
-        elif line is None or not handshakes:
+        elif call is None or not handshakes:
             response = protocol.reject(404, f"No session found for call_id: {call_id}")  # R1
         else:
             response = protocol.accept(handshakes[0])
         sideband = _Sideband(protocol, writer)
         number: int | None = None
-        if line is not None and response.status_code == 101:
+        if call is not None and response.status_code == 101:
             try:
-                number = line.connect(sideband.send)
+                number = call.connect(sideband.send)
             except LookupError as refusal:
                 response = protocol.reject(404, str(refusal))  # R1
         protocol.send_response(response)
         sideband.open()
-        if line is None or number is None:
+        if call is None or number is None:
             await writer.drain()
             return
         try:
-            await sideband.listen(reader, line.feed)
+            await sideband.listen(reader, call.feed)
         finally:
-            line.disconnect(number)
+            call.disconnect(number)
 
 
 class _Sideband:

@@ -48,7 +48,7 @@ class PhoneSimulator:
         self._host = host
         self._port = port
         self._server = PhoneServer(self._find, api_key)
-        self._lines: dict[str, LiveCall] = {}
+        self._calls: dict[str, LiveCall] = {}
         self._number = 0
         self._is_running = False
 
@@ -68,8 +68,8 @@ class PhoneSimulator:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_running = False
-        for line in self._lines.values():
-            line.close()
+        for live in self._calls.values():
+            live.close()
         await self._server.stop()
 
     def add_call(
@@ -79,13 +79,13 @@ class PhoneSimulator:
         script = script if isinstance(script, Script) else Script.parse(script or {})
         self._number += 1
         call_id = script.call.id or f"rtc_{self._number}"
-        if call_id in self._lines:
+        if call_id in self._calls:
             raise ValueError(
                 f"There is already a call {call_id!r}; leave `call.id` out of a script that is played more than once."
             )
-        line = LiveCall(SimulatedCall(script, call_id=call_id, model=model))
-        self._lines[call_id] = line
-        return line.call
+        live = LiveCall(SimulatedCall(script, call_id=call_id, model=model))
+        self._calls[call_id] = live
+        return live.call
 
     async def ring(
         self,
@@ -125,26 +125,26 @@ class PhoneSimulator:
 
     async def wait(self, call_id: str, *, timeout: float = 4000.0) -> Report:
         """Wait until a call ended, and report on it."""
-        line = self._lines[call_id]
+        live = self._calls[call_id]
         async with asyncio.timeout(timeout):
-            await line.ended.wait()
-        return line.call.report()
+            await live.ended.wait()
+        return live.call.report()
 
     def report(self, call_id: str) -> Report:
         """Report on a call as it is now."""
-        return self._lines[call_id].report()
+        return self._calls[call_id].report()
 
     def live(self, call_id: str) -> LiveCall:
         """A call that can be talked to without a socket, for a transport in memory."""
-        return self._lines[call_id]
+        return self._calls[call_id]
 
     def forget(self, call_id: str) -> None:
         """Drop what is kept about a call, which then answers as an unknown one does."""
-        self._lines.pop(call_id).close()
+        self._calls.pop(call_id).close()
         self.webhooks = [record for record in self.webhooks if record.call_id != call_id]
 
     def _find(self, call_id: str) -> LiveCall | None:
-        return self._lines.get(call_id)
+        return self._calls.get(call_id)
 
     async def _announce(self, call: SimulatedCall, webhook: WebhookTarget) -> None:
         for index, delivery in enumerate(self._deliveries(call)):

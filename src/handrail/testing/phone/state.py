@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any, Literal, TypeAlias, cast
 
 from .clock import Clock
-from .faults import FaultPlan, Passage
+from .faults import FaultEffect, FaultPlan
 from .record import Entry, ErrorRecord, Record, Source
 from .script import Script
 
@@ -51,7 +51,7 @@ class CallState:
         self._faults = FaultPlan(script.faults, script.seed)
         self._numbers = {name: count(1) for name in ("event", "item", "resp", "call", "sideband")}
         self._not_before = 0.0
-        self._overtaken: list[Passage] = []
+        self._overtaken: list[FaultEffect] = []
 
     def audio(self, direction: Literal["input", "output"]) -> dict[str, Any]:
         """The session's configuration of what is heard or said."""
@@ -71,17 +71,17 @@ class CallState:
     def send(self, event: Mapping[str, Any]) -> None:
         """Send an event as it is, through the faults of the script."""
         self.note("server", str(event.get("type", "?")), cast(dict[str, Any], event))
-        passage = self._faults.pass_event(event)
-        if passage is None and self._not_before <= self.clock.now and not self._overtaken:
+        effect = self._faults.apply(event)
+        if effect is None and self._not_before <= self.clock.now and not self._overtaken:
             self._broadcast(event)
             return
-        passage = passage or Passage((event,))
-        if passage.delay:
-            self._not_before = max(self._not_before, self.clock.now) + passage.delay
+        effect = effect or FaultEffect((event,))
+        if effect.delay:
+            self._not_before = max(self._not_before, self.clock.now) + effect.delay
         if self._not_before > self.clock.now:
-            self.clock.after(self._not_before - self.clock.now, lambda: self._pass(passage))
+            self.clock.after(self._not_before - self.clock.now, lambda: self._carry_out(effect))
         else:
-            self._pass(passage)
+            self._carry_out(effect)
 
     def send_error(
         self, message: str, *, code: str | None, param: str | None = None, event_id: str | None = None
@@ -162,27 +162,27 @@ class CallState:
             self.record.silences.append((self.quiet_since, self.clock.now))
         self.quiet_since = None
 
-    def _pass(self, passage: Passage) -> None:
-        if passage.overtaken:
-            self._overtaken.append(passage)
-            self.clock.after(0.2, self._pass_overtaken)
+    def _carry_out(self, effect: FaultEffect) -> None:
+        if effect.overtaken:
+            self._overtaken.append(effect)
+            self.clock.after(0.2, self._send_overtaken)
             return
-        self._deliver(passage)
-        self._pass_overtaken()
+        self._deliver(effect)
+        self._send_overtaken()
 
-    def _pass_overtaken(self) -> None:
+    def _send_overtaken(self) -> None:
         waiting, self._overtaken = self._overtaken, []
-        for passage in waiting:
-            self._deliver(passage)
+        for effect in waiting:
+            self._deliver(effect)
 
-    def _deliver(self, passage: Passage) -> None:
-        for payload in passage.payloads:
+    def _deliver(self, effect: FaultEffect) -> None:
+        for payload in effect.payloads:
             if isinstance(payload, str):
                 self.send_text(payload)
             else:
                 self._broadcast(payload)
-        if passage.close is not None:
-            self.close_sidebands(passage.close)
+        if effect.close is not None:
+            self.close_sidebands(effect.close)
 
     def _broadcast(self, event: Mapping[str, Any]) -> None:
         if self.sidebands:

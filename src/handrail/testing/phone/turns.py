@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .clock import Timer
-from .record import Line
+from .record import TranscriptLine
 from .responses import Creator, Responses
 from .state import CallState
 from .voice import Voice
@@ -47,7 +47,7 @@ class Turns:
         """The caller's turn ends; by default that creates a response (R7)."""
         state = self._state
         state.caller_speaking = False
-        state.record.transcript.append(Line(at=self._started_at, speaker="caller", text=text))
+        state.record.transcript.append(TranscriptLine(at=self._started_at, speaker="caller", text=text))
         state.note("caller", "speech", {"text": text, "started_at": self._started_at})
         if (detection := self._detection()) is None:
             return

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .clock import Timer
-from .record import Line
+from .record import TranscriptLine
 from .state import CallState
 
 
@@ -88,5 +88,5 @@ class Voice:
 
     def _note(self, playout: Playout, text: str) -> None:
         at = playout.started_at or 0.0
-        self._state.record.transcript.append(Line(at=at, speaker="agent", text=text))
+        self._state.record.transcript.append(TranscriptLine(at=at, speaker="agent", text=text))
         self._state.note("agent", "speech", {"text": text, "started_at": at})
