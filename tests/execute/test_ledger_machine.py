@@ -131,6 +131,7 @@ class LedgerMachine(RuleBasedStateMachine):
             approvals=self.approvals,
             timeout=timeout,
             lease_grace=lease_grace,
+            in_progress_timeout=0,
         )
 
     def context(self, wanted: Wanted) -> ToolContext[Any]:

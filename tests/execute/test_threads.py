@@ -196,15 +196,19 @@ async def test_a_thread_that_is_still_at_work_is_never_verified_as_not_happened(
         return "acted"
 
     book = Book()
-    executor = Executor([act], policy=ALLOWED, ledger=book)
+    executor = Executor([act], policy=ALLOWED, ledger=book, in_progress_timeout=0)
     first = await executor.run(call("act", "c-1"), at())
     second = await executor.run(call("act", "c-2"), at(turn=2))
-    assert [code_of(first), code_of(second)] == ["outcome_unknown", "outcome_unknown"]
+    assert [code_of(first), code_of(second)] == ["outcome_unknown", "in_progress"]
     latch.go.set()
     await until(lambda: executor.stranded_threads == 0)
 
     third = await executor.run(call("act", "c-3"), at(turn=3))
-    assert third.origin == "verified"
+    assert code_of(third) == "approval_required"  # It is known as done now: doing it again has to be wanted.
+    assert third.approval is not None
+    assert "already done" in third.approval.question
+    again = await executor.run(call("act", "c-1"), at())
+    assert (again.output, again.origin) == ("acted", "replayed")  # The end of its thread settled it.
     assert happened == ["once"]
 
 

@@ -4,7 +4,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from msgspec import structs
 
@@ -91,6 +91,8 @@ def decide_approval(
 
 class MemoryApprovals:
     """Approvals in memory."""
+
+    in_memory: Final = True
 
     def __init__(self) -> None:
         self._approvals: dict[str, Approval] = {}

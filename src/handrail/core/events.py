@@ -110,6 +110,16 @@ class Progress(Event, frozen=True, kw_only=True):
     fraction: float | None = None
 
 
+class DoubtResolved(Event, frozen=True, kw_only=True):
+    """An operator found out whether a call whose outcome was unknown took effect."""
+
+    call_id: str
+    tool_name: str
+    happened: bool
+    who: str
+    reason: str = ""
+
+
 class ToolsBuilt(Event, frozen=True, kw_only=True):
     """A tenant's configuration became tools."""
 

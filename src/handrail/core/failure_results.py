@@ -138,3 +138,14 @@ def format_time(timestamp: float) -> str:
 
 def _round(seconds: float) -> str:
     return f"{seconds:.0f}" if seconds >= 1 else "1"
+
+
+def confirmed_effect(tool: str, by: str) -> ToolResult:
+    """An operator found out that the effect took place."""
+    return ToolResult(output=f"`{tool}` took effect, as a person found out ({by}).")
+
+
+def confirmed_failure(tool: str, by: str) -> ToolResult:
+    """An operator found out that nothing happened."""
+    text = f"`{tool}` did not take effect, as a person found out ({by}). It may be called again."
+    return failure("tool_execution_failed", text, retryable=True)

@@ -16,21 +16,27 @@ from handrail.authorize.identity import CallDigests, compute_key
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
+from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.event_bus import EventBus
-from handrail.execute.handlers import HandlerRunner, Outcome
+from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
+from handrail.execute.leases import LeaseKeeper
 from handrail.execute.ledger import Entry, Ledger, LedgerDecision, decide_from_ledger
 from handrail.execute.reads import finish_result
 from handrail.execute.running import CallStopped, RunningCall
 from handrail.execute.scheduler import CallRef, QueueEntry, Scheduler, current_scope
 from handrail.execute.settlement import Settlement
+from handrail.execute.threads import ThreadJob
 
 _MAX_ROUNDS: Final = 20
 """How often a call looks into the ledger again because another call was faster."""
+_FIRST_LOOK: Final = 0.05
+_LAST_LOOK: Final = 0.5
+"""Seconds between two looks at a call that another process runs; the delay grows."""
 
 if sys.version_info >= (3, 12):
 
@@ -59,6 +65,8 @@ class EffectCall(Struct, kw_only=True, eq=False):
     identity: str
     key: str
     queue_entry: QueueEntry
+    budget: TimeBudget
+    """What checks, hooks, `verify` and stores may take together."""
     started: float
     """When it arrived, by `perf_counter`."""
     has_started: bool = False
@@ -84,7 +92,10 @@ class EffectRunner:
         running: dict[CallRef, RunningCall],
         owner: str,
         repeat_window: float,
+        lease_timeout: float,
         lease_grace: float,
+        overhead_timeout: float,
+        in_progress_timeout: float,
     ) -> None:
         self._ledger = ledger
         self._approvals = approvals
@@ -98,7 +109,16 @@ class EffectRunner:
         self._running = running
         self._owner = owner
         self._repeat_window = repeat_window
+        self._lease_timeout = lease_timeout
         self._lease_grace = lease_grace
+        self._overhead_timeout = overhead_timeout
+        self._in_progress_timeout = in_progress_timeout
+        self._is_in_memory = getattr(ledger, "in_memory", False)
+        """Such a ledger never waits, and its leases end with the process."""
+        self._can_decide_at_once = getattr(approvals, "in_memory", False) and not authorizer.has_hooks
+        self._leases = LeaseKeeper(ledger, lease=lease_timeout)
+        self._background: set[asyncio.Future[Any]] = set()
+        """Writes to the ledger that are still tried after their call had its result."""
         self._claims: dict[CallRef, RunningCall] = {}
         """The calls of this process that are, or are about to be, in the ledger as running."""
 
@@ -126,6 +146,7 @@ class EffectRunner:
         if running is not None:
             return await self._join_same_call(running, call, context, identity)
         running = self._running[ref] = RunningCall(call, tool, context.tenant_id, identity, ref)
+        running.grace = min(running.grace, self._overhead_timeout)
         effect = EffectCall(
             running=running,
             call=call,
@@ -137,6 +158,7 @@ class EffectRunner:
             identity=identity,
             key=key,
             queue_entry=self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=lock_key),
+            budget=TimeBudget(self._overhead_timeout),
             started=started,
         )
         self._events.emit_accepted(call, context)
@@ -236,7 +258,8 @@ class EffectRunner:
     async def _recall(self, effect: EffectCall) -> LedgerDecision:
         session_id, call_id = effect.running.ref
         try:
-            by_id, by_key = await self._ledger.recall(session_id=session_id, call_id=call_id, key=effect.key)
+            recalled = self._ledger.recall(session_id=session_id, call_id=call_id, key=effect.key)
+            by_id, by_key = await (recalled if self._is_in_memory else effect.budget.run(recalled))
         except Exception as error:
             log.exception("the ledger cannot be read")
             raise Refusal(failure_results.unavailable(effect.tool.name)) from error
@@ -263,8 +286,25 @@ class EffectRunner:
         if claimed is not None:  # Even if its lease is over: a clock that jumps stops nothing.
             return await self._join_same_effect(effect, claimed, admission)
         if known.step == "in_progress":
-            return failure_results.in_progress(name)
+            is_over = await effect.running.wait(self._wait_for_owner(entry))
+            return None if is_over else failure_results.in_progress(name)
         return await self._verify(effect, entry)
+
+    async def _wait_for_owner(self, entry: Entry) -> bool:
+        """Wait for a call that another process runs; whether it is over, or its process died."""
+        ends, delay = time.monotonic() + self._in_progress_timeout, _FIRST_LOOK
+        while (left := ends - time.monotonic()) > 0:
+            await asyncio.sleep(min(delay, left))
+            delay = min(delay * 1.5, _LAST_LOOK)
+            try:
+                looked = self._ledger.recall(session_id=entry.session_id, call_id=entry.call_id, key=entry.key)
+                now_known, _ = await TimeBudget(self._overhead_timeout).run(looked)
+            except Exception:
+                log.exception("the ledger cannot be read")
+                return False
+            if now_known is None or now_known.state_at(time.time()) != "running":
+                return True
+        return False
 
     async def _join_same_effect(self, effect: EffectCall, other: RunningCall, admission: Admission) -> ToolResult:
         """Wait for another call of the same effect, which runs in this process, and return its result."""
@@ -280,7 +320,17 @@ class EffectRunner:
 
     async def _verify(self, effect: EffectCall, entry: Entry) -> ToolResult | None:
         """Ask the tool what became of an earlier call; None if nothing did, and this call may run."""
-        outcome = await self._settlement.verify(effect.compiled, effect.call, effect.context, entry, effect.arguments)
+        # An entry that its owner settled has ended; one whose process died could have run until then.
+        has_ended = entry.state == "unknown" or time.time() >= entry.run_until
+        outcome = await self._settlement.verify(
+            effect.compiled,
+            effect.call,
+            effect.context,
+            entry,
+            effect.arguments,
+            budget=effect.budget,
+            has_ended=has_ended,
+        )
         if outcome is None:
             return failure_results.outcome_unknown(effect.tool.name)
         is_recorded = await self._settlement.settle(entry, outcome)
@@ -303,15 +353,23 @@ class EffectRunner:
                 number=known.repeat,
                 done_at=failure_results.format_time(done_at) if known.entry.state == "committed" else None,
             )
-        return await self._authorizer.authorize(
+        deciding = self._authorizer.authorize(
             effect.compiled.policy, effect.call, effect.value, lambda: effect.arguments, effect.context, repetition
         )
+        if self._can_decide_at_once and effect.tool.permission_check is None:
+            return await deciding
+        try:
+            return await effect.budget.run(deciding)
+        except TimeoutError as error:
+            log.error("the decision about %s took too long", effect.tool.name)
+            raise Refusal(failure_results.unavailable(effect.tool.name)) from error
 
     # 3. Claim.
 
     def _build_entry(self, effect: EffectCall, known: LedgerDecision) -> Entry:
         now = time.time()
         session_id, call_id = effect.running.ref
+        run_until = now + self._handlers.max_duration(effect.compiled) + self._lease_grace
         return Entry(
             session_id=session_id,
             call_id=call_id,
@@ -324,23 +382,51 @@ class EffectRunner:
             turn=effect.context.turn,
             owner=self._owner,
             claimed_at=now,
-            lease_until=now + self._handlers.max_duration(effect.compiled) + self._lease_grace,
+            lease_until=run_until if self._is_in_memory else min(run_until, now + self._lease_timeout),
+            run_until=run_until,
         )
 
     async def _claim(self, effect: EffectCall, entry: Entry, authorization: Authorization) -> bool:
         """Write the entry and consume the approval; False if another call was faster."""
         token = authorization.approval.token if authorization.approval else None
+        claiming = self._ledger.claim(entry, approval=token, approvals=self._approvals)
+        result = failure_results.unavailable(effect.tool.name)
+        if self._is_in_memory:
+            try:
+                return await claiming
+            except Exception as error:
+                log.exception("the ledger cannot be written")
+                await self._settlement.settle(entry, Outcome(result=result, happened="no"), retry_delays=())
+                raise Refusal(result, effect.decision) from error
+        claim = asyncio.ensure_future(claiming)
         try:
-            return await self._ledger.claim(entry, approval=token, approvals=self._approvals)
+            return await effect.budget.run(asyncio.shield(claim))
         except BaseException as error:
             log.exception("the ledger cannot be written")
-            # The entry may have been written although the answer was lost: mark it as failed. If that fails too, the
-            # entry becomes `unknown` when its lease is over.
-            result = failure_results.unavailable(effect.tool.name)
-            await self._settlement.settle(entry, Outcome(result=result, happened="no"), retry_delays=(0.05,))
+            self._keep(asyncio.ensure_future(self._undo_claim(entry, claim, result)))
             if not isinstance(error, Exception):
                 raise
             raise Refusal(result, effect.decision) from error
+
+    async def _undo_claim(self, entry: Entry, claim: "asyncio.Future[bool]", result: ToolResult) -> None:
+        """The entry may have been written although the answer was lost: mark it as failed.
+
+        If that fails too, the entry becomes `unknown` when its lease is over.
+        """
+        await asyncio.wait([claim])
+        if not claim.cancelled() and claim.exception() is None and not claim.result():
+            return  # Another call was faster.
+        await self._settlement.settle(entry, Outcome(result=result, happened="no"))
+
+    def _keep(self, task: "asyncio.Future[Any]") -> None:
+        """Hold a task until it ends: asyncio itself keeps weak references only."""
+        self._background.add(task)
+        task.add_done_callback(self._drop)
+
+    def _drop(self, task: "asyncio.Future[Any]") -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a write to the ledger failed", exc_info=error)
 
     # 4. Run and settle.
 
@@ -349,6 +435,8 @@ class EffectRunner:
     ) -> ToolResult:
         running, compiled, context, value = effect.running, effect.compiled, effect.context, authorization.value
         self._events.emit_started(effect.call, context)
+        if not self._is_in_memory:
+            self._leases.hold(entry)
         if compiled.tool.takes_context:
             context = self._handlers.build_context(effect.call, context, entry.idempotency_key)
         try:
@@ -356,18 +444,55 @@ class EffectRunner:
         except BaseException:  # The program ends, or this task itself was cancelled.
             lost = Outcome(result=failure_results.outcome_unknown(effect.tool.name), happened="unknown")
             await self._settlement.settle(entry, lost, retry_delays=())
+            self._leases.release(entry)
             raise
         admission.report(outcome.is_healthy)
+        if outcome.happened == "unknown" and running.stranded_job is not None:
+            # Its thread still runs: the entry stays running, so that nobody runs it again, and is settled at its end.
+            self._settle_at_end(effect, entry, running.stranded_job)
+            return outcome.result
         if outcome.happened == "unknown":
-            self._settlement.track_thread(running)
             arguments = effect.arguments if value is effect.value else effect.tool.dump(value)
-            verified = await self._settlement.verify(compiled, effect.call, effect.context, entry, arguments)
+            verified = await self._settlement.verify(
+                compiled, effect.call, effect.context, entry, arguments, budget=effect.budget, has_ended=True
+            )
             outcome = verified or outcome
         if not running.has_begun and authorization.approval is not None:
             await self._restore_approval(authorization.approval)
-        if await self._settlement.settle(entry, outcome):
+        if await self._record(entry, outcome, effect.budget):
             return outcome.result
         return structs.replace(outcome.result, recorded=False)
+
+    async def _record(self, entry: Entry, outcome: Outcome, budget: TimeBudget) -> bool:
+        """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
+        if self._is_in_memory:
+            return await self._settlement.settle(entry, outcome)
+        settling = asyncio.ensure_future(self._settlement.settle(entry, outcome))
+        settling.add_done_callback(lambda _: self._leases.release(entry))
+        self._keep(settling)
+        try:
+            return await budget.run(asyncio.shield(settling))
+        except TimeoutError:
+            log.error("the outcome of %s is not recorded yet: the ledger does not answer", entry.tool)
+            return False
+
+    def _settle_at_end(self, effect: EffectCall, entry: Entry, job: ThreadJob) -> None:
+        self._leases.hold(entry)
+
+        def settle(value: Any, is_error: bool) -> None:
+            try:
+                if is_error:
+                    outcome = outcome_of_error(effect.compiled, value, has_begun=True)
+                else:
+                    outcome = self._handlers.outcome_of_output(effect.compiled, value, entry.session_id)
+            except BaseException as error:  # an interrupt of the thread is not one of the program
+                log.error("%s ended after it was given up", entry.tool, exc_info=error)
+                outcome = Outcome(result=failure_results.outcome_unknown(entry.tool), happened="unknown")
+            settling = asyncio.ensure_future(self._settlement.settle(entry, outcome))
+            settling.add_done_callback(lambda _: self._leases.release(entry))
+            self._keep(settling)
+
+        job.on_late_end = settle
 
     async def _restore_approval(self, approval: Approval) -> None:
         """The call was cancelled between its claim and its handler: its approval can be used again."""

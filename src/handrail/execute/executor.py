@@ -4,6 +4,7 @@ import asyncio
 import copy
 import inspect
 import secrets as randomness
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -13,16 +14,17 @@ from typing import Any, Self, TypeVar
 from handrail.authorize.approvals import Approvals, MemoryApprovals
 from handrail.authorize.authorizer import Authorizer, Mode, Refusal
 from handrail.authorize.explanation import Explanation, explain_call
-from handrail.authorize.hooks import HookRefusal, apply_before
+from handrail.authorize.hooks import HOOK_FAILED, HookRefusal, apply_before
 from handrail.authorize.identity import CallDigests
 from handrail.authorize.limits import CircuitBreaker, RateLimit
 from handrail.authorize.policy import Policy
 from handrail.authorize.secrets import Reference, Secrets
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
-from handrail.core.events import Event
+from handrail.core.events import DoubtResolved, Event
 from handrail.core.log import log
 from handrail.core.redact import Redactor
+from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.define.build import as_tool
@@ -34,7 +36,7 @@ from handrail.execute.compiled_tool import CompiledTool, HostTools
 from handrail.execute.effects import EffectRunner
 from handrail.execute.event_bus import EventBus, Listener
 from handrail.execute.handlers import HandlerRunner, RetryPolicy
-from handrail.execute.ledger import Ledger, MemoryLedger
+from handrail.execute.ledger import Doubt, Ledger, MemoryLedger, RecordedResult, settle_entry
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.reads import ReadRunner, finish_result
 from handrail.execute.running import RunningCall
@@ -80,15 +82,26 @@ class Executor:
         secrets: Mapping[str, Reference] | None = None,
         redactor: Redactor | None = None,
         repeat_window: float = 86_400.0,
+        overhead_timeout: float = 10.0,
+        in_progress_timeout: float = 10.0,
+        lease_timeout: float = 15.0,
         lease_grace: float = 60.0,
         approval_timeout: float = 900.0,
         debug: bool = False,
     ) -> None:
         if debug:
             log.show_texts = True
-        for name, seconds in (("timeout", timeout), ("slow_after", slow_after), ("approval_timeout", approval_timeout)):
+        for name, seconds in (
+            ("timeout", timeout),
+            ("slow_after", slow_after),
+            ("overhead_timeout", overhead_timeout),
+            ("lease_timeout", lease_timeout),
+            ("approval_timeout", approval_timeout),
+        ):
             if not seconds > 0:
                 raise ConfigError(f"{name} must be more than 0 seconds, got {seconds!r}.")
+        if in_progress_timeout < 0:
+            raise ConfigError(f"in_progress_timeout must be 0 seconds or more, got {in_progress_timeout!r}.")
         if max_threads < 1:
             raise ConfigError(f"max_threads must be at least 1, got {max_threads!r}.")
         self._output_limiter = output_limiter = OutputLimiter()
@@ -97,6 +110,8 @@ class Executor:
         self._hooks = tuple(hooks)
         self._fallback = fallback
         self._timeout = timeout
+        self._overhead_timeout = overhead_timeout
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._max_output_chars = max_output_chars or 100_000
         ledger = ledger if ledger is not None else MemoryLedger()
         redactor = redactor or Redactor()
@@ -144,7 +159,10 @@ class Executor:
             running=self._running,
             owner=randomness.token_hex(8),
             repeat_window=repeat_window,
+            lease_timeout=lease_timeout,
             lease_grace=lease_grace,
+            overhead_timeout=overhead_timeout,
+            in_progress_timeout=in_progress_timeout,
         )
         self._reads = ReadRunner(
             authorizer=self._authorizer,
@@ -153,7 +171,9 @@ class Executor:
             admission=admission,
             events=events,
             running=self._running,
+            overhead_timeout=overhead_timeout,
         )
+        self._ledger = ledger
         self._canceller = CallCanceller(running=self._running, scheduler=scheduler, events=events)
         self._host_tools = HostTools(compile_tool=self._compile, threads=self._threads)
         self._read_more: Tool[..., Any] | None = None
@@ -242,6 +262,8 @@ class Executor:
 
     async def run(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         """Run one call. It returns a result whatever happens; only a real cancellation of the caller is raised."""
+        if asyncio.get_running_loop() is not self._loop:
+            self._use_loop()
         compiled = self._compiled.get(call.name)
         if compiled is None or self._hooks:
             return await self._run_prepared(await self._prepare(call, context), context)
@@ -286,6 +308,7 @@ class Executor:
 
         If `proceed` is not async it must not block: it runs in the loop.
         """
+        self._use_loop()
         registered = self._compiled.get(call.name)
         compiled = self._host_tools.compile(call.name, lambda context: proceed(), registered=registered)
         return await self._run_prepared(await self._prepare(call, context, compiled), context)
@@ -298,11 +321,29 @@ class Executor:
         if compiled is None:
             return self._not_found(call, context)
         try:
-            return compiled, await apply_before(self._hooks, call, compiled.tool, context)
-        except HookRefusal as refusal:
-            result = finish_result(failure_results.refused_by_hook(str(refusal)), call, None, perf_counter())
+            if not self._hooks:
+                return compiled, call
+            applying = apply_before(self._hooks, call, compiled.tool, context)
+            return compiled, await TimeBudget(self._overhead_timeout).run(applying)
+        except (HookRefusal, TimeoutError) as refusal:
+            if isinstance(refusal, TimeoutError):
+                log.error("a hook took too long about %s", call.name)
+            message = str(refusal) or HOOK_FAILED
+            result = finish_result(failure_results.refused_by_hook(message), call, None, perf_counter())
             self._events.emit_finished(call, context, result)
             return result
+
+    def _use_loop(self) -> None:
+        """Bind the executor to the running event loop; it can be used from another one once it has no work left."""
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._running and self._loop is not None and not self._loop.is_closed():
+            raise ConfigError(
+                f"this executor runs {len(self._running)} calls in another event loop: "
+                "use one executor for each event loop, or wait until its calls have ended."
+            )
+        self._loop = loop
 
     def _compile_fallback(self, call: ToolCall) -> CompiledTool | None:
         fallback = self._fallback
@@ -346,6 +387,59 @@ class Executor:
         except ToolError:
             return None
         return None
+
+    # Calls whose outcome nobody knows.
+
+    async def doubts(self, *, session_id: str | None = None, limit: int = 100) -> list[Doubt]:
+        """List the consequential calls whose outcome is not known, the oldest first."""
+        if limit < 1:
+            raise ConfigError(f"limit must be at least 1, got {limit!r}.")
+        entries = await self._ledger.find_doubts(now=time.time(), session_id=session_id, limit=limit)
+        return [Doubt.from_entry(entry) for entry in entries]
+
+    async def resolve(
+        self,
+        *,
+        session_id: str,
+        call_id: str,
+        happened: bool,
+        who: str,
+        reason: str = "",
+        expected: str | None = None,
+    ) -> ToolResult:
+        """Record what an operator found out about a call in doubt: whether its effect took place.
+
+        The next look at the call gets the returned result. `expected` is the `version` of the doubt that was looked at:
+        if the entry has changed since, nothing is written. Raises `ConfigError` if there is no such doubt.
+        """
+        if not who:
+            raise ConfigError("who must name the person who found out, got ''.")
+        entry, _ = await self._ledger.recall(session_id=session_id, call_id=call_id, key="")
+        if entry is None:
+            raise ConfigError(f"there is no call {call_id!r} in the ledger of session {session_id!r}.")
+        if (state := entry.state_at(time.time())) != "unknown":
+            raise ConfigError(f"the call {call_id!r} of {entry.tool!r} is not in doubt: it is {state}.")
+        if expected is not None and expected != (version := Doubt.from_entry(entry).version):
+            raise ConfigError(f"expected must be the version of the doubt, {version!r}, got {expected!r}.")
+        by = f"{who}: {reason}" if reason else who
+        result = (failure_results.confirmed_effect if happened else failure_results.confirmed_failure)(entry.tool, by)
+        recorded = RecordedResult(text=result.output, failure=result.error, metadata={"resolved_by": who})
+        settled = settle_entry(entry, "committed" if happened else "failed", recorded, now=time.time())
+        if not await self._ledger.resolve(settled):
+            raise ConfigError(f"the call {call_id!r} of {entry.tool!r} was settled meanwhile: list the doubts again.")
+        self._events.emit(
+            DoubtResolved(
+                at=time.time(),
+                session_id=session_id,
+                tenant_id=entry.tenant_id,
+                call_id=call_id,
+                tool_name=entry.tool,
+                happened=happened,
+                who=who,
+                reason=reason,
+            )
+        )
+        return finish_result(result, ToolCall(id=call_id, name=entry.tool), None, perf_counter())
 
     def subscribe(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:
         """Add a listener to the events of one session, inside a `with` block."""

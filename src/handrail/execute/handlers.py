@@ -19,7 +19,7 @@ from handrail.errors import ConfigError, ToolError
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.running import NOT_CANCELLED, CallStopped, Deadlines, RunningCall, SpuriousCancellation
-from handrail.execute.threads import WorkerThreads
+from handrail.execute.threads import ThreadsStrandedError, WorkerThreads
 
 Happened = Literal["yes", "no", "unknown"]
 
@@ -149,12 +149,12 @@ class HandlerRunner:
         def on_start() -> None:
             running.has_begun = True
 
-        job = self.threads.submit(lambda: handler(arguments, context), on_start)
+        job = self.threads.submit(lambda: handler(arguments, context), on_start, owner=compiled.tool.name)
         try:
             return await running.wait(self.threads.wait(job), compiled.timeout, self.deadlines)
         finally:
             if job.is_abandoned:
-                running.is_thread_alive = lambda: not job.is_finished
+                running.stranded_job = job
 
     def outcome_of_output(self, compiled: CompiledTool, output: Any, session_id: str) -> Outcome:
         """The outcome of a handler that returned this; everything that a handler returns comes in here."""
@@ -193,6 +193,9 @@ def outcome_of_error(compiled: CompiledTool, error: BaseException, *, has_begun:
         return _outcome_of_stop(compiled, error.reason == "timeout", has_begun=has_begun)
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):  # A spurious one was replaced before.
         raise error
+    if isinstance(error, ThreadsStrandedError):
+        log.error("%s: %s", tool.name, error)
+        return Outcome(result=failure_results.unavailable(tool.name), happened="no", is_healthy=False)
     log.error("%s failed", tool.name, exc_info=error)
     if tool.read_only or not has_begun:
         return Outcome(result=failure_results.tool_failed(tool.name), happened="no", is_healthy=False)

@@ -1,14 +1,18 @@
 """The ledger of consequential calls: its entries, the table that says what to do with a call, its form in memory."""
 
+import math
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approvals
 from handrail.core.values import Control, Failure, ToolResult
+from handrail.errors import ConfigError
+from handrail.execute.scheduler import CallRef
 
 State = Literal["running", "committed", "failed", "unknown"]
 """`failed` means that nothing happened and the call may be tried again; `unknown` that nobody can tell."""
@@ -48,6 +52,9 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """The executor that claimed it."""
     claimed_at: float
     lease_until: float
+    """Until when the owner is known to be alive; it is renewed while the call runs."""
+    run_until: float = 0.0
+    """The latest moment at which the handler could still have been running, if its process died."""
     state: State = "running"
     settled_at: float | None = None
     recorded: RecordedResult | None = None
@@ -60,6 +67,36 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     def idempotency_key(self) -> str:
         """The key to send to other services: equal for every attempt of one effect."""
         return f"{self.key[:32]}-{self.repeat}"
+
+
+class Doubt(Struct, frozen=True, kw_only=True):
+    """A consequential call whose outcome nobody knows: an operator has to find out."""
+
+    session_id: str
+    call_id: str
+    tool: str
+    tenant_id: str | None
+    turn: int
+    claimed_at: float
+    """Seconds since the epoch."""
+    idempotency_key: str
+    """What the handler was given to send to other services: search for it there."""
+    version: str
+    """Changes with the entry; give it to `Executor.resolve(expected=…)`."""
+
+    @classmethod
+    def from_entry(cls, entry: Entry) -> "Doubt":
+        """The doubt about an entry."""
+        return cls(
+            session_id=entry.session_id,
+            call_id=entry.call_id,
+            tool=entry.tool,
+            tenant_id=entry.tenant_id,
+            turn=entry.turn,
+            claimed_at=entry.claimed_at,
+            idempotency_key=entry.idempotency_key,
+            version=f"{entry.owner}-{entry.number}-{entry.state}",
+        )
 
 
 class Ledger(Protocol):
@@ -82,6 +119,18 @@ class Ledger(Protocol):
 
     async def settle(self, entry: Entry) -> None:
         """Write the outcome of a claimed call, unless the entry is another owner's or already committed."""
+        ...
+
+    async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
+        """Move the leases of running entries. It is called from a thread and an event loop of its own."""
+        ...
+
+    async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
+        """The entries whose outcome is not known, the oldest first."""
+        ...
+
+    async def resolve(self, entry: Entry) -> bool:
+        """Write what an operator found out about an entry in doubt; False if it was changed meanwhile."""
         ...
 
 
@@ -151,16 +200,32 @@ def decide_from_ledger(
             return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat + 1)
 
 
+class LedgerFullError(Exception):
+    """A ledger in memory holds as many entries as it may, and none of them can be forgotten."""
+
+
 class MemoryLedger:
-    """A ledger in memory; it keeps the newest entries and every entry that is not settled."""
+    """A ledger in memory, for one process.
+
+    It holds at most `max_entries`. To make room it forgets the oldest settled entries, but none that was settled less
+    than `keep_for` seconds ago, and none whose outcome is not known: if only such entries are left, consequential calls
+    are refused as `unavailable`. Keep `keep_for` at least as long as the executor's `repeat_window`.
+    """
 
     in_memory: Final = True
 
-    def __init__(self, *, max_entries: int = 100_000) -> None:
+    def __init__(self, *, max_entries: int = 100_000, keep_for: float = 86_400.0) -> None:
+        if max_entries < 1:
+            raise ConfigError(f"max_entries must be at least 1, got {max_entries!r}.")
+        if keep_for < 0:
+            raise ConfigError(f"keep_for must be 0 seconds or more, got {keep_for!r}.")
         self.digest_key = secrets.token_bytes(32)
         self._max_entries = max_entries
-        self._by_id: OrderedDict[tuple[str, str], Entry] = OrderedDict()
+        self._keep_for = keep_for
+        self._by_id: dict[CallRef, Entry] = {}
         self._by_key: dict[str, Entry] = {}
+        self._settled: OrderedDict[CallRef, float] = OrderedDict()
+        """Settled entries, the oldest first: only these can be forgotten."""
 
     async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
         return self._by_id.get((session_id, call_id)), self._by_key.get(key)
@@ -170,6 +235,7 @@ class MemoryLedger:
         newest = self._by_key.get(entry.key)
         if ref in self._by_id or entry.number != (newest.number + 1 if newest else 0):
             return False
+        self._make_room(entry.claimed_at)
         # The entry is written before the approval is consumed, so that nobody can claim in between.
         self._write(entry)
         if approval is not None:
@@ -181,7 +247,6 @@ class MemoryLedger:
                     self._undo(entry, newest)
             if not is_consumed:
                 return False
-        self._forget_old()
         return True
 
     def _undo(self, entry: Entry, newest: Entry | None) -> None:
@@ -196,21 +261,40 @@ class MemoryLedger:
         if known is not None and known.owner == entry.owner and known.state != "committed":
             self._write(entry)
 
+    async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
+        for entry in entries:
+            known = self._by_id.get((entry.session_id, entry.call_id))
+            if known is not None and known.owner == entry.owner and known.state == "running":
+                self._write(structs.replace(known, lease_until=lease_until))
+
+    async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
+        unsettled = (entry for ref, entry in self._by_id.items() if ref not in self._settled)
+        doubts = (one for one in unsettled if one.state_at(now) == "unknown" and session_id in (None, one.session_id))
+        return list(islice(doubts, limit))
+
+    async def resolve(self, entry: Entry) -> bool:
+        known = self._by_id.get((entry.session_id, entry.call_id))
+        if known is None or known.owner != entry.owner or known.state not in ("running", "unknown"):
+            return False
+        self._write(entry)
+        return True
+
     def _write(self, entry: Entry) -> None:
-        self._by_id[entry.session_id, entry.call_id] = entry
+        ref = (entry.session_id, entry.call_id)
+        self._by_id[ref] = entry
         newest = self._by_key.get(entry.key)
         if newest is None or newest.number <= entry.number:
             self._by_key[entry.key] = entry
+        if entry.state in ("committed", "failed"):
+            self._settled[ref] = entry.settled_at or entry.claimed_at
 
-    def _forget_old(self) -> None:
-        while len(self._by_id) > self._max_entries:
-            ref, oldest = next(iter(self._by_id.items()))
-            if oldest.state in ("running", "unknown"):
-                self._by_id.move_to_end(ref)  # Not settled: it must not be forgotten.
-                if all(one.state in ("running", "unknown") for one in self._by_id.values()):
-                    return
-                continue
-            del self._by_id[ref]
+    def _make_room(self, now: float) -> None:
+        while len(self._by_id) >= self._max_entries:
+            ref, settled_at = next(iter(self._settled.items()), (None, math.inf))
+            if ref is None or now - settled_at < self._keep_for:
+                raise LedgerFullError(f"the ledger holds {len(self._by_id)} entries and may forget none of them")
+            del self._settled[ref]
+            oldest = self._by_id.pop(ref)
             if self._by_key.get(oldest.key) is oldest:
                 del self._by_key[oldest.key]
 

@@ -3,18 +3,20 @@
 import asyncio
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
 from msgspec import structs
 
-from handrail.authorize.authorizer import Authorizer, Refusal
+from handrail.authorize.authorizer import Authorization, Authorizer, Refusal
 from handrail.authorize.identity import compute_key, keep_secrets_distinct
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import canonical_json
+from handrail.core.time_budget import TimeBudget
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
@@ -40,7 +42,9 @@ class ReadRunner:
         admission: AdmissionControl,
         events: EventBus,
         running: dict[CallRef, RunningCall],
+        overhead_timeout: float,
     ) -> None:
+        self._overhead_timeout = overhead_timeout
         self._authorizer = authorizer
         self._handlers = handlers
         self._scheduler = scheduler
@@ -117,7 +121,7 @@ class ReadRunner:
         queue = self._scheduler.enter_running(context.session_id, compiled.concurrency, scope.parent)
         self._running[ref] = running
         try:
-            rest = resume_coroutine(coroutine, waiting_for)
+            rest = resume_coroutine(coroutine, waiting_for, running)
             output = await running.wait(rest, compiled.timeout, self._handlers.deadlines)
         except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
             return outcome_of_error(compiled, error, has_begun=True)
@@ -158,12 +162,12 @@ class ReadRunner:
         admission: Admission,
     ) -> tuple[Outcome, Decision | None]:
         """Authorise, look into the cache, wait, consume the approval, run."""
-        tool, call, policy = compiled.tool, running.call, compiled.policy
+        tool, call = compiled.tool, running.call
 
         def arguments() -> dict[str, Any]:
             return tool.dump(value)
 
-        authorization = await self._authorizer.authorize(policy, call, value, arguments, context)
+        authorization = await self._authorize(compiled, call, value, arguments, context)
         cached = self._get_cached(compiled, call, value, context) if authorization.approval is None else None
         if cached is not None:
             return Outcome(result=cached, happened="no"), authorization.decision
@@ -173,7 +177,7 @@ class ReadRunner:
             await running.wait(admission.acquire(context))
         running.raise_if_stopped()
         while not await self._authorizer.consume_approval(authorization, tool):  # Another call was faster: ask again.
-            authorization = await self._authorizer.authorize(policy, call, value, arguments, context)
+            authorization = await self._authorize(compiled, call, value, arguments, context)
         self._events.emit_started(call, context)
         inner = self._handlers.build_context(call, context) if tool.takes_context else context
         outcome = await self._handlers.run(compiled, running, authorization.value, inner)
@@ -181,6 +185,23 @@ class ReadRunner:
         if authorization.value is value:
             self._put_cached(compiled, call, value, context, outcome.result)
         return outcome, authorization.decision
+
+    async def _authorize(
+        self,
+        compiled: CompiledTool,
+        call: ToolCall,
+        value: Any,
+        arguments: Callable[[], dict[str, Any]],
+        context: ToolContext[Any],
+    ) -> Authorization:
+        deciding = self._authorizer.authorize(compiled.policy, call, value, arguments, context)
+        if compiled.decision is not None and not self._authorizer.has_hooks:
+            return await deciding
+        try:
+            return await TimeBudget(self._overhead_timeout).run(deciding)
+        except TimeoutError as error:
+            log.error("the decision about %s took too long", call.name)
+            raise Refusal(failure_results.unavailable(call.name)) from error
 
     # Calls that arrive again.
 

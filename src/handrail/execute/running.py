@@ -13,6 +13,7 @@ from handrail.core.tool import OnInterrupt, Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError
 from handrail.execute.scheduler import CallRef
+from handrail.execute.threads import ThreadJob
 
 StopReason = Literal["timeout", "cancelled"]
 
@@ -94,10 +95,12 @@ class RunningCall(Struct, eq=False):
     task: "asyncio.Task[None] | None" = None
     """The executor's own task, for a call that outlives its caller."""
     result: ToolResult | None = None
+    grace: float = GRACE
+    """Seconds that a stopped handler has to end before its caller is answered."""
     on_stuck: Callable[[], None] | None = None
     """Called when a handler was stopped and does not end."""
-    is_thread_alive: Callable[[], bool] | None = None
-    """Set when the call was given up while its worker thread was running: whether the thread still is."""
+    stranded_job: ThreadJob | None = None
+    """Set when the call was given up while its worker thread was running."""
     _waiters: "list[asyncio.Future[ToolResult]] | None" = None
     _task: "asyncio.Task[Any] | None" = None
     _stop_reason: StopReason | None = None
@@ -143,7 +146,7 @@ class RunningCall(Struct, eq=False):
             return
         self._cancels += 1
         task.cancel()
-        self._timer = loop.call_later(GRACE, self._cancel_again)
+        self._timer = loop.call_later(self.grace, self._cancel_again)
 
     def _cancel_again(self) -> None:
         log.error("%s was stopped, and is still running", self.tool.name)
@@ -199,7 +202,7 @@ class RunningCall(Struct, eq=False):
             return returned.value
         except asyncio.CancelledError as error:
             raise SpuriousCancellation(NOT_CANCELLED) from error
-        return await self.wait(resume_coroutine(coroutine, waiting_for), timeout, deadlines)
+        return await self.wait(resume_coroutine(coroutine, waiting_for, self), timeout, deadlines)
 
     async def wait(self, awaitable: Any, timeout: float | None = None, deadlines: Deadlines | None = None) -> Any:
         """Await something in the current task; raise `CallStopped` if this call is stopped meanwhile."""
@@ -247,15 +250,52 @@ class RunningCall(Struct, eq=False):
 
 
 @types.coroutine
-def resume_coroutine(coroutine: Coroutine[Any, Any, Any], waiting_for: Any) -> Generator[Any, Any, Any]:
-    """Await the rest of a coroutine whose first step was already taken by `send(None)`."""
+def resume_coroutine(
+    coroutine: Coroutine[Any, Any, Any], waiting_for: Any, running: RunningCall
+) -> Generator[Any, Any, Any]:
+    """Await the rest of a coroutine whose first step was already taken by `send(None)`.
+
+    A read that was stopped and goes on, to clean up or because it ignores its cancellation, does so in a task of its
+    own: the call has its result at its deadline.
+    """
     while True:
         try:
             yield waiting_for
-        except BaseException as error:  # noqa: BLE001  # the coroutine's to handle
+        except BaseException as error:
             try:
                 waiting_for = coroutine.throw(error)
             except StopIteration as returned:
                 return returned.value
+            if running.is_stopped and running.tool.read_only and isinstance(error, asyncio.CancelledError):
+                rest = asyncio.get_running_loop().create_task(_run_rest(coroutine, waiting_for, running))
+                _RESTS.add(rest)
+                rest.add_done_callback(_RESTS.discard)
+                raise
         else:
-            return (yield from coroutine.__await__())
+            waiting_for = None
+            try:
+                # By hand, not by `yield from`: after each step, the read may have to be left behind.
+                waiting_for = coroutine.send(None)
+            except StopIteration as returned:
+                return returned.value
+
+
+async def _run_rest(coroutine: Coroutine[Any, Any, Any], waiting_for: Any, running: RunningCall) -> None:
+    """Run what is left of a read that was stopped; nobody waits for it."""
+    try:
+        await _drive(coroutine, waiting_for)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        if not isinstance(error, asyncio.CancelledError):
+            log.error("%s failed after it was stopped", running.tool.name, exc_info=error)
+
+
+@types.coroutine
+def _drive(coroutine: Coroutine[Any, Any, Any], waiting_for: Any) -> Generator[Any, Any, Any]:
+    yield waiting_for
+    return (yield from coroutine.__await__())
+
+
+_RESTS: "set[asyncio.Task[None]]" = set()
+"""asyncio keeps weak references only."""

@@ -11,13 +11,12 @@ from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.redact import Redactor
+from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import must_propagate
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.handlers import HandlerRunner, Outcome
 from handrail.execute.ledger import Entry, Ledger, RecordedResult, State, settle_entry
-from handrail.execute.running import RunningCall
-from handrail.execute.scheduler import CallRef
 
 _STATES: Final[dict[str, State]] = {"yes": "committed", "no": "failed", "unknown": "unknown"}
 _RETRY_DELAYS: Final = (0.05, 0.2, 1.0)
@@ -33,8 +32,6 @@ class Settlement:
         self._redactor = redactor
         # A ledger in memory writes nothing: the result is kept as it is.
         self._to_text = _as_text if getattr(ledger, "in_memory", False) else redactor.output
-        self._threads: dict[CallRef, RunningCall] = {}
-        """Calls whose worker thread outlived their result."""
 
     async def settle(self, entry: Entry, outcome: Outcome, retry_delays: tuple[float, ...] = _RETRY_DELAYS) -> bool:
         """Write the outcome of a call, and try again if the ledger cannot be reached; returns whether it is written."""
@@ -67,10 +64,14 @@ class Settlement:
         context: ToolContext[Any],
         entry: Entry,
         arguments: dict[str, Any],
+        *,
+        budget: TimeBudget,
+        has_ended: bool,
     ) -> Outcome | None:
-        """The outcome according to the tool's `verify`; None if it has none, fails, or cannot tell.
+        """The outcome according to the tool's `verify`; None if it has none, fails, takes too long, or cannot tell.
 
-        `verify` returns a value or True (it happened), False (it did not), or None (it cannot tell).
+        `verify` returns a value or True (it happened), False (it did not), or None (it cannot tell). Its "no" counts
+        only once the handler cannot be running any more.
         """
         tool = compiled.tool
         verify = tool.verify
@@ -78,33 +79,24 @@ class Settlement:
             return None
         context = self._handlers.build_context(call, context, entry.idempotency_key)
         try:
-            async with asyncio.timeout(compiled.timeout):
-                if inspect.iscoroutinefunction(verify):
-                    found = await verify(arguments, context)
-                else:
-                    found = await self._handlers.threads.run(lambda: verify(arguments, context))
-                    found = await found if inspect.isawaitable(found) else found
+            found = await budget.run(self._call_verify(verify, arguments, context, tool.name))
         except BaseException as error:
             if must_propagate(error):
                 raise
             log.error("verify of %s failed", tool.name, exc_info=error)
             return None
-        if found is None or (found is False and self._is_thread_alive(entry)):
+        if found is None or (found is False and not has_ended):
             return None
         if found is False:
             return Outcome(result=failure_results.verified_failure(tool.name), happened="no")
         output = f"`{tool.name}` took effect." if found is True else found
         return self._handlers.outcome_of_output(compiled, output, entry.session_id)
 
-    def track_thread(self, running: RunningCall) -> None:
-        """Remember a call whose worker thread still runs: until it ends, `verify` cannot say that nothing happened."""
-        if running.is_thread_alive is not None:
-            known = {**self._threads, running.ref: running}
-            self._threads = {ref: one for ref, one in known.items() if one.is_thread_alive and one.is_thread_alive()}
-
-    def _is_thread_alive(self, entry: Entry) -> bool:
-        running = self._threads.get((entry.session_id, entry.call_id))
-        return running is not None and running.is_thread_alive is not None and running.is_thread_alive()
+    async def _call_verify(self, verify: Any, arguments: dict[str, Any], context: ToolContext[Any], name: str) -> Any:
+        if inspect.iscoroutinefunction(verify):
+            return await verify(arguments, context)
+        found = await self._handlers.threads.run(lambda: verify(arguments, context), owner=name)
+        return await found if inspect.isawaitable(found) else found
 
 
 def _as_text(output: Any) -> str:

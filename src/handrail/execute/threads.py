@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,9 +17,23 @@ OWNER: Final[contextvars.ContextVar[asyncio.AbstractEventLoop | None]] = context
 class ThreadJob:
     """One function that runs in a worker thread."""
 
-    __slots__ = ("_context", "_function", "_on_start", "future", "is_abandoned", "is_finished", "is_started", "loop")
+    __slots__ = (
+        "_context",
+        "_function",
+        "_on_start",
+        "future",
+        "is_abandoned",
+        "is_finished",
+        "is_started",
+        "loop",
+        "on_late_end",
+        "owner",
+    )
 
-    def __init__(self, function: Callable[[], Any], on_start: Callable[[], None]) -> None:
+    def __init__(self, function: Callable[[], Any], on_start: Callable[[], None], owner: str) -> None:
+        self.owner = owner
+        self.on_late_end: Callable[[Any, bool], None] | None = None
+        """Called in the loop with the value or the exception of an abandoned job, once its thread has ended."""
         self.loop = asyncio.get_running_loop()
         self._function = function
         self._on_start = on_start
@@ -48,6 +62,8 @@ class ThreadJob:
             self.loop.call_soon_threadsafe(self._resolve, value, is_error)
 
     def _resolve(self, value: Any, is_error: bool) -> None:
+        if self.is_abandoned and self.on_late_end is not None:
+            self.on_late_end(value, is_error)
         if self.future.done():
             return
         if not is_error:
@@ -58,11 +74,21 @@ class ThreadJob:
             self.future.set_exception(value)
 
 
-class WorkerThreads:
-    """Daemon threads, at most `max_threads`. One that never returns is counted, and does not keep the process alive."""
+class ThreadsStrandedError(Exception):
+    """Too many threads of one tool never came back: it gets no more of them."""
 
-    def __init__(self, *, max_threads: int = 32) -> None:
+
+class WorkerThreads:
+    """Daemon threads, at most `max_threads` at work. One that never returns does not keep the process alive.
+
+    A thread whose call was given up is stranded. It no longer counts against `max_threads`, so that a tool that hangs
+    does not starve the others, but against its own tool: with `max_stranded` of them, the tool gets no more threads.
+    """
+
+    def __init__(self, *, max_threads: int = 32, max_stranded: int = 8) -> None:
         self._max_threads = max_threads
+        self._max_stranded = max_stranded
+        self._stranded_of: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._queue: deque[ThreadJob] = deque()
         self._threads = 0
@@ -74,13 +100,21 @@ class WorkerThreads:
         """How many threads still run for calls that were given up."""
         return self._stranded
 
-    def submit(self, function: Callable[[], Any], on_start: Callable[[], None] = lambda: None) -> ThreadJob:
+    def has_room(self, owner: str) -> bool:
+        """Whether a tool may use another thread: too few of its earlier ones are stranded."""
+        return self._stranded_of[owner] < self._max_stranded
+
+    def submit(
+        self, function: Callable[[], Any], on_start: Callable[[], None] = lambda: None, *, owner: str = ""
+    ) -> ThreadJob:
         """Queue a function for a thread, with the context variables of the caller."""
-        job = ThreadJob(function, on_start)
+        job = ThreadJob(function, on_start, owner)
         with self._changed:
+            if not self.has_room(owner):
+                raise ThreadsStrandedError(f"{self._stranded_of[owner]} threads of {owner!r} never came back")
             self._queue.append(job)
             # A job that was submitted from a worker thread must not wait for that very thread.
-            is_full = self._threads >= self._max_threads and OWNER.get() is None
+            is_full = self._threads - self._stranded >= self._max_threads and OWNER.get() is None
             if self._idle >= len(self._queue) or is_full:
                 self._changed.notify()
                 return job
@@ -102,9 +136,9 @@ class WorkerThreads:
             self._abandon(job)
             raise
 
-    async def run(self, function: Callable[[], Any]) -> Any:
+    async def run(self, function: Callable[[], Any], *, owner: str = "") -> Any:
         """Run a blocking function."""
-        return await self.wait(self.submit(function))
+        return await self.wait(self.submit(function, owner=owner))
 
     def _abandon(self, job: ThreadJob) -> None:
         with self._changed:
@@ -113,6 +147,10 @@ class WorkerThreads:
             if job.is_started:
                 job.is_abandoned = True
                 self._stranded += 1
+                self._stranded_of[job.owner] += 1
+                if self._queue:  # Its place is free for the next one.
+                    self._threads += 1
+                    threading.Thread(target=self._work, name="handrail-tool", daemon=True).start()
             else:
                 self._queue.remove(job)
 
@@ -120,7 +158,7 @@ class WorkerThreads:
         while True:
             with self._changed:
                 while not self._queue:
-                    if self._threads > self._max_threads:
+                    if self._threads - self._stranded > self._max_threads:
                         self._threads -= 1
                         return
                     self._idle += 1
@@ -133,5 +171,6 @@ class WorkerThreads:
                 job.is_finished = True
                 if job.is_abandoned:
                     self._stranded -= 1
+                    self._stranded_of[job.owner] -= 1
             job.report(value, is_error)
             del job, value  # An idle thread keeps nothing alive.

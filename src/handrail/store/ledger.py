@@ -1,6 +1,6 @@
 """The ledger in SQL: claiming a call is one statement, and a unique constraint decides between two processes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from handrail.core.text import compact_json
 from handrail.errors import StoreError
 from handrail.execute.ledger import Entry, RecordedResult
 from handrail.store.approvals import CONSUME, SqlApprovals
-from handrail.store.database import Database
+from handrail.store.database import Database, build_engine
 from handrail.store.tables import approvals as approvals_table
 from handrail.store.tables import ledger as table
 
@@ -107,6 +107,45 @@ class SqlLedger:
         if known is None or known.owner != entry.owner:
             raise StoreError(f"the ledger has no entry for this call of {entry.tool!r}.")
 
+    async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
+        """Move the leases of running entries, on a connection of its own."""
+        own = build_engine(self._database.url, connect_timeout=10.0, statement_timeout=10.0)
+        try:
+            values = [
+                {
+                    "of_session": entry.session_id,
+                    "of_call": entry.call_id,
+                    "of_owner": entry.owner,
+                    "to_lease_until": lease_until,
+                }
+                for entry in entries
+            ]
+            async with own.connect() as connection:
+                await connection.execute(_RENEW, values)
+        finally:
+            await own.dispose()
+
+    async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
+        """Find the entries whose outcome is not known, the oldest first."""
+        is_unknown = (table.c.state == "unknown") | ((table.c.state == "running") & (table.c.lease_until <= now))
+        wanted = select(literal_column("'id'", String), table).where(is_unknown).order_by(table.c.claimed_at)
+        if session_id is not None:
+            wanted = wanted.where(table.c.session_id == session_id)
+        return [_entry(row) for row in await self._database.fetch(wanted.limit(limit))]
+
+    async def resolve(self, entry: Entry) -> bool:
+        """Write what an operator found out; only one of several can, and only while it is in doubt."""
+        values = {
+            "of_session": entry.session_id,
+            "of_call": entry.call_id,
+            "of_owner": entry.owner,
+            "now": entry.settled_at,
+            "to_state": entry.state,
+            "to_settled_at": entry.settled_at,
+            "to_recorded": encode_record(entry.recorded),
+        }
+        return await self._database.write(_RESOLVE, values) == 1
+
 
 UNIQUE_VIOLATION = "23505"
 """Postgres' SQLSTATE."""
@@ -149,6 +188,29 @@ _SETTLE = (
 )
 
 
+_RENEW = (
+    update(table)
+    .where(
+        table.c.session_id == bindparam("of_session"),
+        table.c.call_id == bindparam("of_call"),
+        table.c.owner == bindparam("of_owner"),
+        table.c.state == literal_column("'running'"),
+    )
+    .values(lease_until=bindparam("to_lease_until"))
+)
+_RESOLVE = (
+    update(table)
+    .where(
+        table.c.session_id == bindparam("of_session"),
+        table.c.call_id == bindparam("of_call"),
+        table.c.owner == bindparam("of_owner"),
+        (table.c.state == literal_column("'unknown'"))
+        | ((table.c.state == literal_column("'running'")) & (table.c.lease_until <= bindparam("now"))),
+    )
+    .values(state=bindparam("to_state"), settled_at=bindparam("to_settled_at"), recorded=bindparam("to_recorded"))
+)
+
+
 def _values(entry: Entry) -> dict[str, Any]:
     return {
         "session_id": entry.session_id,
@@ -163,6 +225,7 @@ def _values(entry: Entry) -> dict[str, Any]:
         "owner": entry.owner,
         "claimed_at": entry.claimed_at,
         "lease_until": entry.lease_until,
+        "run_until": entry.run_until,
         "state": entry.state,
         "settled_at": entry.settled_at,
         "recorded": encode_record(entry.recorded),
@@ -183,9 +246,10 @@ def _entry(row: tuple[Any, ...]) -> Entry:
         owner=row[10],
         claimed_at=row[11],
         lease_until=row[12],
-        state=row[13],
-        settled_at=row[14],
-        recorded=decode_record(row[15]),
+        run_until=row[13],
+        state=row[14],
+        settled_at=row[15],
+        recorded=decode_record(row[16]),
     )
 
 

@@ -52,11 +52,14 @@ ledger: Final = Table(
     Column("owner", String, nullable=False),
     Column("claimed_at", Double, nullable=False),
     Column("lease_until", Double, nullable=False),
+    Column("run_until", Double, nullable=False),
     Column("state", String, nullable=False),
     Column("settled_at", Double),
     Column("recorded", Text),
     UniqueConstraint("key", "number", name="handrail_ledger_effect"),
     CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
+    Index("handrail_ledger_unsettled", "state", "claimed_at"),
+    Index("handrail_ledger_settled", "settled_at"),
 )
 """One row for each claimed call. Its two unique constraints are what makes a call run at most once."""
 

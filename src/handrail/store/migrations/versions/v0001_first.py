@@ -30,12 +30,15 @@ def upgrade() -> None:
         sa.Column("owner", sa.String, nullable=False),
         sa.Column("claimed_at", sa.Double, nullable=False),
         sa.Column("lease_until", sa.Double, nullable=False),
+        sa.Column("run_until", sa.Double, nullable=False),
         sa.Column("state", sa.String, nullable=False),
         sa.Column("settled_at", sa.Double),
         sa.Column("recorded", sa.Text),
         sa.UniqueConstraint("key", "number", name="handrail_ledger_effect"),
         sa.CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
     )
+    op.create_index("handrail_ledger_unsettled", "handrail_ledger", ["state", "claimed_at"])
+    op.create_index("handrail_ledger_settled", "handrail_ledger", ["settled_at"])
     op.create_table(
         "handrail_approvals",
         sa.Column("token", sa.String, primary_key=True),

@@ -1,0 +1,260 @@
+"""Everything that can hang has a deadline: the call has its result, and the session goes on."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.core.events import DoubtResolved
+from handrail.execute.ledger import MemoryLedger
+from handrail.store import open_store
+from tests.execute.helpers import ALLOWED, Heard, at, call, code_of
+
+FOREVER = 3600.0
+
+
+async def hang(*arguments: Any) -> Any:
+    """Never end, whatever is asked."""
+    while True:
+        try:
+            await asyncio.sleep(FOREVER)
+        except asyncio.CancelledError:
+            if gone.is_set():
+                raise
+
+
+gone = asyncio.Event()
+
+
+@pytest.fixture(autouse=True)
+async def nothing_outlives_its_test() -> Any:
+    gone.clear()
+    yield
+    gone.set()
+    mine = asyncio.current_task()
+    rest = [one for one in asyncio.all_tasks() if one is not mine]
+    for one in rest:
+        one.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+
+
+async def answered(executor: Executor, wanted: ToolCall, context: ToolContext[Any] | None = None) -> str | None:
+    """The code of the result, within a bound that is far above the deadline of the call."""
+    async with asyncio.timeout(30):
+        return code_of(await executor.run(wanted, context or at()))
+
+
+async def test_a_read_that_ignores_its_cancellation_is_answered_and_left_behind() -> None:
+    @tool(read_only=True, timeout=0.05)
+    async def look() -> str:
+        """Look."""
+        return await hang()
+
+    @tool(read_only=True)
+    async def other() -> str:
+        """Look elsewhere."""
+        return "seen"
+
+    executor = Executor([look, other])
+    assert await answered(executor, call("look")) == "tool_timeout"
+    assert (await executor.run(call("other", "c-2"), at())).output == "seen"
+    assert executor.running_calls("s-1") == ()
+
+
+@pytest.mark.parametrize("where", ["before", "authorised", "check", "verify"])
+async def test_a_hook_a_check_and_a_verify_that_hang_are_bounded(where: str) -> None:
+    class Hook:
+        pass
+
+    if where in ("before", "authorised"):
+        setattr(Hook, where, staticmethod(hang))
+    ran: list[str] = []
+
+    @tool(permission_check=hang if where == "check" else None, verify=hang if where == "verify" else None)
+    async def act() -> str:
+        """Act."""
+        ran.append("once")
+        raise ConnectionError("lost")
+
+    executor = Executor([act], policy=ALLOWED, hooks=[Hook()], overhead_timeout=0.05)
+    code = await answered(executor, call("act"))
+
+    assert code == {"before": "refused_by_hook", "verify": "outcome_unknown"}.get(where, "unavailable")
+    assert ran == (["once"] if where == "verify" else [])
+    assert executor.running_calls("s-1") == ()
+
+
+class Stuck(MemoryLedger):
+    """A database that does not answer one kind of request."""
+
+    in_memory = False  # type: ignore[assignment,misc]
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+        self.free = asyncio.Event()
+
+    async def recall(self, **options: Any) -> Any:
+        await self._maybe_wait("recall")
+        return await super().recall(**options)
+
+    async def claim(self, *arguments: Any, **options: Any) -> bool:
+        claimed = await super().claim(*arguments, **options)
+        await self._maybe_wait("claim")
+        return claimed
+
+    async def settle(self, entry: Any) -> None:
+        await self._maybe_wait("settle")
+        await super().settle(entry)
+
+    async def _maybe_wait(self, where: str) -> None:
+        if self.where == where:
+            await self.free.wait()
+
+
+@pytest.mark.parametrize(("where", "code"), [("recall", "unavailable"), ("claim", "unavailable"), ("settle", None)])
+async def test_a_ledger_that_does_not_answer_is_not_waited_for(where: str, code: str | None) -> None:
+    ran: list[str] = []
+
+    @tool
+    async def act() -> str:
+        """Act."""
+        ran.append("once")
+        return "done"
+
+    ledger = Stuck(where)
+    executor = Executor([act], policy=ALLOWED, ledger=ledger, overhead_timeout=0.05)
+    async with asyncio.timeout(30):
+        result = await executor.run(call("act"), at())
+    assert (code_of(result), result.recorded) == (code, where != "settle")
+
+    ledger.where = ""
+    ledger.free.set()
+    async with asyncio.timeout(30):
+        while (await ledger.recall(session_id="s-1", call_id="c-1", key=""))[0].state == "running" if ran else False:
+            await asyncio.sleep(0.001)
+    again = await executor.run(call("act", "c-2" if where != "settle" else "c-1"), at())
+    assert (again.output, ran) == ("done", ["once"])  # Nothing is lost, nothing is done twice.
+
+
+async def test_a_tool_whose_threads_never_come_back_starves_no_other() -> None:
+    release = threading.Event()
+
+    @tool(read_only=True, concurrency_safe=True, timeout=0.02)
+    def block() -> str:
+        """Block."""
+        release.wait(30)
+        return "late"
+
+    @tool(read_only=True, concurrency_safe=True)
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    executor = Executor([block, look], max_threads=2)
+    try:
+        codes = [await answered(executor, call("block", f"b-{n}")) for n in range(10)]
+        assert codes == ["tool_timeout"] * 8 + ["unavailable"] * 2
+        assert executor.stranded_threads == 8
+        assert (await executor.run(call("look", "l"), at())).output == "seen"
+    finally:
+        release.set()
+
+
+async def test_a_full_ledger_in_memory_forgets_nothing_recent_and_refuses() -> None:
+    paid: list[int] = []
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return f"paid {amount}"
+
+    executor = Executor([pay], policy=ALLOWED, ledger=MemoryLedger(max_entries=3))
+    codes = [code_of(await executor.run(call("pay", f"c-{n}", amount=n), at())) for n in range(5)]
+    assert codes == [None, None, None, "unavailable", "unavailable"]
+    assert (await executor.run(call("pay", "c-0", amount=0), at())).origin == "replayed"
+    assert paid == [0, 1, 2]
+
+    short = Executor([pay], policy=ALLOWED, ledger=MemoryLedger(max_entries=3, keep_for=0))
+    assert [code_of(await short.run(call("pay", f"d-{n}", amount=n), at())) for n in range(5)] == [None] * 5
+
+
+async def test_a_doubt_is_listed_and_resolved_by_an_operator(tmp_path: Path) -> None:
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        raise ConnectionError("lost")
+
+    heard = Heard()
+    async with open_store(f"sqlite+aiosqlite:///{tmp_path / 'ledger.db'}") as store:
+        executor = Executor([pay], policy=Policy([Rule.allow("pay")]), ledger=store.ledger, listeners=[heard])
+        for number in (1, 2):
+            assert await answered(executor, call("pay", f"c-{number}", amount=number)) == "outcome_unknown"
+        first, second = await executor.doubts()
+        assert [(one.call_id, one.tool) for one in (first, second)] == [("c-1", "pay"), ("c-2", "pay")]
+
+        with pytest.raises(ConfigError, match="expected must be the version"):
+            await executor.resolve(session_id="s-1", call_id="c-1", happened=True, who="ann", expected="another")
+        await executor.resolve(
+            session_id="s-1", call_id="c-1", happened=True, who="ann", reason="receipt 7", expected=first.version
+        )
+        await executor.resolve(session_id="s-1", call_id="c-2", happened=False, who="ann")
+        with pytest.raises(ConfigError, match="not in doubt: it is committed"):
+            await executor.resolve(session_id="s-1", call_id="c-1", happened=False, who="bob")
+
+        assert await executor.doubts() == []
+        truth = [await executor.run(call("pay", f"c-{number}", amount=number), at()) for number in (1, 2)]
+        assert [code_of(one) for one in truth] == [None, "tool_execution_failed"]
+        assert "ann: receipt 7" in truth[0].for_model()
+        assert [(one.call_id, one.happened, one.who) for one in heard.of(DoubtResolved)] == [
+            ("c-1", True, "ann"),
+            ("c-2", False, "ann"),
+        ]
+
+
+async def test_a_stalled_loop_keeps_its_lease_and_the_other_process_waits_for_the_truth(tmp_path: Path) -> None:
+    """Two executors on one database stand for two processes; the first blocks its loop for longer than its lease."""
+    url = f"sqlite+aiosqlite:///{tmp_path / 'ledger.db'}"
+    done: list[str] = []
+    answers: list[Any] = []
+
+    def verify(arguments: Any, context: Any) -> bool:
+        return bool(done)
+
+    @tool(verify=verify, timeout=30)
+    async def act() -> str:
+        """Act."""
+        await asyncio.to_thread(time.sleep, 1.2) if done else time.sleep(1.2)  # a blocked loop
+        done.append("once")
+        return "acted"
+
+    def play(call_id: str, started: threading.Event) -> None:
+        async def run() -> None:
+            async with open_store(url) as store:
+                executor = Executor(
+                    [act], policy=ALLOWED, ledger=store.ledger, lease_timeout=0.6, lease_grace=0.1, listeners=[listen]
+                )
+                answers.append(await executor.run(call("act", call_id), at()))
+
+        def listen(event: Any) -> None:
+            started.set()
+
+        asyncio.run(run())
+
+    begun, later = threading.Event(), threading.Event()
+    first = threading.Thread(target=play, args=("c-1", begun))
+    first.start()
+    assert await asyncio.to_thread(begun.wait, 30)
+    second = threading.Thread(target=play, args=("c-2", later))
+    second.start()
+    for thread in (first, second):
+        await asyncio.to_thread(thread.join, 60)
+
+    assert done == ["once"]
+    assert [one.ok for one in answers] == [True, True]
+    assert "acted" in answers[1].for_model()
