@@ -132,6 +132,7 @@ class LedgerMachine(RuleBasedStateMachine):
             timeout=timeout,
             lease_grace=lease_grace,
             in_progress_timeout=0,
+            lease_timeout=3_600,  # Nobody renews the lease of a process that is only said to be dead.
         )
 
     def context(self, wanted: Wanted) -> ToolContext[Any]:

@@ -442,9 +442,9 @@ class EffectRunner:
         try:
             outcome = await self._handlers.run(compiled, running, value, context)
         except BaseException:  # The program ends, or this task itself was cancelled.
+            self._leases.release(entry)
             lost = Outcome(result=failure_results.outcome_unknown(effect.tool.name), happened="unknown")
             await self._settlement.settle(entry, lost, retry_delays=())
-            self._leases.release(entry)
             raise
         admission.report(outcome.is_healthy)
         if outcome.happened == "unknown" and running.stranded_job is not None:
