@@ -175,6 +175,15 @@ class _Fragile:
         await self._ledger.settle(entry)
         self.at("after settle")
 
+    async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
+        await self._ledger.renew(entries, lease_until=lease_until)
+
+    async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
+        return await self._ledger.find_doubts(now=now, session_id=session_id, limit=limit)
+
+    async def resolve(self, entry: Entry) -> bool:
+        return await self._ledger.resolve(entry)
+
 
 async def _run_child(url: str, world: str, name: str, call_id: str, step: str, verified: str) -> None:
     async with open_store(url, migrate=False) as store:
