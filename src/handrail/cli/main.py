@@ -15,6 +15,7 @@ _COMMANDS: Final = {
     "mcp": "mcp",
     "openapi": "openapi",
     "phone": "phone",
+    "doubts": "doubts",
 }
 """Each subcommand with its module, which has `add_parser` and `run`."""
 

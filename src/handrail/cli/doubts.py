@@ -1,0 +1,61 @@
+"""`handrail doubts`: the calls whose outcome nobody knows, and what an operator found out about them."""
+
+import argparse
+import asyncio
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+from handrail.execute.executor import Executor
+from handrail.store import open_store
+
+
+def add_parser(subparsers: Any) -> None:
+    """Declare the command."""
+    doubts: argparse.ArgumentParser = subparsers.add_parser("doubts", help="calls whose outcome nobody knows")
+    actions = doubts.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="list them, the oldest first")
+    resolving = actions.add_parser("resolve", help="record whether a call took effect")
+    for parser in (listing, resolving):
+        parser.add_argument(
+            "--store", required=True, metavar="URL", help="sqlite+aiosqlite:///… or postgresql+asyncpg://…"
+        )
+    listing.add_argument("--session", help="only those of one session")
+    listing.add_argument("--limit", type=int, default=100)
+    resolving.add_argument("--session", required=True, help="the session of the call")
+    resolving.add_argument("--call", required=True, help="the id of the call")
+    resolving.add_argument("--happened", required=True, choices=("yes", "no"), help="whether its effect took place")
+    resolving.add_argument("--who", required=True, help="who found out")
+    resolving.add_argument("--reason", default="", help="how: a receipt, a look at the account")
+    resolving.add_argument("--expected", metavar="VERSION", help="refuse if the entry has changed since it was listed")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    return asyncio.run(_list(options) if options.action == "list" else _resolve(options))
+
+
+async def _list(options: argparse.Namespace) -> int:
+    async with open_store(options.store, migrate=False) as store:
+        found = await Executor(ledger=store.ledger).doubts(session_id=options.session, limit=options.limit)
+    for one in found:
+        at = datetime.fromtimestamp(one.claimed_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        print(f"{at}  {one.tool}  session {one.session_id}  call {one.call_id}  key {one.idempotency_key}")
+        print(f"    version {one.version}")
+    print(f"{len(found)} in doubt" if found else "nothing is in doubt", file=sys.stderr)
+    return 0
+
+
+async def _resolve(options: argparse.Namespace) -> int:
+    async with open_store(options.store, migrate=False) as store:
+        result = await Executor(ledger=store.ledger, listeners=[store.audit]).resolve(
+            session_id=options.session,
+            call_id=options.call,
+            happened=options.happened == "yes",
+            who=options.who,
+            reason=options.reason,
+            expected=options.expected,
+        )
+        await store.audit.flush(timeout=10)
+    print(result.for_model())
+    return 0
