@@ -174,6 +174,7 @@ signals = st.one_of(
         name=st.sampled_from(
             [
                 "request",
+                "response",
                 "turn",
                 "blocked",
                 "playout",

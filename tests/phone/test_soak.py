@@ -133,24 +133,35 @@ def test_even_when_events_are_lost_nothing_is_done_or_answered_twice(caplog: pyt
     assert max(totals.booked.values()) == 1
 
 
-def test_a_response_whose_start_is_told_twice_and_that_fails_is_asked_for_again() -> None:
+SCRIPT: dict[str, Any] = {
+    "model": [
+        {"say": "Hello."},
+        {"calls": [{"id": "c1", "name": "look_up"}]},
+        {"status": "failed"},
+        {"say": "It is 42."},
+    ],
+    "caller": [{"say": "How much is it?"}, {"wait": "results", "patience": 60}],
+    "expect": [{"heard": "It is 42."}],
+}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"fault": "duplicate", "event": "response.*"},
+        *({"fault": "drop", "event": "response.done", "nth": number} for number in (1, 2, 3, 4)),
+        *({"fault": "drop", "event": "response.created", "nth": number} for number in (1, 2, 3, 4)),
+        {"fault": "drop", "event": "output_audio_buffer.*"},
+    ],
+    ids=str,
+)
+def test_a_result_is_spoken_although_an_event_of_a_response_is_lost_or_comes_twice(fault: dict[str, Any]) -> None:
     async def look_up() -> str:
         """Look something up."""
         return "42"
 
-    script = {
-        "model": [
-            {"say": "Hello."},
-            {"calls": [{"id": "c1", "name": "look_up"}]},
-            {"status": "failed"},
-            {"say": "It is 42."},
-        ],
-        "caller": [{"say": "How much is it?"}, {"wait": "results"}],
-        "faults": [{"fault": "duplicate", "event": "response.*"}],
-        "expect": [{"heard": "It is 42."}],
-    }
     cfg = TenantConfig.model_validate(TENANT)
-    play(script, tenants=[cfg], tools=[tool(look_up, read_only=True)])
+    play({**SCRIPT, "faults": [fault]}, tenants=[cfg], tools=[tool(look_up, read_only=True)])
 
 
 @pytest.mark.slow

@@ -49,6 +49,8 @@ class MachineOptions(Struct, frozen=True, kw_only=True):
     has_transcripts: bool = False
     request_timeout: float = 10.0
     """How long a requested response may take to begin."""
+    response_timeout: float = 20.0
+    """How long a response may take to be generated, after which its end counts as missed."""
     turn_timeout: float = 2.0
     """How long the provider may take to answer the caller by itself."""
     playout_timeout: float = 20.0
@@ -293,6 +295,7 @@ class CallMachine:
         if self.active is not None and self.active != signal.response_id:  # Its end was missed.
             self._restore(self._covered.pop(self.active, ()))
         self.active = signal.response_id
+        self._start("response", self.options.response_timeout)
         request = self._requested
         if request is not None and signal.request_id == request.id:
             self._requested = None
@@ -321,6 +324,7 @@ class CallMachine:
         self._finished.append(signal.response_id)
         if self.active == signal.response_id:
             self.active = None
+            self._stop("response")
         covered = self._covered.pop(signal.response_id, ())
         speech = self._speaking.get(signal.response_id)
         if signal.status == "completed":
@@ -342,6 +346,15 @@ class CallMachine:
         else:
             del self._speaking[signal.response_id]
             self._on_speech_broken_off(speech, failed=signal.status in ("failed", "completed"))
+
+    def _on_response_timeout(self, response_id: str) -> None:
+        """Its end was missed: what it owes is asked for again. If it goes on after all, the provider refuses that."""
+        self.active = None
+        self._finished.append(response_id)
+        self._restore(self._covered.pop(response_id, ()))
+        speech = self._speaking.pop(response_id, None)
+        if speech is not None:
+            self._on_speech_broken_off(speech, failed=True)
 
     def _carry_on(self, response_id: str, ids: tuple[str, ...]) -> None:
         """A response said nothing about these results: if it made calls, they are spoken about with theirs."""
@@ -515,6 +528,8 @@ class CallMachine:
             self._do(s.ReportSpoken(call_ids=heard))
 
     def _on_playback_stopped(self, signal: s.PlaybackStopped) -> None:
+        if signal.response_id == self.active:  # A response is played to its end after it is complete: that was missed.
+            self._on_response_finished(s.ResponseFinished(response_id=signal.response_id, status="completed"))
         self._playing.discard(signal.response_id)
         self._touch()
         speech = self._speaking.pop(signal.response_id, None)
@@ -651,6 +666,8 @@ class CallMachine:
         match signal.name:
             case "request" if self._requested is not None:
                 self._give_up_request(self._requested)
+            case "response" if self.active is not None:
+                self._on_response_timeout(self.active)
             case "turn" if self._awaits_turn:
                 self._awaits_turn, self._owes_turn = False, True
             case "blocked":
