@@ -187,7 +187,7 @@ async def test_clients_are_told_that_the_tools_have_changed(mode: str) -> None:
         assert [tool.name for tool in sources.tools] == ["bank__balance"]
         changed = asyncio.Event()
         sources.subscribe(changed.set)
-        executor.replace_tools([balance, pay])
+        await asyncio.to_thread(executor.replace_tools, [balance, pay])
         async with asyncio.timeout(60):
             await changed.wait()
         assert [tool.name for tool in sources.tools] == ["bank__balance", "bank__pay"]

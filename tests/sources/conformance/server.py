@@ -63,6 +63,25 @@ def test_tool_with_progress(context: ToolContext) -> str:
     return "done"
 
 
+@tool
+def test_streaming_elicitation() -> str:
+    """Run once somebody has agreed."""
+    return "done"
+
+
+@tool(read_only=True)
+def test_logging_tool() -> str:
+    """Log nothing to the client."""
+    return "done"
+
+
+@tool(read_only=True)
+def test_trigger_tool_change() -> str:
+    """Change the tools."""
+    executor.replace_tools([*TOOLS, build_tool({**ADDED, "name": f"added_{len(executor.registry)}"})])
+    return "changed"
+
+
 def run(payload: dict[str, Any]) -> str:
     return "done"
 
@@ -97,6 +116,7 @@ HEADERS: dict[str, Any] = {
         "priority": {"type": "integer", "x-mcp-header": "Priority"},
     },
 }
+ADDED: dict[str, Any] = {"description": "A new tool.", "input_schema": {"type": "object"}, "execute": run}
 TOOLS = [
     test_simple_text,
     test_image_content,
@@ -105,12 +125,17 @@ TOOLS = [
     test_multiple_content_types,
     test_error_handling,
     test_tool_with_progress,
+    test_streaming_elicitation,
+    test_logging_tool,
+    test_trigger_tool_change,
     build_tool(
         {"name": "json_schema_2020_12_tool", "description": "A schema.", "input_schema": SCHEMA, "execute": run}
     ),
     build_tool({"name": "test_custom_headers", "description": "Headers.", "input_schema": HEADERS, "execute": run}),
 ]
 
+policy = Policy([Rule.allow("*"), Rule.ask("test_streaming_elicitation", by="customer")])
+executor = Executor(TOOLS, policy=policy)
+
 if __name__ == "__main__":
-    executor = Executor(TOOLS, policy=Policy([Rule.allow("*")]))
     asyncio.run(serve_mcp(executor, transport="http", port=int(sys.argv[1])))

@@ -78,6 +78,8 @@ class McpEndpoint:
         self._sessions: OrderedDict[str, ServerSession] = OrderedDict()
         """Clients of the older revision, by identity: they are told of changed tools without having to ask for it."""
         self._notifications: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop that serves the clients, once there is one."""
         self.server: Server[Any] = Server(
             name,
             version="0.1.0",
@@ -90,10 +92,11 @@ class McpEndpoint:
         executor.subscribe_tools(self._on_tools_change)
 
     def _on_tools_change(self) -> None:
-        try:
-            task = asyncio.get_running_loop().create_task(self._notify_clients())
-        except RuntimeError:  # Nobody is served yet.
-            return
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._start_notifying)  # A handler in a thread may have replaced them.
+
+    def _start_notifying(self) -> None:
+        task = asyncio.ensure_future(self._notify_clients())
         self._notifications.add(task)
         task.add_done_callback(self._notifications.discard)
 
@@ -166,6 +169,7 @@ class McpEndpoint:
     # The client's identity and context.
 
     async def _build_context(self, ctx: RequestContext) -> ToolContext[Any]:
+        self._loop = asyncio.get_running_loop()
         request = McpRequest(
             session_id=self._identify_client(ctx),
             client=ctx.session.client_params.client_info.name if ctx.session.client_params else None,
