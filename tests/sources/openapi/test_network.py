@@ -8,7 +8,7 @@ import pytest
 
 from handrail import ConfigError, Executor, ToolCall, ToolContext, ToolResult
 from handrail.sources import OpenApi
-from handrail.sources.openapi.network import refused_address
+from handrail.sources.openapi.network import find_address_problem
 from tests.sources.api_server import serving
 
 
@@ -35,7 +35,7 @@ async def ask(api: OpenApi) -> ToolResult:
     ],
 )
 def test_metadata_and_odd_addresses_are_never_asked(address: str) -> None:
-    assert refused_address(address, allow_private=True)
+    assert find_address_problem(address, allow_private=True)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ def test_metadata_and_odd_addresses_are_never_asked(address: str) -> None:
     ],
 )
 def test_private_addresses_are_asked_only_if_that_is_allowed(address: str) -> None:
-    assert "allow_private=True" in (refused_address(address, allow_private=False) or "")
-    assert refused_address(address, allow_private=True) is None
+    assert "allow_private=True" in (find_address_problem(address, allow_private=False) or "")
+    assert find_address_problem(address, allow_private=True) is None
 
 
 def test_public_addresses_are_asked() -> None:
-    assert refused_address("93.184.216.34", allow_private=False) is None
-    assert refused_address("2606:2800:220:1:248:1893:25c8:1946", allow_private=False) is None
+    assert find_address_problem("93.184.216.34", allow_private=False) is None
+    assert find_address_problem("2606:2800:220:1:248:1893:25c8:1946", allow_private=False) is None
 
 
 @pytest.mark.parametrize(

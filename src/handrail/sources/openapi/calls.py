@@ -16,9 +16,21 @@ from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.errors import ConfigError, InvalidArgumentsError, ToolError
 from handrail.sources.openapi.credentials import Credentials, Signature
-from handrail.sources.openapi.network import BrokenOff, HttpClient, HttpRequest, HttpResponse, NotSent
+from handrail.sources.openapi.network import (
+    ConnectionLostError,
+    HttpClient,
+    HttpRequest,
+    HttpResponse,
+    RequestNotSentError,
+)
 from handrail.sources.openapi.operations import Body, Operation
-from handrail.sources.openapi.styles import form_text, header_text, path_text, query_pairs, text_of
+from handrail.sources.openapi.styles import (
+    format_form,
+    format_header_value,
+    format_path_value,
+    format_query_pairs,
+    format_value,
+)
 
 _MAX_REDIRECTS: Final = 5
 _MAX_QUOTED: Final = 2_000
@@ -62,14 +74,14 @@ class OperationCall:
         request = build_request(self._operation, arguments, signature, idempotency_key=context.idempotency_key)
         try:
             response = await self._send(request)
-        except NotSent as error:
+        except RequestNotSentError as error:
             log.warning("%s was not sent: %s", self._name, error)
             raise ToolError(f"The API cannot be reached: {error}.", code="unavailable", retryable=True) from error
-        except BrokenOff as error:
+        except ConnectionLostError as error:
             if not self._read_only:
                 raise ConnectionError(f"{self._name}: {error}") from error
             raise ToolError(f"The API did not answer: {error}.", code="unavailable", retryable=True) from error
-        return self._result(_clean(response, signature))
+        return self._result(_redact(response, signature))
 
     async def _send(self, request: HttpRequest) -> HttpResponse:
         """Send, and follow redirects as long as they stay on the same host and nothing was done yet."""
@@ -81,19 +93,21 @@ class OperationCall:
             if not self._read_only and response.status == 303:
                 return response  # It was done; only its description is elsewhere.
             if not self._read_only and response.status in (301, 302):
-                raise BrokenOff(f"the server answered {response.status}, and did not say whether it did anything")
-            target = _same_host(request.url, location)
+                raise ConnectionLostError(
+                    f"the server answered {response.status}, and did not say whether it did anything"
+                )
+            target = _resolve_same_host(request.url, location)
             if target is None:
-                raise NotSent("the server redirects to another host, which is not followed")
+                raise RequestNotSentError("the server redirects to another host, which is not followed")
             request = msgspec.structs.replace(request, url=target)
-        raise NotSent(f"the server redirects more than {_MAX_REDIRECTS} times")
+        raise RequestNotSentError(f"the server redirects more than {_MAX_REDIRECTS} times")
 
     def _result(self, response: HttpResponse) -> Any:
         status = response.status
         if status < 400:
             return self._output(response)
-        said = f"{self._operation.method} {self._operation.path} answered {status}{_phrase(status)}"
-        if body := _text(response).strip():
+        said = f"{self._operation.method} {self._operation.path} answered {status}{_get_phrase(status)}"
+        if body := _decode_text(response).strip():
             said = f"{said}: {body[:_MAX_QUOTED]}"
         if status >= 500 and not self._read_only and status not in _NEVER_RAN:
             # Nobody knows how far the server came.
@@ -119,9 +133,9 @@ class OperationCall:
             try:
                 return msgspec.json.decode(response.content)
             except (msgspec.DecodeError, RecursionError):
-                return _text(response)
+                return _decode_text(response)
         if _is_text(kind):
-            return _text(response)
+            return _decode_text(response)
         return {"status": response.status, "content_type": kind, "bytes": len(response.content)}
 
 
@@ -144,18 +158,20 @@ def build_request(
             value = compact_json(value)
         match one.place:
             case "path":
-                written[one.name] = path_text(
+                written[one.name] = format_path_value(
                     one.argument, value, one.style, explode=one.explode, multi_segment=one.multi_segment, name=one.name
                 )
             case "query":
-                pairs = query_pairs(one.name, value, one.style, explode=one.explode, allow_reserved=one.allow_reserved)
+                pairs = format_query_pairs(
+                    one.name, value, one.style, explode=one.explode, allow_reserved=one.allow_reserved
+                )
                 query += [f"{name}={text}" for name, text in pairs]
             case "header":
-                headers[one.name] = header_text(one.argument, value, explode=one.explode)
+                headers[one.name] = format_header_value(one.argument, value, explode=one.explode)
             case "cookie":
-                cookies |= dict(query_pairs(one.name, value, "form", explode=one.explode))
+                cookies |= dict(format_query_pairs(one.name, value, "form", explode=one.explode))
     path = re.sub(r"\{([^{}]*)\}", lambda match: written[match[1]], path)
-    content, content_type = _content(operation.body, arguments)
+    content, content_type = _encode_body(operation.body, arguments)
     if content_type:
         headers["Content-Type"] = content_type
     if operation.idempotency_header and idempotency_key:
@@ -178,7 +194,7 @@ def _lower(headers: Mapping[str, str]) -> set[str]:
     return {name.lower() for name in headers}
 
 
-def _content(body: Body | None, arguments: Mapping[str, Any]) -> tuple[bytes, str | None]:
+def _encode_body(body: Body | None, arguments: Mapping[str, Any]) -> tuple[bytes, str | None]:
     """The body, and its media type; none where no argument is for it, unless it is required."""
     if body is None:
         return b"", None
@@ -196,16 +212,16 @@ def _content(body: Body | None, arguments: Mapping[str, Any]) -> tuple[bytes, st
         case "json":
             return compact_json(value).encode(), body.media_type
         case "form":
-            return form_text(cast(dict[str, Any], value), body.styles).encode(), body.media_type
+            return format_form(cast(dict[str, Any], value), body.styles).encode(), body.media_type
         case "multipart":
-            return _multipart(cast(dict[str, Any], value), body.files)
+            return _encode_multipart(cast(dict[str, Any], value), body.files)
         case "text":
-            return text_of(value).encode(), f"{body.media_type}; charset=utf-8"
+            return format_value(value).encode(), f"{body.media_type}; charset=utf-8"
         case "binary":
-            return _from_base64(body.argument or "body", value), body.media_type
+            return _decode_base64(body.argument or "body", value), body.media_type
 
 
-def _multipart(fields: Mapping[str, Any], files: frozenset[str]) -> tuple[bytes, str]:
+def _encode_multipart(fields: Mapping[str, Any], files: frozenset[str]) -> tuple[bytes, str]:
     boundary = randomness.token_hex(16)
     lines: list[bytes] = []
     for name, value in fields.items():
@@ -215,24 +231,24 @@ def _multipart(fields: Mapping[str, Any], files: frozenset[str]) -> tuple[bytes,
             head = f'--{boundary}\r\nContent-Disposition: form-data; name="{plain}"'
             if name in files:
                 head += '; filename="file"\r\nContent-Type: application/octet-stream'
-                data = _from_base64(name, one)
+                data = _decode_base64(name, one)
             elif isinstance(one, dict):
                 head += "\r\nContent-Type: application/json"
                 data = compact_json(one).encode()
             else:
-                data = text_of(one).encode()
+                data = format_value(one).encode()
             lines += [head.encode(), b"", data]
     return b"\r\n".join([*lines, f"--{boundary}--\r\n".encode()]), f"multipart/form-data; boundary={boundary}"
 
 
-def _from_base64(name: str, value: Any) -> bytes:
+def _decode_base64(name: str, value: Any) -> bytes:
     try:
         return base64.b64decode(str(value), validate=True)
     except binascii.Error as error:
         raise InvalidArgumentsError(f"`{name}` must be Base64.", places=[name]) from error
 
 
-def _same_host(url: str, location: str) -> str | None:
+def _resolve_same_host(url: str, location: str) -> str | None:
     """Where a redirect leads, if it stays: on the same origin, or from http to https on the usual ports."""
     try:
         target = urljoin(url, location)
@@ -246,7 +262,7 @@ def _same_host(url: str, location: str) -> str | None:
     return target if here.hostname == there.hostname and (same or safer) else None
 
 
-def _clean(response: HttpResponse, signature: Signature) -> HttpResponse:
+def _redact(response: HttpResponse, signature: Signature) -> HttpResponse:
     """An answer without the credentials, where a server repeats them."""
     content = response.content
     for secret in signature.secrets:
@@ -263,12 +279,12 @@ def _is_text(kind: str) -> bool:
     )
 
 
-def _text(response: HttpResponse) -> str:
+def _decode_text(response: HttpResponse) -> str:
     found = _CHARSET.search(response.headers.get("content-type", "").lower())
     return response.content.decode(found[1] if found else "utf-8", errors="replace")
 
 
-def _phrase(status: int) -> str:
+def _get_phrase(status: int) -> str:
     try:
         return f" {HTTPStatus(status).phrase}"
     except ValueError:

@@ -71,51 +71,51 @@ class Credentials:
         if security == ():
             return Signature()
         for alternative in security or ():
-            parts = [self._part(name, secrets) for name in alternative]
+            parts = [self._sign_scheme(name, secrets) for name in alternative]
             if parts and all(part is not None for part in parts):
-                return _joined([part for part in parts if part is not None])
+                return _join_signatures([part for part in parts if part is not None])
         if any(not alternative for alternative in security or ()):
             return Signature()  # It may be asked by anybody.
         # Nothing declared, or declared otherwise: what the developer gave is what the developer wants sent.
-        return self._bearer_part(secrets) or self._basic_part(secrets) or Signature()
+        return self._sign_bearer(secrets) or self._sign_basic(secrets) or Signature()
 
-    def _part(self, name: str, secrets: Mapping[str, str]) -> Signature | None:
+    def _sign_scheme(self, name: str, secrets: Mapping[str, str]) -> Signature | None:
         scheme: Mapping[str, Any] = self._schemes.get(name, {})
         kind = scheme.get("type")
         if kind == "apiKey":
-            return self._key_part(name, scheme, secrets)
+            return self._sign_api_key(name, scheme, secrets)
         if kind == "http" and str(scheme.get("scheme", "")).lower() == "basic":
-            return self._basic_part(secrets)
-        return self._bearer_part(secrets) if kind in ("http", "oauth2", "openIdConnect") else None
+            return self._sign_basic(secrets)
+        return self._sign_bearer(secrets) if kind in ("http", "oauth2", "openIdConnect") else None
 
-    def _key_part(self, name: str, scheme: Mapping[str, Any], secrets: Mapping[str, str]) -> Signature | None:
+    def _sign_api_key(self, name: str, scheme: Mapping[str, Any], secrets: Mapping[str, str]) -> Signature | None:
         field, place = str(scheme.get("name", "")), scheme.get("in")
         reference = self._keys.get(name, self._key)
         if reference is None:
-            return self._bearer_part(secrets) if place == "header" and field.lower() == "authorization" else None
-        value = _value(reference, "api_key", secrets)
+            return self._sign_bearer(secrets) if place == "header" and field.lower() == "authorization" else None
+        value = _resolve_value(reference, "api_key", secrets)
         if place == "query":
             return Signature(query=(f"{quote(field, safe='')}={quote(value, safe='')}",), secrets=(value,))
         if place == "cookie":
             return Signature(cookies={field: value}, secrets=(value,))
         return Signature(headers={field: value}, secrets=(value,))
 
-    def _bearer_part(self, secrets: Mapping[str, str]) -> Signature | None:
+    def _sign_bearer(self, secrets: Mapping[str, str]) -> Signature | None:
         if self._bearer is None:
             return None
-        value = _value(self._bearer, "bearer", secrets)
+        value = _resolve_value(self._bearer, "bearer", secrets)
         return Signature(headers={"Authorization": f"Bearer {value}"}, secrets=(value,))
 
-    def _basic_part(self, secrets: Mapping[str, str]) -> Signature | None:
+    def _sign_basic(self, secrets: Mapping[str, str]) -> Signature | None:
         if self._basic is None:
             return None
-        password = _value(self._basic, "basic", secrets)
+        password = _resolve_value(self._basic, "basic", secrets)
         pair = password if self._user is None else f"{self._user}:{password}"
         encoded = base64.b64encode(pair.encode()).decode()
         return Signature(headers={"Authorization": f"Basic {encoded}"}, secrets=(encoded, password))
 
 
-def _value(reference: Reference, name: str, secrets: Mapping[str, str]) -> str:
+def _resolve_value(reference: Reference, name: str, secrets: Mapping[str, str]) -> str:
     value = resolve_reference(reference, name=name, secrets=secrets)
     if not value or not value.isascii() or not value.isprintable():
         # The value itself is not in the message.
@@ -123,7 +123,7 @@ def _value(reference: Reference, name: str, secrets: Mapping[str, str]) -> str:
     return value
 
 
-def _joined(parts: list[Signature]) -> Signature:
+def _join_signatures(parts: list[Signature]) -> Signature:
     return Signature(
         headers={name: value for part in parts for name, value in part.headers.items()},
         query=tuple(one for part in parts for one in part.query),

@@ -25,20 +25,20 @@ _MAX_HOPS: Final = 20
 _EXTERNAL: Final = re.compile(rb'"\$ref"\s*:\s*"[^#"]')
 
 
-def _with_any(name: str, keys: str, **more: Any) -> Any:
+def _build_typed_dict(name: str, keys: str, **more: Any) -> Any:
     return TypedDict(name, {**dict.fromkeys(keys.split(), Any), **more}, total=False)  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues, reportUnknownVariableType]
 
 
-_OPERATION: Final = _with_any(
+_OPERATION: Final = _build_typed_dict(
     "Operation",
     "operationId tags summary description deprecated parameters requestBody security servers consumes schemes",
 )
-_PATH_ITEM: Final = _with_any("PathItem", "$ref parameters servers", **dict.fromkeys(METHODS, _OPERATION))
-_COMPONENTS: Final = _with_any(
+_PATH_ITEM: Final = _build_typed_dict("PathItem", "$ref parameters servers", **dict.fromkeys(METHODS, _OPERATION))
+_COMPONENTS: Final = _build_typed_dict(
     "Components", "parameters requestBodies securitySchemes pathItems", schemas=dict[str, msgspec.Raw]
 )
 _NEEDED: Final = msgspec.json.Decoder(
-    _with_any(
+    _build_typed_dict(
         "Document",
         "openapi swagger info servers security definitions parameters securityDefinitions host basePath schemes "
         "consumes",
@@ -50,7 +50,7 @@ _NEEDED: Final = msgspec.json.Decoder(
 document describes responses: GitHub's is read in half the time and the memory."""
 
 
-class Unusable(Exception):
+class UnusableError(Exception):
     """A part of the document cannot be used; the text is the reason, for the developer."""
 
 
@@ -89,7 +89,7 @@ class Documents:
         """Take in a document that is referred to; one that cannot be read fails what refers to it, nothing else."""
         try:
             content, has_external = parse(data, address)
-        except (SourceError, Unusable) as error:
+        except (SourceError, UnusableError) as error:
             self._failures[address] = str(error)
             return
         self._contents[address] = content
@@ -101,7 +101,7 @@ class Documents:
         self._failures[address] = reason
 
     def _collect(self, content: Any, base: str) -> None:
-        for ref in _references(content):
+        for ref in _find_external_references(content):
             address = urldefrag(urljoin(base, ref)).url
             if address != base:
                 self._unread.append(address)
@@ -113,8 +113,8 @@ class Documents:
         root, target = urlsplit(self.root), urlsplit(address)
         if root.scheme == "file":
             # Nothing outside its own directory: a document must not bring other files of this machine into a schema.
-            inside = target.scheme == "file" and path_of(address).resolve().is_relative_to(
-                path_of(self.root).resolve().parent
+            inside = target.scheme == "file" and get_file_path(address).resolve().is_relative_to(
+                get_file_path(self.root).resolve().parent
             )
             return None if inside else f"{shorten(address, 200)} is outside the directory of the document"
         if root.scheme in ("http", "https"):
@@ -128,29 +128,29 @@ class Documents:
             if not isinstance(node, dict) or "$ref" not in node:
                 return cast(Any, node), base
             node, base, _ = self.target(cast(dict[str, Any], node)["$ref"], base)
-        raise Unusable("its references lead in a circle")
+        raise UnusableError("its references lead in a circle")
 
     def target(self, ref: object, base: str) -> tuple[Any, str, str]:
         """What a reference points at: the node, the address of its document, and the pointer inside that."""
         if not isinstance(ref, str):
-            raise Unusable(f"$ref must be a text, got {shorten(repr(ref))}")
+            raise UnusableError(f"$ref must be a text, got {shorten(repr(ref))}")
         address, fragment = urldefrag(urljoin(base, ref)) if not ref.startswith("#") else (base, ref[1:])
         if address not in self._contents:
             reason = self._failures.get(address) or self._problem_with(address) or "it was not read"
-            raise Unusable(f"$ref {shorten(ref, 200)!r} cannot be followed: {reason}")
+            raise UnusableError(f"$ref {shorten(ref, 200)!r} cannot be followed: {reason}")
         if fragment and not fragment.startswith("/"):
-            raise Unusable(f"$ref {shorten(ref, 200)!r} is not a JSON pointer")
+            raise UnusableError(f"$ref {shorten(ref, 200)!r} is not a JSON pointer")
         try:
-            return _at(self._contents[address], fragment), address, fragment
+            return _follow_pointer(self._contents[address], fragment), address, fragment
         except LookupError:
             if address != self.root or self._data is None:
-                raise Unusable(f"$ref {shorten(ref, 200)!r} leads nowhere") from None
+                raise UnusableError(f"$ref {shorten(ref, 200)!r} leads nowhere") from None
         # Into a part that was left out.
         self._contents[address], self._data = msgspec.json.decode(self._data), None
         return self.target(ref, base)
 
 
-def _at(node: Any, fragment: str) -> Any:
+def _follow_pointer(node: Any, fragment: str) -> Any:
     """The node that a JSON pointer leads to, or `LookupError`."""
     for part in fragment.split("/")[1:]:
         name = unquote(part).replace("~1", "/").replace("~0", "~")
@@ -163,12 +163,12 @@ def _at(node: Any, fragment: str) -> Any:
     return node
 
 
-def node_of(value: Any) -> dict[str, Any]:
+def as_node(value: Any) -> dict[str, Any]:
     """A value that should be an object; empty where it is none."""
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 
 
-def path_of(address: str) -> Path:
+def get_file_path(address: str) -> Path:
     """The path of a `file:` URL."""
     return Path(url2pathname(urlsplit(address).path))
 
@@ -178,7 +178,7 @@ def read_file(path: Path) -> Documents:
     documents = open_document(path.resolve().as_uri(), _read(path), where=str(path))
     while (other := documents.next_unread()) is not None:
         try:
-            documents.add(other, _read(path_of(other)))
+            documents.add(other, _read(get_file_path(other)))
         except SourceError as error:
             documents.add_failure(other, str(error))
     return documents
@@ -272,7 +272,7 @@ def as_json(value: Any, where: str, *, max_nodes: int = _MAX_NODES) -> Any:
         if node is None or isinstance(node, bool | int) or (isinstance(node, float) and math.isfinite(node)):
             return node
         if isinstance(node, Mapping):
-            return {_key(key): copy(one, depth + 1) for key, one in cast(Mapping[Any, Any], node).items()}
+            return {_format_key(key): copy(one, depth + 1) for key, one in cast(Mapping[Any, Any], node).items()}
         if isinstance(node, list | tuple):
             return [copy(one, depth + 1) for one in cast(list[Any], node)]
         raise SourceError(f"{where} holds a {type(node).__name__}, which JSON does not have.")
@@ -280,11 +280,11 @@ def as_json(value: Any, where: str, *, max_nodes: int = _MAX_NODES) -> Any:
     return copy(value, 0)
 
 
-def _key(key: Any) -> str:
+def _format_key(key: Any) -> str:
     return key if isinstance(key, str) else msgspec.json.encode(key, enc_hook=repr).decode()
 
 
-def _references(content: Any) -> Iterator[str]:
+def _find_external_references(content: Any) -> Iterator[str]:
     """Every `$ref` that leads to another document."""
     stack = [content]
     while stack:

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from msgspec import Struct, structs
 
 from handrail.errors import ConfigError, SourceError, shorten
-from handrail.sources.openapi.document import METHODS, Documents, Unusable
+from handrail.sources.openapi.document import METHODS, Documents, UnusableError
 
 MAX_OPERATIONS: Final = 100_000
 MAX_NAME: Final = 64
@@ -46,18 +46,18 @@ def list_entries(documents: Documents, skipped: Skip) -> list[Entry]:
         if path.startswith("x-"):
             continue
         try:
-            found.extend(_entries_of(documents, path, item, skipped))
-        except Unusable as reason:
+            found.extend(_list_path_entries(documents, path, item, skipped))
+        except UnusableError as reason:
             skipped(path, str(reason))
         if len(found) > MAX_OPERATIONS:
             raise SourceError(f"The document has more than {MAX_OPERATIONS:,} operations.")
-    return _named(found)
+    return _assign_names(found)
 
 
-def _entries_of(documents: Documents, path: str, item: Any, skipped: Skip) -> Iterator[Entry]:
+def _list_path_entries(documents: Documents, path: str, item: Any, skipped: Skip) -> Iterator[Entry]:
     item, base = documents.resolve(item, documents.root)
     if not isinstance(item, dict) or not path.startswith("/"):
-        raise Unusable("a path must start with `/` and hold an object")
+        raise UnusableError("a path must start with `/` and hold an object")
     item = cast(dict[str, Any], item)
     for method in METHODS:
         if method not in item:
@@ -81,34 +81,34 @@ def _entries_of(documents: Documents, path: str, item: Any, skipped: Skip) -> It
         )
 
 
-def _named(entries: list[Entry]) -> list[Entry]:
+def _assign_names(entries: list[Entry]) -> list[Entry]:
     """Give each a name that is short, unique, and the same whatever else the document holds, unless two claim it."""
     by_name: dict[str, list[Entry]] = {}
     for entry in entries:
-        by_name.setdefault(_name_of(entry), []).append(entry)
+        by_name.setdefault(_derive_name(entry), []).append(entry)
     names: dict[tuple[str, str], str] = {}
     for name, same in by_name.items():
         for index, entry in enumerate(sorted(same, key=lambda one: (one.path, one.method))):
             key = (entry.path, entry.method)
-            names[key] = name if index == 0 else _marked(name, f"{entry.method} {entry.path}")
+            names[key] = name if index == 0 else _append_digest(name, f"{entry.method} {entry.path}")
     return [structs.replace(entry, name=names[entry.path, entry.method]) for entry in entries]
 
 
-def _name_of(entry: Entry) -> str:
+def _derive_name(entry: Entry) -> str:
     full = entry.operation_id or f"{entry.method.lower()}_{entry.path}"
     plain = re.sub(r"[^A-Za-z0-9]+", "_", full).strip("_")
     if not plain or not plain[0].isalpha():
         plain = f"{entry.method.lower()}_{plain}".rstrip("_")
-    return plain if len(plain) <= MAX_NAME else _marked(plain, full)
+    return plain if len(plain) <= MAX_NAME else _append_digest(plain, full)
 
 
-def _marked(name: str, full: str) -> str:
+def _append_digest(name: str, full: str) -> str:
     """A name that is cut, or claimed twice, with a mark of the whole one."""
     mark = sha256(full.encode()).hexdigest()[:8]
     return f"{name[: MAX_NAME - len(mark) - 1].rstrip('_')}_{mark}"
 
 
-def selector(text: object) -> Callable[[Entry], bool]:
+def parse_selector(text: object) -> Callable[[Entry], bool]:
     """The test that one selector stands for.
 
     list_*               operation ids or tool names    GET /orders/*    a method and a path
@@ -136,19 +136,19 @@ def _matches(text: str, pattern: str) -> bool:
     return text == pattern or fnmatchcase(text, pattern)
 
 
-def chosen(entries: list[Entry], include: Iterable[str] | None, exclude: Iterable[str] | None) -> list[Entry]:
+def choose_entries(entries: list[Entry], include: Iterable[str] | None, exclude: Iterable[str] | None) -> list[Entry]:
     """The operations that are wanted. A selector that selects nothing is a mistake, and is said to be one."""
-    wanted = entries if include is None else _selected(entries, include, "include")
-    unwanted = {id(entry) for entry in _selected(entries, exclude or (), "exclude")}
+    wanted = entries if include is None else _select_entries(entries, include, "include")
+    unwanted = {id(entry) for entry in _select_entries(entries, exclude or (), "exclude")}
     return [entry for entry in wanted if id(entry) not in unwanted]
 
 
-def _selected(entries: list[Entry], texts: Iterable[str], option: str) -> list[Entry]:
+def _select_entries(entries: list[Entry], texts: Iterable[str], option: str) -> list[Entry]:
     if isinstance(texts, str):
         raise ConfigError(f"{option} must be a list of selectors, got one text: use [{texts!r}].")
     found: set[int] = set()
     for text in texts:
-        test = selector(text)
+        test = parse_selector(text)
         matching = {id(entry) for entry in entries if test(entry)}
         if not matching:
             raise ConfigError(f"{option}: {text!r} selects none of the {len(entries)} operations of the document.")

@@ -28,15 +28,15 @@ _EMBEDS_IPV4: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Netw
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class NotSent(Exception):
+class RequestNotSentError(Exception):
     """Nothing was sent: the server cannot have done anything. The text is the reason."""
 
 
-class Refused(NotSent):
+class AddressRefusedError(RequestNotSentError):
     """The address is one that must not be asked."""
 
 
-class BrokenOff(Exception):
+class ConnectionLostError(Exception):
     """The request was sent, at least in part, and there is no answer."""
 
 
@@ -69,8 +69,8 @@ class HttpClient:
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
 
     async def send(self, request: HttpRequest, *, timeout: float) -> HttpResponse:
-        """Send a request and read the answer; `NotSent` or `BrokenOff` where there is none."""
-        core = _httpcore()
+        """Send a request and read the answer; `RequestNotSentError` or `ConnectionLostError` where there is none."""
+        core = _import_httpcore()
         parts = check_url(request.url)
         pool = self._pool(core)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -97,11 +97,11 @@ class HttpClient:
             try:
                 response = await pool.connections.handle_async_request(sent)
             except (core.ConnectError, core.ConnectTimeout, core.PoolTimeout, core.UnsupportedProtocol) as error:
-                raise NotSent(f"{host} cannot be reached ({type(error).__name__})") from error
+                raise RequestNotSentError(f"{host} cannot be reached ({type(error).__name__})") from error
             except core.LocalProtocolError as error:
-                raise NotSent(f"the request is not valid HTTP ({error})") from error
+                raise RequestNotSentError(f"the request is not valid HTTP ({error})") from error
             except (core.NetworkError, core.TimeoutException, core.ProtocolError, core.ProxyError) as error:
-                raise BrokenOff(f"{host} did not answer ({type(error).__name__})") from error
+                raise ConnectionLostError(f"{host} did not answer ({type(error).__name__})") from error
             try:
                 return await self._read(core, response, request.method)
             finally:
@@ -122,9 +122,11 @@ class HttpClient:
                         is_cut = True
                         break
         except (core.NetworkError, core.TimeoutException, core.ProtocolError) as error:
-            raise BrokenOff(f"the answer broke off after {len(content)} bytes ({type(error).__name__})") from error
+            raise ConnectionLostError(
+                f"the answer broke off after {len(content)} bytes ({type(error).__name__})"
+            ) from error
         except zlib.error as error:
-            raise BrokenOff(f"the answer is not {encoding}") from error
+            raise ConnectionLostError(f"the answer is not {encoding}") from error
         return HttpResponse(
             status=response.status, headers=headers, content=bytes(content[: self._max_bytes]), is_cut=is_cut
         )
@@ -133,7 +135,7 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
-            backend = _guarded(core)(allow_private=self._allow_private)
+            backend = _build_backend(core)(allow_private=self._allow_private)
             pool = self._pools[loop] = _Pool(
                 core.AsyncConnectionPool(
                     ssl_context=ssl.create_default_context(), max_connections=100, network_backend=backend
@@ -173,22 +175,22 @@ class _Pool:
 
 
 def check_url(url: str) -> SplitResult:
-    """The parts of a URL that may be asked; `Refused` for every other."""
+    """The parts of a URL that may be asked; `AddressRefusedError` for every other."""
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise Refused(f"its URL is not valid: {error}") from error
+        raise AddressRefusedError(f"its URL is not valid: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise Refused("only http and https URLs are asked")
+        raise AddressRefusedError("only http and https URLs are asked")
     if parts.username is not None or not url.isascii():
-        raise Refused("a URL with credentials or with characters outside ASCII is not asked")
+        raise AddressRefusedError("a URL with credentials or with characters outside ASCII is not asked")
     return parts
 
 
-def refused_address(text: str, *, allow_private: bool) -> str | None:
+def find_address_problem(text: str, *, allow_private: bool) -> str | None:
     """Why an address must not be asked, or None."""
-    address = _plain(ipaddress.ip_address(text.partition("%")[0]))
+    address = _unwrap_ipv4(ipaddress.ip_address(text.partition("%")[0]))
     if address.is_link_local or address in _METADATA:
         return f"{address} is an address of this machine's cloud, which is never asked"
     if address.is_multicast or address.is_unspecified or (address.is_reserved and not address.is_loopback):
@@ -198,7 +200,7 @@ def refused_address(text: str, *, allow_private: bool) -> str | None:
     return None
 
 
-def _plain(address: Address) -> Address:
+def _unwrap_ipv4(address: Address) -> Address:
     """An IPv4 address that is written inside an IPv6 one, as itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
@@ -213,17 +215,17 @@ async def resolve_host(host: str, port: int, *, allow_private: bool) -> list[str
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise NotSent(f"{host} has no address") from error
+        raise RequestNotSentError(f"{host} has no address") from error
     addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
     for address in addresses:
-        if problem := refused_address(address, allow_private=allow_private):
-            raise Refused(f"{host} is refused: {problem}")
+        if problem := find_address_problem(address, allow_private=allow_private):
+            raise AddressRefusedError(f"{host} is refused: {problem}")
     if not addresses:
-        raise NotSent(f"{host} has no address")
+        raise RequestNotSentError(f"{host} has no address")
     return addresses
 
 
-def _httpcore() -> Any:
+def _import_httpcore() -> Any:
     try:
         import httpcore2  # noqa: PLC0415  # optional
     except ImportError as error:
@@ -231,7 +233,7 @@ def _httpcore() -> Any:
     return httpcore2
 
 
-def _guarded(core: Any) -> Any:
+def _build_backend(core: Any) -> Any:
     """The network backend that connects to the very address that was checked, so that DNS cannot change its mind."""
 
     class Guarded(core.AsyncNetworkBackend):

@@ -11,9 +11,9 @@ from handrail.core.log import log
 from handrail.errors import SourceError, shorten
 from handrail.schema.raw import find_schema_problem
 from handrail.sources.openapi import swagger
-from handrail.sources.openapi.document import Documents, Unusable, node_of
+from handrail.sources.openapi.document import Documents, UnusableError, as_node
 from handrail.sources.openapi.entries import Entry
-from handrail.sources.openapi.schemas import References, Schema, SchemaCompiler, references_in
+from handrail.sources.openapi.schemas import References, Schema, SchemaCompiler, find_references
 
 Node = dict[str, Any]
 Place = Literal["path", "query", "header", "cookie"]
@@ -88,7 +88,7 @@ class OperationCompiler:
     def __init__(self, documents: Documents, *, base_url: str | None) -> None:
         self._documents = documents
         self._content = documents.content
-        self.version = _version_of(self._content)
+        self.version = _check_version(self._content)
         self._is_swagger = self.version.startswith("2.")
         self._schemas = SchemaCompiler(documents, version=self.version)
         self._base_url = base_url
@@ -96,19 +96,19 @@ class OperationCompiler:
     def security_schemes(self) -> Node:
         """The security schemes of the document, by name."""
         if self._is_swagger:
-            return swagger.security_schemes(self._content)
+            return swagger.convert_security_schemes(self._content)
         found: Node = {}
-        for name, one in node_of(node_of(self._content.get("components")).get("securitySchemes")).items():
+        for name, one in as_node(as_node(self._content.get("components")).get("securitySchemes")).items():
             try:
-                found[name] = node_of(self._documents.resolve(one, self._documents.root)[0])
-            except Unusable as reason:
+                found[name] = as_node(self._documents.resolve(one, self._documents.root)[0])
+            except UnusableError as reason:
                 log.warning("the security scheme %s cannot be used: %s", name, reason)
         return found
 
     def compile(self, entry: Entry) -> Operation:
-        """An operation, or `Unusable`."""
-        given = self._parameters_of(entry)
-        body_node, body_base = self._body_of(entry, [one for one, _ in given])
+        """An operation, or `UnusableError`."""
+        given = self._merge_parameters(entry)
+        body_node, body_base = self._find_body(entry, [one for one, _ in given])
         found = References()
         slots: list[_Slot] = []
         idempotency: str | None = None
@@ -119,10 +119,10 @@ class OperationCompiler:
             if node["in"] == "header" and name.lower() in _IDEMPOTENCY:
                 idempotency = name
             elif node["in"] != "header" or name.lower() not in _SET_ELSEWHERE:
-                slots.append(self._slot_of(node, base, found))
+                slots.append(self._compile_slot(node, base, found))
         self._check_path(entry.path, slots)
-        body, fields = (None, []) if body_node is None else self._read_body(body_node, body_base, found)
-        arguments = _arguments_of(slots, fields)
+        body, fields = (None, []) if body_node is None else self._compile_body(body_node, body_base, found)
+        arguments = _assign_arguments(slots, fields)
         schema: Schema = {
             "type": "object",
             "properties": {argument: one.schema for argument, one in arguments.items()},
@@ -131,52 +131,52 @@ class OperationCompiler:
         if required := [argument for argument, one in arguments.items() if one.required]:
             schema["required"] = required
         if problem := find_schema_problem(schema):
-            raise Unusable(f"its schema {problem}")
+            raise UnusableError(f"its schema {problem}")
         if definitions := self._schemas.definitions(found):
             schema["$defs"] = definitions
         by_slot = {id(one): argument for argument, one in arguments.items()}
         return Operation(
             method=entry.method,
             path=entry.path,
-            description=_description_of(entry),
-            base_url=self._server_of(entry),
+            description=_build_description(entry),
+            base_url=self._find_server(entry),
             parameters=tuple(one.parameter(by_slot[id(one)]) for one in slots),
-            body=None if body is None else _with_arguments(body, fields, by_slot),
+            body=None if body is None else _bind_body(body, fields, by_slot),
             input_schema=schema,
-            security=self._security_of(entry),
+            security=self._find_security(entry),
             idempotency_header=idempotency,
         )
 
-    def _parameters_of(self, entry: Entry) -> list[tuple[Node, str]]:
+    def _merge_parameters(self, entry: Entry) -> list[tuple[Node, str]]:
         """The parameters of the path and of the operation, which win."""
         found: dict[tuple[str, str], tuple[Node, str]] = {}
         for holder in (entry.item, entry.node):
             listed: Any = holder.get("parameters") or []
             if not isinstance(listed, list):
-                raise Unusable("its `parameters` are not a list")
+                raise UnusableError("its `parameters` are not a list")
             for one in cast(list[Any], listed):
                 node, base = self._documents.resolve(one, entry.base)
-                node = node_of(node)
+                node = as_node(node)
                 if not isinstance(node.get("name"), str):
-                    raise Unusable(f"one of its parameters has no name: {shorten(repr(node))}")
+                    raise UnusableError(f"one of its parameters has no name: {shorten(repr(node))}")
                 found[str(node.get("in")), node["name"]] = (node, base)
         return list(found.values())
 
-    def _slot_of(self, node: Node, base: str, found: References) -> "_Slot":
+    def _compile_slot(self, node: Node, base: str, found: References) -> "_Slot":
         name, place = cast(str, node["name"]), node["in"]
         if self._is_swagger:
-            node = swagger.upgrade_parameter(node)
+            node = swagger.convert_parameter(node)
             if place != "query":
                 node.pop("style", None)
-        content = node_of(node.get("content"))
+        content = as_node(node.get("content"))
         as_json = "schema" not in node and bool(content)
-        source = node_of(next(iter(content.values()))).get("schema", {}) if as_json else node.get("schema", {})
+        source = as_node(next(iter(content.values()))).get("schema", {}) if as_json else node.get("schema", {})
         if place == "header" and not _HEADER.fullmatch(name):
-            raise Unusable(f"{shorten(name)!r} cannot be the name of a header")
+            raise UnusableError(f"{shorten(name)!r} cannot be the name of a header")
         style = str(node.get("style") or _STYLES[place][0])
         if style not in _STYLES[place]:
-            raise Unusable(f"the parameter {name!r} has the style {style!r}, which a {place} cannot have")
-        schema = _described(self._schemas.convert(source, base, found), node.get("description"))
+            raise UnusableError(f"the parameter {name!r} has the style {style!r}, which a {place} cannot have")
+        schema = _add_description(self._schemas.convert(source, base, found), node.get("description"))
         return _Slot(
             name=name,
             place=place,
@@ -194,45 +194,45 @@ class OperationCompiler:
         wanted = set(re.findall(r"\{([^{}]*)\}", path))
         given = {one.name for one in slots if one.place == "path"}
         if missing := sorted(wanted - given):
-            raise Unusable(f"its path has {{{missing[0]}}}, but there is no parameter of that name")
+            raise UnusableError(f"its path has {{{missing[0]}}}, but there is no parameter of that name")
         if extra := sorted(given - wanted):
-            raise Unusable(f"its path parameter {extra[0]!r} is not in the path")
+            raise UnusableError(f"its path parameter {extra[0]!r} is not in the path")
 
     # The body.
 
-    def _body_of(self, entry: Entry, parameters: list[Node]) -> tuple[Node | None, str]:
+    def _find_body(self, entry: Entry, parameters: list[Node]) -> tuple[Node | None, str]:
         if self._is_swagger:
             consumes: Any = entry.node.get("consumes", self._content.get("consumes")) or []
-            return swagger.request_body(parameters, [str(one) for one in consumes]), entry.base
+            return swagger.convert_body(parameters, [str(one) for one in consumes]), entry.base
         node: Any = entry.node.get("requestBody")
         if node is None:
             return None, entry.base
         node, base = self._documents.resolve(node, entry.base)
         if not isinstance(node, dict) or not isinstance(cast(Node, node).get("content"), dict):
-            raise Unusable("its request body has no content")
+            raise UnusableError("its request body has no content")
         return cast(Node, node), base
 
-    def _read_body(self, node: Node, base: str, found: References) -> tuple[Body | None, "list[_Slot]"]:
+    def _compile_body(self, node: Node, base: str, found: References) -> tuple[Body | None, "list[_Slot]"]:
         """The body, and the arguments that it is made from."""
         content = cast(Node, node["content"])
         if not content:
             return None, []
-        kind, media_type = _best_of(content)
-        media = node_of(content[media_type])
+        kind, media_type = _choose_media_type(content)
+        media = as_node(content[media_type])
         required = node.get("required") is True
         sent_type = media_type if "*" not in media_type else _DEFAULT_TYPES[kind]
-        body = Body(kind=kind, media_type=sent_type, required=required, styles=_styles_of(media.get("encoding")))
+        body = Body(kind=kind, media_type=sent_type, required=required, styles=_parse_encoding(media.get("encoding")))
         if kind in ("binary", "text"):
             schema: Schema = {"type": "string"}
             if kind == "binary":
                 schema |= {"contentEncoding": "base64", "description": "The body, as Base64."}
-            return body, [_whole_body(schema, node)]
+            return body, [_build_body_slot(schema, node)]
         inner = References()
         converted = self._schemas.convert(media.get("schema", {}), base, inner)
-        plain = self._schemas.plain_object(converted)
+        plain = self._schemas.flatten_object(converted)
         if plain is None and kind == "multipart":
-            raise Unusable("its multipart body is not an object with properties")
-        fields = node_of(None if plain is None else plain.get("properties"))
+            raise UnusableError("its multipart body is not an object with properties")
+        fields = as_node(None if plain is None else plain.get("properties"))
         demanded: list[str] = [] if plain is None else plain.get("required", [])
         if plain is not None and not fields and ("properties" in plain or kind != "json"):
             return (body if required else None), []  # An object that can only be empty.
@@ -241,36 +241,36 @@ class OperationCompiler:
         body = structs.replace(body, files=files)
         if not fields or (demanded and not required) or not fields.keys() >= set(demanded):
             found.every |= inner.every
-            return body, [_whole_body(converted, node)]
-        found.every |= references_in(fields)
+            return body, [_build_body_slot(converted, node)]
+        found.every |= find_references(fields)
         return body, [
             _Slot(name=name, place="field", schema=one, required=name in demanded) for name, one in fields.items()
         ]
 
     # The server, and who may ask it.
 
-    def _server_of(self, entry: Entry) -> str:
+    def _find_server(self, entry: Entry) -> str:
         if self._base_url is not None:
             return self._base_url
         if self._is_swagger:
-            listed: Any = swagger.servers(self._content, entry.node.get("schemes"))
+            listed: Any = swagger.convert_servers(self._content, entry.node.get("schemes"))
         else:
             listed = entry.node.get("servers") or entry.item.get("servers") or self._content.get("servers")
             listed = listed or [{"url": "/"}]
         if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
-            raise Unusable("its `servers` are not a list of objects")
-        url = urljoin(self._documents.root, _filled(cast(Node, listed[0]))).rstrip("/")
+            raise UnusableError("its `servers` are not a list of objects")
+        url = urljoin(self._documents.root, _fill_variables(cast(Node, listed[0]))).rstrip("/")
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise Unusable(f"its server {shorten(url, 200)!r} is no http or https URL; pass base_url=…")
+            raise UnusableError(f"its server {shorten(url, 200)!r} is no http or https URL; pass base_url=…")
         return url
 
-    def _security_of(self, entry: Entry) -> tuple[tuple[str, ...], ...] | None:
+    def _find_security(self, entry: Entry) -> tuple[tuple[str, ...], ...] | None:
         listed: Any = entry.node.get("security", self._content.get("security"))
         if listed is None:
             return None
         if not isinstance(listed, list):
-            raise Unusable("its `security` is not a list")
+            raise UnusableError("its `security` is not a list")
         return tuple(tuple(cast(Node, one)) for one in cast(list[Any], listed) if isinstance(one, dict))
 
 
@@ -300,9 +300,9 @@ class _Slot(Struct, frozen=True, kw_only=True):
         )
 
 
-def _whole_body(schema: Any, node: Node) -> _Slot:
+def _build_body_slot(schema: Any, node: Node) -> _Slot:
     """The body as one argument."""
-    described = _described(schema, node.get("description"))
+    described = _add_description(schema, node.get("description"))
     return _Slot(name="body", place="body", schema=described, required=node.get("required") is True)
 
 
@@ -315,7 +315,7 @@ _DEFAULT_TYPES: Final[dict[BodyKind, str]] = {
 }
 
 
-def _kind_of(media_type: str) -> BodyKind:
+def _classify_media_type(media_type: str) -> BodyKind:
     plain = media_type.partition(";")[0].strip().lower()
     if plain == "application/json" or plain.endswith("+json") or plain in ("*/*", "application/*"):
         return "json"
@@ -325,13 +325,15 @@ def _kind_of(media_type: str) -> BodyKind:
     return "text" if plain.startswith("text/") or plain.endswith(("/xml", "+xml")) else "binary"
 
 
-def _best_of(content: Node) -> tuple[BodyKind, str]:
+def _choose_media_type(content: Node) -> tuple[BodyKind, str]:
     """The media type that says most about a body."""
     order: list[BodyKind] = ["json", "form", "multipart", "text", "binary"]
-    return min(((_kind_of(media_type), media_type) for media_type in content), key=lambda one: order.index(one[0]))
+    return min(
+        ((_classify_media_type(media_type), media_type) for media_type in content), key=lambda one: order.index(one[0])
+    )
 
 
-def _arguments_of(slots: list[_Slot], fields: list[_Slot]) -> dict[str, _Slot]:
+def _assign_arguments(slots: list[_Slot], fields: list[_Slot]) -> dict[str, _Slot]:
     """A name for every argument: its own, made plain; where two places use one name, each says its place."""
     every = [*slots, *fields]
     plain = {id(one): re.sub(r"[^A-Za-z0-9_]+", "_", one.name).strip("_")[:64] or one.place for one in every}
@@ -350,13 +352,13 @@ def _arguments_of(slots: list[_Slot], fields: list[_Slot]) -> dict[str, _Slot]:
     return named
 
 
-def _with_arguments(body: Body, fields: list[_Slot], by_slot: Mapping[int, str]) -> Body:
+def _bind_body(body: Body, fields: list[_Slot], by_slot: Mapping[int, str]) -> Body:
     if len(fields) == 1 and fields[0].place == "body":
         return structs.replace(body, argument=by_slot[id(fields[0])])
     return structs.replace(body, fields={by_slot[id(one)]: one.name for one in fields})
 
 
-def _styles_of(encoding: Any) -> dict[str, tuple[str, bool]]:
+def _parse_encoding(encoding: Any) -> dict[str, tuple[str, bool]]:
     found: dict[str, tuple[str, bool]] = {}
     for name, one in cast(Node, encoding if isinstance(encoding, dict) else {}).items():
         if isinstance(one, dict) and cast(Node, one).keys() & {"style", "explode"}:
@@ -370,14 +372,14 @@ def _is_file(schema: Any) -> bool:
     return isinstance(schema, dict) and cast(Node, schema).get("format") in ("binary", "byte")
 
 
-def _described(schema: Any, text: Any) -> Any:
+def _add_description(schema: Any, text: Any) -> Any:
     """A schema with the description of what has it, unless it says something itself."""
     if not isinstance(text, str) or not text or not isinstance(schema, dict) or "description" in schema:
         return cast(Any, schema)
     return {**cast(Node, schema), "description": text[:_MAX_DESCRIPTION]}
 
 
-def _description_of(entry: Entry) -> str:
+def _build_description(entry: Entry) -> str:
     """The summary and the description, for the model."""
     said = [one.strip() for key in ("summary", "description") if isinstance(one := entry.node.get(key), str)]
     parts = [one for one in dict.fromkeys(said) if one] or [f"{entry.method} {entry.path}"]
@@ -385,20 +387,20 @@ def _description_of(entry: Entry) -> str:
     return text if len(text) <= _MAX_DESCRIPTION else f"{text[:_MAX_DESCRIPTION]}…"
 
 
-def _filled(server: Node) -> str:
+def _fill_variables(server: Node) -> str:
     """The URL of a server, with the defaults of its variables."""
-    variables = node_of(server.get("variables"))
+    variables = as_node(server.get("variables"))
 
     def value(match: re.Match[str]) -> str:
-        default = node_of(variables.get(match[1])).get("default")
+        default = as_node(variables.get(match[1])).get("default")
         if default is None:
-            raise Unusable(f"its server has the variable {{{match[1]}}}, which has no default; pass base_url=…")
+            raise UnusableError(f"its server has the variable {{{match[1]}}}, which has no default; pass base_url=…")
         return str(default)
 
     return re.sub(r"\{([^{}]*)\}", value, str(server.get("url", "/")))
 
 
-def _version_of(content: Any) -> str:
+def _check_version(content: Any) -> str:
     if not isinstance(content, dict):
         raise SourceError(f"An OpenAPI document is an object, got {type(content).__name__}.")
     version = str(cast(Node, content).get("openapi") or cast(Node, content).get("swagger") or "")

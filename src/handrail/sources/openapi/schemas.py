@@ -8,7 +8,7 @@ import jsonschema_rs
 
 from handrail.errors import shorten
 from handrail.schema.raw import find_schema_problem
-from handrail.sources.openapi.document import Documents, Unusable
+from handrail.sources.openapi.document import Documents, UnusableError
 
 Schema = dict[str, Any]
 
@@ -57,7 +57,7 @@ class SchemaCompiler:
         if isinstance(node, bool):
             return node
         if not isinstance(node, dict):
-            raise Unusable(f"a schema must be an object, got {shorten(repr(node))}")
+            raise UnusableError(f"a schema must be an object, got {shorten(repr(node))}")
         node = cast(Schema, node)
         if "$ref" in node:
             return self._refer(node, base, found, same=same)
@@ -85,12 +85,12 @@ class SchemaCompiler:
                 made[key] = list(dict.fromkeys(one for one in cast(list[Any], value) if isinstance(one, str)))
         if "properties" in made:
             self._drop_read_only(node, base, made)
-        _mend_bounds(made)
+        _convert_bounds(made)
         if made.get("type") == "file":
             made |= {"type": "string", "format": "binary"}
         if isinstance(node.get("discriminator"), dict):
             self._discriminate(node, base, made)
-        return _with_null(made) if node.get("nullable") is True else made
+        return _allow_null(made) if node.get("nullable") is True else made
 
     def _refer(self, node: Schema, base: str, found: References, *, same: bool) -> Schema:
         _, address, pointer = self._documents.target(node["$ref"], base)
@@ -104,7 +104,7 @@ class SchemaCompiler:
             return {**self.convert(rest, base, found, same=same), **made}
         if isinstance(rest.get("description"), str):
             made["description"] = rest["description"][:_MAX_DESCRIPTION]
-        return _with_null(made) if rest.get("nullable") is True else made
+        return _allow_null(made) if rest.get("nullable") is True else made
 
     def _name(self, address: str, pointer: str) -> str:
         """The name of a definition: the last part of its pointer, numbered where that is taken."""
@@ -128,7 +128,7 @@ class SchemaCompiler:
             found = References()
             made = self.convert(node, base, found, same=True)
             if isinstance(made, dict) and (problem := find_schema_problem(cast(Schema, made))):
-                raise Unusable(f"its schema {name!r} {problem}")
+                raise UnusableError(f"its schema {name!r} {problem}")
             self._definitions[name], self._references[name] = made, found
         return self._definitions[name], self._references[name]
 
@@ -142,7 +142,7 @@ class SchemaCompiler:
                 continue
             needed[name], further = self.definition(name)
             if len(needed) > _MAX_DEFINITIONS:
-                raise Unusable(f"its schema needs more than {_MAX_DEFINITIONS:,} definitions")
+                raise UnusableError(f"its schema needs more than {_MAX_DEFINITIONS:,} definitions")
             ahead += sorted(further.every - needed.keys(), reverse=True)
         self._refuse_circles(needed)
         return needed
@@ -154,20 +154,20 @@ class SchemaCompiler:
             for name in leaves:
                 del ahead[name]
         if ahead:
-            raise Unusable(f"its schema {sorted(ahead)[0]!r} refers to itself without end")
+            raise UnusableError(f"its schema {sorted(ahead)[0]!r} refers to itself without end")
 
-    def plain_object(self, node: Any, depth: int = 0) -> Schema | None:
+    def flatten_object(self, node: Any, depth: int = 0) -> Schema | None:
         """A schema as one object with properties and nothing else, or None where it cannot be written so."""
         if not isinstance(node, dict) or depth > 10:
             return None
         node = cast(Schema, node)
         if "$ref" in node and node.keys() <= {"$ref", "description"}:
             target, _ = self.definition(str(node["$ref"]).removeprefix("#/$defs/"))
-            return self.plain_object(target, depth + 1)
+            return self.flatten_object(target, depth + 1)
         if "allOf" in node and node.keys() <= _PLAIN | {"allOf"}:
             rest = {key: value for key, value in node.items() if key != "allOf"}
-            parts = [self.plain_object(one, depth + 1) for one in node["allOf"]]
-            return _merged([*parts, {"type": "object", **rest}])
+            parts = [self.flatten_object(one, depth + 1) for one in node["allOf"]]
+            return _merge_objects([*parts, {"type": "object", **rest}])
         if not node.keys() <= _PLAIN or node.get("type", "object") != "object" or node.get("additionalProperties"):
             return None
         return node
@@ -219,7 +219,7 @@ class SchemaCompiler:
         return {"allOf": [converted, {"properties": {field: {"enum": values}}, "required": [field]}]}
 
 
-def references_in(schema: Any) -> set[str]:
+def find_references(schema: Any) -> set[str]:
     """The definitions that a converted schema refers to directly."""
     found: set[str] = set()
     stack = [schema]
@@ -235,7 +235,7 @@ def references_in(schema: Any) -> set[str]:
     return found
 
 
-def _merged(parts: list[Schema | None]) -> Schema | None:
+def _merge_objects(parts: list[Schema | None]) -> Schema | None:
     """Objects that must all hold, as one; None where they do not fit together."""
     properties: Schema = {}
     required: dict[str, None] = {}
@@ -249,7 +249,7 @@ def _merged(parts: list[Schema | None]) -> Schema | None:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
-def _mend_bounds(made: Schema) -> None:
+def _convert_bounds(made: Schema) -> None:
     """`exclusiveMinimum: true`, as OpenAPI 3.0 writes it, is a number in JSON Schema."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         flag = made.get(exclusive)
@@ -259,7 +259,7 @@ def _mend_bounds(made: Schema) -> None:
                 made[exclusive] = made.pop(bound)
 
 
-def _with_null(made: Schema) -> Schema:
+def _allow_null(made: Schema) -> Schema:
     kind = made.get("type")
     if isinstance(kind, str):
         if "enum" in made and None not in made["enum"]:

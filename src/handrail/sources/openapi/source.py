@@ -14,16 +14,23 @@ from handrail.errors import ConfigError, SourceError, ToolDefinitionError, short
 from handrail.schema.raw import build_from_checked_schema
 from handrail.sources.openapi.calls import OperationCall
 from handrail.sources.openapi.credentials import Credentials
-from handrail.sources.openapi.document import MAX_BYTES, Documents, Unusable, from_mapping, open_document, read_file
-from handrail.sources.openapi.entries import Entry, chosen, list_entries, selector
+from handrail.sources.openapi.document import (
+    MAX_BYTES,
+    Documents,
+    UnusableError,
+    from_mapping,
+    open_document,
+    read_file,
+)
+from handrail.sources.openapi.entries import Entry, choose_entries, list_entries, parse_selector
 from handrail.sources.openapi.network import (
-    BrokenOff,
+    AddressRefusedError,
+    ConnectionLostError,
     HttpClient,
     HttpRequest,
-    NotSent,
-    Refused,
+    RequestNotSentError,
     check_url,
-    refused_address,
+    find_address_problem,
 )
 from handrail.sources.openapi.operations import Operation, OperationCompiler
 from handrail.sources.source import SkippedTool, SourceStatus
@@ -69,10 +76,10 @@ class OpenApi:
         self._source = source
         self.name = name or _name_of(source)
         self._credentials = Credentials(bearer=bearer, basic=basic, api_key=api_key)
-        self._base_url = None if base_url is None else _checked_base(base_url)
+        self._base_url = None if base_url is None else _check_base_url(base_url)
         self._include = include
         self._exclude = exclude
-        self._overrides = _checked_overrides(overrides or {})
+        self._overrides = _check_overrides(overrides or {})
         self._allow_private = allow_private
         self._timeout = timeout
         self._client = HttpClient(allow_private=allow_private, max_bytes=max_response_bytes)
@@ -155,7 +162,7 @@ class OpenApi:
         for _ in range(5):
             try:
                 response = await client.send(HttpRequest(method="GET", url=here, headers=accept), timeout=self._timeout)
-            except (NotSent, BrokenOff) as error:
+            except (RequestNotSentError, ConnectionLostError) as error:
                 raise SourceError(f"The document at {url} cannot be read: {error}.") from error
             location = response.headers.get("location")
             if response.status in (301, 302, 303, 307, 308) and location:
@@ -181,12 +188,12 @@ class OpenApi:
         compiler = OperationCompiler(documents, base_url=self._base_url)
         self._credentials.use_schemes(compiler.security_schemes())
         listed = list_entries(documents, skip)
-        overrides = self._overrides_of(listed)
+        overrides = self._match_overrides(listed)
         tools: dict[str, Tool[..., Any]] = {}
-        for entry in chosen(listed, self._include, self._exclude):
+        for entry in choose_entries(listed, self._include, self._exclude):
             try:
-                tool = self._tool_of(entry, compiler.compile(entry), overrides.get(id(entry), {}))
-            except (Unusable, ToolDefinitionError) as reason:
+                tool = self._build_tool(entry, compiler.compile(entry), overrides.get(id(entry), {}))
+            except (UnusableError, ToolDefinitionError) as reason:
                 skip(entry.name, f"{entry.method} {entry.path}: {shorten(str(reason), 500)}")
             except RecursionError:
                 skip(entry.name, f"{entry.method} {entry.path}: its schema is nested too deeply")
@@ -200,10 +207,10 @@ class OpenApi:
                 tools[tool.name] = tool
         self._tools, self._skipped = tuple(tools.values()), tuple(skipped)
 
-    def _overrides_of(self, entries: list[Entry]) -> dict[int, dict[str, Any]]:
+    def _match_overrides(self, entries: list[Entry]) -> dict[int, dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
         for text, options in self._overrides.items():
-            test = selector(text)
+            test = parse_selector(text)
             matching = [entry for entry in entries if test(entry)]
             if not matching:
                 raise ConfigError(f"overrides: {text!r} selects none of the {len(entries)} operations of the document.")
@@ -211,7 +218,7 @@ class OpenApi:
                 found.setdefault(id(entry), {}).update(options)
         return found
 
-    def _tool_of(self, entry: Entry, operation: Operation, overrides: Mapping[str, Any]) -> Tool[..., Any]:
+    def _build_tool(self, entry: Entry, operation: Operation, overrides: Mapping[str, Any]) -> Tool[..., Any]:
         if operation.base_url not in self._checked:
             self._check_server(operation.base_url)
             self._checked.add(operation.base_url)
@@ -252,19 +259,19 @@ class OpenApi:
         """Refuse at once what every call would be refused for."""
         try:
             parts = check_url(url)
-        except Refused as reason:
-            raise Unusable(str(reason)) from reason
+        except AddressRefusedError as reason:
+            raise UnusableError(str(reason)) from reason
         host = parts.hostname or ""
         try:
-            problem = refused_address(host, allow_private=self._allow_private)
+            problem = find_address_problem(host, allow_private=self._allow_private)
         except ValueError:  # A name; its addresses are checked when it is connected to.
             problem = None
             if host == "localhost" and not self._allow_private:
                 problem = "localhost is in a private network; allow_private=True allows that"
         if problem:
-            raise Unusable(f"its server {host} is refused: {problem}")
+            raise UnusableError(f"its server {host} is refused: {problem}")
         if parts.scheme == "http" and self._credentials and not self._allow_private:
-            raise Unusable(f"credentials are not sent to {host} without encryption; pass base_url='https://…'")
+            raise UnusableError(f"credentials are not sent to {host} without encryption; pass base_url='https://…'")
 
 
 class _OpenDocument:
@@ -306,19 +313,19 @@ def _name_of(source: object) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") or "openapi"
 
 
-def _checked_base(url: str) -> str:
+def _check_base_url(url: str) -> str:
     try:
         check_url(url)
-    except Refused as error:
+    except AddressRefusedError as error:
         raise ConfigError(
             f"base_url must be an http or https URL without credentials, got {shorten(url)!r}."
         ) from error
     return url.rstrip("/")
 
 
-def _checked_overrides(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _check_overrides(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     for text, options in overrides.items():
-        selector(text)
+        parse_selector(text)
         for option in options:
             if option not in _OPTIONS:
                 raise ConfigError(

@@ -12,16 +12,18 @@ _RESERVED: Final = ":/?[]@!$'()*,;"
 _SEPARATORS: Final = {"spaceDelimited": "%20", "pipeDelimited": "%7C", "form": ","}
 
 
-def text_of(value: Any) -> str:
+def format_value(value: Any) -> str:
     """One value as text."""
     return value if isinstance(value, str) else compact_json(value)
 
 
-def path_text(argument: str, value: Any, style: str, *, name: str, explode: bool, multi_segment: bool = False) -> str:
+def format_path_value(
+    argument: str, value: Any, style: str, *, name: str, explode: bool, multi_segment: bool = False
+) -> str:
     """A value for a path template."""
 
     def encode(one: Any) -> str:
-        return quote(text_of(one), safe="/" if multi_segment else "")
+        return quote(format_value(one), safe="/" if multi_segment else "")
 
     prefix, joint = {"label": (".", "." if explode else ","), "matrix": (";", ";" if explode else ",")}.get(
         style, ("", ",")
@@ -48,16 +50,16 @@ def path_text(argument: str, value: Any, style: str, *, name: str, explode: bool
     return written
 
 
-def query_pairs(
+def format_query_pairs(
     name: str, value: Any, style: str, *, explode: bool, allow_reserved: bool = False
 ) -> Iterator[tuple[str, str]]:
     """A value for a query or a form, as names and values that are encoded already."""
 
     def encode(one: Any) -> str:
-        return quote(text_of(one), safe=_RESERVED if allow_reserved else "")
+        return quote(format_value(one), safe=_RESERVED if allow_reserved else "")
 
     if style == "deepObject":
-        for path, one in _leaves(name, value):
+        for path, one in _iterate_leaves(name, value):
             yield quote(path, safe=""), encode(one)
     elif isinstance(value, dict):
         pairs = [(encode(key), encode(one)) for key, one in cast(dict[str, Any], value).items()]
@@ -75,38 +77,38 @@ def query_pairs(
         yield quote(name, safe=""), encode(value)
 
 
-def header_text(name: str, value: Any, *, explode: bool) -> str:
+def format_header_value(name: str, value: Any, *, explode: bool) -> str:
     """A value for a header, which a line break must never end."""
     if isinstance(value, dict):
         pairs = cast(dict[str, Any], value).items()
-        text = ",".join(f"{key}={text_of(one)}" if explode else f"{key},{text_of(one)}" for key, one in pairs)
+        text = ",".join(f"{key}={format_value(one)}" if explode else f"{key},{format_value(one)}" for key, one in pairs)
     elif isinstance(value, list):
-        text = ",".join(text_of(one) for one in cast(list[Any], value))
+        text = ",".join(format_value(one) for one in cast(list[Any], value))
     else:
-        text = text_of(value)
+        text = format_value(value)
     if not text.isascii() or not text.isprintable():
         raise InvalidArgumentsError(f"`{name}` is sent as a header: only printable ASCII fits.", places=[name])
     return text
 
 
-def form_text(fields: Mapping[str, Any], styles: Mapping[str, tuple[str, bool]]) -> str:
+def format_form(fields: Mapping[str, Any], styles: Mapping[str, tuple[str, bool]]) -> str:
     """An `application/x-www-form-urlencoded` body; each field has its style, and whether it is exploded."""
     pairs: list[tuple[str, str]] = []
     for name, value in fields.items():
         style, explode = styles.get(name, ("form", True))
         if name not in styles and isinstance(value, dict):
             value = compact_json(value)  # What OpenAPI says of an object that has no style.
-        pairs += query_pairs(name, value, style, explode=explode)
+        pairs += format_query_pairs(name, value, style, explode=explode)
     return "&".join(f"{name}={value}" for name, value in pairs)
 
 
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Every value inside a value, each with its path in brackets: `filter[price][min]`, `items[0]`."""
     if isinstance(value, dict):
         for key, one in cast(dict[str, Any], value).items():
-            yield from _leaves(f"{path}[{key}]", one)
+            yield from _iterate_leaves(f"{path}[{key}]", one)
     elif isinstance(value, list):
         for index, one in enumerate(cast(list[Any], value)):
-            yield from _leaves(f"{path}[{index}]", one)
+            yield from _iterate_leaves(f"{path}[{index}]", one)
     else:
         yield path, "" if value is None else value

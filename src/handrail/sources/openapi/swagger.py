@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from handrail.sources.openapi.document import Unusable, node_of
+from handrail.sources.openapi.document import UnusableError, as_node
 
 Node = dict[str, Any]
 
@@ -21,20 +21,20 @@ _STYLES: Final = {
 }
 
 
-def upgrade_parameter(parameter: Node) -> Node:
+def convert_parameter(parameter: Node) -> Node:
     """A parameter with its schema apart from it, and a style in place of a collection format."""
     made = {key: value for key, value in parameter.items() if key not in _OF_A_SCHEMA}
     made["schema"] = {key: value for key, value in parameter.items() if key in _OF_A_SCHEMA}
     if parameter.get("type") == "array":
         form = str(parameter.get("collectionFormat", "csv"))
         if form not in _STYLES:
-            raise Unusable(f"the parameter {parameter.get('name')!r} has the collection format {form!r}")
+            raise UnusableError(f"the parameter {parameter.get('name')!r} has the collection format {form!r}")
         if parameter.get("in") in ("query", "formData"):
             made |= _STYLES[form]
     return made
 
 
-def request_body(parameters: Sequence[Node], consumes: Sequence[str]) -> Node | None:
+def convert_body(parameters: Sequence[Node], consumes: Sequence[str]) -> Node | None:
     """The body that the parameters `in: body` and `in: formData` describe."""
     bodies = [one for one in parameters if one.get("in") == "body"]
     if bodies:
@@ -42,7 +42,7 @@ def request_body(parameters: Sequence[Node], consumes: Sequence[str]) -> Node | 
         content = {kind: {"schema": bodies[0].get("schema", {})} for kind in types}
         said = {key: bodies[0][key] for key in ("description", "required") if key in bodies[0]}
         return {"content": content, **said}
-    fields = [upgrade_parameter(one) for one in parameters if one.get("in") == "formData"]
+    fields = [convert_parameter(one) for one in parameters if one.get("in") == "formData"]
     if not fields:
         return None
     described = {
@@ -62,7 +62,7 @@ def request_body(parameters: Sequence[Node], consumes: Sequence[str]) -> Node | 
     return {"content": {kind: {"schema": schema, "encoding": encoding}}, "required": bool(required)}
 
 
-def servers(document: Mapping[str, Any], schemes: Any = None) -> list[Node]:
+def convert_servers(document: Mapping[str, Any], schemes: Any = None) -> list[Node]:
     """The servers that `schemes`, `host` and `basePath` stand for; https first."""
     host: Any = document.get("host")
     path = str(document.get("basePath") or "/")
@@ -74,9 +74,9 @@ def servers(document: Mapping[str, Any], schemes: Any = None) -> list[Node]:
     return [{"url": f"{scheme}://{host}{path}"} for scheme in usable]
 
 
-def security_schemes(document: Mapping[str, Any]) -> Node:
+def convert_security_schemes(document: Mapping[str, Any]) -> Node:
     """The security definitions as security schemes."""
-    given = {name: node_of(one) for name, one in node_of(document.get("securityDefinitions")).items()}
+    given = {name: as_node(one) for name, one in as_node(document.get("securityDefinitions")).items()}
     return {
         name: {"type": "http", "scheme": "basic"} if one.get("type") == "basic" else one for name, one in given.items()
     }
