@@ -10,8 +10,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from handrail import ToolContext, tool
-from handrail.core.events import Event, PhoneCallEnded
-from handrail.errors import ToolBuildError
+from handrail.core.events import Event, LogEvent, PhoneCallEnded
+from handrail.errors import ConfigError, ToolBuildError
 from handrail.phone import IncomingCall, PhoneGateway, replay
 from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
 from handrail.testing.phone import PhoneSimulator, Report, run_warped
@@ -290,3 +290,49 @@ def test_a_recording_holds_everything_but_secrets_and_can_be_played_again(tmp_pa
     again = replay(path)
     assert len(again.recorded) == len(sent)
     assert again.differences == ()
+
+
+def test_the_tools_of_a_tenant_may_live_elsewhere_and_a_source_that_fails_costs_its_own(tmp_path: Path) -> None:
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Shop", "version": "1"},
+        "servers": [{"url": "https://shop.example"}],
+        "paths": {"/stock": {"get": {"operationId": "countStock", "responses": {"200": {"description": "ok"}}}}},
+    }
+    (tmp_path / "shop.json").write_text(json.dumps(document))
+    cfg = acme(
+        greeting="Hello.",
+        openapi=[{"name": "shop", "path": str(tmp_path / "shop.json")}],
+        mcp_servers=[{"name": "gone", "command": ["/nowhere/server"]}],
+        policy=[{"deny": "countStock"}],
+    )
+
+    played = play(HELLO, tenants=[cfg])
+
+    session = next(entry.data["body"] for entry in played.report.timeline if entry.type == "accept")
+    assert [tool["name"] for tool in session["tools"]] == ["request_transfer", "countStock"]
+    opened = {
+        one.fields["source"]: one.fields["state"] for one in played.of(LogEvent) if one.name == "tool_source_opened"
+    }
+    assert opened == {"shop": "connected", "gone": "failed"}
+
+
+def test_further_options_reach_every_executor_and_a_wrong_one_is_named() -> None:
+    seen: list[str] = []
+
+    class Hook:
+        def authorised(self, call: Any, *args: Any) -> None:
+            seen.append(call.name)
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    script = {"model": [{"say": "Hello."}, {"calls": [{"name": "look"}]}, {"say": "Ok."}], "caller": [{"say": "Go."}]}
+    play(script, tenants=[acme(greeting="Hello.")], tools=[look], executor_options={"hooks": [Hook()]})
+
+    assert seen == ["look"]
+    for wrong in ("policy", "hoks"):
+        with pytest.raises(ConfigError, match=f"got '{wrong}'"):
+            PhoneGateway(client=None, tenants=TenantDirectory(), executor_options={wrong: 1})  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -24,9 +24,11 @@ from handrail.phone.recording import Recorder
 from handrail.phone.session import CallSession, describe_session
 from handrail.phone.transport import RealtimeTransport, Transport
 from handrail.phone.webhook import Deduplicator, Headers, WebhookResponse, read_webhook
+from handrail.sources.connection import Sources
 from handrail.tenants.builder import ToolBuilder, ToolBuildResult
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.directory import Tenants
+from handrail.tenants.sources import open_sources
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 Listener = Callable[[Event], object]
 MakeContext = Callable[[IncomingCall], ToolContext[Any] | Awaitable[ToolContext[Any]]]
 
+_OWN_OPTIONS = frozenset(("tools", "policy", "ledger", "approvals", "listeners", "secrets", "redactor"))
+"""Options of an executor that the gateway sets itself."""
 NOT_FOUND, UNAVAILABLE, BUSY, DECLINED = 404, 480, 486, 603
 """What SIP calls the reasons to turn a call away."""
 _APPROVAL_TIMEOUT = 120.0
@@ -70,7 +74,9 @@ class PhoneGateway:
         options: MachineOptions | None = None,
         settle_grace: float = 5.0,
         transport: Transport | None = None,
+        executor_options: Mapping[str, Any] | None = None,
     ) -> None:
+        """`executor_options` are further options of each tenant's executor: `breaker`, `retry`, `hooks` …"""
         if max_calls < 1:
             raise ConfigError(f"max_calls must be at least 1, got {max_calls}.")
         self.calls: dict[str, CallSession] = {}
@@ -87,6 +93,10 @@ class PhoneGateway:
         self._redactor = redactor or Redactor()
         self._options = options or MachineOptions()
         self._settle_grace = settle_grace
+        self._executor_options = dict(executor_options or {})
+        known = set(inspect.signature(Executor).parameters) - _OWN_OPTIONS
+        if wrong := sorted(set(self._executor_options) - known):
+            raise ConfigError(f"executor_options must be among {', '.join(sorted(known))}, got {wrong[0]!r}.")
         self._transport: Transport = transport or RealtimeTransport(client)
         self._seen = Deduplicator()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -95,6 +105,8 @@ class PhoneGateway:
         self._sip_call_ids: dict[str, str | None] = {}
         self._executors: dict[tuple[str, str], tuple[ToolBuildResult, Executor]] = {}
         """By tenant and version: all calls of one version share limits and circuit breakers."""
+        self._sources: dict[tuple[str, str], Sources] = {}
+        self._building: dict[tuple[str, str], asyncio.Lock] = {}
         self._is_draining = False
 
     async def handle_webhook(self, headers: Headers, body: bytes) -> WebhookResponse:
@@ -177,7 +189,7 @@ class PhoneGateway:
         self._sip_call_ids[call.session_id] = call.sip_call_id
         accepted = False
         try:
-            built, executor = self._executor(cfg, call)
+            built, executor = await self._executor(cfg, call)
             context = await self._context(call)
             definitions = list(executor.registry.to_openai_realtime_tools())
             outcome = await self._transport.accept(call.session_id, describe_session(built, definitions))
@@ -211,7 +223,7 @@ class PhoneGateway:
         finally:
             self.calls.pop(session.session_id, None)
             self._sip_call_ids.pop(session.session_id, None)
-            self._forget_executors()
+            await self._forget_executors()
 
     async def _context(self, call: IncomingCall) -> ToolContext[Any]:
         if self._make_context is None:
@@ -222,37 +234,56 @@ class PhoneGateway:
             raise ConfigError(f"context must return a ToolContext, got {type(context).__name__}.")
         return context
 
-    def _executor(self, cfg: TenantConfig, call: IncomingCall) -> tuple[ToolBuildResult, Executor]:
+    async def _executor(self, cfg: TenantConfig, call: IncomingCall) -> tuple[ToolBuildResult, Executor]:
         """The tools of one version of a tenant, built once."""
         key = cfg.tenant_id, cfg.version
-        known = self._executors.get(key)
-        if known is not None:
-            return known
-        built = self._builder.build_tools(cfg, listeners=[self._emit], session_id=call.session_id)
-        limits = cfg.limits
+        # Many calls may arrive at once for a version that nobody has built.
+        async with self._building.setdefault(key, asyncio.Lock()):
+            if key not in self._executors:
+                self._executors[key] = await self._build(cfg, call)
+        return self._executors[key]
+
+    async def _build(self, cfg: TenantConfig, call: IncomingCall) -> tuple[ToolBuildResult, Executor]:
+        sources = await open_sources(cfg)
+        if sources is not None:
+            self._sources[cfg.tenant_id, cfg.version] = sources
+            for name, status in sources.status.items():
+                fields = {"source": name, "state": status.state, "reason": status.reason}
+                severity = "info" if status.state == "connected" else "warning"
+                self._note(
+                    call.session_id, "tool_source_opened", severity, call=call, tenant_id=cfg.tenant_id, **fields
+                )
+        found = () if sources is None else sources.tools
+        built = self._builder.build_tools(cfg, tools=found, listeners=[self._emit], session_id=call.session_id)
+        options: dict[str, Any] = {
+            "timeout": cfg.limits.tool_timeout,
+            "max_output_chars": cfg.limits.max_output_chars,
+            "max_concurrent_per_session": cfg.limits.max_concurrent_tools,
+            "approval_timeout": _APPROVAL_TIMEOUT,
+            **self._executor_options,
+        }
         executor = Executor(
             built.tools,
             policy=Policy((*self._rules, *built.rules)),
             ledger=self._store.ledger if self._store is not None else None,
             approvals=self._store.approvals if self._store is not None else None,
             listeners=[self._emit],
-            timeout=limits.tool_timeout,
-            max_output_chars=limits.max_output_chars,
-            max_concurrent_per_session=limits.max_concurrent_tools,
             secrets=cfg.secrets,
             redactor=self._redactor,
-            approval_timeout=_APPROVAL_TIMEOUT,
+            **options,
         )
-        self._executors[key] = built, executor
         return built, executor
 
-    def _forget_executors(self) -> None:
+    async def _forget_executors(self) -> None:
         """Drop the versions that no call uses, but for the newest of each tenant."""
         newest = dict(self._executors.keys())
         used = {(one.tenant.tenant_id, one.tenant.version) for one in self.calls.values()}
         for key in [key for key in self._executors if key not in used and newest[key[0]] != key[1]]:
             if key[0] not in self._ringing.values():
                 del self._executors[key]
+                self._building.pop(key, None)
+                if key in self._sources:
+                    await self._sources.pop(key).aclose()
 
     def _options_of(self, cfg: TenantConfig) -> MachineOptions:
         texts, limits = cfg.locale_texts(), cfg.limits
@@ -308,6 +339,9 @@ class PhoneGateway:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.drain(grace=0.0)
+        for sources in self._sources.values():
+            await sources.aclose()
+        self._sources.clear()
 
     # What is told.
 

@@ -91,10 +91,18 @@ class ToolBuilder:
         return typed
 
     def build_tools(
-        self, cfg: TenantConfig, *, listeners: Iterable[Listener] = (), session_id: str = ""
+        self,
+        cfg: TenantConfig,
+        *,
+        tools: Iterable[Tool[..., Any]] = (),
+        listeners: Iterable[Listener] = (),
+        session_id: str = "",
     ) -> ToolBuildResult:
-        """Build a tenant's tools. A builder that fails costs its own tool, rules and prompt, and nothing else."""
-        return _Build(self, cfg, (*self._listeners, *listeners), session_id).run()
+        """Build a tenant's tools. A builder that fails costs its own tool, rules and prompt, and nothing else.
+
+        `tools` come from elsewhere, such as the tenant's MCP servers; one whose name is taken is left out.
+        """
+        return _Build(self, cfg, (*self._listeners, *listeners), session_id).run(tuple(tools))
 
     def _typed(self, cfg: TenantConfig) -> tuple[TenantConfig, dict[str, str]]:
         given: Mapping[str, Any] = cfg.features.model_extra or {}
@@ -131,7 +139,7 @@ class _Build:
         self._built: list[BuiltTool] = []
         self._diagnostics: list[Diagnostic] = []
 
-    def run(self) -> ToolBuildResult:
+    def run(self, found: tuple[Tool[..., Any], ...]) -> ToolBuildResult:
         cfg = self._cfg
         self._note("tool_build_started", builder_count=len(self._builders))
         sections = {section for _, _, section in self._builders}
@@ -144,7 +152,13 @@ class _Build:
                 self._ask(name, builder, section)
             except Exception as error:  # noqa: BLE001  # a builder is user code: any bug costs its own tool only
                 self._fail(name, error)
-        tools = tuple(as_tool(one.tool) for one in self._built)
+        built = {tool.name: tool for tool in (as_tool(one.tool) for one in self._built)}
+        for tool in found:
+            if tool.name in built:
+                self._warn(tool.source, f"there is already a tool named {tool.name!r}")
+            else:
+                built[tool.name] = tool
+        tools = tuple(built.values())
         choice = self._choose({tool.name for tool in tools})
         result = ToolBuildResult(
             tools=tools,

@@ -148,35 +148,38 @@ class Limits(Section):
     """Characters of one output; what is longer is cut, and the tool `read_more` gives the rest."""
 
 
-class McpServer(Section):
-    """An MCP server whose tools the agent may use."""
+class McpServerConfig(Section):
+    """An MCP server whose tools the agent may use; see `handrail.sources.McpServer`."""
 
     name: Id
     url: str | None = None
     command: tuple[str, ...] = ()
-    headers: dict[str, str] = Field(default_factory=dict, repr=False)
-    """By name; a value may refer to a secret: `secret:crm`."""
-    tools: tuple[str, ...] = ("*",)
-    """Selectors of the tools that are used."""
+    bearer: str | None = Field(default=None, repr=False)
+    """A reference: `secret:name` for one of the tenant's secrets, `env:NAME` or `file:/path`."""
+    include: tuple[str, ...] | None = None
+    """Only these tools, by names or globs."""
+    connect_timeout: Annotated[float, Field(gt=0, le=30)] = 5.0
+    """Seconds that the server has to answer while a call rings; without it the call is taken without its tools."""
 
     @model_validator(mode="after")
-    def _check_address(self) -> "McpServer":
+    def _check_address(self) -> "McpServerConfig":
         if (self.url is None) == (not self.command):
             raise ValueError("must have either url or command")
         return self
 
 
-class OpenApiDocument(Section):
-    """An OpenAPI document whose operations the agent may use."""
+class OpenApiConfig(Section):
+    """An OpenAPI document whose operations the agent may use; see `handrail.sources.OpenApi`."""
 
     name: Id
     url: str | None = None
     path: str | None = None
-    headers: dict[str, str] = Field(default_factory=dict, repr=False)
-    tools: tuple[str, ...] = ("*",)
+    base_url: str | None = None
+    bearer: str | None = Field(default=None, repr=False)
+    include: tuple[str, ...] | None = None
 
     @model_validator(mode="after")
-    def _check_address(self) -> "OpenApiDocument":
+    def _check_address(self) -> "OpenApiConfig":
         if (self.url is None) == (self.path is None):
             raise ValueError("must have either url or path")
         return self
@@ -216,8 +219,8 @@ class TenantConfig(BaseModel):
     limits: Limits = Field(default_factory=Limits)
     secrets: dict[str, str] = Field(default_factory=dict, repr=False)
     """References, such as `env:CRM_KEY` or `file:/run/secrets/crm`; never the secrets themselves."""
-    mcp_servers: tuple[McpServer, ...] = ()
-    openapi: tuple[OpenApiDocument, ...] = ()
+    mcp_servers: tuple[McpServerConfig, ...] = ()
+    openapi: tuple[OpenApiConfig, ...] = ()
     guidelines: tuple[dict[str, Any], ...] = ()
     """For chats."""
     policy: tuple[dict[str, Any], ...] = ()
