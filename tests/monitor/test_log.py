@@ -318,15 +318,15 @@ async def test_a_record_is_one_line_of_json_with_the_name_and_the_fields(lines: 
     assert (started["event"], started["level"], started["logger"]) == ("call_started", "debug", "lines")
     assert over["time"].endswith("Z")
     assert {**over, **IDS, "event": "call_finished", "tool": "look", "ok": True} == over
-    assert "message" not in over
+    assert over["message"] == f"call finished: look, ok, {over['duration_ms']} ms"
 
 
 async def test_without_a_formatter_a_record_is_readable_too(lines: Lines) -> None:
     await Executor([look], listeners=[lines.log]).run(call("look"), CONTEXT)
 
-    name, _, fields = lines.one("call_started").getMessage().partition(" ")
-    assert name == "call_started"
-    assert json.loads(fields)["tool"] == "look"
+    summary, _, fields = lines.one("call_started").getMessage().partition(" {")
+    assert summary == "call started: look"
+    assert json.loads("{" + fields)["tool"] == "look"
 
 
 def test_the_fields_survive_a_queue(lines: Lines) -> None:
@@ -338,7 +338,7 @@ def test_the_fields_survive_a_queue(lines: Lines) -> None:
 
     line = json.loads(JsonFormatter().format(waiting.get()))
     assert (line["tool"], line["event"]) == ("look", "call_finished")
-    assert "message" not in line
+    assert line["message"].startswith("call finished: look, ok")
 
 
 def test_other_peoples_records_are_written_redacted() -> None:

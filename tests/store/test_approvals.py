@@ -107,7 +107,10 @@ async def test_an_answer_is_found_with_who_gave_it_and_why(kept: Any, state: Lit
 
     given_back = await answer(asked.token, by="operator", who="ann", reason="checked")
 
-    assert given_back == structs.replace(asked, state=state, who="ann", reason="checked")
+    assert given_back.decided_at is not None
+    assert given_back == structs.replace(
+        asked, state=state, who="ann", reason="checked", decided_at=given_back.decided_at
+    )
     assert await found(kept.approvals, asked) == given_back
     assert await kept.approvals.ask(anew(asked)) == given_back
     assert await kept.approvals.pending() == []

@@ -1,13 +1,17 @@
 """Stores approvals: who was asked about which call, what they decided, and that it was consumed once."""
 
+import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal, Protocol
+from weakref import WeakSet
 
 from msgspec import structs
 
+from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed, Event
+from handrail.core.log import log
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError
 
@@ -46,7 +50,12 @@ class Approvals(Protocol):
         reason: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> Approval:
-        """Approve the call; `who` is the customer's id, or the operator's name. `arguments` replaces the call's."""
+        """Approve the call. It runs when it is sent again.
+
+        `by` must be who the rule asks: the customer or an operator. For the customer, `who` must be the `customer_id`
+        of the call's context, and the approval counts from a later `turn` on; for an operator it is their name or id,
+        which is audited. `arguments` replaces the call's arguments.
+        """
         ...
 
     async def deny(self, token: str, *, by: Literal["customer", "operator"], who: str, reason: str = "") -> Approval:
@@ -56,6 +65,98 @@ class Approvals(Protocol):
     async def pending(self, *, session_id: str | None = None, tenant_id: str | None = None) -> list[Approval]:
         """The open questions, oldest first."""
         ...
+
+    async def history(
+        self,
+        *,
+        session_id: str | None = None,
+        tenant_id: str | None = None,
+        customer_id: str | None = None,
+        tool: str | None = None,
+        who: str | None = None,
+        limit: int = 100,
+    ) -> list[Approval]:
+        """The newest approvals that match, whatever their state, oldest first: who decided what, when and why."""
+        ...
+
+    async def wait(self, token: str, timeout: float) -> Approval:
+        """Wait until an approval is decided, used or expired, and return it; raise `TimeoutError` after `timeout`."""
+        ...
+
+
+class ApprovalEvents:
+    """Emits the events of a store of approvals, to the executors that use it and to an audit."""
+
+    def __init__(self) -> None:
+        self._buses: WeakSet[Any] = WeakSet()
+        self._audit: Callable[[Event], object] | None = None
+
+    def subscribe(self, bus: Any) -> None:
+        """Emit to an executor's event bus, as long as that exists."""
+        self._buses.add(bus)
+
+    def set_audit(self, audit: Callable[[Event], object]) -> None:
+        """Emit to an audit, too, before any event bus."""
+        self._audit = audit
+
+    def emit_requested(self, approval: Approval) -> None:
+        """A new request was stored."""
+        self._emit(ApprovalRequested(expires_at=approval.expires_at, **_describe(approval)))
+
+    def emit_decided(self, approval: Approval) -> None:
+        """A request was approved or denied."""
+        now = approval.decided_at or time.time()
+        self._emit(
+            ApprovalDecided(
+                who=approval.who or "",
+                outcome="denied" if approval.state == "denied" else "approved",
+                reason=approval.reason,
+                has_changed_arguments=approval.changed_arguments is not None,
+                seconds=max(now - approval.created_at, 0.0),
+                **_describe(approval),
+            )
+        )
+
+    def emit_used(self, approval: Approval, *, call_id: str | None = None) -> None:
+        """An approval was consumed."""
+        self._emit(ApprovalUsed(who=approval.who or "", call_id=call_id, **_describe(approval)))
+
+    def _emit(self, event: Event) -> None:
+        for listen in (*((self._audit,) if self._audit else ()), *(bus.emit for bus in tuple(self._buses))):
+            try:
+                listen(event)
+            except Exception:  # a listener that fails never undoes a decision
+                log.exception("a listener failed on %s", type(event).__name__)
+
+
+def _describe(approval: Approval) -> dict[str, Any]:
+    return {
+        "at": time.time(),
+        "session_id": approval.session_id,
+        "tenant_id": approval.tenant_id,
+        "token": approval.token,
+        "tool_name": approval.tool,
+        "by": approval.by,
+        "customer_id": approval.customer_id,
+        "arguments_digest": approval.digest,
+    }
+
+
+async def wait_for_decision(
+    get: Callable[[str], Awaitable[Approval | None]], token: str, *, timeout: float, interval: float
+) -> Approval:
+    """Look at an approval every `interval` seconds until it is decided or expired."""
+    async with asyncio.timeout(timeout):
+        while True:
+            approval = await get(token)
+            if approval is None:
+                raise ApprovalError("There is no such approval.")
+            if approval.state != "pending" or approval.is_expired(time.time()):
+                return approval
+            await asyncio.sleep(interval)
+
+
+_MEMORY_INTERVAL: Final = 0.02
 
 
 def new_token() -> str:
@@ -86,7 +187,7 @@ def decide_approval(
         raise ApprovalError("Say who decides: who='…'.")
     if by == "customer" and approval.customer_id is not None and who != approval.customer_id:
         raise ApprovalError("This is for the customer of this conversation to decide, and for nobody else.")
-    return structs.replace(approval, state=state, who=who, reason=reason, changed_arguments=arguments)
+    return structs.replace(approval, state=state, who=who, reason=reason, changed_arguments=arguments, decided_at=now)
 
 
 class MemoryApprovals:
@@ -95,6 +196,7 @@ class MemoryApprovals:
     in_memory: Final = True
 
     def __init__(self) -> None:
+        self.events = ApprovalEvents()
         self._approvals: dict[str, Approval] = {}
         self._newest: dict[tuple[object, ...], str] = {}
         """The newest token of each question."""
@@ -106,6 +208,7 @@ class MemoryApprovals:
         self._forget_expired(approval.created_at)
         self._approvals[approval.token] = approval
         self._newest[_question_key(approval)] = approval.token
+        self.events.emit_requested(approval)
         return approval
 
     async def find(
@@ -122,6 +225,7 @@ class MemoryApprovals:
         if known is None or known.state != "approved" or known.is_expired(now):
             return False
         self._approvals[token] = structs.replace(known, state="used")
+        self.events.emit_used(known)
         return True
 
     async def restore(self, token: str) -> None:
@@ -151,6 +255,7 @@ class MemoryApprovals:
     def _decide(self, token: str, **decision: Any) -> Approval:
         after = decide_approval(self._approvals.get(token), now=time.time(), **decision)
         self._approvals[token] = after
+        self.events.emit_decided(after)
         return after
 
     async def pending(self, *, session_id: str | None = None, tenant_id: str | None = None) -> list[Approval]:
@@ -163,6 +268,33 @@ class MemoryApprovals:
             and session_id in (None, one.session_id)
             and tenant_id in (None, one.tenant_id)
         ]
+
+    async def history(
+        self,
+        *,
+        session_id: str | None = None,
+        tenant_id: str | None = None,
+        customer_id: str | None = None,
+        tool: str | None = None,
+        who: str | None = None,
+        limit: int = 100,
+    ) -> list[Approval]:
+        filters = {
+            "session_id": session_id, "tenant_id": tenant_id, "customer_id": customer_id, "tool": tool, "who": who
+        }  # fmt: skip
+        wanted = {name: value for name, value in filters.items() if value is not None}
+        found = [
+            one
+            for one in self._approvals.values()
+            if all(getattr(one, name) == value for name, value in wanted.items())
+        ]
+        return found[-limit:] if limit > 0 else []
+
+    async def wait(self, token: str, timeout: float) -> Approval:
+        return await wait_for_decision(self._get, token, timeout=timeout, interval=_MEMORY_INTERVAL)
+
+    async def _get(self, token: str) -> Approval | None:
+        return self._approvals.get(token)
 
     def _forget_expired(self, now: float) -> None:
         """Forget up to 100 of the oldest approvals that have expired."""

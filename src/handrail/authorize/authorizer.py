@@ -204,6 +204,12 @@ class Authorizer:
             raise Refusal(failure_results.permission_denied(tool.name, denial), denial)
         if known.state == "approved" and (known.by != "customer" or context.turn > known.turn):
             return known
+        if known.state == "approved" and context.turn == 0:
+            log.warning(
+                "the customer approved %s, but the approval counts from a later turn on, and context.turn is 0: "
+                "pass ToolContext(turn=…) and count the turns of the conversation",
+                tool.name,
+            )
         self._emit_decision(call, decision, context)
         reason = "" if decision.source == DEFAULT else decision.reason  # The default's reason is for the developer.
         raise Refusal(failure_results.approval_required(tool.name, decision, known, reason=reason), decision)
@@ -247,6 +253,7 @@ class Authorizer:
                 at=time.time(),
                 session_id=context.session_id,
                 tenant_id=context.tenant_id,
+                customer_id=context.customer_id,
                 call=call,
                 decision=decision,
                 observed=is_observed,

@@ -1,6 +1,8 @@
 """A conversation with a model that has tools: send, stream, approve, interrupt, save, load."""
 
 import asyncio
+import sys
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Self
@@ -11,6 +13,7 @@ from handrail.chat.conversation import Conversation
 from handrail.chat.session_store import SessionStore
 from handrail.chat.turn import Budget, ChatEvent, PlainStrategy, TurnResult, TurnState, TurnStrategy
 from handrail.core.context import ToolContext
+from handrail.core.events import TurnFinished, TurnStarted
 from handrail.core.text import encodable
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError, StoreError
@@ -46,6 +49,7 @@ class ChatSession:
         self._sessions = sessions
         self._context = context
         self._state: TurnState | None = None
+        self._turn_start = 0.0
         self._saved: Conversation | None = None
         """What the store has: a save writes what changed since then."""
         self._conversation = conversation or Conversation(
@@ -169,7 +173,8 @@ class ChatSession:
                 async for event in events:
                     yield event
         await state.drop_transient_results()
-        yield state.build_result()
+        state.result = state.build_result()
+        yield state.result
 
     async def _adopt_pending(self, state: TurnState) -> None:
         """Turn calls that a guided turn left pending into open calls, unless the strategy knows about them."""
@@ -189,11 +194,34 @@ class ChatSession:
             budget=self._budget,
             save=self._save_conversation,
         )
+        self._turn_start = time.monotonic()
+        self.executor.emit(TurnStarted(agent_id=self._context.agent_id, **self._describe_turn(turn)))
         return self._state
 
     def _end_turn(self, state: TurnState) -> None:
         self._conversation = state.conversation
         self._state = None
+        result, error = state.result, sys.exception()
+        is_error = error is not None and not isinstance(error, GeneratorExit)
+        self.executor.emit(
+            TurnFinished(
+                stop_reason=result.stop_reason if result is not None else "error" if is_error else "interrupted",
+                duration_ms=(time.monotonic() - self._turn_start) * 1000,
+                model_calls=state.model_calls,
+                tool_calls=len(result.results) if result is not None else 0,
+                **self._describe_turn(state.context.turn),
+            )
+        )
+
+    def _describe_turn(self, turn: int) -> dict[str, Any]:
+        context = self._context
+        return {
+            "at": time.time(),
+            "session_id": context.session_id,
+            "tenant_id": context.tenant_id,
+            "customer_id": context.customer_id,
+            "turn": turn,
+        }
 
     def interrupt(self) -> None:
         """Stop the running turn: the model's text ends here, and calls are cancelled as their `on_interrupt` says."""

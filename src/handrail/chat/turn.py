@@ -12,11 +12,11 @@ from msgspec import Struct, structs
 
 from handrail.chat.conversation import Conversation, PendingCall, is_storable
 from handrail.core.context import ToolContext
-from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, Progress
+from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, ModelCalled, Progress
 from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
-from handrail.errors import BadAnswerError
+from handrail.errors import BadAnswerError, ProviderError
 from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget, not_run
 from handrail.formats.parse import make_unparsable
@@ -132,6 +132,10 @@ class TurnState:
         """Set once the turn must not begin anything new."""
         self.response: ModelResponse | None = None
         """The model's last response in this turn."""
+        self.result: TurnResult | None = None
+        """Set once the turn is over."""
+        self.model_calls = 0
+        """How often `ask_model` asked."""
         self.make_result: Callable[[TurnResult], TurnResult] = lambda result: result
         """Turns the result into one of the strategy's own class."""
         self._text = ""
@@ -184,14 +188,21 @@ class TurnState:
         )
         queue: asyncio.Queue[Any] = asyncio.Queue()
         reading = self._read_stream(request, queue)
-        async with aclosing(self._run_task(reading, queue, interruptible=True)) as events:
-            async for event in events:
-                if isinstance(event, TextDelta):
-                    delta = TextDelta(text=encodable(event.text))
-                    self._text += delta.text
-                    yield delta
-                else:
-                    self.response = self._normalize_response(cast(ModelResponse, event))
+        start, error = time.monotonic(), None
+        try:
+            async with aclosing(self._run_task(reading, queue, interruptible=True)) as events:
+                async for event in events:
+                    if isinstance(event, TextDelta):
+                        delta = TextDelta(text=encodable(event.text))
+                        self._text += delta.text
+                        yield delta
+                    else:
+                        self.response = self._normalize_response(cast(ModelResponse, event))
+        except ProviderError as provider_error:
+            error = provider_error.code
+            raise
+        finally:
+            self._emit_model_called(start, error)
         if self.response is not None:
             self._text = self.response.text
             self._usage += self.response.usage
@@ -256,6 +267,29 @@ class TurnState:
             every = await self.executor.approvals.pending(session_id=self.context.session_id)
             self._approvals = [one for one in every if one.token in tokens]
             self.stop_reason = self.stop_reason or "approval_required"
+
+    def _emit_model_called(self, start: float, error: str | None) -> None:
+        response = self.response
+        usage = response.usage if response is not None else Usage()
+        self.model_calls += 1
+        self.executor.emit(
+            ModelCalled(
+                at=time.time(),
+                session_id=self.context.session_id,
+                tenant_id=self.context.tenant_id,
+                customer_id=self.context.customer_id,
+                provider=self.provider.name,
+                model=response.model if response is not None else "",
+                turn=self.context.turn,
+                duration_ms=(time.monotonic() - start) * 1000,
+                input_tokens=usage.input,
+                output_tokens=usage.output,
+                cached_tokens=usage.cached,
+                cost=usage.cost,
+                finish_reason=response.finish_reason if response is not None else "",
+                error=error,
+            )
+        )
 
     async def _read_stream(self, request: ModelRequest, queue: asyncio.Queue[Any]) -> None:
         async for event in self.provider.stream(request):

@@ -15,6 +15,7 @@ class Event(Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
     session_id: str
     tenant_id: str | None = None
+    customer_id: str | None = None
     sip_call_id: str | None = None
     """The Call-ID of the SIP dialogue, for the events of a phone call."""
 
@@ -175,3 +176,76 @@ class TurnPlanned(Event, frozen=True, kw_only=True):
     iterations: int = 0
     trace: tuple[str, ...] = ()
     """What was decided, line by line: ids, names and codes, and nobody's words."""
+
+
+class ApprovalRequested(Event, frozen=True, kw_only=True):
+    """A call needs an approval, and the request was stored."""
+
+    token: str
+    tool_name: str
+    by: str
+    """Who must decide: the customer or an operator."""
+    arguments_digest: str = ""
+    expires_at: float = 0.0
+
+
+class ApprovalDecided(Event, frozen=True, kw_only=True):
+    """Somebody approved or denied a call."""
+
+    token: str
+    tool_name: str
+    by: str
+    who: str
+    outcome: Literal["approved", "denied"]
+    reason: str = ""
+    arguments_digest: str = ""
+    has_changed_arguments: bool = False
+    seconds: float = 0.0
+    """Since the request."""
+
+
+class ApprovalUsed(Event, frozen=True, kw_only=True):
+    """An approval was consumed by a call, which may run now."""
+
+    token: str
+    tool_name: str
+    by: str = ""
+    who: str = ""
+    arguments_digest: str = ""
+    call_id: str | None = None
+
+
+class TurnStarted(Event, frozen=True, kw_only=True):
+    """A turn of a conversation began."""
+
+    turn: int
+    agent_id: str | None = None
+
+
+class TurnFinished(Event, frozen=True, kw_only=True):
+    """A turn of a conversation ended, or raised an error."""
+
+    turn: int
+    stop_reason: str
+    """As in `TurnResult`, or `error`."""
+    duration_ms: float
+    model_calls: int = 0
+    tool_calls: int = 0
+
+
+class ModelCalled(Event, frozen=True, kw_only=True):
+    """A model was asked, and responded or failed."""
+
+    provider: str
+    """Which API and model were asked: `openai:gpt-5`."""
+    model: str = ""
+    """Which model responded, as the provider says."""
+    turn: int = 0
+    duration_ms: float
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cost: float | None = None
+    finish_reason: str = ""
+    error: str | None = None
+    """The code of the provider's error."""

@@ -81,6 +81,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     reason: str = ""
     changed_arguments: Mapping[str, Any] | None = None
     """The arguments that the approver wants to run instead."""
+    decided_at: float | None = None
 
     def is_expired(self, now: float) -> bool:
         """Whether it is too late to decide about it or to use it."""

@@ -18,7 +18,7 @@ Listener = Callable[[Any], object]
 class EventBus:
     """The listeners of an executor. The `emit_…` methods build no event if there are none."""
 
-    __slots__ = ("_by_session", "_slow_after_ms", "has_listeners", "listeners")
+    __slots__ = ("__weakref__", "_by_session", "_slow_after_ms", "has_listeners", "listeners")
 
     def __init__(self, listeners: Iterable[Listener], *, slow_after: float) -> None:
         self.listeners = tuple(map(_check_listener, listeners))
@@ -59,7 +59,13 @@ class EventBus:
         """A call was accepted, and may have to wait."""
         if self.has_listeners:
             self.emit(
-                CallAccepted(at=time.time(), session_id=context.session_id, tenant_id=context.tenant_id, call=call)
+                CallAccepted(
+                    at=time.time(),
+                    session_id=context.session_id,
+                    tenant_id=context.tenant_id,
+                    customer_id=context.customer_id,
+                    call=call,
+                )
             )
 
     def emit_started(self, call: ToolCall, context: ToolContext[Any]) -> None:
@@ -68,7 +74,13 @@ class EventBus:
             return
         if context.deps is None and context.agent_id is None:  # The common case, on the path of every call.
             self.emit(
-                CallStarted(at=time.time(), session_id=context.session_id, tenant_id=context.tenant_id, call=call)
+                CallStarted(
+                    at=time.time(),
+                    session_id=context.session_id,
+                    tenant_id=context.tenant_id,
+                    customer_id=context.customer_id,
+                    call=call,
+                )
             )
         else:
             self.emit(
@@ -76,6 +88,7 @@ class EventBus:
                     at=time.time(),
                     session_id=context.session_id,
                     tenant_id=context.tenant_id,
+                    customer_id=context.customer_id,
                     call=call,
                     agent_id=context.agent_id,
                     dependencies=_dependency_names(context.deps),
@@ -90,6 +103,7 @@ class EventBus:
                     at=time.time(),
                     session_id=context.session_id,
                     tenant_id=context.tenant_id,
+                    customer_id=context.customer_id,
                     call=call,
                     result=result,
                     decision=result.decision,
@@ -102,7 +116,12 @@ class EventBus:
         if self.has_listeners:
             self.emit(
                 CallIgnored(
-                    at=time.time(), session_id=context.session_id, tenant_id=context.tenant_id, call=call, reason=reason
+                    at=time.time(),
+                    session_id=context.session_id,
+                    tenant_id=context.tenant_id,
+                    customer_id=context.customer_id,
+                    call=call,
+                    reason=reason,
                 )
             )
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, Self, TypeVar
 
-from handrail.authorize.approvals import Approvals, MemoryApprovals
+from handrail.authorize.approvals import ApprovalEvents, Approvals, MemoryApprovals
 from handrail.authorize.authorizer import Authorizer, Mode, Refusal
 from handrail.authorize.explanation import Explanation, explain_call
 from handrail.authorize.hooks import HOOK_FAILED, HookRefusal, apply_before
@@ -119,6 +119,8 @@ class Executor:
         self._running: dict[CallRef, RunningCall] = {}
         self._threads = WorkerThreads(max_threads=max_threads)
         self._events = events = EventBus(listeners, slow_after=slow_after)
+        if isinstance(approval_events := getattr(self.approvals, "events", None), ApprovalEvents):
+            approval_events.subscribe(events)
         digests = CallDigests(ledger.digest_key)
         self._authorizer = Authorizer(
             policy=policy or Policy(),

@@ -1,6 +1,7 @@
 """Writes one log record per event, with structured fields and without argument values."""
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, cast
@@ -34,14 +35,14 @@ _MAX_NAMES = 50
 
 
 class LogMessage(Struct, frozen=True, kw_only=True):
-    """The message of a log record. As text it is the event's name and its fields as JSON."""
+    """The message of a log record. As text it is a summary for people, and the fields as JSON."""
 
     event: str
     level: int
     fields: dict[str, Any]
 
     def __str__(self) -> str:
-        return f"{self.event} {compact_json(self.fields)}"
+        return f"{summarize_event(self.event, self.fields)} {compact_json(self.fields)}"
 
 
 class Log:
@@ -77,6 +78,12 @@ class Log:
             events.ToolsBuilt: self._build_tools_built,
             events.TurnPlanned: self._build_turn_planned,
             events.LogEvent: self._build_log_event,
+            events.ApprovalRequested: self._build_approval,
+            events.ApprovalDecided: self._build_approval,
+            events.ApprovalUsed: self._build_approval,
+            events.TurnStarted: self._build_turn_started,
+            events.TurnFinished: self._build_turn_finished,
+            events.ModelCalled: self._build_model_called,
             events.ResultSpoken: self._build_result_spoken,
             events.PhoneCallEnded: self._build_phone_call_ended,
         }
@@ -87,7 +94,7 @@ class Log:
         if not self._logger.isEnabledFor(_find_level(event)):
             return
         message = self._builders.get(type(event), self._build_other)(event)
-        fields = {name: value for name, value in message.fields.items() if value is not None}
+        fields = {name: value for name, value in message.fields.items() if value is not None} | _find_trace_ids()
         for name in names_on_the_phone(message.event, fields) if self._phone_names else (message.event,):
             named = LogMessage(event=name, level=message.level, fields=fields)
             self._logger.log(message.level, named, extra={"event": name, **fields})
@@ -234,6 +241,54 @@ class Log:
             call_ids=self._names(event.call_ids),
         )
 
+    def _build_approval(self, event: Any) -> LogMessage:
+        # Without the token: whoever has it can decide.
+        return _build(
+            _to_snake_case(type(event).__name__),
+            logging.INFO,
+            _ids(event),
+            tool=self._text(event.tool_name),
+            by=event.by or None,
+            who=self._text(getattr(event, "who", "")) or None,
+            outcome=getattr(event, "outcome", None),
+            reason=self._text(getattr(event, "reason", "")) or None,
+            arguments_digest=event.arguments_digest or None,
+            call_id=_shorten(getattr(event, "call_id", None)),
+            seconds=getattr(event, "seconds", None),
+        )
+
+    def _build_turn_started(self, event: events.TurnStarted) -> LogMessage:
+        return _build("turn_started", logging.DEBUG, _ids(event), turn=event.turn, agent_id=_shorten(event.agent_id))
+
+    def _build_turn_finished(self, event: events.TurnFinished) -> LogMessage:
+        return _build(
+            "turn_finished",
+            logging.WARNING if event.stop_reason == "error" else logging.INFO,
+            _ids(event),
+            turn=event.turn,
+            stop_reason=event.stop_reason,
+            duration_ms=round(event.duration_ms, 3),
+            model_calls=event.model_calls,
+            tool_calls=event.tool_calls,
+        )
+
+    def _build_model_called(self, event: events.ModelCalled) -> LogMessage:
+        return _build(
+            "model_called",
+            logging.INFO if event.error is None else logging.ERROR,
+            _ids(event),
+            provider=self._text(event.provider),
+            model=self._text(event.model) or None,
+            turn=event.turn,
+            duration_ms=round(event.duration_ms, 3),
+            input_tokens=event.input_tokens,
+            output_tokens=event.output_tokens,
+            cached_tokens=event.cached_tokens,
+            cost=event.cost,
+            finish_reason=event.finish_reason or None,
+            error=None if event.error is None else {"code": shorten(event.error)},
+        )
+
     def _build_other(self, event: events.Event) -> LogMessage:
         """Build the message of any other event: its name, ids and numbers."""
         own = {name: getattr(event, name) for name in event.__struct_fields__ if name != "at"}
@@ -333,6 +388,7 @@ def _ids(event: events.Event) -> dict[str, Any]:
     return {
         "session_id": _shorten(event.session_id) or None,
         "tenant_id": _shorten(event.tenant_id),
+        "customer_id": _shorten(event.customer_id),
         "sip_call_id": _shorten(event.sip_call_id),
     }
 
@@ -351,6 +407,32 @@ def _describe_error(call: ToolCall, result: ToolResult) -> dict[str, Any] | None
     return {"code": shorten(failure.code), "retryable": failure.retryable}
 
 
+def _find_trace_ids() -> dict[str, str]:
+    """The ids of the current OpenTelemetry span, if the program uses OpenTelemetry."""
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return {}
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
+def summarize_event(event: str, fields: Mapping[str, Any]) -> str:
+    """Summarize an event in a few words: `call finished: pay, permission_denied, 1.5 ms`."""
+    error: Any = fields.get("error")
+    code = cast(Mapping[str, Any], error).get("code") if isinstance(error, Mapping) else error
+    outcome = code or ("ok" if fields.get("ok") is True else None)
+    duration = fields.get("duration_ms")
+    parts = (
+        *(fields.get(name) for name in ("tool", "provider", "outcome", "stop_reason", "reason")),
+        outcome,
+        None if duration is None else f"{duration} ms",
+    )
+    details = ", ".join(str(part) for part in parts if part)
+    return event.replace("_", " ") + (f": {details}" if details else "")
+
+
 def _to_snake_case(name: str) -> str:
     return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).lstrip("_")
 
@@ -359,7 +441,7 @@ _STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"mess
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one line of JSON: `time`, `level`, `logger`, `event` or `message`, then its fields.
+    """Formats a record as one line of JSON: `time`, `level`, `logger`, `message`, then `event` and its fields.
 
     It also formats records of other loggers: their message is redacted by pattern, their fields by name, too.
     """
@@ -374,6 +456,7 @@ class JsonFormatter(logging.Formatter):
         line: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "logger": record.name}
         own = {name: value for name, value in record.__dict__.items() if name not in _STANDARD_FIELDS}
         if record.name == NAME or isinstance(record.msg, LogMessage):
+            line["message"] = summarize_event(str(own.get("event", "")), own)
             line.update(own)
         else:
             line["message"] = self._redactor.text(record.getMessage())

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from handrail.core.events import BreakerTurned, CallFinished, CallIgnored, CallStarted, Event
 from handrail.errors import ConfigError
+from handrail.monitor.agent_metrics import AgentMetrics
 from handrail.monitor.calls import OpenCalls
 from handrail.monitor.labels import LabelLimit, find_tool_label
 from handrail.monitor.phone_metrics import PhoneCallMetrics, PhoneMetrics, VoiceMetrics
@@ -76,11 +77,13 @@ class Metrics:
         self._breakers: dict[str, bool] = {}
         self._started: OpenCalls[bool] = OpenCalls()
         self._lock = threading.Lock()
+        self._agent = AgentMetrics(self._bounds, codes=self._codes)
         self._phone = PhoneMetrics(self._bounds, tools=self._tools, tenants=self._tenants)
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
         self._phone(event)
+        self._agent(event)
         if isinstance(event, CallStarted):
             self._started.put(event, True)
         elif isinstance(event, CallFinished):
@@ -119,6 +122,7 @@ class Metrics:
                 *_format_calls(metrics),
                 *_format_durations(metrics),
                 *_format_gauges(len(self._started), breakers),
+                *self._agent.prometheus(),
                 *self._phone.prometheus(),
             )
         )

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of tool calls."""
+"""OpenTelemetry spans of turns, model calls and tool calls."""
 
 import logging
 from collections.abc import Iterable
@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from handrail.core.events import CallCancelled, CallFinished, CallIgnored, CallStarted, Event
+from handrail.core.events import (
+    CallCancelled,
+    CallFinished,
+    CallIgnored,
+    CallStarted,
+    Event,
+    ModelCalled,
+    TurnFinished,
+    TurnStarted,
+)
 from handrail.core.redact import Redactor
 from handrail.core.text import canonical_json
 from handrail.core.tool import Tool
@@ -32,7 +41,7 @@ class _OpenSpan(Struct, frozen=True, kw_only=True):
 
 
 class Traces:
-    """Makes a span `execute_tool {tool}` for every call. Needs the extra `otel`.
+    """Makes a span `invoke_agent` for every turn, and in it `chat {model}` and `execute_tool {tool}`. Needs `otel`.
 
     - The span starts with the handler. It is a child of the caller's current span, and the current span of the handler.
     - A call that is refused has a span, too, from its arrival to its result, with `handrail.call.started` false. A
@@ -65,11 +74,12 @@ class Traces:
         self._max_content_chars = max_content_chars
         self._redactor = redactor or Redactor()
         self._calls: OpenCalls[_OpenSpan] = OpenCalls()
+        self._turns: dict[str, Span] = {}
 
     @property
     def unfinished(self) -> int:
         """The number of spans that have not ended."""
-        return len(self._calls)
+        return len(self._calls) + len(self._turns)
 
     def __call__(self, event: Event) -> None:
         """Start or end a span."""
@@ -80,13 +90,90 @@ class Traces:
                 self._finish_span(event)
             case CallCancelled():
                 self._add_cancellation(event)
+            case TurnStarted():
+                self._start_turn(event)
+            case TurnFinished():
+                self._finish_turn(event)
+            case ModelCalled():
+                self._add_model_span(event)
             case CallIgnored() if event.reason == "already_executed":
                 self._end(self._calls.pop(event), event.at)
             case _:
                 pass
 
+    # Turns and model calls.
+
+    def _start_turn(self, event: TurnStarted) -> None:
+        attributes: dict[str, Any] = {genai.OPERATION_NAME: genai.INVOKE_AGENT, genai.TURN: event.turn}
+        if event.agent_id is not None:
+            attributes[genai.AGENT_ID] = shorten(event.agent_id, _MAX_CHARS)
+        if self._agent_name is not None:
+            attributes[genai.AGENT_NAME] = self._agent_name
+        name = " ".join(filter(None, (genai.INVOKE_AGENT, self._agent_name)))
+        previous = self._turns.pop(event.session_id, None)
+        if previous is not None:
+            previous.end(end_time=int(event.at * _NANOSECONDS))
+        self._turns[event.session_id] = self._tracer.start_span(
+            name,
+            context=self._context.get_current(),
+            kind=self._trace.SpanKind.INTERNAL,
+            attributes=attributes | self._describe_session(event, event.customer_id),
+            start_time=int(event.at * _NANOSECONDS),
+        )
+
+    def _finish_turn(self, event: TurnFinished) -> None:
+        span = self._turns.pop(event.session_id, None)
+        if span is None:
+            return
+        span.set_attribute(genai.STOP_REASON, event.stop_reason)
+        if event.stop_reason == "error":
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR))
+        span.end(end_time=int(event.at * _NANOSECONDS))
+
+    def _add_model_span(self, event: ModelCalled) -> None:
+        provider, _, model = event.provider.partition(":")
+        attributes: dict[str, Any] = {
+            genai.OPERATION_NAME: genai.CHAT,
+            genai.PROVIDER_NAME: provider,
+            genai.REQUEST_MODEL: model,
+            genai.RESPONSE_MODEL: event.model,
+            genai.INPUT_TOKENS: event.input_tokens,
+            genai.OUTPUT_TOKENS: event.output_tokens,
+            genai.TURN: event.turn,
+        }
+        if event.finish_reason:
+            attributes[genai.FINISH_REASONS] = (event.finish_reason,)
+        if event.cost is not None:
+            attributes[genai.COST] = event.cost
+        if event.error is not None:
+            attributes[genai.ERROR_TYPE] = shorten(event.error)
+        span = self._tracer.start_span(
+            f"{genai.CHAT} {model}",
+            context=self._find_parent(event.session_id),
+            kind=self._trace.SpanKind.CLIENT,
+            attributes=attributes | self._describe_session(event, event.customer_id),
+            start_time=int((event.at - event.duration_ms / 1000) * _NANOSECONDS),
+        )
+        if event.error is not None:
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, shorten(event.error)))
+        span.end(end_time=int(event.at * _NANOSECONDS))
+
+    def _describe_session(self, event: Event, customer_id: str | None) -> dict[str, Any]:
+        ids = {
+            genai.CONVERSATION_ID: event.session_id, genai.TENANT_ID: event.tenant_id, genai.CUSTOMER_ID: customer_id
+        }  # fmt: skip
+        return {name: shorten(value, _MAX_CHARS) for name, value in ids.items() if value is not None}
+
+    def _find_parent(self, session_id: str) -> "Context":
+        """The context of a session's turn, if one is running; else the current one."""
+        current = self._context.get_current()
+        turn = self._turns.get(session_id)
+        return current if turn is None else self._trace.set_span_in_context(turn, current)
+
+    # Tool calls.
+
     def _start_span(self, event: CallStarted) -> None:
-        parent = self._context.get_current()
+        parent = self._find_parent(event.session_id)
         span = self._build_span(event, event.call, event.at, parent, started=True)
         if event.agent_id is not None:
             span.set_attribute(genai.AGENT_ID, shorten(event.agent_id, _MAX_CHARS))
@@ -98,7 +185,7 @@ class Traces:
         open_span = self._calls.pop(event)
         if open_span is None:
             since = event.at - event.result.duration_ms / 1000
-            parent = self._context.get_current()
+            parent = self._find_parent(event.session_id)
             span = self._build_span(event, event.call, since, parent, started=False)
             open_span = _OpenSpan(span=span, parent=parent)
         try:

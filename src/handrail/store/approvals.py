@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, literal_column, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
-from handrail.authorize.approvals import decide_approval
+from handrail.authorize.approvals import ApprovalEvents, decide_approval, wait_for_decision
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.values import Approval
@@ -22,6 +22,7 @@ class SqlApprovals:
     """The approvals of all processes that share a database."""
 
     def __init__(self, database: Database, *, redactor: Redactor) -> None:
+        self.events = ApprovalEvents()
         self._database = database
         self._redactor = redactor
         # A new request replaces an equal one that has expired.
@@ -51,6 +52,7 @@ class SqlApprovals:
             if known is not None:
                 return known
             if await self._database.write(self._upsert, _values(approval)) == 1:
+                self.events.emit_requested(approval)
                 return approval
             # Another process made the same request in between: find it.
 
@@ -65,7 +67,18 @@ class SqlApprovals:
 
     async def consume(self, token: str, *, now: float) -> bool:
         """Consume an approval; return True to exactly one caller."""
-        return await self._database.write(CONSUME, {"of_token": token, "now": now}) == 1
+        if await self._database.write(CONSUME, {"of_token": token, "now": now}) != 1:
+            return False
+        await self.emit_used(token)
+        return True
+
+    async def emit_used(self, token: str, *, call_id: str | None = None) -> None:
+        """Emit that an approval was consumed; `SqlLedger` consumes some itself."""
+        try:
+            if (approval := await self._get(token)) is not None:
+                self.events.emit_used(approval, call_id=call_id)
+        except Exception:  # the approval is consumed already: its call must run
+            log.exception("the use of an approval could not be audited")
 
     async def restore(self, token: str) -> None:
         """Make an approval usable again that was consumed for a call that did not run."""
@@ -105,8 +118,10 @@ class SqlApprovals:
                 "to_who": after.who,
                 "to_reason": to_storable(self._redactor.text(after.reason)),
                 "to_arguments": after.changed_arguments,
+                "to_decided_at": now,
             }
             if await self._database.write(_DECIDE, values) == 1:
+                self.events.emit_decided(after)
                 return after
             # Another process decided first: look again, which raises an error that says how.
 
@@ -124,6 +139,28 @@ class SqlApprovals:
             query = query.where(table.c.tenant_id == tenant_id)
         rows = await self._database.fetch(query.order_by(table.c.created_at, table.c.token))
         return [_approval(row) for row in rows]
+
+    async def history(
+        self,
+        *,
+        session_id: str | None = None,
+        tenant_id: str | None = None,
+        customer_id: str | None = None,
+        tool: str | None = None,
+        who: str | None = None,
+        limit: int = 100,
+    ) -> list[Approval]:
+        """Return the newest approvals that match, whatever their state, oldest first."""
+        filters = {
+            "session_id": session_id, "tenant_id": tenant_id, "customer_id": customer_id, "tool": tool, "who": who
+        }  # fmt: skip
+        query = select(table).where(*(table.c[name] == value for name, value in filters.items() if value is not None))
+        rows = await self._database.fetch(query.order_by(table.c.created_at.desc(), table.c.token).limit(limit))
+        return [_approval(row) for row in reversed(rows)]
+
+    async def wait(self, token: str, timeout: float) -> Approval:
+        """Wait until an approval is decided, used or expired; it looks every half a second."""
+        return await wait_for_decision(self._get, token, timeout=timeout, interval=0.5)
 
 
 _BY_TOKEN = table.c.token == bindparam("of_token")
@@ -147,6 +184,7 @@ _DECIDE = (
         who=bindparam("to_who"),
         reason=bindparam("to_reason"),
         changed_arguments=bindparam("to_arguments"),
+        decided_at=bindparam("to_decided_at"),
     )
 )
 _GET = select(table).where(_BY_TOKEN)

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
-from handrail.core.events import Event
+from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed, Event
 from handrail.core.log import log
 from handrail.errors import ConfigError, StoreError
 from handrail.store.database import Database
@@ -58,6 +58,7 @@ class Audit:
         self._flush_now = asyncio.Event()
         self._progressed = asyncio.Condition()
         self._accepted = self._done = self._flush_target = self._unreported = 0
+        self._approval_events: deque[Event] = deque(maxlen=100)
         self._closed = False
         self._task = asyncio.create_task(self._run_writer(), name="handrail:audit")
         self.written = 0
@@ -70,8 +71,20 @@ class Audit:
         """Rows that are not in the database yet."""
         return self._accepted - self._done
 
+    def record_approval(self, event: Event) -> None:
+        """Queue an event of the store's own approvals; an executor that listens may pass it on again."""
+        self._approval_events.append(event)
+        self._add(event)
+
     def __call__(self, event: Event) -> None:
         """Queue an event. `flush` waits until it is in the database."""
+        if isinstance(event, ApprovalRequested | ApprovalDecided | ApprovalUsed) and any(
+            event is one for one in self._approval_events
+        ):
+            return
+        self._add(event)
+
+    def _add(self, event: Event) -> None:
         row = self._facts.build(event)
         with self._lock:
             row |= {"writer": self._writer, "number": next(self._numbers)}

@@ -67,9 +67,27 @@ _TEXTS = {
     "tool_name": "tool",
     "reason": "reason",
     "state": "reason",
+    "by": "by",
+    "error": "error",
 }
 """Text fields of events that have a column."""
-_DETAILS = ("agent_id", "scope", "tool_names", "tool_choice", "failed", "call_ids", "dependencies")
+_DETAILS = (
+    "token",
+    "who",
+    "outcome",
+    "arguments_digest",
+    "provider",
+    "model",
+    "finish_reason",
+    "stop_reason",
+    "agent_id",
+    "scope",
+    "tool_names",
+    "tool_choice",
+    "failed",
+    "call_ids",
+    "dependencies",
+)
 """Other fields that are names, and written by neither a model nor a user."""
 
 
@@ -96,6 +114,8 @@ class FactBuilder:
         row["session_id"] = _shorten(event.session_id)
         row["tenant_id"] = _shorten(event.tenant_id)
         detail: dict[str, Any] = {}
+        if event.customer_id is not None:
+            detail["customer_id"] = _shorten(event.customer_id)
         if event.sip_call_id is not None:
             detail["sip_call_id"] = _shorten(event.sip_call_id)
         if isinstance(event, LogEvent):

@@ -45,7 +45,14 @@ class SqlLedger:
             return await self._claim_with_other_approvals(entry, values, approval, approvals)
         consumed = {"of_token": approval, "now": entry.claimed_at}
         if self._database.is_sqlite:
-            return await self._claim_in_two_steps(values, consumed)
+            is_claimed = await self._claim_in_two_steps(values, consumed)
+        else:
+            is_claimed = await self._claim_in_one_step(values, consumed)
+        if is_claimed:
+            await approvals.emit_used(approval, call_id=entry.call_id)
+        return is_claimed
+
+    async def _claim_in_one_step(self, values: Mapping[str, Any], consumed: Mapping[str, Any]) -> bool:
         try:
             new = {f"new_{name}": value for name, value in values.items()}
             return await self._database.write(_CLAIM_APPROVED, {**new, **consumed}) == 1

@@ -27,6 +27,7 @@ class Store:
         self._database = database
         self.ledger = SqlLedger(database, digest_key=digest_key)
         self.approvals = SqlApprovals(database, redactor=redactor)
+        self.approvals.events.set_audit(audit.record_approval)
         self.sessions = SqlSessionStore(database)
         self.tenants = SqlTenants(database)
         self.audit = audit

@@ -83,6 +83,7 @@ approvals: Final = Table(
     Column("who", String),
     Column("reason", Text, nullable=False),
     Column("changed_arguments", JSON(none_as_null=True)),
+    Column("decided_at", Double),
     CheckConstraint("state IN ('pending', 'approved', 'denied', 'used')", name="handrail_approvals_state"),
 )
 OPEN: Final = text("state <> 'used'")

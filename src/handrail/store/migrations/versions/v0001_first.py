@@ -58,6 +58,7 @@ def upgrade() -> None:
         sa.Column("who", sa.String),
         sa.Column("reason", sa.Text, nullable=False),
         sa.Column("changed_arguments", sa.JSON),
+        sa.Column("decided_at", sa.Double),
         sa.CheckConstraint("state IN ('pending', 'approved', 'denied', 'used')", name="handrail_approvals_state"),
     )
     still_open = sa.text("state <> 'used'")

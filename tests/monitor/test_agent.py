@@ -1,0 +1,81 @@
+"""Telemetry of the agent: turns and model calls in the log, the metrics and the traces."""
+
+from typing import Any
+
+import pytest
+from opentelemetry.trace import StatusCode
+
+from handrail import ChatSession, Executor, ToolContext
+from handrail.core.events import ModelCalled, TurnFinished, TurnStarted
+from handrail.errors import ProviderDownError
+from handrail.monitor import Metrics
+from handrail.testing import ScriptedProvider
+from handrail.testing.servers import tool_calls
+from tests.monitor.conftest import Lines, look
+from tests.monitor.test_traces import Tracing
+
+CONTEXT = ToolContext(session_id="s-1", customer_id="c-1", tenant_id="acme", agent_id="shop")
+LOOK = tool_calls(("look", {"city": "Rome"}))
+
+
+async def test_a_turn_is_a_span_with_its_model_calls_and_tool_calls_inside() -> None:
+    tracing, heard = Tracing(agent_name="Ann"), []
+    executor = Executor([look], listeners=[heard.append, tracing.listener])
+    session = ChatSession(ScriptedProvider([LOOK, "Sunny."]), executor, context=CONTEXT)
+    with tracing.tracer.start_as_current_span("request") as request:
+        await session.send("How is Rome?")
+
+    turn, tool = tracing.of("invoke_agent Ann"), tracing.of("execute_tool look")
+    models = [span for span in tracing.spans if span.name == "chat model"]
+    assert turn.parent.span_id == request.get_span_context().span_id
+    assert [span.parent.span_id for span in (*models, tool)] == [turn.context.span_id] * 3
+    assert {span.context.trace_id for span in tracing.spans} == {turn.context.trace_id}
+    assert turn.attributes["handrail.turn.stop_reason"] == "completed"
+    assert models[0].attributes["gen_ai.usage.input_tokens"] == 10
+    assert models[0].attributes["handrail.customer.id"] == "c-1"
+    assert models[1].attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert tracing.listener.unfinished == 0
+    assert [type(one) for one in heard if isinstance(one, TurnStarted | ModelCalled | TurnFinished)] == [
+        TurnStarted,
+        ModelCalled,
+        ModelCalled,
+        TurnFinished,
+    ]
+    assert (heard[-1].model_calls, heard[-1].tool_calls, heard[-1].stop_reason) == (2, 1, "completed")
+
+
+async def test_an_error_of_the_provider_is_in_the_log_the_metrics_and_the_span(lines: Lines) -> None:
+    tracing, metrics = Tracing(), Metrics()
+    executor = Executor([look], listeners=[lines.log, metrics, tracing.listener])
+    session = ChatSession(ScriptedProvider([ProviderDownError("gone"), "Hello."]), executor, context=CONTEXT)
+    with pytest.raises(ProviderDownError):
+        await session.send("Hi.")
+    await session.resume()
+
+    failed, answered = [record for record in lines.records if record.event == "model_called"]  # type: ignore[attr-defined]
+    code = ProviderDownError("gone").code
+    assert (failed.error, failed.levelname, failed.customer_id) == ({"code": code}, "ERROR", "c-1")  # type: ignore[attr-defined]
+    assert (answered.input_tokens, answered.output_tokens) == (10, 5)  # type: ignore[attr-defined]
+    first, second = (span for span in tracing.spans if span.name == "chat model")
+    assert (first.status.status_code, second.status.status_code) == (StatusCode.ERROR, StatusCode.UNSET)
+    text = metrics.prometheus()
+    assert f'handrail_model_calls_total{{provider="scripted:model",code="{code}"}} 1\n' in text
+    assert 'handrail_model_calls_total{provider="scripted:model",code="ok"} 1\n' in text
+    assert 'handrail_model_tokens_total{provider="scripted:model",kind="input"} 10\n' in text
+    assert 'handrail_turns_total{stop_reason="error"} 1\n' in text
+    assert 'handrail_model_duration_seconds_count{provider="scripted:model"} 2\n' in text
+
+
+async def test_the_log_has_the_ids_of_the_trace_and_of_the_customer(lines: Lines) -> None:
+    tracing = Tracing()
+    executor = Executor([look], listeners=[tracing.listener, lines.log])
+    session = ChatSession(ScriptedProvider([LOOK, "Sunny."]), executor, context=CONTEXT)
+    with tracing.tracer.start_as_current_span("request") as request:
+        await session.send("How is Rome?")
+
+    trace_id = f"{request.get_span_context().trace_id:032x}"
+    records: list[Any] = lines.records
+    assert {record.trace_id for record in records} == {trace_id}
+    assert {record.customer_id for record in records} == {"c-1"}
+    started = next(record for record in records if record.event == "call_started")
+    assert started.span_id == f"{tracing.of('execute_tool look').context.span_id:016x}"
