@@ -191,6 +191,23 @@ async def test_an_approval_is_used_up_by_exactly_one(kept: Any) -> None:
     assert await found(kept.approvals, asked) is None
 
 
+@pytest.mark.parametrize("answer", [None, "approve", "deny"])
+async def test_a_question_that_was_withdrawn_is_not_open_not_usable_and_can_be_asked_anew(
+    kept: Any, answer: str | None
+) -> None:
+    first = await kept.approvals.ask(an_approval())
+    if answer is not None:
+        await getattr(kept.approvals, answer)(first.token, by=first.by, who=first.customer_id or "somebody")
+    await kept.approvals.withdraw(first.token)
+    await kept.approvals.withdraw("apr_nobody")
+
+    assert await kept.approvals.pending() == []
+    assert await found(kept.approvals, first) is None
+    assert not await kept.approvals.consume(first.token, now=time.time())
+    again = await kept.approvals.ask(anew(first))
+    assert again.token != first.token
+
+
 async def test_an_approval_is_usable_until_the_moment_it_expires(kept: Any) -> None:
     asked = await kept.approvals.ask(an_approval())
     await kept.approvals.approve(asked.token, by="operator", who="ann")

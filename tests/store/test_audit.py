@@ -143,8 +143,11 @@ OTHERS: dict[str, tuple[Callable[..., Event], dict[str, Any], dict[str, Any]]] =
     ),
     "turn": (
         TurnPlanned,
-        {"turn": 3, "guideline_ids": ("g",), "call_ids": ("c",)},
-        {"guideline_ids": ("g",), "detail": {"turn": 3, "call_ids": ["c"], "model_calls": 0, "iterations": 0}},
+        {"turn": 3, "guideline_ids": ("g",), "call_ids": ("c",), "model_calls": 2, "iterations": 1, "trace": ("1 g",)},
+        {
+            "guideline_ids": ("g",),
+            "detail": {"turn": 3, "call_ids": ["c"], "model_calls": 2, "iterations": 1, "trace": ["1 g"]},
+        },
     ),
 }
 

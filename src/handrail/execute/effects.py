@@ -384,6 +384,7 @@ class EffectRunner:
             claimed_at=now,
             lease_until=run_until if self._is_in_memory else min(run_until, now + self._lease_timeout),
             run_until=run_until,
+            guideline_ids=effect.call.guideline_ids,
         )
 
     async def _claim(self, effect: EffectCall, entry: Entry, authorization: Authorization) -> bool:

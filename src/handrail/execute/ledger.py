@@ -58,6 +58,8 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     state: State = "running"
     settled_at: float | None = None
     recorded: RecordedResult | None = None
+    guideline_ids: tuple[str, ...] = ()
+    """The guidelines that led to the call."""
 
     def state_at(self, now: float) -> State:
         """The state at this time: a running entry whose lease is over is `unknown`."""

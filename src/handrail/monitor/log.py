@@ -239,6 +239,8 @@ class Log:
             turn=event.turn,
             guideline_ids=self._names(event.guideline_ids),
             call_ids=self._names(event.call_ids),
+            model_calls=event.model_calls,
+            iterations=event.iterations,
         )
 
     def _build_approval(self, event: Any) -> LogMessage:

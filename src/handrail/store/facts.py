@@ -87,6 +87,8 @@ _DETAILS = (
     "failed",
     "call_ids",
     "dependencies",
+    "trace",
+    "happened",
 )
 """Other fields that are names, and written by neither a model nor a user."""
 

@@ -236,6 +236,7 @@ def _values(entry: Entry) -> dict[str, Any]:
         "state": entry.state,
         "settled_at": entry.settled_at,
         "recorded": encode_record(entry.recorded),
+        "guideline_ids": list(entry.guideline_ids) or None,
     }
 
 
@@ -257,6 +258,7 @@ def _entry(row: tuple[Any, ...]) -> Entry:
         state=row[14],
         settled_at=row[15],
         recorded=decode_record(row[16]),
+        guideline_ids=tuple(row[17] or ()),
     )
 
 

@@ -56,6 +56,7 @@ ledger: Final = Table(
     Column("state", String, nullable=False),
     Column("settled_at", Double),
     Column("recorded", Text),
+    Column("guideline_ids", JSON(none_as_null=True)),
     UniqueConstraint("key", "number", name="handrail_ledger_effect"),
     CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
     Index("handrail_ledger_unsettled", "state", "claimed_at"),

@@ -34,6 +34,7 @@ def upgrade() -> None:
         sa.Column("state", sa.String, nullable=False),
         sa.Column("settled_at", sa.Double),
         sa.Column("recorded", sa.Text),
+        sa.Column("guideline_ids", sa.JSON),
         sa.UniqueConstraint("key", "number", name="handrail_ledger_effect"),
         sa.CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
     )
