@@ -2,6 +2,7 @@
 
 from handrail.guide.agent import Agent
 from handrail.guide.definition import GuideSettings
+from handrail.guide.journeys import Journey
 from handrail.guide.judges import CheckingJudge, EmbeddedJudge, ProviderJudge, ScriptedJudge
 from handrail.guide.parameters import ParameterOptions
 from handrail.guide.prefilter import EmbeddingPrefilter, LexicalPrefilter, Prefilter
@@ -40,6 +41,7 @@ __all__ = [
     "Guideline",
     "GuidelineMatch",
     "InvalidData",
+    "Journey",
     "Judge",
     "LexicalPrefilter",
     "MissingData",

@@ -3,7 +3,8 @@
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, Literal, cast, get_args
+from pathlib import Path
+from typing import Any, Final, Literal, Self, cast, get_args
 
 from msgspec import structs
 
@@ -20,8 +21,10 @@ from handrail.define.build import as_tool, build_tool
 from handrail.errors import ConfigError, ToolError, shorten
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
+from handrail.guide.agent_definition import load_agent_definition
 from handrail.guide.claims import effect_of
 from handrail.guide.definition import Guide, GuideSettings, Variable
+from handrail.guide.journeys import Journey, merge
 from handrail.guide.judges import make_judge
 from handrail.guide.parameters import ParameterOptions, compile_tool
 from handrail.guide.prefilter import EmbeddingPrefilter, LexicalPrefilter, Prefilter
@@ -89,19 +92,28 @@ class Agent:
         self._relationships = Relationships()
         self._variables: dict[str, Variable] = {}
         self._terms: dict[str, str] = {}
+        self._journeys: dict[str, Journey] = {}
         self._guide: Guide | None = None
         for one in executor.registry if executor is not None else map(as_tool, tools):
             if one.name in self._tools:
                 raise ConfigError(f"two tools are called {one.name!r}.")
             self._tools[one.name] = one
         for one in guidelines:
-            self._add_guideline(one)
+            self.add_guideline(one)
         for source, kind, target in relationships:
             self._relate(source, kind, target)
         for name, value in (variables or {}).items():
             self._add_variable(name, None if callable(value) else value, value if callable(value) else None, 0.0)
         for name, text in (terms or {}).items():
             self._add_term(name, text)
+
+    @classmethod
+    def from_file(cls, path: str | Path, **options: Any) -> Self:
+        """Read guidelines, relationships, variables, terms and instructions from a YAML or JSON file.
+
+        The options are those of the constructor, such as the tools that the guidelines name.
+        """
+        return cls(**{**load_agent_definition(path), **options})
 
     # What it is made of.
 
@@ -135,12 +147,13 @@ class Agent:
         id: str = "",
     ) -> Guideline:
         """Add a guideline; its tools are names, or tools."""
-        names = tuple(self._tool_name(one) for one in tools)
-        return self._add_guideline(
+        names = tuple(self.tool_name(one) for one in tools)
+        return self.add_guideline(
             Guideline(condition=condition, action=action, tools=names, criticality=criticality, always=always, id=id)
         )
 
-    def _add_guideline(self, guideline: Guideline) -> Guideline:
+    def add_guideline(self, guideline: Guideline) -> Guideline:
+        """Add a guideline that is a value already: `create_guideline` without waiting."""
         for name in ("condition", "action"):
             _check_text(name, getattr(guideline, name))
         if not guideline.condition.strip() and not guideline.always:
@@ -158,6 +171,24 @@ class Agent:
         self._guidelines[guideline.id] = guideline
         self._guide = None
         return guideline
+
+    def replace_guideline(self, guideline: Guideline) -> None:
+        """Put another guideline in the place of the one with its id."""
+        self._known_guideline(guideline.id)
+        self._guidelines[guideline.id] = guideline
+        self._guide = None
+
+    @property
+    def relationships(self) -> Relationships:
+        """How guidelines and tools are related."""
+        return self._relationships
+
+    async def create_journey(self, title: str, condition: str, *, id: str = "") -> Journey:
+        """Add a journey: a path through several turns, whose states are guidelines."""
+        _check_text("title", title)
+        journey = Journey(self, id=id or f"j{len(self._journeys) + 1}", title=title, condition=condition)
+        self._journeys[journey.id] = journey
+        return journey
 
     def _next_id(self) -> str:
         number = len(self._guidelines) + 1
@@ -230,7 +261,7 @@ class Agent:
 
     def _relate(self, source: Any, kind: Relation, target: Any) -> None:
         if kind == "overlaps":
-            ids = [self._tool_name(one) for one in (source, target)]
+            ids = [self.tool_name(one) for one in (source, target)]
         else:
             ids = [self._known_guideline(_id_of(one)).id for one in (source, target)]
         self._relationships.add(ids[0], kind, ids[1])
@@ -277,7 +308,7 @@ class Agent:
 
     # Looking things up.
 
-    def _tool_name(self, tool: str | Tool[..., Any]) -> str:
+    def tool_name(self, tool: str | Tool[..., Any]) -> str:
         """The name of a tool; one that the agent does not have yet is added."""
         if isinstance(tool, str):
             return self._known_tool(tool)
@@ -414,6 +445,7 @@ class Agent:
                 name: effect_of(name, one.tool.description) for name, one in tools.items() if one.tool.consequential
             },
             relationships=self._relationships,
+            journeys=merge(self._journeys.values()),
             variables=tuple(self._variables.values()),
             terms=dict(self._terms),
             settings=self._settings,

@@ -9,6 +9,7 @@ from msgspec import Struct
 from handrail.core.context import ToolContext
 from handrail.errors import ConfigError
 from handrail.guide.claims import Effect
+from handrail.guide.journeys import JourneyStates
 from handrail.guide.parameters import GuidedTool
 from handrail.guide.prefilter import Prefilter
 from handrail.guide.relationships import Relationships
@@ -68,6 +69,7 @@ class Guide(Struct, frozen=True, kw_only=True):
     effects: Mapping[str, Effect]
     """Of the consequential tools."""
     relationships: Relationships
+    journeys: JourneyStates
     variables: tuple[Variable, ...]
     terms: Mapping[str, str]
     settings: GuideSettings

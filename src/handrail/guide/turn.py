@@ -55,6 +55,8 @@ class GuidedTurn:
         self._matched: dict[str, GuidelineMatch] = {}
         """What was said last about each guideline in this turn."""
         self._active: frozenset[str] = frozenset()
+        self._carried: set[str] = set()
+        """Guidelines of calls that an earlier turn prepared: they guide the reply, and bring in no tools."""
         self._considered: set[str] = set()
         """Every tool that was a candidate in this turn."""
         self._done: set[str] = set()
@@ -98,7 +100,7 @@ class GuidedTurn:
                 yield TextDelta(text=written.text)
                 break
             self._matched |= {one.guideline_id: one for one in written.new_matches}
-            self._active = self._resolve()
+            self._active, _ = self._resolve()
             async with aclosing(self._plan_and_run(only_new=True)) as events:
                 async for event in events:
                     yield event
@@ -145,11 +147,8 @@ class GuidedTurn:
             self._recorder.call(call, _arguments(call), reason="it was decided since the last turn", confirmation="yes")
             if (key := call_key(self._guide, call.name, call.arguments_json)) is not None:
                 self._done.add(key)
-            for one in call.guideline_ids:
-                if one in self._guide.by_id:
-                    self._matched[one] = GuidelineMatch(one, True, "its call was prepared in an earlier turn")
+            self._carried.update(one for one in call.guideline_ids if one in self._guide.by_id)
             self._considered.add(call.name)
-        self._active = self._resolve()
 
     # One iteration.
 
@@ -161,9 +160,15 @@ class GuidedTurn:
             async with aclosing(self._iterate(asks=asks)) as events:
                 async for event in events:
                     yield event
-            if self._state.check_budget() is not None or not self._should_plan_again():
+            if self._state.check_budget() is not None or self._iteration >= self._guide.settings.max_iterations:
                 return
-            asks = True
+            self._active, _ = self._resolve()  # What ran may have led to the next state of a journey.
+            if new := self._new_tools():
+                asks = any(not self._guide.tools[one].needs_no_inference for one in new)
+            elif self._should_plan_again():
+                asks = True
+            else:
+                return
 
     async def _iterate(self, *, asks: bool) -> AsyncGenerator[ChatEvent]:
         """Plan, check the plan, run what it comes to."""
@@ -194,13 +199,12 @@ class GuidedTurn:
                 self._recorder.note(f"the judge named an unknown guideline: {shorten(one.guideline_id)}")
                 continue
             self._matched[one.guideline_id] = one
-        resolution = self._guide.relationships.resolve(self._applied() | self._guide.always)
-        self._active = resolution.active
+        self._active, reasons = self._resolve()
         for one in self._guide.guidelines:
             match = self._matched.get(one.id)
-            if one.id in self._active or match is not None or one.id in resolution.reasons:
+            if one.id in self._active or match is not None or one.id in reasons:
                 reason = "always" if one.always else match.reason if match else ""
-                said[one.id] = (one.id in self._active, resolution.reasons.get(one.id) or shorten(reason, 500))
+                said[one.id] = (one.id in self._active, reasons.get(one.id) or shorten(reason, 500))
         self._recorder.guidelines(said)
         self._considered.update(candidate_names(self._guide, self._active))
         if planned.error:
@@ -213,8 +217,12 @@ class GuidedTurn:
     def _applied(self) -> set[str]:
         return {one for one, match in self._matched.items() if match.applies}
 
-    def _resolve(self) -> frozenset[str]:
-        return self._guide.relationships.resolve(self._applied() | self._guide.always).active
+    def _resolve(self) -> tuple[frozenset[str], dict[str, str]]:
+        """The guidelines that are active after what journeys and relationships make of the matches, and why."""
+        done = {one.tool_name for one in self._state.results if one.ok} | self._known_results()
+        applied, passed = self._guide.journeys.resolve(self._applied() | self._guide.always, done)
+        resolution = self._guide.relationships.resolve(applied)
+        return resolution.active, {**resolution.reasons, **passed}
 
     async def _decide(self, planned: Planned) -> list[ToolCall]:
         """The calls of this iteration: those that the customer confirmed, and new ones that pass every check."""
@@ -328,10 +336,7 @@ class GuidedTurn:
             self._recorder.call(call, _arguments(call), reason=decision.reason, confirmation="yes")
             if (key := call_key(self._guide, call.name, call.arguments_json)) is not None:
                 self._done.add(key)
-            for one in call.guideline_ids:
-                if one in self._guide.by_id and one not in self._matched:
-                    self._matched[one] = GuidelineMatch(one, True, "the customer confirmed its call")
-            self._active = self._resolve()
+            self._carried.update(one for one in call.guideline_ids if one in self._guide.by_id)
             return call
         if decision.action == "deny":
             if (key := call_key(self._guide, call.name, call.arguments_json)) is not None:
@@ -357,8 +362,8 @@ class GuidedTurn:
         request = ReplyRequest(
             messages=state.conversation.messages,
             instructions=guide.instructions,
-            guidelines=tuple(one for one in guide.guidelines if one.id in self._active),
-            candidates=tuple(one for one in scope if one.id not in self._active),
+            guidelines=tuple(one for one in guide.guidelines if one.id in self._active | self._carried),
+            candidates=tuple(one for one in scope if one.id not in self._active | self._carried),
             results=state.results,
             insights=self._recorder.insights(candidate_names(guide, self._active)),
             pending=state.conversation.pending,
@@ -442,7 +447,7 @@ class GuidedTurn:
                 session_id=context.session_id,
                 tenant_id=context.tenant_id,
                 turn=self._state.conversation.turn,
-                guideline_ids=tuple(one.id for one in self._guide.guidelines if one.id in self._active),
+                guideline_ids=tuple(one.id for one in self._guide.guidelines if one.id in self._active | self._carried),
                 call_ids=tuple(call.id for call in self._calls),
                 model_calls=self._questions.asked,
                 iterations=self._iteration,

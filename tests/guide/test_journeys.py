@@ -1,0 +1,167 @@
+"""Journeys: states with conditions, tools and transitions, as guidelines underneath; and agents from a file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handrail import Agent, ConfigError, ToolContext, tool
+from handrail.guide import ToolVerdict
+from tests.guide.kit import Bank, agent_with, get_balance, needs, open_session, plan, scripted
+
+
+@tool(read_only=True)
+async def check_credit(name: str, context: ToolContext[Bank]) -> str:
+    """Check the credit of a person."""
+    context.deps.reads.append(name)
+    return "good"
+
+
+@tool(read_only=True)
+async def list_accounts(context: ToolContext[Bank]) -> list[str]:
+    """List the accounts that can be opened."""
+    context.deps.reads.append("accounts")
+    return ["basic", "gold"]
+
+
+async def opening(judge: Any) -> tuple[Agent, Any]:
+    agent = agent_with(judge, [check_credit, list_accounts])
+    journey = await agent.create_journey("Open an account", "Customer wants to open an account", id="open")
+    ask = await journey.add_state("ask", action="Ask for the name")
+    check = await journey.add_state("check", action="Check the credit", tools=[check_credit])
+    offer = await journey.add_state("offer", action="Offer the accounts", tools=[list_accounts])
+    thank = await journey.add_state("thank", action="Thank them")
+    await journey.add_transition(ask, check, condition="the customer has said their name")
+    await journey.add_transition(check, offer)
+    await journey.add_transition("offer", "thank", condition="the customer has chosen")
+    assert [one.id for one in (ask, check, offer, thank)] == ["open.ask", "open.check", "open.offer", "open.thank"]
+    return agent, journey
+
+
+def active(request: Any) -> list[str]:
+    return [one.id for one in request.guidelines]
+
+
+async def test_a_journey_leads_from_state_to_state_and_passes_tool_states_whose_result_is_there() -> None:
+    bank = Bank()
+    judge = scripted(
+        [
+            plan(["open", "open.ask"]),
+            # Both states match; the later one counts, and the state behind its tool cannot be reached before it.
+            plan(["open", "open.ask", "open.check", "open.offer"], needs("check_credit", {"name": "Ann"})),
+            plan(["open", "open.check"]),
+            plan(["open", "open.thank"]),
+        ],
+        ["What is your name?", "Basic or gold?", "Basic or gold?", "Thank you!"],
+    )
+    agent, _ = await opening(judge)
+    session = open_session(agent, bank)
+
+    await session.send("I want an account")
+    assert active(judge.reply_requests[0]) == ["open", "open.ask"]
+    second = await session.send("I am Ann")
+    assert bank.reads == ["Ann", "accounts"]  # The check leads to the offer, whose tool needs no arguments.
+    assert active(judge.reply_requests[1]) == ["open", "open.offer"]
+    assert len(judge.plan_requests) == 2
+    reasons = {one.id: one.reason for one in second.trace.iterations[0].guidelines if not one.applies}
+    assert reasons["open.offer"] == "a tool before it has no result yet"
+    assert "takes priority" in reasons["open.ask"]
+    await session.send("Hm?")
+    assert bank.reads == ["Ann", "accounts"]  # Both results are there.
+    await session.send("Basic.")
+    assert active(judge.reply_requests[3]) == ["open", "open.thank"]
+
+
+async def test_a_tool_state_waits_for_its_data() -> None:
+    bank = Bank()
+    judge = scripted([plan(["open", "open.check"], ToolVerdict("check_credit", "cannot_run"))], ["What is your name?"])
+    agent, _ = await opening(judge)
+    result = await open_session(agent, bank).send("I want an account")
+
+    assert (bank.reads, [one.parameter for one in result.insights.missing_data]) == ([], ["name"])
+    assert active(judge.reply_requests[0]) == ["open", "open.check"]
+
+
+async def test_a_state_applies_only_while_its_journey_does() -> None:
+    bank = Bank()
+    judge = scripted([plan(["open.check"], needs("check_credit", {"name": "Ann"}))], ["Hello."])
+    agent, _ = await opening(judge)
+    await open_session(agent, bank).send("Hi")
+
+    assert bank.reads == []
+
+
+async def test_conditions_of_states_say_how_they_are_reached() -> None:
+    agent, journey = await opening(scripted())
+    by_id = {one.id: one.condition for one in agent.guidelines}
+
+    assert by_id["open.ask"] == by_id["open"] == "Customer wants to open an account"
+    assert by_id["open.check"] == "In the journey 'Open an account': ask was done and the customer has said their name"
+    assert by_id["open.offer"] == "In the journey 'Open an account': check was done"
+    assert [one.id for one in journey.states] == ["open.ask", "open.check", "open.offer", "open.thank"]
+    with pytest.raises(
+        ConfigError, match="unknown state 'nowhere' of the journey 'Open an account'; its states are: ask,"
+    ):
+        await journey.add_transition("ask", "nowhere")
+    with pytest.raises(ConfigError, match="must lead to another state"):
+        await journey.add_transition("ask", "ask")
+    await journey.add_transition("thank", "ask", condition="they want another one")  # A journey may go round.
+
+
+FILE = """
+instructions: You work for a bank.
+agent_id: desk
+guidelines:
+  - id: balance
+    condition: Customer asks for their balance
+    tools: [get_balance]
+    criticality: high
+  - id: polite
+    action: Be polite
+    always: true
+  - id: other
+    condition: Customer asks for more
+relationships:
+  - [balance, takes_priority_over, other]
+variables: {name: Jerry, limits: [1, 2]}
+terms: {nest egg: the savings account}
+"""
+
+
+async def test_an_agent_is_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(FILE)
+    judge = scripted([plan(["balance", "other"], needs("get_balance", {"account": "a"}))], ["Fine."])
+    agent = Agent.from_file(file, tools=[get_balance], judge=judge)
+    bank = Bank()
+    await agent.session("s-1", deps=bank).send("How much?")
+
+    assert (agent.agent_id, agent.instructions, bank.reads) == ("desk", "You work for a bank.", ["a"])
+    assert active(judge.reply_requests[0]) == ["balance", "polite"]
+    assert judge.plan_requests[0].variables == {"name": "Jerry", "limits": [1, 2]}
+    assert judge.plan_requests[0].terms == {"nest egg": "the savings account"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("guidelines: [{condition: a, tool: b}]", r"agent.yaml: guidelines.0.tool: Extra inputs"),
+        ("guidelines: [{condition: a, criticality: urgent}]", r"guidelines.0.criticality: Input should be 'low'"),
+        ("guidelines: [{condition: a, tools: [payy]}]", "unknown tool 'payy'"),
+        ("relationships: [[a, likes, b]]", r"relationships.0.1: Input should be 'entails'"),
+        ("relationships: [[a, entails, b]]", "unknown guideline 'a'"),
+        ("guidelines: [", r"agent.yaml:1: this is not YAML"),
+        ("a: &x [1]\nb: *x", "aliases are not supported"),
+        ("[1, 2]", "agent.yaml: the file: Input should be"),
+    ],
+)
+async def test_a_file_that_is_wrong_is_named_with_the_place(text: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        Agent.from_file(file, tools=[get_balance], judge=scripted())
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere.yaml cannot be read"):
+        Agent.from_file("nowhere.yaml")
