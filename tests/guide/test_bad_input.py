@@ -249,7 +249,10 @@ async def test_the_snippets_of_the_document_run_as_printed() -> None:
         result = await session.send("How much do I have?")
         (evaluation,) = result.insights.evaluations
         assert (evaluation.tool, evaluation.state) == ("get_balance", "cannot_run")
-        assert (evaluation.reason, evaluation.guideline_ids) == ("it has no handler", ("g1",))
+        assert (evaluation.reason, evaluation.guideline_ids) == (
+            "it is not available: it has no handler, or its source is away",
+            ("g1",),
+        )
         assert result.results == ()
 
 

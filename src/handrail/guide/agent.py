@@ -32,6 +32,8 @@ from handrail.guide.relationships import Relation, Relationships
 from handrail.guide.strategy import GuidedSession, GuidedStrategy, NoProvider
 from handrail.guide.values import CandidateTool, Criticality, Guideline, Judge
 from handrail.providers.provider import Provider
+from handrail.registry.registry import ToolRegistry
+from handrail.registry.tool_source import ToolSource
 
 MAX_TEXT: Final = 10_000
 """How long a condition, an action or a term may be: all of them are read by a model in every turn."""
@@ -86,6 +88,10 @@ class Agent:
         self._clock = clock or (lambda: datetime.now().astimezone())
         self._tools: dict[str, Tool[..., Any]] = {}
         self._options: dict[str, dict[str, ParameterOptions]] = {}
+        self._sources: list[ToolSource] = []
+        """Where tools come from that may change while the agent is used."""
+        self._own: dict[str, None] = {}
+        """The names of the tools that are the agent's own, in their order."""
         self._declared: set[str] = set()
         """Tools without a handler."""
         self._guidelines: dict[str, Guideline] = {}
@@ -94,10 +100,17 @@ class Agent:
         self._terms: dict[str, str] = {}
         self._journeys: dict[str, Journey] = {}
         self._guide: Guide | None = None
-        for one in executor.registry if executor is not None else map(as_tool, tools):
-            if one.name in self._tools:
-                raise ConfigError(f"two tools are called {one.name!r}.")
-            self._tools[one.name] = one
+        self._compiled_with: ToolRegistry | None = None
+        for one in tools:
+            if isinstance(one, ToolSource):
+                self._sources.append(one)
+                continue
+            made = as_tool(one)
+            if made.name in self._tools:
+                raise ConfigError(f"two tools are called {made.name!r}.")
+            self._tools[made.name] = made
+            self._own[made.name] = None
+        self._look_at_sources()
         for one in guidelines:
             self.add_guideline(one)
         for source, kind, target in relationships:
@@ -132,8 +145,8 @@ class Agent:
         """The executor of all sessions; it is built, and its tools are fixed, when it is first needed."""
         if self._executor is None:
             given = {name: value for name, value in self._stores.items() if value}
-            runnable = [one for name, one in self._tools.items() if name not in self._declared]
-            self._executor = Executor(runnable, policy=self._policy, redactor=self._redactor, **given)
+            own = [self._tools[name] for name in self._own]
+            self._executor = Executor([*own, *self._sources], policy=self._policy, redactor=self._redactor, **given)
         return self._executor
 
     async def create_guideline(
@@ -238,6 +251,8 @@ class Agent:
             )
             if handler is None:
                 self._declared.add(name)
+            else:
+                self._own[name] = None
         compile_tool(found, options=options)  # What is wrong with them is said here.
         self._tools[name] = found
         self._options[name] = {**self._options.get(name, {}), **(options or {})}
@@ -318,14 +333,24 @@ class Agent:
             if self._executor is not None:
                 raise ConfigError(f"the tool {tool.name!r} cannot be added: the agent's tools are fixed.")
             self._tools[tool.name] = tool
+            self._own[tool.name] = None
         elif self._tools[tool.name] is not tool:
             raise ConfigError(f"two tools are called {tool.name!r}.")
         return tool.name
 
     def _known_tool(self, name: object) -> str:
+        if isinstance(name, str) and name not in self._tools:
+            self._look_at_sources()
         if isinstance(name, str) and name in self._tools:
             return name
         raise ConfigError(f"unknown tool {shorten(repr(name))}{_hint(name, self._tools)}")
+
+    def _look_at_sources(self) -> None:
+        """Take over what sources, or the executor, have now; a tool that is gone is remembered, and cannot run."""
+        pools = [source.tools for source in self._sources] if self._executor is None else [self._executor.registry]
+        for tool in (tool for pool in pools for tool in pool):
+            if tool.name not in self._own and tool.name not in self._declared:
+                self._tools[tool.name] = tool
 
     def _known_guideline(self, guideline_id: object) -> Guideline:
         if isinstance(guideline_id, str) and guideline_id in self._guidelines:
@@ -412,7 +437,9 @@ class Agent:
 
     def guide(self) -> Guide:
         """The definition, compiled; it is compiled again only when something was changed."""
-        if self._guide is None:
+        if self._guide is None or self._compiled_with is not self.executor.registry:
+            self._compiled_with = self.executor.registry
+            self._look_at_sources()
             self._guide = self._compile()
         return self._guide
 

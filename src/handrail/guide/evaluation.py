@@ -13,6 +13,7 @@ from handrail.guide.parameters import GuidedTool
 from handrail.guide.values import InvalidData, MissingData, Plan, ToolEvaluation, ToolVerdict, VerdictState
 
 NO_GUIDELINE_APPLIES = "no guideline that asks for it applies"
+NOT_AVAILABLE = "it is not available: it has no handler, or its source is away"
 
 
 class PlannedCall(Struct, frozen=True, kw_only=True):
@@ -130,7 +131,7 @@ class _Evaluator:
         elif verdict.state in ("data_already_in_context", "not_applicable"):
             self._note(tool.name, verdict.state, reason, asked_by, verdict)
         elif not tool.runnable:
-            self._note(tool.name, "cannot_run", "it has no handler", asked_by, verdict)
+            self._note(tool.name, "cannot_run", NOT_AVAILABLE, asked_by, verdict)
         else:
             self._check(tool, verdict, asked_by, reason)
 
@@ -182,7 +183,7 @@ class _Evaluator:
             if not tool.needs_no_inference:
                 if name in here.shown:
                     state: VerdictState = "not_applicable" if tool.runnable else "cannot_run"
-                    reason = "the judge gave no verdict" if tool.runnable else "it has no handler"
+                    reason = "the judge gave no verdict" if tool.runnable else NOT_AVAILABLE
                     self._note(name, state, reason, asked_by)
                 continue
             key = arguments_key(tool, "{}")
