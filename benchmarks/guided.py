@@ -167,10 +167,10 @@ def tokenizer() -> Any:
     try:
         from tokenizers import Tokenizer
 
-        from handrail.models.cache import located
+        from handrail.models.cache import find_directory
         from handrail.models.catalogue import MINILM
 
-        loaded: Any = Tokenizer.from_file(str(located(MINILM.name) / "tokenizer.json"))
+        loaded: Any = Tokenizer.from_file(str(find_directory(MINILM.name) / "tokenizer.json"))
     except Exception as error:
         print(f"no tokens: {error}", file=sys.stderr)
         return None

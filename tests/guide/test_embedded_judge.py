@@ -14,7 +14,7 @@ from tests.guide.kit import SEND_500, Bank, agent_with, get_balance, open_sessio
 class WordEmbedder:
     """Texts with words in common are close."""
 
-    present = True
+    is_available = True
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         vocabulary = ["balance", "transfer", "money", "hello", "greeting"]

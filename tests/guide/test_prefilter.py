@@ -32,7 +32,7 @@ async def test_the_recall_of_the_lexical_prefilter_is_what_the_page_says() -> No
 
 @pytest.mark.model
 async def test_the_recall_of_the_embedding_prefilter_is_what_the_page_says() -> None:
-    if not Embedding().present:
+    if not Embedding().is_available:
         pytest.skip("the embedding model is not on this machine")
     assert await recall(EmbeddingPrefilter(), 10) >= 0.94
 

@@ -72,7 +72,7 @@ async def test_one_saved_session_goes_from_plain_to_guided_and_back_on_every_ser
             done = await loaded.send("Yes.")
 
             executor = Executor([get_balance, transfer_money])
-            back = await ChatSession.load(provider, executor, context=context, sessions=store)
+            back = await ChatSession.load(provider, executor, context=context, sessions=store, instructions="")
             bye = await back.send("Check again, and bye.")
 
     assert (balance.text, balance.results[0].output) == ("Your savings are 20000 EUR.", "20000 EUR")
