@@ -8,7 +8,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.authorize.approvals import MemoryApprovals, new_token
-from handrail.core.events import CallStarted, DecisionMade
+from handrail.core.events import CallFinished, CallStarted, DecisionMade
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError
 from tests.execute.helpers import Heard, at, call, code_of
@@ -83,17 +83,27 @@ async def test_arguments_are_validated_before_anybody_is_asked() -> None:
     assert await desk.executor.approvals.pending() == []
 
 
-async def test_what_is_shown_is_redacted() -> None:
+async def test_who_decides_sees_the_whole_arguments_and_nobody_else_does() -> None:
+    heard = Heard()
+
     @tool
     async def login(user: str, password: str) -> None:
         """Log in."""
 
-    executor = Executor([login], policy=OPERATOR)
-    await executor.run(call("login", user="ann", password="hunter2"), at())
+    executor = Executor([login], policy=OPERATOR, listeners=[heard])
+    result = await executor.run(call("login", user="ann", password="hunter2"), at())
     (pending,) = await executor.approvals.pending()
 
-    assert pending.arguments["user"] == "ann"
+    assert pending.arguments == {"user": "ann", "password": "hunter2"}
+    assert result.approval == pending == await executor.approvals.get(pending.token)
     assert "hunter2" not in repr(pending)
+    [finished] = heard.of(CallFinished)
+    assert finished.result.approval is not None
+    assert finished.result.approval.arguments == {"user": "ann", "password": "[redacted]"}
+    with pytest.raises(ApprovalError, match="redacted"):
+        await executor.approvals.approve(
+            pending.token, by="operator", who="bo", arguments={"user": "ann", "password": ["x", "[redacted]"]}
+        )
 
 
 async def test_the_same_call_again_is_the_same_question() -> None:

@@ -5,13 +5,14 @@ import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, cast
 from weakref import WeakSet
 
 from msgspec import structs
 
 from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed, Event
 from handrail.core.log import log
+from handrail.core.redact import HIDDEN
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError
 
@@ -27,6 +28,10 @@ class Approvals(Protocol):
         self, *, session_id: str, tool: str, digest: str, by: str, repeat: int, now: float
     ) -> Approval | None:
         """The newest approval of this exact call that is not expired and not used."""
+        ...
+
+    async def get(self, token: str) -> Approval | None:
+        """The approval with this token; its arguments are whole until it is decided."""
         ...
 
     async def consume(self, token: str, *, now: float) -> bool:
@@ -187,7 +192,17 @@ def decide_approval(
         raise ApprovalError("Say who decides: who='…'.")
     if by == "customer" and approval.customer_id is not None and who != approval.customer_id:
         raise ApprovalError("This is for the customer of this conversation to decide, and for nobody else.")
+    if arguments is not None and _has_redaction_mark(arguments):
+        raise ApprovalError(f"arguments must not contain {HIDDEN!r}: it stands for a value that was redacted.")
     return structs.replace(approval, state=state, who=who, reason=reason, changed_arguments=arguments, decided_at=now)
+
+
+def _has_redaction_mark(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_redaction_mark, cast(Mapping[Any, Any], value).values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_redaction_mark, cast(list[Any], value)))
+    return isinstance(value, str) and HIDDEN in value
 
 
 class MemoryApprovals:
@@ -219,6 +234,9 @@ class MemoryApprovals:
     def _find_open(self, question: tuple[object, ...], now: float) -> Approval | None:
         known = self._approvals.get(self._newest.get(question, ""))
         return None if known is None or known.state == "used" or known.is_expired(now) else known
+
+    async def get(self, token: str) -> Approval | None:
+        return self._approvals.get(token)
 
     async def consume(self, token: str, *, now: float) -> bool:
         known = self._approvals.get(token)

@@ -2,10 +2,11 @@
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from handrail.authorize import hooks as hook_calls
 from handrail.authorize.approvals import Approvals, new_token
@@ -15,7 +16,6 @@ from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import DecisionMade, Event
 from handrail.core.log import log
-from handrail.core.redact import Redactor
 from handrail.core.selectors import parse_selectors
 from handrail.core.text import faithful_json
 from handrail.core.tool import Tool
@@ -44,11 +44,15 @@ class Repetition(Struct, frozen=True, kw_only=True):
     number: int
     done_at: str | None
     """When it was done; None if that was before a repetition that failed."""
+    done_with: str | None = None
+    """The arguments of the earlier call, redacted, if they were other ones."""
 
     @property
     def question(self) -> str:
         """What has to be approved."""
-        return f"it was already done{f' at {self.done_at}' if self.done_at else ''}; it must be wanted once more"
+        done_at = f" at {self.done_at}" if self.done_at else ""
+        done_with = f" with other arguments ({self.done_with})" if self.done_with else ""
+        return f"it was already done{done_at}{done_with}; it must be wanted once more"
 
 
 class Authorization(Struct, frozen=True, kw_only=True, gc=False):
@@ -57,8 +61,10 @@ class Authorization(Struct, frozen=True, kw_only=True, gc=False):
     decision: Decision
     approval: Approval | None = None
     """To be consumed by this call."""
+    call: ToolCall
+    """The call as it may run: with the arguments of the approver, if they changed them."""
     value: Any
-    """The validated arguments, or those that the approver put in their place, validated again."""
+    """The validated arguments of that call."""
 
 
 class Authorizer:
@@ -75,7 +81,6 @@ class Authorizer:
         approvals: Approvals,
         hooks: Iterable[Any],
         digests: CallDigests,
-        redactor: Redactor,
         emit: Callable[[Event], None],
         mode: Mode | Mapping[str, Mode] = "enforce",
         approval_timeout: float = 900.0,
@@ -84,7 +89,6 @@ class Authorizer:
         self._approvals = approvals
         self._hooks = tuple(hook for hook in hooks if hasattr(hook, "authorised"))
         self._digests = digests
-        self._redactor = redactor
         self._emit = emit
         self._approval_timeout = approval_timeout
         self._is_observed = _parse_mode(mode)
@@ -112,21 +116,38 @@ class Authorizer:
     ) -> Authorization:
         """Allow the call, or raise `Refusal`."""
         if policy.always_allowed is not None and repetition is None:
-            authorization = Authorization(decision=policy.always_allowed, value=value)
+            authorization = Authorization(decision=policy.always_allowed, call=call, value=value)
         else:
-            try:
+            with refuse_on_error(call.name):
                 authorization = await self._decide(policy, call, value, arguments, context, repetition)
-            except Refusal:
-                raise
-            except Exception as error:
-                log.exception("the decision about %s failed", call.name)
-                raise Refusal(failure_results.unavailable(call.name)) from error
-        if self._hooks:
-            try:
-                await hook_calls.check_authorised(self._hooks, call, policy.tool, authorization.decision, context)
-            except hook_calls.HookRefusal as refused:
-                raise Refusal(failure_results.refused_by_hook(str(refused)), authorization.decision) from refused
+        await self._check_hooks(policy, authorization.call, authorization.decision, context)
         return authorization
+
+    async def check_access(
+        self, policy: CompiledPolicy, call: ToolCall, arguments: Arguments, context: ToolContext[Any]
+    ) -> None:
+        """Raise `Refusal` unless this caller may have the result of another call of the same effect.
+
+        Nothing runs, so nobody is asked: only a decision to deny, and a hook, refuse.
+        """
+        decision = policy.always_allowed
+        if decision is None:
+            with refuse_on_error(call.name):
+                decision = await self._apply_policy(policy, arguments, context)
+            if decision.action == "deny" and not self.is_observed(policy.tool):
+                self._emit_decision(call, decision, context)
+                raise Refusal(failure_results.permission_denied(call.name, decision), decision)
+        await self._check_hooks(policy, call, decision, context)
+
+    async def _check_hooks(
+        self, policy: CompiledPolicy, call: ToolCall, decision: Decision, context: ToolContext[Any]
+    ) -> None:
+        if not self._hooks:
+            return
+        try:
+            await hook_calls.check_authorised(self._hooks, call, policy.tool, decision, context)
+        except hook_calls.HookRefusal as refused:
+            raise Refusal(failure_results.refused_by_hook(str(refused)), decision) from refused
 
     async def _decide(
         self,
@@ -142,18 +163,18 @@ class Authorizer:
         if repetition is not None and decision.action != "deny":
             decision = _ask_about_repetition(decision, repetition)
         if decision.action == "allow":
-            return Authorization(decision=decision, value=value)
+            return Authorization(decision=decision, call=call, value=value)
         is_observed = self.is_observed(tool)
         if decision.action == "deny" or is_observed:
             self._emit_decision(call, decision, context, is_observed=is_observed)
             if is_observed:
-                return Authorization(decision=decision, value=value)
+                return Authorization(decision=decision, call=call, value=value)
             raise Refusal(failure_results.permission_denied(tool.name, decision), decision)
         self._warn_if_undeclared(tool, decision)
         approval = await self._find_approval(tool, decision, call, arguments, context, repetition)
         if approval.changed_arguments is not None:
-            value = await self._check_changed_arguments(policy, decision, approval, context)
-        return Authorization(decision=decision, approval=approval, value=value)
+            call, value = await self._check_changed_arguments(policy, call, decision, approval, context)
+        return Authorization(decision=decision, approval=approval, call=call, value=value)
 
     async def _apply_policy(self, policy: CompiledPolicy, arguments: Arguments, context: ToolContext[Any]) -> Decision:
         objection = await _run_permission_check(policy.tool, arguments, context)
@@ -190,7 +211,7 @@ class Authorizer:
             customer_id=context.customer_id,
             by=decision.by or "customer",
             turn=context.turn,
-            arguments=self._redactor.value(values),
+            arguments=values,
             question=decision.reason,
             repeat=repetition.number if repetition else 0,
             created_at=now,
@@ -215,12 +236,18 @@ class Authorizer:
         raise Refusal(failure_results.approval_required(tool.name, decision, known, reason=reason), decision)
 
     async def _check_changed_arguments(
-        self, policy: CompiledPolicy, decision: Decision, approval: Approval, context: ToolContext[Any]
-    ) -> Any:
-        """The arguments that an approver wants instead, validated and judged by the policy."""
+        self,
+        policy: CompiledPolicy,
+        call: ToolCall,
+        decision: Decision,
+        approval: Approval,
+        context: ToolContext[Any],
+    ) -> tuple[ToolCall, Any]:
+        """The call with the arguments that an approver wants instead, validated and judged by the policy."""
         tool = policy.tool
         try:
-            value = tool.parse(faithful_json(dict(approval.changed_arguments or {})))
+            call = structs.replace(call, arguments_json=faithful_json(dict(approval.changed_arguments or {})))
+            value = tool.parse(call.arguments_json)
         except (ToolError, ValueError) as error:
             log.error("the arguments that were approved for %s instead of the model's are not valid", tool.name)
             raise Refusal(failure_results.invalid_changed_arguments(tool.name, approval.by), decision) from error
@@ -230,7 +257,7 @@ class Authorizer:
             changed = Decision(action="deny", by=changed.by, rule=changed.rule, source=changed.source, reason=reason)
         if changed.action == "deny":
             raise Refusal(failure_results.permission_denied(tool.name, changed), changed)
-        return value
+        return call, value
 
     async def consume_approval(self, authorization: Authorization, tool: Tool[..., Any]) -> bool:
         """Consume the approval of a read-only call, which has no ledger entry; False if another call did so first.
@@ -259,6 +286,18 @@ class Authorizer:
                 observed=is_observed,
             )
         )
+
+
+@contextmanager
+def refuse_on_error(tool: str) -> Generator[None]:
+    """What fails while a decision is made refuses the call."""
+    try:
+        yield
+    except Refusal:
+        raise
+    except Exception as error:
+        log.exception("the decision about %s failed", tool)
+        raise Refusal(failure_results.unavailable(tool)) from error
 
 
 def _parse_mode(mode: Mode | Mapping[str, Mode]) -> Callable[[Tool[..., Any]], bool]:

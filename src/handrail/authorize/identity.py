@@ -40,9 +40,9 @@ class CallDigests:
     def digest_for_approval(
         self, tool: Tool[..., Any], call: ToolCall, arguments: dict[str, Any], context: ToolContext[Any]
     ) -> str:
-        """The identity of a call together with what the tool said it is: what somebody agrees to."""
+        """The identity of a call, with its customer and with what the tool said it is: what somebody agrees to."""
         identity, _ = self.digest_call(tool, call, arguments, context)
-        return self._digest(f"{identity}{tool.definition_digest}")
+        return self._digest(f"{identity}{tool.definition_digest},{context.customer_id or ''}")
 
     def _digest(self, text: str) -> str:
         digest = self._keyed.copy()

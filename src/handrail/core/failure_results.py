@@ -87,6 +87,21 @@ def duplicate_call(tool: str) -> ToolResult:
     return failure("duplicate_call", f"The id of this call of `{tool}` was used for other arguments before. Not run.")
 
 
+def duplicate_effect(tool: str, done_at: str, arguments: str) -> ToolResult:
+    """The same effect was done before, with other arguments."""
+    message = (
+        f"`{tool}` was already done at {done_at} for the same key, with other arguments: {arguments}. "
+        f"It was not done again, and nothing was done with these arguments."
+    )
+    return failure("duplicate_call", message)
+
+
+def host_cannot_change(tool: str) -> ToolResult:
+    """The arguments were changed on their way, and the host can only run the original ones."""
+    message = f"The arguments of `{tool}` were changed, and its host can only run the original ones. {NOTHING_HAPPENED}"
+    return failure("permission_denied", message)
+
+
 def in_progress(tool: str) -> ToolResult:
     """The same call is running elsewhere."""
     message = f"`{tool}` is already running with these arguments. Wait for its result."

@@ -95,6 +95,9 @@ class Tool(Generic[P, R]):
     timeout: float | None = None
     max_output_chars: int | None = None
     cache_for: float | None = None
+    """Seconds for which the result of a read-only call is returned to equal calls of the same customer."""
+    cache_public: bool = False
+    """Whether a cached result is the same for all customers of a tenant."""
     on_interrupt: OnInterrupt | None = None
     requires_approval: Literal["customer", "operator"] | None = None
     """Who has to agree to every call, also where the policy allows it."""
@@ -120,7 +123,7 @@ class Tool(Generic[P, R]):
         check_name(self.name)
         if not isinstance(self.description, str) or encodable(self.description) != self.description:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ToolDefinitionError(f"`{self.name}`: description must be text that can be sent as UTF-8.")
-        for flag in ("read_only", "concurrency_safe", "idempotent", "strict", "inline"):
+        for flag in ("read_only", "concurrency_safe", "idempotent", "strict", "inline", "cache_public"):
             if type(getattr(self, flag)) is not bool:
                 raise ToolDefinitionError(f"`{self.name}`: {flag} must be True or False, not {getattr(self, flag)!r}.")
         for limit in ("timeout", "max_output_chars", "cache_for"):

@@ -70,7 +70,7 @@ class Approval(Struct, frozen=True, kw_only=True):
     turn: int
     """The turn in which it was requested; a customer's decision counts from a later one on."""
     arguments: Mapping[str, Any]
-    """Redacted, for whoever decides."""
+    """The whole arguments, for whoever decides; a `repr` shows their names only."""
     question: str = ""
     repeat: int = 0
     """Which repetition of an effect this is about; 0 is the first time."""
@@ -82,6 +82,12 @@ class Approval(Struct, frozen=True, kw_only=True):
     changed_arguments: Mapping[str, Any] | None = None
     """The arguments that the approver wants to run instead."""
     decided_at: float | None = None
+
+    def __repr__(self) -> str:
+        # Approvals end up in logs and tracebacks, and arguments may be secret.
+        names = ("token", "tool", "session_id", "customer_id", "by", "turn", "question", "repeat", "state", "who")
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"Approval({values}, arguments=({', '.join(self.arguments)}))"
 
     def is_expired(self, now: float) -> bool:
         """Whether it is too late to decide about it or to use it."""

@@ -32,6 +32,7 @@ class ToolOptions(TypedDict, total=False):
     timeout: float | None
     max_output_chars: int | None
     cache_for: float | None
+    cache_public: bool
     on_interrupt: OnInterrupt | None
     strict: bool
     examples: Iterable[Mapping[str, Any]]

@@ -45,7 +45,8 @@ class CompiledTool:
         return other
 
 
-HostHandler = Callable[[ToolContext[Any]], Any]
+HostHandler = Callable[[Any, ToolContext[Any]], Any]
+"""Takes the authorised arguments and the context, whose `call` has them as text."""
 
 _MAX_KNOWN_NAMES = 1_000
 """How many names are remembered: a model can make up any number of them."""
@@ -69,7 +70,9 @@ class HostTools:
         """The tool for one call; None if a tool cannot have this name."""
 
         async def handler(arguments: Any, context: ToolContext[Any]) -> Any:
-            result = await self._threads.run(lambda: run(context)) if is_blocking else run(context)
+            result = (
+                await self._threads.run(lambda: run(arguments, context)) if is_blocking else run(arguments, context)
+            )
             return await result if inspect.isawaitable(result) else result
 
         compiled = self._compiled.get(name) or self._compile(name, registered)

@@ -11,11 +11,13 @@ from uuid import uuid4
 from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approvals
-from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, Repetition
+from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, Repetition, refuse_on_error
 from handrail.authorize.identity import CallDigests, compute_key
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
+from handrail.core.redact import Redactor
+from handrail.core.text import canonical_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
@@ -54,16 +56,13 @@ class EffectCall(Struct, kw_only=True, eq=False):
     """One consequential call: what it asks for, and how far it has come."""
 
     running: RunningCall
-    call: ToolCall
     tool: Tool[..., Any]
     compiled: CompiledTool
-    value: Any
-    """The validated arguments, as the handler takes them."""
-    arguments: dict[str, Any]
-    """The validated arguments, as JSON values."""
     context: ToolContext[Any]
-    identity: str
-    key: str
+    sent: "CallArguments"
+    """What the model sent."""
+    actual: "CallArguments"
+    """What runs: what the model sent, or what an approver put in its place."""
     queue_entry: QueueEntry
     budget: TimeBudget
     """What checks, hooks, `verify` and stores may take together."""
@@ -72,6 +71,24 @@ class EffectCall(Struct, kw_only=True, eq=False):
     has_started: bool = False
     """Whether its task has taken its first step."""
     decision: Decision | None = None
+
+    @property
+    def call(self) -> ToolCall:
+        """The call with the arguments that run."""
+        return self.actual.call
+
+
+class CallArguments(Struct, frozen=True, gc=False):
+    """A call with its validated arguments, and everything that follows from them."""
+
+    call: ToolCall
+    value: Any
+    """The validated arguments, as the handler takes them."""
+    arguments: dict[str, Any]
+    """The validated arguments, as JSON values."""
+    digest: str
+    key: str
+    lock_key: str | None
 
 
 class EffectRunner:
@@ -89,6 +106,7 @@ class EffectRunner:
         scheduler: Scheduler,
         admission: AdmissionControl,
         events: EventBus,
+        redactor: Redactor,
         running: dict[CallRef, RunningCall],
         owner: str,
         repeat_window: float,
@@ -106,6 +124,9 @@ class EffectRunner:
         self._scheduler = scheduler
         self._admission = admission
         self._events = events
+        self._redactor = redactor
+        # A ledger in memory writes nothing: the arguments are kept as they are.
+        self._arguments_text = canonical_json if getattr(ledger, "in_memory", False) else redactor.output
         self._running = running
         self._owner = owner
         self._repeat_window = repeat_window
@@ -129,10 +150,7 @@ class EffectRunner:
         started = perf_counter()
         tool = compiled.tool
         try:
-            value = tool.parse(call.arguments_json)
-            arguments = tool.dump(value)
-            identity, key = self._digests.digest_call(tool, call, arguments, context)
-            lock_key = None if tool.lock_key is None else compute_key(tool.lock_key, arguments)
+            sent = self._build_arguments(tool, call, tool.parse(call.arguments_json), context)
         except ToolError as error:
             return self._finish(call, context, failure_results.error_result(error), started)
         except BaseException as error:
@@ -144,20 +162,17 @@ class EffectRunner:
         ref = (context.session_id, call.id or f"no id: {uuid4().hex}")
         running = self._running.get(ref)
         if running is not None:
-            return await self._join_same_call(running, call, context, identity)
-        running = self._running[ref] = RunningCall(call, tool, context.tenant_id, identity, ref)
+            return await self._join_same_call(running, compiled, sent, context)
+        running = self._running[ref] = RunningCall(call, tool, context, sent.digest, ref)
         running.grace = min(running.grace, self._overhead_timeout)
         effect = EffectCall(
             running=running,
-            call=call,
             tool=tool,
             compiled=compiled,
-            value=value,
-            arguments=arguments,
             context=context,
-            identity=identity,
-            key=key,
-            queue_entry=self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=lock_key),
+            sent=sent,
+            actual=sent,
+            queue_entry=self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=sent.lock_key),
             budget=TimeBudget(self._overhead_timeout),
             started=started,
         )
@@ -172,14 +187,45 @@ class EffectRunner:
             self._stop_abandoned(effect)
             raise
 
+    def _build_arguments(
+        self, tool: Tool[..., Any], call: ToolCall, value: Any, context: ToolContext[Any]
+    ) -> CallArguments:
+        arguments = tool.dump(value)
+        digest, key = self._digests.digest_call(tool, call, arguments, context)
+        lock_key = None if tool.lock_key is None else compute_key(tool.lock_key, arguments)
+        return CallArguments(call, value, arguments, digest, key, lock_key)
+
+    async def request_approval(
+        self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any]
+    ) -> Approval | None:
+        """The question that running the call would ask; None if it would ask none. Nothing runs."""
+        tool = compiled.tool
+        try:
+            sent = self._build_arguments(tool, call, tool.parse(call.arguments_json), context)
+            budget = TimeBudget(self._overhead_timeout)
+            known = await self._recall(sent, (context.session_id, call.id), compiled, context, budget)
+            if known.step in ("run", "ask_again"):
+                await self._authorize(compiled, sent, context, known, budget)
+        except ToolError:
+            return None
+        except Refusal as refusal:
+            return refusal.result.approval
+        return None
+
     async def _join_same_call(
-        self, running: RunningCall, call: ToolCall, context: ToolContext[Any], identity: str
+        self, running: RunningCall, compiled: CompiledTool, sent: CallArguments, context: ToolContext[Any]
     ) -> ToolResult:
         """The call arrived a second time while it is running: wait for its result."""
+        call, started = sent.call, perf_counter()
         is_inside = self._scheduler.is_inside(running.ref, current_scope())  # It would wait for itself.
-        if is_inside or running.identity != identity:
+        if is_inside or running.identity != sent.digest:
             failed = failure_results.in_progress if is_inside else failure_results.duplicate_call
-            return self._finish(call, context, failed(call.name), perf_counter())
+            return self._finish(call, context, failed(call.name), started)
+        if not running.is_same_caller(context):
+            try:
+                await self._authorizer.check_access(compiled.policy, call, lambda: sent.arguments, context)
+            except Refusal as refusal:
+                return self._finish(call, context, refusal.result, started, refusal.decision)
         self._events.emit_ignored(call, context, "already_pending")
         return await running.wait_result()
 
@@ -227,17 +273,28 @@ class EffectRunner:
 
     async def _run_steps(self, effect: EffectCall, admission: Admission) -> ToolResult:
         """Recall, authorise, wait, claim, run, settle. A claim that fails starts over with what is known then."""
-        running, queue_entry = effect.running, effect.queue_entry
+        running = effect.running
         for _ in range(_MAX_ROUNDS):
-            known = await self._recall(effect)
+            known = await self._recall_for(effect)
             running.raise_if_stopped()
             if known.step not in ("run", "ask_again"):
                 result = await self._answer_known(effect, known, admission)
                 if result is not None:
                     return result
                 continue  # `verify` found out that nothing happened: recall again.
-            authorization = await self._authorize(effect, known)
+            try:
+                authorization = await self._authorize(
+                    effect.compiled, effect.sent, effect.context, known, effect.budget
+                )
+            except Refusal as refusal:
+                if await self._is_outdated(effect, known, refusal):
+                    continue  # Another call of the same effect began meanwhile: recall again.
+                raise
             effect.decision = authorization.decision
+            effect.actual = effect.sent
+            if authorization.call is not effect.sent.call:
+                known = await self._apply_changes(effect, authorization, known, admission)
+            queue_entry = effect.queue_entry
             if not queue_entry.is_granted:
                 await running.wait(queue_entry.wait())
             if not self._admission.is_unlimited:
@@ -255,24 +312,50 @@ class EffectRunner:
 
     # 1. Recall.
 
-    async def _recall(self, effect: EffectCall) -> LedgerDecision:
-        session_id, call_id = effect.running.ref
+    async def _recall_for(self, effect: EffectCall) -> LedgerDecision:
+        return await self._recall(effect.sent, effect.running.ref, effect.compiled, effect.context, effect.budget)
+
+    async def _recall(
+        self,
+        arguments: CallArguments,
+        ref: CallRef,
+        compiled: CompiledTool,
+        context: ToolContext[Any],
+        budget: TimeBudget,
+    ) -> LedgerDecision:
+        session_id, call_id = ref
         try:
-            recalled = self._ledger.recall(session_id=session_id, call_id=call_id, key=effect.key)
-            by_id, by_key = await (recalled if self._is_in_memory else effect.budget.run(recalled))
+            recalled = self._ledger.recall(session_id=session_id, call_id=call_id, key=arguments.key)
+            by_id, by_key = await (recalled if self._is_in_memory else budget.run(recalled))
         except Exception as error:
             log.exception("the ledger cannot be read")
-            raise Refusal(failure_results.unavailable(effect.tool.name)) from error
+            raise Refusal(failure_results.unavailable(compiled.tool.name)) from error
         return decide_from_ledger(
             by_id,
             by_key,
-            identity=effect.identity,
+            identity=arguments.digest,
+            key=arguments.key,
             session_id=session_id,
-            turn=effect.context.turn,
+            turn=context.turn,
             now=time.time(),
             repeat_window=self._repeat_window,
-            is_idempotent=effect.tool.idempotent,
+            is_idempotent=compiled.tool.idempotent,
         )
+
+    async def _is_outdated(self, effect: EffectCall, known: LedgerDecision, refusal: Refusal) -> bool:
+        """Whether the ledger changed while the call was decided about; a question that was asked is then withdrawn."""
+        try:
+            now = await self._recall_for(effect)
+            if (now.step, now.number, now.entry) == (known.step, known.number, known.entry):
+                return False
+            approval = refusal.result.approval
+            if approval is not None and approval.state == "pending":
+                await self._approvals.withdraw(approval.token)
+        except Refusal:  # The ledger cannot be read: what was decided holds.
+            return False
+        except Exception:
+            log.exception("a question about %s could not be withdrawn", effect.tool.name)
+        return True
 
     async def _answer_known(self, effect: EffectCall, known: LedgerDecision, admission: Admission) -> ToolResult | None:
         """The result of a call that must not run; None if nothing happened before, and it may."""
@@ -280,8 +363,18 @@ class EffectRunner:
         assert entry is not None
         if known.step == "duplicate_id":
             return failure_results.duplicate_call(name)
+        if not _is_same_call(entry, effect):
+            sent = effect.sent
+            await self._authorizer.check_access(
+                effect.compiled.policy, sent.call, lambda: sent.arguments, effect.context
+            )
+        if known.step == "duplicate_effect":
+            return self._describe_duplicate(entry)
         if known.step == "replay":
             return replay(entry, is_same_call=_is_entry_of(entry, effect))
+        if not known.is_same:  # The other call's result is not this one's.
+            failed = failure_results.in_progress if known.step == "in_progress" else failure_results.outcome_unknown
+            return failed(name)
         claimed = self._claims.get((entry.session_id, entry.call_id))
         if claimed is not None:  # Even if its lease is over: a clock that jumps stops nothing.
             return await self._join_same_effect(effect, claimed, admission)
@@ -306,6 +399,10 @@ class EffectRunner:
                 return True
         return False
 
+    def _describe_duplicate(self, entry: Entry) -> ToolResult:
+        done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
+        return failure_results.duplicate_effect(entry.tool, done_at, self._redactor.text(entry.arguments))
+
     async def _join_same_effect(self, effect: EffectCall, other: RunningCall, admission: Admission) -> ToolResult:
         """Wait for another call of the same effect, which runs in this process, and return its result."""
         if self._scheduler.is_inside(other.ref, admission.scope.parent):  # It would wait for itself.
@@ -320,6 +417,9 @@ class EffectRunner:
 
     async def _verify(self, effect: EffectCall, entry: Entry) -> ToolResult | None:
         """Ask the tool what became of an earlier call; None if nothing did, and this call may run."""
+        arguments = effect.sent.arguments
+        if entry.changed_arguments is not None:  # Those of the call in doubt.
+            arguments = effect.tool.dump(effect.tool.parse(entry.changed_arguments))
         # An entry that its owner settled has ended; one whose process died could have run until then.
         has_ended = entry.state == "unknown" or time.time() >= entry.run_until
         outcome = await self._settlement.verify(
@@ -327,7 +427,7 @@ class EffectRunner:
             effect.call,
             effect.context,
             entry,
-            effect.arguments,
+            arguments,
             budget=effect.budget,
             has_ended=has_ended,
         )
@@ -342,27 +442,62 @@ class EffectRunner:
 
     # 2. Authorise.
 
-    async def _authorize(self, effect: EffectCall, known: LedgerDecision) -> Authorization:
-        decision = effect.compiled.decision
+    async def _authorize(
+        self,
+        compiled: CompiledTool,
+        sent: CallArguments,
+        context: ToolContext[Any],
+        known: LedgerDecision,
+        budget: TimeBudget,
+    ) -> Authorization:
+        decision = compiled.decision
         if decision is not None and known.step == "run" and not self._authorizer.has_hooks:
-            return Authorization(decision=decision, value=effect.value)
+            return Authorization(decision=decision, call=sent.call, value=sent.value)
         repetition = None
         if known.step == "ask_again" and known.entry is not None:
             done_at = known.entry.settled_at or known.entry.claimed_at
             repetition = Repetition(
                 number=known.repeat,
                 done_at=failure_results.format_time(done_at) if known.entry.state == "committed" else None,
+                done_with=None if known.is_same else self._redactor.text(known.entry.arguments),
             )
         deciding = self._authorizer.authorize(
-            effect.compiled.policy, effect.call, effect.value, lambda: effect.arguments, effect.context, repetition
+            compiled.policy, sent.call, sent.value, lambda: sent.arguments, context, repetition
         )
-        if self._can_decide_at_once and effect.tool.permission_check is None:
+        if self._can_decide_at_once and compiled.tool.permission_check is None:
             return await deciding
         try:
-            return await effect.budget.run(deciding)
+            return await budget.run(deciding)
         except TimeoutError as error:
-            log.error("the decision about %s took too long", effect.tool.name)
-            raise Refusal(failure_results.unavailable(effect.tool.name)) from error
+            log.error("the decision about %s took too long", compiled.tool.name)
+            raise Refusal(failure_results.unavailable(compiled.tool.name)) from error
+
+    async def _apply_changes(
+        self, effect: EffectCall, authorization: Authorization, known: LedgerDecision, admission: Admission
+    ) -> LedgerDecision:
+        """Give the call the arguments of its approver: keyed, locked and looked up in the ledger like new ones."""
+        tool = effect.tool
+        with refuse_on_error(tool.name):
+            actual = self._build_arguments(tool, authorization.call, authorization.value, effect.context)
+        effect.actual = actual
+        if actual.lock_key != effect.queue_entry.lock_key:
+            effect.queue_entry.release()
+            effect.queue_entry = self._scheduler.enqueue_again(
+                admission.scope, effect.compiled.concurrency, lock_key=actual.lock_key
+            )
+        if actual.key == effect.sent.key:
+            return known
+        known = await self._recall(actual, effect.running.ref, effect.compiled, effect.context, effect.budget)
+        if known.step == "run":
+            return known
+        entry = known.entry
+        assert entry is not None
+        if known.step == "replay":
+            raise Refusal(replay(entry, is_same_call=False), effect.decision)
+        if known.step in ("duplicate_effect", "ask_again"):  # The approver was not told that it was done before.
+            raise Refusal(self._describe_duplicate(entry), effect.decision)
+        failed = failure_results.in_progress if known.step == "in_progress" else failure_results.outcome_unknown
+        raise Refusal(failed(tool.name), effect.decision)
 
     # 3. Claim.
 
@@ -375,8 +510,14 @@ class EffectRunner:
             call_id=call_id,
             tool=effect.tool.name,
             tenant_id=effect.context.tenant_id,
-            identity=effect.identity,
-            key=effect.key,
+            identity=effect.sent.digest,
+            key=effect.actual.key,
+            sent_key=effect.sent.key,
+            arguments_digest=effect.actual.digest,
+            arguments=self._arguments_text(effect.actual.arguments),
+            changed_arguments=None if effect.actual is effect.sent else effect.call.arguments_json,
+            customer_id=effect.context.customer_id,
+            agent_id=effect.context.agent_id,
             number=known.number,
             repeat=known.repeat,
             turn=effect.context.turn,
@@ -434,7 +575,7 @@ class EffectRunner:
     async def _run_claimed(
         self, effect: EffectCall, entry: Entry, authorization: Authorization, admission: Admission
     ) -> ToolResult:
-        running, compiled, context, value = effect.running, effect.compiled, effect.context, authorization.value
+        running, compiled, context, value = effect.running, effect.compiled, effect.context, effect.actual.value
         self._events.emit_started(effect.call, context)
         if not self._is_in_memory:
             self._leases.hold(entry)
@@ -453,7 +594,7 @@ class EffectRunner:
             self._settle_at_end(effect, entry, running.stranded_job)
             return outcome.result
         if outcome.happened == "unknown":
-            arguments = effect.arguments if value is effect.value else effect.tool.dump(value)
+            arguments = effect.actual.arguments
             verified = await self._settlement.verify(
                 compiled, effect.call, effect.context, entry, arguments, budget=effect.budget, has_ended=True
             )
@@ -528,6 +669,13 @@ class EffectRunner:
         else:
             self._events.emit_finished(call, context, result)
         return result
+
+
+def _is_same_call(entry: Entry, effect: EffectCall) -> bool:
+    """Whether this very call of the same customer and agent was decided about before."""
+    context = effect.context
+    is_same_caller = (entry.customer_id, entry.agent_id) == (context.customer_id, context.agent_id)
+    return is_same_caller and _is_entry_of(entry, effect)
 
 
 def _is_entry_of(entry: Entry, effect: EffectCall) -> bool:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
+from msgspec import structs
+
 from handrail.core.context import ToolContext
 from handrail.core.events import BreakerTurned, CallAccepted, CallFinished, CallIgnored, CallStarted, Event
 from handrail.core.log import log
+from handrail.core.redact import Redactor
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
 
@@ -18,11 +21,12 @@ Listener = Callable[[Any], object]
 class EventBus:
     """The listeners of an executor. The `emit_…` methods build no event if there are none."""
 
-    __slots__ = ("__weakref__", "_by_session", "_slow_after_ms", "has_listeners", "listeners")
+    __slots__ = ("__weakref__", "_by_session", "_redactor", "_slow_after_ms", "has_listeners", "listeners")
 
-    def __init__(self, listeners: Iterable[Listener], *, slow_after: float) -> None:
+    def __init__(self, listeners: Iterable[Listener], *, slow_after: float, redactor: Redactor) -> None:
         self.listeners = tuple(map(_check_listener, listeners))
         self._slow_after_ms = slow_after * 1000
+        self._redactor = redactor
         self._by_session: dict[str, tuple[Listener, ...]] = {}
         self.has_listeners = bool(self.listeners)
 
@@ -96,8 +100,11 @@ class EventBus:
             )
 
     def emit_finished(self, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> None:
-        """A call has its result."""
+        """A call has its result. Of a question, listeners get redacted arguments."""
         if self.has_listeners:
+            if (approval := result.approval) is not None:
+                shown = structs.replace(approval, arguments=self._redactor.value(approval.arguments))
+                result = structs.replace(result, approval=shown)
             self.emit(
                 CallFinished(
                     at=time.time(),

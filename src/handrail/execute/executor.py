@@ -118,7 +118,7 @@ class Executor:
         scheduler = Scheduler()
         self._running: dict[CallRef, RunningCall] = {}
         self._threads = WorkerThreads(max_threads=max_threads)
-        self._events = events = EventBus(listeners, slow_after=slow_after)
+        self._events = events = EventBus(listeners, slow_after=slow_after, redactor=redactor)
         if isinstance(approval_events := getattr(self.approvals, "events", None), ApprovalEvents):
             approval_events.subscribe(events)
         digests = CallDigests(ledger.digest_key)
@@ -127,7 +127,6 @@ class Executor:
             approvals=self.approvals,
             hooks=self._hooks,
             digests=digests,
-            redactor=redactor,
             emit=events.emit,
             mode=mode,
             approval_timeout=approval_timeout,
@@ -158,6 +157,7 @@ class Executor:
             scheduler=scheduler,
             admission=admission,
             events=events,
+            redactor=redactor,
             running=self._running,
             owner=randomness.token_hex(8),
             repeat_window=repeat_window,
@@ -304,16 +304,31 @@ class Executor:
         return self._portal.run(coroutine)
 
     async def guard(
-        self, call: ToolCall, context: ToolContext[Any], proceed: Callable[[], Awaitable[Any] | Any]
+        self, call: ToolCall, context: ToolContext[Any], proceed: Callable[..., Awaitable[Any] | Any]
     ) -> ToolResult:
         """Run a call whose handler, and whose validation of arguments, is another framework's: `proceed` runs it.
 
-        If `proceed` is not async it must not block: it runs in the loop.
+        `proceed(arguments)` gets the arguments that were authorised, which a hook or an approver may have changed. A
+        `proceed` that takes no arguments is refused if they were changed. If it is not async it must not block: it runs
+        in the loop.
         """
         self._use_loop()
-        registered = self._compiled.get(call.name)
-        compiled = self._host_tools.compile(call.name, lambda context: proceed(), registered=registered)
-        return await self._run_prepared(await self._prepare(call, context, compiled), context)
+        can_change = _takes_arguments(proceed)
+
+        def run(arguments: Any, inner: ToolContext[Any]) -> Any:
+            if can_change:
+                return proceed(arguments)
+            if inner.call is None or inner.call.arguments_json != call.arguments_json:
+                raise _host_error(call.name)
+            return proceed()
+
+        compiled = self._host_tools.compile(call.name, run, registered=self._compiled.get(call.name))
+        prepared = await self._prepare(call, context, compiled)
+        if not can_change and isinstance(prepared, tuple) and prepared[1].arguments_json != call.arguments_json:
+            result = finish_result(failure_results.host_cannot_change(call.name), call, None, perf_counter())
+            self._events.emit_finished(call, context, result)
+            return result
+        return await self._run_prepared(prepared, context)
 
     async def _prepare(
         self, call: ToolCall, context: ToolContext[Any], compiled: CompiledTool | None = None
@@ -351,9 +366,11 @@ class Executor:
         fallback = self._fallback
         if fallback is None:
             return None
-        return self._host_tools.compile(
-            call.name, lambda context: fallback(call, context), is_blocking=not inspect.iscoroutinefunction(fallback)
-        )
+
+        def run(arguments: Any, inner: ToolContext[Any]) -> Any:
+            return fallback(inner.call or call, inner)  # The context's call has the authorised arguments.
+
+        return self._host_tools.compile(call.name, run, is_blocking=not inspect.iscoroutinefunction(fallback))
 
     def _not_found(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         try:
@@ -381,6 +398,12 @@ class Executor:
         if compiled is None:
             return None
         tool = compiled.tool
+        try:
+            call = await apply_before(self._hooks, call, tool, context)
+        except HookRefusal:
+            return None
+        if not tool.read_only:
+            return await self._effects.request_approval(compiled, call, context)
         try:
             value = tool.parse(call.arguments_json)
             await self._authorizer.authorize(compiled.policy, call, value, lambda: tool.dump(value), context)
@@ -492,3 +515,20 @@ class Executor:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+def _host_error(tool: str) -> ToolError:
+    error = failure_results.host_cannot_change(tool).error
+    assert error is not None
+    return ToolError(error.message, code=error.code)
+
+
+def _takes_arguments(proceed: Callable[..., Any]) -> bool:
+    """Whether a host's function can be called with one argument."""
+    try:
+        inspect.signature(proceed).bind({})
+    except TypeError:
+        return False
+    except ValueError:  # A function in C that does not say.
+        return True
+    return True

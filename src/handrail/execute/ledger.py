@@ -42,7 +42,17 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     identity: str
     """Digest of the arguments that the model sent; the same id with another identity is another call."""
     key: str
-    """Digest of what makes two calls the same effect, with its scope."""
+    """Digest of what makes two calls the same effect, with its scope: of the arguments that run."""
+    sent_key: str = ""
+    """The key of the arguments that the model sent; another one if an approver changed them."""
+    arguments_digest: str = ""
+    """Digest of the arguments that run."""
+    arguments: str = ""
+    """The arguments that run, as JSON text; redacted, unless the ledger is in memory."""
+    changed_arguments: str | None = None
+    """The arguments that an approver put in the place of the model's, as JSON text, until the call is settled."""
+    customer_id: str | None = None
+    agent_id: str | None = None
     number: int
     """How often this key was claimed before."""
     repeat: int
@@ -111,7 +121,8 @@ class Ledger(Protocol):
     """The key of all digests, so that stored digests cannot be compared with likely arguments."""
 
     async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
-        """The entry with this id, and the newest entry with this key."""
+        """The entry with this id, and the newest entry with this key; if there is none with this key, the newest whose
+        `sent_key` it is."""
         ...
 
     async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
@@ -143,15 +154,17 @@ class LedgerDecision(Struct, frozen=True, kw_only=True, gc=False):
     """What the table says about a call.
 
     `run`: nothing is in the way. `replay`: return the recorded result. `in_progress`: it is running. `duplicate_id`:
-    the id belongs to another call. `unknown`: it may have happened; never run it, ask `verify`. `ask_again`: it was
-    done; somebody has to approve a repetition.
+    the id belongs to another call. `duplicate_effect`: the effect was done with other arguments. `unknown`: it may have
+    happened; never run it, ask `verify`. `ask_again`: it was done; somebody has to approve a repetition.
     """
 
-    step: Literal["run", "replay", "in_progress", "duplicate_id", "unknown", "ask_again"]
+    step: Literal["run", "replay", "in_progress", "duplicate_id", "duplicate_effect", "unknown", "ask_again"]
     entry: Entry | None = None
     """The entry that decided; for `run`, the newest entry of the key, after which this call is numbered."""
     number: int = 0
     repeat: int = 0
+    is_same: bool = True
+    """Whether the arguments of the entry are those of the call: only then may the call join or verify it."""
 
 
 _NOTHING_KNOWN: Final = LedgerDecision(step="run")
@@ -162,6 +175,7 @@ def decide_from_ledger(
     by_key: Entry | None,
     *,
     identity: str,
+    key: str,
     session_id: str,
     turn: int,
     now: float,
@@ -181,14 +195,15 @@ def decide_from_ledger(
                 return LedgerDecision(step="unknown", entry=by_id)
     if by_key is None:
         return _NOTHING_KNOWN
-    number = by_key.number + 1
+    number = by_key.number + 1 if by_key.key == key else 0
+    is_same = identity in (by_key.identity, by_key.arguments_digest)
     match by_key.state_at(now):
         case "running":
-            return LedgerDecision(step="in_progress", entry=by_key)
+            return LedgerDecision(step="in_progress", entry=by_key, is_same=is_same)
         case "unknown":
-            if is_idempotent:
+            if is_idempotent and is_same:
                 return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat)
-            return LedgerDecision(step="unknown", entry=by_key)
+            return LedgerDecision(step="unknown", entry=by_key, is_same=is_same)
         case "failed":  # Nothing happened: another attempt of the same effect.
             if by_key.repeat and now - (by_key.settled_at or by_key.claimed_at) < repeat_window:
                 # The approval of the repetition was consumed: a repetition that failed is not a first time.
@@ -196,9 +211,10 @@ def decide_from_ledger(
             return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat)
         case "committed":
             if by_key.session_id == session_id and by_key.turn == turn:
-                return LedgerDecision(step="replay", entry=by_key)
+                return LedgerDecision(step="replay" if is_same else "duplicate_effect", entry=by_key)
             if now - (by_key.settled_at or by_key.claimed_at) < repeat_window:
-                return LedgerDecision(step="ask_again", entry=by_key, number=number, repeat=by_key.repeat + 1)
+                repeat = by_key.repeat + 1
+                return LedgerDecision(step="ask_again", entry=by_key, number=number, repeat=repeat, is_same=is_same)
             return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat + 1)
 
 
@@ -228,9 +244,12 @@ class MemoryLedger:
         self._by_key: dict[str, Entry] = {}
         self._settled: OrderedDict[CallRef, float] = OrderedDict()
         """Settled entries, the oldest first: only these can be forgotten."""
+        self._by_sent_key: dict[str, Entry] = {}
+        """Only of entries whose arguments an approver changed."""
 
     async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
-        return self._by_id.get((session_id, call_id)), self._by_key.get(key)
+        by_key = self._by_key.get(key) or (self._by_sent_key.get(key) if self._by_sent_key else None)
+        return self._by_id.get((session_id, call_id)), by_key
 
     async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
         ref = (entry.session_id, entry.call_id)
@@ -253,6 +272,8 @@ class MemoryLedger:
 
     def _undo(self, entry: Entry, newest: Entry | None) -> None:
         del self._by_id[entry.session_id, entry.call_id]
+        if self._by_sent_key.get(entry.sent_key) is entry:
+            del self._by_sent_key[entry.sent_key]
         if newest is None:
             del self._by_key[entry.key]
         else:
@@ -287,6 +308,8 @@ class MemoryLedger:
         newest = self._by_key.get(entry.key)
         if newest is None or newest.number <= entry.number:
             self._by_key[entry.key] = entry
+        if entry.sent_key and entry.sent_key != entry.key:
+            self._by_sent_key[entry.sent_key] = entry
         if entry.state in ("committed", "failed"):
             self._settled[ref] = entry.settled_at or entry.claimed_at
 
@@ -299,8 +322,11 @@ class MemoryLedger:
             oldest = self._by_id.pop(ref)
             if self._by_key.get(oldest.key) is oldest:
                 del self._by_key[oldest.key]
+            if self._by_sent_key.get(oldest.sent_key) is oldest:
+                del self._by_sent_key[oldest.sent_key]
 
 
 def settle_entry(entry: Entry, state: State, recorded: RecordedResult, *, now: float) -> Entry:
     """The entry with the outcome of its call."""
-    return structs.replace(entry, state=state, settled_at=now, recorded=recorded)
+    changed = entry.changed_arguments if state == "unknown" else None
+    return structs.replace(entry, state=state, settled_at=now, recorded=recorded, changed_arguments=changed)

@@ -52,7 +52,7 @@ class ReadRunner:
         self._events = events
         self._running = running
         self._has_fast_path = admission.is_unlimited and not handlers.has_retries and not authorizer.has_hooks
-        self._known: OrderedDict[CallRef, tuple[ToolCall, str | None, ToolResult]] = OrderedDict()
+        self._known: OrderedDict[CallRef, tuple[ToolCall, ToolContext[Any], ToolResult]] = OrderedDict()
         self._cache: OrderedDict[str, tuple[float, ToolResult]] = OrderedDict()
         self._unresolved: dict[CallRef, RunningCall] = {}
         """Calls that are over, and whose result is not yet handed to those who wait for it."""
@@ -60,16 +60,17 @@ class ReadRunner:
     async def run(self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         """Run one call, or return the result that it had when it arrived before."""
         started = perf_counter()
+        sent = call
         ref = (context.session_id, call.id or f"no id: {uuid4().hex}")
         if ref in self._known or ref in self._running:
-            return await self._repeat(call, context, ref)
+            return await self._repeat(compiled, call, context, ref)
         decision = compiled.decision
         try:
             value = compiled.tool.parse(call.arguments_json)
             if compiled.is_fast and self._has_fast_path and self._scheduler.is_idle(context.session_id):
                 outcome = await self._run_fast(compiled, call, value, context, ref)
             else:
-                outcome, decision = await self._run_full(compiled, call, value, context, ref)
+                outcome, decision, call = await self._run_full(compiled, call, value, context, ref)
         except ToolError as error:
             outcome = Outcome(result=failure_results.error_result(error), happened="no")
         except Refusal as refusal:
@@ -87,7 +88,7 @@ class ReadRunner:
             return result
         result = finish_result(outcome.result, call, decision, started)
         if result.error is None and call.id:
-            self._remember(ref, call, context.tenant_id, result)
+            self._remember(ref, sent, context, result)
         self._events.emit_finished(call, context, result)
         if self._unresolved and (running := self._unresolved.pop(ref, None)) is not None:
             running.resolve(result)
@@ -117,7 +118,7 @@ class ReadRunner:
             if isinstance(error, asyncio.CancelledError):
                 error = SpuriousCancellation(NOT_CANCELLED)
             return outcome_of_error(compiled, error, has_begun=True)
-        running = RunningCall(call, tool, context.tenant_id, call.arguments_json, ref, has_begun=True)
+        running = RunningCall(call, tool, context, call.arguments_json, ref, has_begun=True)
         queue = self._scheduler.enter_running(context.session_id, compiled.concurrency, scope.parent)
         self._running[ref] = running
         try:
@@ -133,19 +134,19 @@ class ReadRunner:
 
     async def _run_full(
         self, compiled: CompiledTool, call: ToolCall, value: Any, context: ToolContext[Any], ref: CallRef
-    ) -> tuple[Outcome, Decision | None]:
+    ) -> tuple[Outcome, Decision | None, ToolCall]:
         """The path with everything: a queue, a decision, a cache, limits and retries."""
         tool = compiled.tool
         lock_key = compute_key(tool.lock_key, tool.dump(value)) if tool.lock_key is not None else None
         queue_entry = self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=lock_key)
-        running = self._running[ref] = RunningCall(call, tool, context.tenant_id, call.arguments_json, ref)
+        running = self._running[ref] = RunningCall(call, tool, context, call.arguments_json, ref)
         scope = self._scheduler.open_scope(ref, lock_key)
         admission = Admission(self._admission, tool, scope)
         self._events.emit_accepted(call, context)
         try:
             return await self._run_steps(compiled, value, context, running, queue_entry, admission)
         except CallStopped:  # Before the handler was entered.
-            return Outcome(result=failure_results.call_cancelled(tool.name), happened="no"), None
+            return Outcome(result=failure_results.call_cancelled(tool.name), happened="no"), None, call
         finally:
             admission.release()
             queue_entry.release()
@@ -160,8 +161,8 @@ class ReadRunner:
         running: RunningCall,
         queue_entry: QueueEntry,
         admission: Admission,
-    ) -> tuple[Outcome, Decision | None]:
-        """Authorise, look into the cache, wait, consume the approval, run."""
+    ) -> tuple[Outcome, Decision | None, ToolCall]:
+        """Authorise, look into the cache, wait, consume the approval, run; returns also the authorised call."""
         tool, call = compiled.tool, running.call
 
         def arguments() -> dict[str, Any]:
@@ -170,7 +171,7 @@ class ReadRunner:
         authorization = await self._authorize(compiled, call, value, arguments, context)
         cached = self._get_cached(compiled, call, value, context) if authorization.approval is None else None
         if cached is not None:
-            return Outcome(result=cached, happened="no"), authorization.decision
+            return Outcome(result=cached, happened="no"), authorization.decision, call
         if not queue_entry.is_granted:
             await running.wait(queue_entry.wait())
         if not self._admission.is_unlimited:
@@ -178,13 +179,14 @@ class ReadRunner:
         running.raise_if_stopped()
         while not await self._authorizer.consume_approval(authorization, tool):  # Another call was faster: ask again.
             authorization = await self._authorize(compiled, call, value, arguments, context)
-        self._events.emit_started(call, context)
-        inner = self._handlers.build_context(call, context) if tool.takes_context else context
+        actual = authorization.call
+        self._events.emit_started(actual, context)
+        inner = self._handlers.build_context(actual, context) if tool.takes_context else context
         outcome = await self._handlers.run(compiled, running, authorization.value, inner)
         admission.report(outcome.is_healthy)
         if authorization.value is value:
             self._put_cached(compiled, call, value, context, outcome.result)
-        return outcome, authorization.decision
+        return outcome, authorization.decision, actual
 
     async def _authorize(
         self,
@@ -205,20 +207,34 @@ class ReadRunner:
 
     # Calls that arrive again.
 
-    async def _repeat(self, call: ToolCall, context: ToolContext[Any], ref: CallRef) -> ToolResult:
+    async def _repeat(
+        self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any], ref: CallRef
+    ) -> ToolResult:
         """The result of a call that arrived before, or is still running."""
         running = self._running.get(ref)
         if running is not None:
-            first, tenant_id, known = running.call, running.tenant_id, None
+            first, before, known = running.call, running.context, None
         else:
-            first, tenant_id, known = self._known[ref]
-        is_same = (first.name, first.arguments_json, tenant_id) == (call.name, call.arguments_json, context.tenant_id)
+            first, before, known = self._known[ref]
+        is_same = (first.name, first.arguments_json, before.tenant_id) == (
+            call.name,
+            call.arguments_json,
+            context.tenant_id,
+        )
         is_inside = running is not None and self._scheduler.is_inside(ref, current_scope())  # It would wait for itself.
         if is_inside or not is_same:
             failed = failure_results.in_progress if is_inside else failure_results.duplicate_call
             result = finish_result(failed(call.name), call, None, perf_counter())
             self._events.emit_finished(call, context, result)
             return result
+        if (before.customer_id, before.agent_id) != (context.customer_id, context.agent_id):
+            try:
+                value = compiled.tool.parse(call.arguments_json)
+                await self._authorizer.check_access(compiled.policy, call, lambda: compiled.tool.dump(value), context)
+            except Refusal as refusal:
+                result = finish_result(refusal.result, call, refusal.decision, perf_counter())
+                self._events.emit_finished(call, context, result)
+                return result
         self._events.emit_ignored(call, context, "already_executed" if running is None else "already_pending")
         if running is not None:
             known = await running.wait_result()
@@ -241,9 +257,9 @@ class ReadRunner:
             structs.replace(failure_results.call_cancelled(call.name), call_id=call.id, tool_name=call.name)
         )
 
-    def _remember(self, ref: CallRef, call: ToolCall, tenant_id: str | None, result: ToolResult) -> None:
+    def _remember(self, ref: CallRef, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> None:
         known = self._known
-        known[ref] = (call, tenant_id, result)
+        known[ref] = (call, context, result)
         if len(known) > MAX_REMEMBERED:
             known.popitem(last=False)
 
@@ -273,7 +289,8 @@ class ReadRunner:
 
 def _cache_key(compiled: CompiledTool, call: ToolCall, value: Any, context: ToolContext[Any]) -> str:
     tool = compiled.tool
-    return keep_secrets_distinct(canonical_json([context.tenant_id, tool.name, tool.dump(value)]), call)
+    owner = None if tool.cache_public else [context.customer_id, None if context.customer_id else context.session_id]
+    return keep_secrets_distinct(canonical_json([context.tenant_id, owner, tool.name, tool.dump(value)]), call)
 
 
 def _close_scope(scope: CallScope) -> None:

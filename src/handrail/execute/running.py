@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.tool import OnInterrupt, Tool
 from handrail.core.values import ToolCall, ToolResult
@@ -86,7 +87,7 @@ class RunningCall(Struct, eq=False):
 
     call: ToolCall
     tool: Tool[..., Any]
-    tenant_id: str | None
+    context: ToolContext[Any]
     identity: str
     ref: CallRef
     has_begun: bool = False
@@ -111,6 +112,16 @@ class RunningCall(Struct, eq=False):
     def session_id(self) -> str:
         """The session that it belongs to."""
         return self.ref[0]
+
+    @property
+    def tenant_id(self) -> str | None:
+        """The tenant that it belongs to."""
+        return self.context.tenant_id
+
+    def is_same_caller(self, context: ToolContext[Any]) -> bool:
+        """Whether the call was made for the same customer by the same agent."""
+        mine = self.context
+        return (mine.customer_id, mine.agent_id) == (context.customer_id, context.agent_id)
 
     @property
     def on_interrupt(self) -> OnInterrupt:

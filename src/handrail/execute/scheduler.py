@@ -186,6 +186,15 @@ class Scheduler:
         entry.enter(get_queue(self._for_session(session_id, scope).sessions, session_id), concurrency)
         return entry
 
+    def enqueue_again(self, scope: CallScope, concurrency: Concurrency, *, lock_key: str | None) -> QueueEntry:
+        """Put a call whose lock key has changed at the end of the queues."""
+        scope.lock_key = lock_key
+        locks = None if lock_key is None else self._for_lock(lock_key, scope.parent).locks
+        entry = QueueEntry(lock_key=lock_key, locks=locks)
+        session_id = scope.ref[0]
+        entry.enter(get_queue(self._for_session(session_id, scope.parent).sessions, session_id), concurrency)
+        return entry
+
     def enter_running(self, session_id: str, concurrency: Concurrency, parent: CallScope | None) -> RunQueue:
         """Count a call that already runs, without waiting."""
         queue = get_queue(self._for_session(session_id, parent).sessions, session_id)

@@ -110,7 +110,7 @@ class SqlApprovals:
     async def _decide(self, token: str, **decision: Any) -> Approval:
         while True:
             now = time.time()
-            after = decide_approval(await self._get(token), now=now, **decision)
+            after = decide_approval(await self.get(token), now=now, **decision)
             values = {
                 "of_token": token,
                 "now": now,
@@ -119,13 +119,15 @@ class SqlApprovals:
                 "to_reason": to_storable(self._redactor.text(after.reason)),
                 "to_arguments": after.changed_arguments,
                 "to_decided_at": now,
+                "to_redacted": self._redactor.value(after.arguments),
             }
             if await self._database.write(_DECIDE, values) == 1:
                 self.events.emit_decided(after)
                 return after
             # Another process decided first: look again, which raises an error that says how.
 
-    async def _get(self, token: str) -> Approval | None:
+    async def get(self, token: str) -> Approval | None:
+        """Find an approval; its arguments are whole until it is decided, and redacted from then on."""
         for row in await self._database.fetch(_GET, {"of_token": token}):
             return _approval(row)
         return None
@@ -185,6 +187,7 @@ _DECIDE = (
         reason=bindparam("to_reason"),
         changed_arguments=bindparam("to_arguments"),
         decided_at=bindparam("to_decided_at"),
+        arguments=bindparam("to_redacted"),
     )
 )
 _GET = select(table).where(_BY_TOKEN)

@@ -31,10 +31,10 @@ class SqlLedger:
         self._insert = (sqlite if database.is_sqlite else postgresql).insert(table).on_conflict_do_nothing()
 
     async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
-        """Find the entry with this id and the newest entry with this key, in one round trip."""
+        """Find the entry with this id and the newest entry with this key or sent key, in one round trip."""
         rows = await self._database.fetch(_RECALL, {"id_session": session_id, "id_call": call_id, "of_key": key})
         found = {row[0]: _entry(row) for row in rows}
-        return found.get("id"), found.get("key")
+        return found.get("id"), found.get("key") or found.get("sent")
 
     async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
         """Write the entry and consume the approval, both or neither."""
@@ -105,6 +105,7 @@ class SqlLedger:
             "to_state": entry.state,
             "to_settled_at": entry.settled_at,
             "to_recorded": encode_record(entry.recorded),
+            "to_changed": entry.changed_arguments,
         }
         if await self._database.write(_SETTLE, values) == 1:
             return
@@ -169,7 +170,14 @@ def _build_recall() -> Executable:
         .limit(literal_column("1"))
         .subquery()
     )
-    return union_all(by_id, select(newest))
+    changed = (
+        select(literal_column("'sent'", String).label("found_by"), table)
+        .where(table.c.sent_key == bindparam("of_key"), table.c.sent_key != table.c.key)
+        .order_by(table.c.claimed_at.desc())
+        .limit(literal_column("1"))
+        .subquery()
+    )
+    return union_all(by_id, select(newest), select(changed))
 
 
 def _build_claim() -> Executable:
@@ -191,7 +199,12 @@ _SETTLE = (
         table.c.owner == bindparam("of_owner"),
         table.c.state != literal_column("'committed'"),
     )
-    .values(state=bindparam("to_state"), settled_at=bindparam("to_settled_at"), recorded=bindparam("to_recorded"))
+    .values(
+        state=bindparam("to_state"),
+        settled_at=bindparam("to_settled_at"),
+        recorded=bindparam("to_recorded"),
+        changed_arguments=bindparam("to_changed"),
+    )
 )
 
 
@@ -226,6 +239,12 @@ def _values(entry: Entry) -> dict[str, Any]:
         "tenant_id": entry.tenant_id,
         "identity": entry.identity,
         "key": entry.key,
+        "sent_key": entry.sent_key,
+        "arguments_digest": entry.arguments_digest,
+        "arguments": entry.arguments,
+        "changed_arguments": entry.changed_arguments,
+        "customer_id": entry.customer_id,
+        "agent_id": entry.agent_id,
         "number": entry.number,
         "repeat": entry.repeat,
         "turn": entry.turn,
@@ -248,17 +267,23 @@ def _entry(row: tuple[Any, ...]) -> Entry:
         tenant_id=row[4],
         identity=row[5],
         key=row[6],
-        number=row[7],
-        repeat=row[8],
-        turn=row[9],
-        owner=row[10],
-        claimed_at=row[11],
-        lease_until=row[12],
-        run_until=row[13],
-        state=row[14],
-        settled_at=row[15],
-        recorded=decode_record(row[16]),
-        guideline_ids=tuple(row[17] or ()),
+        sent_key=row[7],
+        arguments_digest=row[8],
+        arguments=row[9],
+        changed_arguments=row[10],
+        customer_id=row[11],
+        agent_id=row[12],
+        number=row[13],
+        repeat=row[14],
+        turn=row[15],
+        owner=row[16],
+        claimed_at=row[17],
+        lease_until=row[18],
+        run_until=row[19],
+        state=row[20],
+        settled_at=row[21],
+        recorded=decode_record(row[22]),
+        guideline_ids=tuple(row[23] or ()),
     )
 
 

@@ -46,6 +46,12 @@ ledger: Final = Table(
     Column("tenant_id", String),
     Column("identity", String, nullable=False),
     Column("key", String, nullable=False),
+    Column("sent_key", String, nullable=False),
+    Column("arguments_digest", String, nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("changed_arguments", Text),
+    Column("customer_id", String),
+    Column("agent_id", String),
     Column("number", BigInteger, nullable=False),
     Column("repeat", BigInteger, nullable=False),
     Column("turn", BigInteger, nullable=False),
@@ -61,6 +67,12 @@ ledger: Final = Table(
     CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
     Index("handrail_ledger_unsettled", "state", "claimed_at"),
     Index("handrail_ledger_settled", "settled_at"),
+)
+Index(
+    "handrail_ledger_sent",
+    ledger.c.sent_key,
+    sqlite_where=text("sent_key <> key"),
+    postgresql_where=text("sent_key <> key"),
 )
 """One row for each claimed call. Its two unique constraints are what makes a call run at most once."""
 

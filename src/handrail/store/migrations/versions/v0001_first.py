@@ -24,6 +24,12 @@ def upgrade() -> None:
         sa.Column("tenant_id", sa.String),
         sa.Column("identity", sa.String, nullable=False),
         sa.Column("key", sa.String, nullable=False),
+        sa.Column("sent_key", sa.String, nullable=False),
+        sa.Column("arguments_digest", sa.String, nullable=False),
+        sa.Column("arguments", sa.Text, nullable=False),
+        sa.Column("changed_arguments", sa.Text),
+        sa.Column("customer_id", sa.String),
+        sa.Column("agent_id", sa.String),
         sa.Column("number", sa.BigInteger, nullable=False),
         sa.Column("repeat", sa.BigInteger, nullable=False),
         sa.Column("turn", sa.BigInteger, nullable=False),
@@ -40,6 +46,14 @@ def upgrade() -> None:
     )
     op.create_index("handrail_ledger_unsettled", "handrail_ledger", ["state", "claimed_at"])
     op.create_index("handrail_ledger_settled", "handrail_ledger", ["settled_at"])
+    is_changed = sa.text("sent_key <> key")
+    op.create_index(
+        "handrail_ledger_sent",
+        "handrail_ledger",
+        ["sent_key"],
+        sqlite_where=is_changed,
+        postgresql_where=is_changed,
+    )
     op.create_table(
         "handrail_approvals",
         sa.Column("token", sa.String, primary_key=True),

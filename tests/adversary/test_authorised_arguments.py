@@ -1,0 +1,419 @@
+"""What runs is what was authorised: whoever changes arguments, everybody sees the same ones."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
+from handrail.authorize.approvals import MemoryApprovals
+from handrail.core.events import CallFinished, CallStarted
+from handrail.execute.ledger import Entry, MemoryLedger
+from tests.execute.helpers import ALLOWED, Heard, at, call, code_of
+
+ASK_OPERATOR = Policy([Rule.ask("pay", by="operator")])
+
+
+class Bank:
+    """A tool that pays, and what it has paid."""
+
+    def __init__(self, **options: Any) -> None:
+        self.paid: list[tuple[str, int]] = []
+
+        @tool(name="pay", **options)
+        async def pay(invoice: str, amount: int) -> str:
+            """Pay an invoice."""
+            self.paid.append((invoice, amount))
+            return f"Paid {amount} for {invoice}."
+
+        self.pay: Tool[..., Any] = pay
+
+
+class Cap:
+    """A hook that refuses payments above a limit, and remembers the amounts that it saw."""
+
+    def __init__(self, limit: int = 1_000) -> None:
+        self.limit = limit
+        self.seen: list[int] = []
+
+    def authorised(self, call: ToolCall, tool: Any, decision: Any, context: Any) -> None:
+        amount = json.loads(call.arguments_json)["amount"]
+        self.seen.append(amount)
+        if amount > self.limit:
+            raise ToolError("Above the cap.")
+
+
+class Change:
+    """A hook that changes the amount."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+
+    def before(self, call: ToolCall, tool: Any, context: Any) -> ToolCall:
+        arguments = {**json.loads(call.arguments_json), "amount": self.amount}
+        return structs.replace(call, arguments_json=json.dumps(arguments))
+
+
+def pay(id: str = "c-1", invoice: str = "R-1", amount: int = 500) -> ToolCall:
+    return call("pay", id, invoice=invoice, amount=amount)
+
+
+async def approve(executor: Executor, result: ToolResult, **arguments: Any) -> None:
+    assert result.approval is not None
+    await executor.approvals.approve(result.approval.token, by="operator", who="ann", arguments=arguments or None)
+
+
+# Hosts
+
+
+async def test_a_host_runs_the_arguments_that_the_approver_wants() -> None:
+    ran: list[Any] = []
+    executor = Executor(policy=ASK_OPERATOR)
+
+    async def run() -> ToolResult:
+        return await executor.guard(pay(), at(), lambda arguments: ran.append(arguments) or "paid")
+
+    await approve(executor, await run(), invoice="R-1", amount=300)
+
+    assert (await run()).ok
+    assert ran == [{"invoice": "R-1", "amount": 300}]
+
+
+async def test_a_host_runs_the_arguments_that_a_hook_made_and_the_policy_judged() -> None:
+    ran: list[Any] = []
+    policy = Policy([Rule.deny("pay", where={"amount": {"above": 10}}), Rule.allow("pay")])
+    executor = Executor(policy=policy, hooks=[Change(1)])
+
+    assert (await executor.guard(pay(amount=99), at(), lambda arguments: ran.append(arguments) or "paid")).ok
+    assert ran == [{"invoice": "R-1", "amount": 1}]
+
+
+@pytest.mark.parametrize("by", ["hook", "approver"])
+async def test_a_host_that_cannot_take_changed_arguments_is_refused_with_the_reason(by: str) -> None:
+    ran: list[str] = []
+    executor = Executor(policy=ASK_OPERATOR, hooks=[Change(1)] if by == "hook" else [])
+
+    async def run() -> ToolResult:
+        return await executor.guard(pay(), at(), lambda: ran.append("original"))
+
+    result = await run()
+    if by == "approver":
+        await approve(executor, result, invoice="R-1", amount=300)
+        result = await run()
+
+    assert code_of(result) == "permission_denied"
+    assert result.error is not None
+    assert "original" in result.error.message
+    assert not ran
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_the_fallback_gets_the_call_as_it_was_authorised(is_async: bool) -> None:
+    ran: list[str] = []
+
+    def dispatch(call: ToolCall, context: ToolContext[Any]) -> str:
+        ran.append(call.arguments_json)
+        return "paid"
+
+    async def dispatch_async(call: ToolCall, context: ToolContext[Any]) -> str:
+        return dispatch(call, context)
+
+    executor = Executor(policy=ASK_OPERATOR, fallback=dispatch_async if is_async else dispatch, hooks=[Change(2)])
+    await approve(executor, await executor.run(pay(), at()), invoice="R-1", amount=300)
+    assert (await executor.run(pay(), at())).ok
+    allowed = Executor(policy=ALLOWED, fallback=dispatch_async if is_async else dispatch, hooks=[Change(2)])
+    assert (await allowed.run(pay("c-2"), at())).ok
+
+    assert [json.loads(one)["amount"] for one in ran] == [300, 2]
+
+
+# Arguments that an approver changed
+
+
+async def test_a_hook_judges_the_arguments_of_the_approver() -> None:
+    bank, cap = Bank(), Cap()
+    executor = Executor([bank.pay], policy=ASK_OPERATOR, hooks=[cap])
+    await approve(executor, await executor.run(pay(), at()), invoice="R-1", amount=50_000)
+
+    assert code_of(await executor.run(pay(), at())) == "refused_by_hook"
+    assert cap.seen[-1] == 50_000
+    assert not bank.paid
+
+
+@pytest.mark.parametrize("key", [("invoice",), None])
+async def test_an_invoice_that_was_paid_is_not_paid_again_because_an_approver_changed_another_call_to_it(
+    key: Any,
+) -> None:
+    bank = Bank(key=key)
+    executor = Executor([bank.pay], policy=ASK_OPERATOR)
+    await approve(executor, await executor.run(pay("c-1", "R-7", 100), at()))
+    assert (await executor.run(pay("c-1", "R-7", 100), at())).ok
+    await approve(executor, await executor.run(pay("c-2", "R-8", 100), at(turn=2)), invoice="R-7", amount=100)
+
+    result = await executor.run(pay("c-2", "R-8", 100), at(turn=2))
+
+    assert code_of(result) == "duplicate_call"
+    assert bank.paid == [("R-7", 100)]
+
+
+@pytest.mark.parametrize("key", [("invoice",), None])
+async def test_a_repeat_of_what_the_model_sent_finds_what_the_approver_made_of_it(key: Any) -> None:
+    bank = Bank(key=key)
+    executor = Executor([bank.pay], policy=ASK_OPERATOR)
+    await approve(executor, await executor.run(pay(), at()), invoice="R-9", amount=300)
+    first = await executor.run(pay(), at())
+    same, equal = await executor.run(pay(), at()), await executor.run(pay("c-2"), at())
+    later = await executor.run(pay("c-3"), at(turn=2))
+
+    assert first.output == "Paid 300 for R-9."
+    assert (same.origin, equal.origin) == ("replayed", "replayed")
+    assert code_of(later) == "approval_required"
+    assert later.approval is not None
+    assert "already done" in later.approval.question
+    assert bank.paid == [("R-9", 300)]
+
+
+async def test_changed_arguments_take_the_lock_of_their_own_key() -> None:
+    running: list[str] = []
+    most = 0
+
+    @tool(name="pay", lock_key=("invoice",), concurrency_safe=True)
+    async def locked(invoice: str, amount: int) -> str:
+        """Pay."""
+        nonlocal most
+        running.append(invoice)
+        most = max(most, running.count(invoice))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        running.remove(invoice)
+        return invoice
+
+    executor = Executor([locked], policy=ASK_OPERATOR)
+    await approve(executor, await executor.run(pay("c-1", "R-1", 1), at("s-1")))
+    await approve(executor, await executor.run(pay("c-2", "R-2", 2), at("s-2")), invoice="R-1", amount=2)
+    results = await asyncio.gather(
+        executor.run(pay("c-1", "R-1", 1), at("s-1")), executor.run(pay("c-2", "R-2", 2), at("s-2"))
+    )
+
+    assert [one.output for one in results] == ["R-1", "R-1"]
+    assert most == 1
+
+
+async def test_policy_hooks_key_lock_events_ledger_and_handler_see_equal_arguments() -> None:
+    seen: dict[str, Any] = {}
+    heard, cap = Heard(), Cap()
+
+    def note(name: str) -> Callable[[Any], str]:
+        return lambda arguments: seen.update({name: dict(arguments)}) or "one"
+
+    @tool(name="pay", key=note("key"), lock_key=note("lock"))
+    async def noted(invoice: str, amount: int, context: ToolContext[Any]) -> str:
+        """Pay."""
+        assert context.call is not None
+        seen.update(handler={"invoice": invoice, "amount": amount}, context=json.loads(context.call.arguments_json))
+        return "paid"
+
+    def check(arguments: dict[str, Any], context: Any) -> None:
+        seen["check"] = dict(arguments)
+
+    ledger = MemoryLedger()
+    executor = Executor(
+        [replace(noted, permission_check=check)], policy=ASK_OPERATOR, hooks=[Change(77), cap],
+        ledger=ledger, listeners=[heard],
+    )  # fmt: skip
+    await approve(executor, await executor.run(pay(), at()), invoice="R-2", amount=300)
+    assert (await executor.run(pay(), at())).ok
+    entry: Entry | None = (await ledger.recall(session_id="s-1", call_id="c-1", key=""))[0]
+    assert entry is not None
+    seen["ledger"] = json.loads(entry.arguments)
+    seen["started"] = json.loads(heard.of(CallStarted)[-1].call.arguments_json)
+    seen["finished"] = json.loads(heard.of(CallFinished)[-1].call.arguments_json)
+
+    assert seen == {name: {"invoice": "R-2", "amount": 300} for name in seen}
+    assert len(seen) == 8
+    assert cap.seen[-1] == 300
+
+
+async def test_verify_is_asked_about_the_arguments_of_the_call_in_doubt() -> None:
+    asked: list[Any] = []
+
+    @tool(name="pay", verify=lambda arguments, context: asked.append(dict(arguments)))
+    async def breaks(invoice: str, amount: int) -> str:
+        """Pay."""
+        raise RuntimeError("lost")
+
+    executor = Executor([breaks], policy=ASK_OPERATOR)
+    await approve(executor, await executor.run(pay(), at()), invoice="R-1", amount=300)
+    results = [await executor.run(pay(), at()), await executor.run(pay(), at()), await executor.run(pay("c-2"), at())]
+
+    assert [code_of(one) for one in results] == ["outcome_unknown"] * 3
+    assert asked == [{"invoice": "R-1", "amount": 300}] * 3
+
+
+# The same key, other arguments
+
+
+async def test_the_same_key_with_other_arguments_is_a_duplicate_that_names_what_was_done() -> None:
+    bank = Bank(key=("invoice",))
+    executor = Executor([bank.pay], policy=ALLOWED)
+    await executor.run(pay("c-1", "R-7", 100), at())
+    result = await executor.run(pay("c-2", "R-7", 9_999), at())
+    later = await executor.run(pay("c-3", "R-7", 9_999), at(turn=2))
+
+    assert result.error is not None
+    assert result.error.code == "duplicate_call"
+    assert '"amount":100' in result.error.message
+    assert later.approval is not None
+    assert '"amount":100' in later.approval.question
+    assert later.approval.arguments["amount"] == 9_999
+    assert bank.paid == [("R-7", 100)]
+
+
+@pytest.mark.parametrize("ends", ["running", "unknown"])
+async def test_other_arguments_never_join_or_verify_another_call(ends: str) -> None:
+    asked: list[Any] = []
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @tool(
+        name="pay", key=("invoice",), concurrency_safe=True, verify=lambda arguments, context: asked.append(arguments)
+    )
+    async def slow(invoice: str, amount: int) -> str:
+        """Pay."""
+        begun.set()
+        if ends == "unknown":
+            raise RuntimeError("lost")
+        await go.wait()
+        return "paid"
+
+    executor = Executor([slow], policy=ALLOWED)
+    first = asyncio.create_task(executor.run(pay("c-1", "R-7", 100), at()))
+    await begun.wait()
+    if ends == "unknown":
+        await first
+    before = len(asked)
+    result = await executor.run(pay("c-2", "R-7", 9_999), at())
+    go.set()
+    await first
+
+    assert code_of(result) == ("in_progress" if ends == "running" else "outcome_unknown")
+    assert len(asked) == before
+
+
+async def test_after_a_failure_other_arguments_run() -> None:
+    paid: list[int] = []
+
+    @tool(name="pay", key=("invoice",))
+    async def picky(invoice: str, amount: int) -> str:
+        """Pay."""
+        if amount > 1_000:
+            raise ToolError("Too much.")
+        paid.append(amount)
+        return "paid"
+
+    executor = Executor([picky], policy=ALLOWED)
+    await executor.run(pay("c-1", "R-7", 9_999), at())
+
+    assert (await executor.run(pay("c-2", "R-7", 100), at())).output == "paid"
+    assert paid == [100]
+
+
+# Whose approval, whose result
+
+
+async def test_an_approval_is_for_one_customer() -> None:
+    bank = Bank()
+    executor = Executor([bank.pay], policy=ASK_OPERATOR)
+    await approve(executor, await executor.run(pay(), at(customer_id="c-1")))
+
+    assert code_of(await executor.run(pay("other"), at(customer_id="c-2"))) == "approval_required"
+    assert (await executor.run(pay(), at(customer_id="c-1"))).ok
+    assert len(bank.paid) == 1
+
+
+@pytest.mark.parametrize("public", [False, True])
+async def test_a_cached_result_is_of_one_customer_unless_the_tool_is_public(public: bool) -> None:
+    @tool(name="balance", read_only=True, cache_for=60, cache_public=public)
+    async def balance(context: ToolContext[Any]) -> str:
+        """The balance."""
+        return f"of {context.customer_id or context.session_id}"
+
+    executor = Executor([balance])
+    where = [at(customer_id="alice"), at(customer_id="bob"), at("s-2", customer_id="alice"), at("s-3"), at("s-4")]
+    outputs = [(await executor.run(call("balance", f"c-{n}"), one)).output for n, one in enumerate(where)]
+
+    assert outputs == (["of alice"] * 5 if public else ["of alice", "of bob", "of alice", "of s-3", "of s-4"])
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("id", ["c-1", "c-2"])
+@pytest.mark.parametrize("state", ["done", "running"])
+async def test_an_agent_that_is_denied_does_not_get_the_result_of_another(read_only: bool, id: str, state: str) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @tool(name="secret", read_only=read_only, concurrency_safe=True, cache_for=60 if read_only else None)
+    async def secret() -> str:
+        """A secret."""
+        begun.set()
+        await go.wait()
+        return "the secret"
+
+    executor = Executor([secret], policy=Policy([Rule.deny("secret", agent="intern"), Rule.allow("secret")]))
+    first = asyncio.create_task(executor.run(call("secret", "c-1"), at(agent_id="boss")))
+    await begun.wait()
+    if state == "done":
+        go.set()
+        await first
+    result = await executor.run(call("secret", id), at(agent_id="intern"))
+    go.set()
+    await first
+
+    assert code_of(result) == "permission_denied"
+    same = await executor.run(call("secret", "c-1"), at(agent_id="boss"))
+    assert (same.output, same.origin) == ("the secret", "replayed")
+
+
+# Questions
+
+
+class Racing(MemoryApprovals):
+    """Approvals in another process: while one call asks, another one of the same effect runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], Any] | None = None
+
+    async def ask(self, approval: Any) -> Any:
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            await meanwhile()
+        return await super().ask(approval)
+
+
+async def test_a_call_whose_twin_ran_while_it_was_decided_about_asks_nobody_again() -> None:
+    bank, approvals, ledger = Bank(), Racing(), MemoryLedger()
+    one, two = (Executor([bank.pay], policy=ASK_OPERATOR, ledger=ledger, approvals=approvals) for _ in range(2))
+    await approve(one, await one.run(pay("c-1"), at()))
+    approvals.meanwhile = lambda: one.run(pay("c-1"), at())
+    twin = await two.run(pay("c-2"), at())
+
+    assert (twin.ok, twin.origin) == (True, "replayed")
+    assert await approvals.pending() == []
+    assert len(bank.paid) == 1
+
+
+async def test_a_question_is_the_one_that_running_the_call_would_ask() -> None:
+    bank = Bank()
+    executor = Executor([bank.pay], policy=ALLOWED, hooks=[Change(7)])
+    await executor.run(pay("c-1"), at())
+    assert await executor.request_approval(pay("c-1"), at()) is None  # It is done.
+    asked = await executor.run(pay("c-2"), at(turn=2))
+    question = await executor.request_approval(pay("c-2"), at(turn=2))
+
+    assert question is not None
+    assert question == asked.approval
+    assert await executor.approvals.pending() == [question]
+    assert len(bank.paid) == 1
