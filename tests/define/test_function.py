@@ -232,7 +232,7 @@ async def test_a_handler_gets_its_arguments_in_their_types(annotation: Any, sent
         got.append(value)
 
     handler.__annotations__["value"] = annotation
-    made = tool(handler)
+    made = tool(coerce=True)(handler)
 
     await output(made, value=sent)
 
@@ -245,7 +245,7 @@ def test_the_schema_is_valid_and_the_arguments_can_be_written_down_again(annotat
     def handler(value: Any) -> None: ...
 
     handler.__annotations__["value"] = annotation
-    made = tool(handler)
+    made = tool(coerce=True)(handler)
 
     jsonschema_rs.meta.validate(made.input_schema)
     dumped = made.dump(made.parse(json.dumps({"value": sent})))
@@ -272,7 +272,7 @@ async def test_what_does_not_fit_is_told_with_its_place(annotation: Any, sent: A
         pytest.fail("the handler ran")
 
     handler.__annotations__["value"] = annotation
-    result = await tool(handler).execute({"value": sent}, CONTEXT)
+    result = await tool(coerce=True)(handler).execute({"value": sent}, CONTEXT)
 
     assert result.error is not None
     assert told in result.error.message

@@ -73,7 +73,7 @@ def test_empty_text_means_no_arguments(text: str) -> None:
     open_to_all = build_from_annotations({"size": Annotated[int, Field(default=3)]})
 
     assert open_to_all.parse(text) == {"size": 3}
-    assert open_to_all.build_strict_parser()(text) == {"size": 3}
+    assert open_to_all.build_parsers().strict(text) == {"size": 3}
 
 
 def test_arguments_that_are_not_closed_pass_over_what_they_do_not_know() -> None:

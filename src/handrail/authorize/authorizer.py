@@ -326,7 +326,8 @@ async def _run_permission_check(tool: Tool[..., Any], arguments: Arguments, cont
             raise
         log.error("the permission check of %s failed", tool.name, exc_info=error)
         return "its own check failed"
-    return "its own check refused it" if passed is False else None
+    # Only None and True pass: 0, "deny" and {"behavior": "deny"} are refusals in somebody's terms.
+    return None if passed is None or passed is True else "its own check refused it"
 
 
 def _ask_about_repetition(decision: Decision, repetition: Repetition) -> Decision:

@@ -1,16 +1,25 @@
 """Conditions on arguments: a path into them, and what must hold there."""
 
+import difflib
+import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from pathlib import PurePath
 from typing import Any, Final, cast
 
 from handrail.errors import ConfigError
 
-Test = Callable[[Any], bool | None]
-"""True, False, or None if the value is of a type that the condition cannot compare."""
+Test = Callable[[Any, str | None], bool | None]
+"""From a value and the working directory to True, False, or None if the condition cannot compare the value."""
 
 ABSENT: Final = object()
+
+
+def suggest(name: str, known: Iterable[object]) -> str:
+    """The end of an error message about an unknown name: the nearest known one, if there is any."""
+    near = difflib.get_close_matches(name, [str(one) for one in known], n=1)
+    return f"; did you mean {near[0]!r}?" if near else "."
 
 
 def _to_number(value: Any) -> Decimal | None:
@@ -24,22 +33,31 @@ def _to_number(value: Any) -> Decimal | None:
     return None if number.is_nan() else number
 
 
-def _is_equal(value: Any, wanted: Any) -> bool:
-    """Whether two values are equal: a number equals the text of it, and a truth value only another one."""
-    if isinstance(value, bool) or isinstance(wanted, bool):
+def _compare(value: Any, wanted: Any) -> bool | None:
+    """Whether two values are equal; None if they are of types that cannot be compared.
+
+    A number can be compared with the text of a number, and with nothing else; null equals null only.
+    """
+    if value is None or wanted is None:
         return value is wanted
+    if isinstance(value, bool) and isinstance(wanted, bool):
+        return value is wanted
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return None
     if isinstance(value, str) and isinstance(wanted, str):
         return value == wanted
-    number = _to_number(wanted)
-    return value == wanted if number is None else _to_number(value) == number
+    if isinstance(value, int | float | str) and isinstance(wanted, int | float | str):
+        found, number = _to_number(value), _to_number(wanted)
+        return None if found is None or number is None else found == number
+    return value == wanted if type(value) is type(wanted) else None
 
 
-def _comparison(limit: Any, holds: Callable[[Any, Any], bool]) -> Test:
+def _build_comparison(limit: Any, holds: Callable[[Any, Any], bool]) -> Test:
     wanted = _to_number(limit)
     if wanted is None and not isinstance(limit, str):
         raise ConfigError(f"A limit must be a number or a string, got {limit!r}.")
 
-    def test(value: Any) -> bool | None:
+    def test(value: Any, _: str | None) -> bool | None:
         if wanted is not None:
             found = _to_number(value)
             return None if found is None else holds(found, wanted)
@@ -48,72 +66,192 @@ def _comparison(limit: Any, holds: Callable[[Any, Any], bool]) -> Test:
     return test
 
 
-def _pattern_test(pattern: Any) -> Test:
-    if not isinstance(pattern, str):
-        raise ConfigError(f"pattern must be a regular expression, got {pattern!r}.")
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"{pattern!r} is not a regular expression: {error}") from error
-    return lambda value: compiled.fullmatch(value) is not None if isinstance(value, str) else None
+def _build_pattern_test(operator: str, find: Callable[[re.Pattern[str], str], object]) -> Callable[[Any], Test]:
+    def build(pattern: Any) -> Test:
+        if not isinstance(pattern, str):
+            raise ConfigError(f"{operator} must be a regular expression, got {pattern!r}.")
+        try:
+            compiled = re.compile(pattern, re.DOTALL)
+        except re.error as error:
+            raise ConfigError(f"{operator} must be a regular expression, got {pattern!r}: {error}.") from error
+        return lambda value, _: find(compiled, value) is not None if isinstance(value, str) else None
+
+    return build
 
 
-def _one_of_test(values: Any) -> Test:
+def _build_one_of(values: Any) -> Test:
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise ConfigError(f"one_of must be a list, got {values!r}.")
     listed = tuple(cast(Sequence[Any], values))
-    return lambda value: any(_is_equal(value, wanted) for wanted in listed)
+
+    def test(value: Any, _: str | None) -> bool | None:
+        outcomes = [_compare(value, wanted) for wanted in listed]
+        return True if True in outcomes else None if None in outcomes else False
+
+    return test
+
+
+def _build_under(directory: Any) -> Test:
+    if not isinstance(directory, str) or not directory:
+        raise ConfigError(f"under must be the path of a directory, got {directory!r}.")
+
+    def test(value: Any, working_directory: str | None) -> bool | None:
+        if not isinstance(value, str) or not value:
+            return None
+        found, allowed = _resolve(value, working_directory), _resolve(directory, working_directory)
+        return None if found is None or allowed is None else found.is_relative_to(allowed)
+
+    return test
+
+
+def _resolve(path: str, working_directory: str | None) -> PurePath | None:
+    """The path without links and `..`, relative to the working directory; None if that cannot be found out."""
+    if not os.path.isabs(path):
+        if not working_directory or not os.path.isabs(working_directory):
+            return None
+        path = os.path.join(working_directory, path)
+    try:
+        return PurePath(os.path.realpath(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _negate(outcome: bool | None) -> bool | None:
+    return None if outcome is None else not outcome
 
 
 OPERATORS: Final[Mapping[str, Callable[[Any], Test]]] = {
-    "equals": lambda wanted: lambda value: _is_equal(value, wanted),
-    "not_equals": lambda wanted: lambda value: not _is_equal(value, wanted),
-    "one_of": _one_of_test,
-    "pattern": _pattern_test,
-    "above": lambda limit: _comparison(limit, lambda found, wanted: found > wanted),
-    "below": lambda limit: _comparison(limit, lambda found, wanted: found < wanted),
-    "at_least": lambda limit: _comparison(limit, lambda found, wanted: found >= wanted),
-    "at_most": lambda limit: _comparison(limit, lambda found, wanted: found <= wanted),
+    "equals": lambda wanted: lambda value, _: _compare(value, wanted),
+    "not_equals": lambda wanted: lambda value, _: _negate(_compare(value, wanted)),
+    "one_of": _build_one_of,
+    "matches": _build_pattern_test("matches", lambda pattern, text: pattern.fullmatch(text)),
+    "search": _build_pattern_test("search", lambda pattern, text: pattern.search(text)),
+    "under": _build_under,
+    "above": lambda limit: _build_comparison(limit, lambda found, wanted: found > wanted),
+    "below": lambda limit: _build_comparison(limit, lambda found, wanted: found < wanted),
+    "at_least": lambda limit: _build_comparison(limit, lambda found, wanted: found >= wanted),
+    "at_most": lambda limit: _build_comparison(limit, lambda found, wanted: found <= wanted),
 }
+
+_NUMERIC: Final = frozenset({"above", "below", "at_least", "at_most"})
+_TEXTUAL: Final = frozenset({"matches", "search", "under"})
 
 
 class Condition:
-    """A condition on arguments, compiled once: `{"amount": {"above": 500}, "to.country": "CH"}`."""
+    """A condition on arguments, compiled once: `{"amount": {"above": 500}, "to.country": "CH"}`.
 
-    __slots__ = ("_tests",)
+    The parts are connected by "and"; `{"not": {…}}` negates a condition.
+    """
+
+    __slots__ = ("_negated", "_tests")
 
     def __init__(self, where: Mapping[str, Any]) -> None:
         if not isinstance(where, Mapping) or not where:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"where is a mapping from a path in the arguments to a condition, not {where!r}.")
-        self._tests: list[tuple[list[str | int], Test]] = []
+            raise ConfigError(f"where must be a mapping from a path in the arguments to a condition, got {where!r}.")
+        self._negated = Condition(where["not"]) if isinstance(where.get("not"), Mapping) else None
+        self._tests: list[tuple[list[str | int], str, Any, Test]] = []
         for path, wanted in where.items():
+            if path == "not" and self._negated is not None:
+                continue
             for name, operand in _parse_operators(path, wanted):
-                self._tests.append((_parse_path(path), OPERATORS[name](operand)))
+                self._tests.append((_parse_path(path), name, operand, OPERATORS[name](operand)))
 
-    def matches(self, arguments: Mapping[str, Any], *, in_doubt: bool, expected: Collection[object] = ()) -> bool:
+    def matches(
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        in_doubt: bool,
+        expected: Collection[object] | None = (),
+        working_directory: str | None = None,
+    ) -> bool:
         """Whether every part matches. A part that cannot be compared counts as `in_doubt` says.
 
-        What is absent is in doubt too, if it is a part of an argument that the tool takes (`expected`). A tool that has
-        no such argument at all is not what the condition is about.
+        What is absent is in doubt too, if it is a part of an argument that the tool takes (`expected`; None if the tool
+        declares no arguments). A tool that has no such argument at all is not what the condition is about.
         """
-        for steps, test in self._tests:
+        outcome = self._evaluate(arguments, expected, working_directory)
+        return in_doubt if outcome is None else outcome
+
+    def _evaluate(
+        self, arguments: Mapping[str, Any], expected: Collection[object] | None, working_directory: str | None
+    ) -> bool | None:
+        is_certain = True
+        for steps, _, _, test in self._tests:
             found = _look_up(arguments, steps)
             if found is not ABSENT:
-                outcome = test(found)
+                outcome = test(found, working_directory)
             else:
-                outcome = None if steps[0] in expected or steps[0] in arguments else False
-            if not (in_doubt if outcome is None else outcome):
+                outcome = None if expected is None or steps[0] in expected or steps[0] in arguments else False
+            if outcome is False:
                 return False
-        return True
+            is_certain = is_certain and outcome is True
+        if self._negated is not None:
+            outcome = _negate(self._negated._evaluate(arguments, expected, working_directory))
+            if outcome is False:
+                return False
+            is_certain = is_certain and outcome is True
+        return True if is_certain else None
+
+    def find_problems(self, schemas: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        """Why this condition can never hold for any of these schemas: unknown arguments, impossible comparisons."""
+        for steps, operator, operand, _ in self._tests:
+            name, names = str(steps[0]), dict[str, None]()
+            nodes: list[Any] = []
+            is_open = False
+            for schema in schemas:
+                properties: Any = schema.get("properties")
+                if not isinstance(properties, Mapping) or "$ref" in schema:
+                    is_open = True
+                    continue
+                known = cast(Mapping[str, Any], properties)
+                names |= dict.fromkeys(known)
+                if name in known:
+                    nodes.append(known[name])
+                elif schema.get("additionalProperties", False) is not False:
+                    is_open = True
+            if is_open:
+                continue
+            if not nodes:
+                yield f"unknown argument {name!r}{suggest(name, names)}"
+            elif len(steps) == 1:
+                problems = [_find_impossible(operator, operand, node) for node in nodes]
+                if all(problems):
+                    yield f"the argument {name!r} {problems[0]}"
+        if self._negated is not None:
+            yield from self._negated.find_problems(schemas)
+
+
+def _find_impossible(operator: str, operand: Any, node: Any) -> str | None:
+    """Why a condition can never hold for values of this schema."""
+    kind: Any = cast(Mapping[str, Any], node).get("type") if isinstance(node, Mapping) else None
+    if not isinstance(kind, str) or kind in ("object", "array", "null"):
+        return None
+    if kind == "boolean" and operator in _NUMERIC | _TEXTUAL:
+        return f"is a boolean, which `{operator}` cannot compare."
+    if kind in ("integer", "number"):
+        if operator in _TEXTUAL:
+            return f"is a number, which `{operator}` cannot compare."
+        if operator in ("equals", *_NUMERIC) and operand is not None and _to_number(operand) is None:
+            return f"is a number, and can never be compared with {operand!r}."
+    return None
 
 
 def _parse_operators(path: str, wanted: Any) -> list[tuple[str, Any]]:
     if not isinstance(wanted, Mapping):
         return [("equals", wanted)]
     given = cast(Mapping[str, Any], wanted)
+    if "pattern" in given:
+        raise ConfigError(
+            f"where[{path!r}] has 'pattern'; write 'matches' for the whole text, or 'search' for a part of it."
+        )
     unknown = [name for name in given if name not in OPERATORS]
-    if unknown or not given:
-        raise ConfigError(f"where[{path!r}] has {unknown or 'nothing'}; it takes: {', '.join(OPERATORS)}.")
+    if unknown:
+        raise ConfigError(
+            f"unknown operator {unknown[0]!r} in where[{path!r}]{suggest(str(unknown[0]), OPERATORS)} "
+            f"It takes: {', '.join(OPERATORS)}."
+        )
+    if not given:
+        raise ConfigError(f"where[{path!r}] is empty; it takes: {', '.join(OPERATORS)}.")
     return list(given.items())
 
 

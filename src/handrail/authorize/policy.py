@@ -1,11 +1,11 @@
 """Ordered rules that decide about a call: deny before ask, ask before allow, allow before the default."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, Self, cast
 
 from msgspec import Struct
 
-from handrail.authorize.conditions import Condition
+from handrail.authorize.conditions import Condition, suggest
 from handrail.core.context import ToolContext
 from handrail.core.selectors import Selector, parse_selectors
 from handrail.core.tool import Tool
@@ -159,7 +159,7 @@ class _CompiledRule:
         return (wanted is None or wanted == tool.read_only) and self.applies_to(tool)
 
     def matches(
-        self, context: ToolContext[Any], arguments: Callable[[], Mapping[str, Any]], expected: frozenset[str]
+        self, context: ToolContext[Any], arguments: Callable[[], Mapping[str, Any]], expected: frozenset[str] | None
     ) -> bool:
         rule = self.rule
         if rule.tenant is not None and rule.tenant != context.tenant_id:
@@ -168,7 +168,9 @@ class _CompiledRule:
             return False
         # In doubt a restriction matches, and a permission does not.
         in_doubt = rule.action != "allow"
-        return self.condition is None or self.condition.matches(arguments(), in_doubt=in_doubt, expected=expected)
+        return self.condition is None or self.condition.matches(
+            arguments(), in_doubt=in_doubt, expected=expected, working_directory=context.working_directory
+        )
 
 
 DEFAULT: Final = "default"
@@ -214,8 +216,39 @@ class Policy:
                 Rule.ask("*", by=tool.requires_approval, name="requires_approval", source="tool", reason=REQUIRED)
             )
             candidates = (*denied, asked, *candidates[len(denied) :])
-        expected = frozenset(tool.input_schema.get("properties", ()))
+        properties: Any = tool.input_schema.get("properties")
+        # Without declared properties any argument can be there, under any name.
+        is_declared = isinstance(properties, Mapping) and "$ref" not in tool.input_schema
+        expected = frozenset(cast(Mapping[str, Any], properties)) if is_declared else None
         return CompiledPolicy(tool, candidates=candidates, default=default, expected=expected)
+
+    def find_problems(self, tools: Iterable[Tool[..., Any]], *, other_names: Iterable[str] = ()) -> Iterator[str]:
+        """The rules that can never apply to these tools: names that no tool has, arguments and conditions that no
+        schema has. `other_names` are names that are known, and whose tools are not.
+
+        A rule that others shadow is no problem: an emergency `deny: "*"` is one on purpose.
+        """
+        pool, others = tuple(tools), frozenset(other_names)
+        for number, rule in enumerate(self.rules, start=1):
+            where = f"rule {number} ({rule.source})"
+            unknown = [
+                text
+                for text in rule.tools
+                if text not in others and not set(text) & set("*?[:") and not any(tool.name == text for tool in pool)
+            ]
+            for text in unknown:
+                yield f"unknown tool {text!r} in {where}{suggest(text, [*(tool.name for tool in pool), *others])}"
+            selected = [tool for tool in pool if rule.selects(tool)]
+            if not selected and rule.tools and not unknown and not others:
+                yield f"{where} selects no tool: {rule}."
+            if selected and rule.where is not None and not others & set(rule.tools):
+                schemas = [tool.input_schema for tool in selected]
+                for problem in Condition(rule.where).find_problems(schemas):
+                    yield (
+                        f"{problem.removesuffix('.')} in {where}."
+                        if not problem.endswith("?")
+                        else f"{where}: {problem}"
+                    )
 
     def decide(self, tool: Tool[..., Any], arguments: Mapping[str, Any], context: ToolContext[Any]) -> Decision:
         """The decision of this policy about one call."""
@@ -238,7 +271,7 @@ class CompiledPolicy:
         *,
         candidates: tuple[_CompiledRule, ...],
         default: Decision,
-        expected: frozenset[str],
+        expected: frozenset[str] | None,
     ) -> None:
         self.tool = tool
         self._candidates = candidates

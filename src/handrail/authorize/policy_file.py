@@ -1,10 +1,12 @@
 """Policies as YAML; every error names the file and the line."""
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
 from handrail.authorize.policy import Policy, Rule
+from handrail.core.values import Decision
 from handrail.errors import ConfigError, MissingExtraError
 
 _EFFECTS: Final = ("allow", "ask", "deny")
@@ -31,6 +33,7 @@ def load_policy(path: str | Path) -> Policy:
         reason: over the limit of this desk
       - ask: [pay, refund_*]
         by: operator
+    default: deny        # what no rule matches; without it read-only tools run and the customer is asked for others
     """
     file = Path(path)
     try:
@@ -54,7 +57,7 @@ def parse_policy(text: str, *, source: str = "policy") -> Policy:
         raise ConfigError(f"{source}:{line}: this is not YAML: {getattr(error, 'problem', error)}") from error
     reader = _Reader(yaml, source)
     try:
-        return Policy(reader.rules(root))
+        return Policy(reader.rules(root), default=reader.default(root))
     except RecursionError as error:
         raise ConfigError(f"{source}:1: something in it refers to itself.") from error
 
@@ -111,6 +114,20 @@ def _read_selectors(value: Any, key: str) -> tuple[str, ...]:
     return tuple(cast(list[str], given))
 
 
+def _find_surprise(tag: str, text: str) -> str | None:
+    """Why a plain scalar is refused: YAML 1.1 reads it as something else than most people do."""
+    kind = tag.rpartition(":")[2]
+    surprises = {
+        "bool": text not in ("true", "false"),
+        "int": re.fullmatch(r"-?(0|[1-9]\d*)", text) is None,
+        "float": re.fullmatch(r"-?\d+\.\d+([eE][+-]?\d+)?", text) is None,
+        "timestamp": True,
+    }
+    if not surprises.get(kind, False):
+        return None
+    return f"`{text}` would be read as a {kind}; write it in quotes if it is a text, or as a plain value"
+
+
 class _Reader:
     """Reads YAML nodes, because only nodes know their lines."""
 
@@ -122,14 +139,27 @@ class _Reader:
     def rules(self, root: Any) -> list[Rule]:
         top = self._mapping(root, "a policy is a mapping with `rules:`")
         for key, (key_node, _) in top.items():
-            if key != "rules":
-                self._fail(key_node, f"`{key}` is not known here; a policy has `rules:`")
+            if key not in ("rules", "default"):
+                self._fail(key_node, f"`{key}` is not known here; a policy has `rules:` and `default:`")
         if "rules" not in top:
             self._fail(root, "a policy has `rules:`")
         node = top["rules"][1]
         if not isinstance(node, self._yaml.SequenceNode):
             self._fail(node, "`rules` is a list")
         return [self._rule(one) for one in node.value]
+
+    def default(self, root: Any) -> Decision | None:
+        """What is decided if no rule matches: `allow`, `deny`, `ask customer` or `ask operator`."""
+        top = self._mapping(root, "a policy is a mapping with `rules:`")
+        if "default" not in top:
+            return None
+        node = top["default"][1]
+        action, _, by = str(self._value(node)).partition(" ")
+        if (action, by) not in (("allow", ""), ("deny", ""), ("ask", "customer"), ("ask", "operator")):
+            self._fail(node, "`default` is one of: allow, deny, ask customer, ask operator")
+        source = f"{self._source}:{node.start_mark.line + 1}"
+        asked = cast(Any, by or None)
+        return Decision(action=cast(Any, action), by=asked, rule="default", source=source, reason="no rule matches")
 
     def _rule(self, node: Any) -> Rule:
         fields = self._mapping(node, "a rule is a mapping, like `- deny: pay`")
@@ -159,6 +189,8 @@ class _Reader:
             return {key: self._value(value) for key, (_, value) in self._mapping(node, "").items()}
         if isinstance(node, self._yaml.SequenceNode):
             return [self._value(one) for one in node.value]
+        if getattr(node, "style", None) is None and (problem := _find_surprise(str(node.tag), str(node.value))):
+            self._fail(node, problem)
         loader = self._yaml.SafeLoader("")
         try:
             return loader.construct_object(node, deep=True)

@@ -55,6 +55,28 @@ class ToolLike(Protocol):
     def is_concurrency_safe(self) -> bool: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgumentParsers:
+    """The parsers of one tool, of which its flags select one."""
+
+    lenient: Callable[[str], Any]
+    """For read-only tools: `"5"` is accepted for an integer, and the last one of two equal keys counts."""
+    unambiguous: Callable[[str], Any]
+    """For consequential tools with `coerce=True`: values are converted, ambiguous JSON is refused."""
+    strict: Callable[[str], Any]
+    """For consequential tools: ambiguous JSON and values of another type are refused."""
+
+    def select(self, *, read_only: bool, coerce: bool) -> Callable[[str], Any]:
+        """The parser for these flags."""
+        return self.lenient if read_only else self.unambiguous if coerce else self.strict
+
+    def wrap(self, change: Callable[[Callable[[str], Any]], Callable[[str], Any]]) -> "ArgumentParsers":
+        """The same parsers, each changed by a function."""
+        return ArgumentParsers(
+            lenient=change(self.lenient), unambiguous=change(self.unambiguous), strict=change(self.strict)
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Tool(Generic[P, R]):
     """One thing that a model can do.
@@ -74,6 +96,8 @@ class Tool(Generic[P, R]):
     """Runs the tool: takes what `parse` returned and the context; a coroutine function if `is_async`."""
     parse: Callable[[str], Any]
     """JSON text to validated arguments; raises `ToolArgsParseError` or `InvalidArgumentsError`."""
+    parsers: ArgumentParsers | None = field(default=None, repr=False)
+    """Where `parse` is selected from, by `read_only` and `coerce`; None for a `parse` of your own."""
     dump: Callable[[Any], dict[str, Any]]
     """Validated arguments back to JSON values, with the defaults in: what keys, locks and policies see."""
     is_async: bool = True
@@ -103,6 +127,8 @@ class Tool(Generic[P, R]):
     """Who has to agree to every call, also where the policy allows it."""
     defer_loading: bool = False
     """Offered to a model only once `search_tools` has found it."""
+    coerce: bool = False
+    """Convert arguments of another type (`"5"` for an integer) also for a consequential tool."""
     strict: bool = False
     """Ask the provider to keep to the schema, where it can."""
     examples: tuple[Mapping[str, Any], ...] = ()
@@ -123,13 +149,20 @@ class Tool(Generic[P, R]):
         check_name(self.name)
         if not isinstance(self.description, str) or encodable(self.description) != self.description:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ToolDefinitionError(f"`{self.name}`: description must be text that can be sent as UTF-8.")
-        for flag in ("read_only", "concurrency_safe", "idempotent", "strict", "inline", "cache_public"):
+        for flag in ("read_only", "concurrency_safe", "idempotent", "strict", "coerce", "inline", "cache_public"):
             if type(getattr(self, flag)) is not bool:
                 raise ToolDefinitionError(f"`{self.name}`: {flag} must be True or False, not {getattr(self, flag)!r}.")
         for limit in ("timeout", "max_output_chars", "cache_for"):
             value = getattr(self, limit)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
                 raise ToolDefinitionError(f"`{self.name}`: {limit} must be a positive number, not {value!r}.")
+        if (parsers := self.parsers) is not None:
+            # Selected here and nowhere else, so that `dataclasses.replace(tool, read_only=False)` changes the parser.
+            if self.parse in (parsers.lenient, parsers.unambiguous, parsers.strict):
+                selected = parsers.select(read_only=self.read_only, coerce=self.coerce)
+                object.__setattr__(self, "parse", selected)
+            else:
+                object.__setattr__(self, "parsers", None)
         if self.on_interrupt is not None and self.on_interrupt not in get_args(OnInterrupt):
             allowed = ", ".join(get_args(OnInterrupt))
             raise ToolDefinitionError(

@@ -34,6 +34,7 @@ class ToolOptions(TypedDict, total=False):
     cache_for: float | None
     cache_public: bool
     on_interrupt: OnInterrupt | None
+    coerce: bool
     strict: bool
     examples: Iterable[Mapping[str, Any]]
     tags: Iterable[str]
@@ -82,7 +83,8 @@ def build_from_function(function: Callable[..., Any], options: Mapping[str, Any]
         output_schema=signature.output_schema,
         function=function,
         handler=_build_handler(function, signature, name=name),
-        parse=arguments.parse if options.get("read_only") is True else arguments.build_strict_parser(),
+        parse=arguments.parse,
+        parsers=arguments.build_parsers(),
         dump=arguments.dump,
         is_async=inspect.iscoroutinefunction(function),
         takes_context=signature.context_parameter is not None,

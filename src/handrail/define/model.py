@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable
+from functools import partial
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, cast, overload
 
@@ -30,7 +31,7 @@ from handrail.define.toolcall import (
     standardize_tool_call,
 )
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, ToolError
-from handrail.schema.arguments import Arguments, build_parser
+from handrail.schema.arguments import Arguments, build_parser, validate_strictly
 from handrail.schema.subschemas import remove_titles
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
     model_tool_custom_description: ClassVar[str | None] = None
     model_tool_custom_json_schema: ClassVar[dict[str, Any] | None] = None
     model_tool_read_only: ClassVar[bool] = False
+    model_tool_coerce: ClassVar[bool] = False
+    """Convert arguments of another type (`"5"` for an integer) when an executor runs it, as for read-only tools."""
     model_tool_concurrency_safe: ClassVar[bool] = False
     model_tool_timeout: ClassVar[float | None] = None
 
@@ -238,10 +241,14 @@ def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]
     is_async = inspect.iscoroutinefunction(model.model_tool_handler)
     words = model.model_tool_format_invalid_arguments_error
     has_own_words = words.__func__ is not FunctionToolModel.model_tool_format_invalid_arguments_error.__func__
+    own_validation = model.model_tool_validate_tool_call.__func__
+    has_own_validation = own_validation is not FunctionToolModel.model_tool_validate_tool_call.__func__
     schema = model.model_tool_json_schema()
 
-    def validate(text: str) -> Any:
+    def validate(text: str, *, strictly: bool = False) -> Any:
         try:
+            if strictly and not has_own_validation:
+                return validate_strictly(model.__pydantic_validator__.validate_json, text)
             return model.model_tool_validate_tool_call(name, text)
         except pydantic.ValidationError as error:
             if not has_own_words:
@@ -252,6 +259,7 @@ def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]
     arguments = Arguments(
         input_schema={key: value for key, value in remove_titles(schema).items() if key != "description"},
         parse=build_parser(validate, names=tuple(schema.get("properties", {}))),
+        parse_strict=build_parser(partial(validate, strictly=True), names=tuple(schema.get("properties", {}))),
         dump=lambda instance: instance.model_dump(**form),
         dump_sent=lambda instance: instance.model_dump(**form, exclude_defaults=True),
     )
@@ -283,7 +291,9 @@ def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]
         input_schema=arguments.input_schema,
         function=call,
         handler=handle_async if is_async else handle,
-        parse=arguments.parse if model.model_tool_read_only else arguments.build_strict_parser(),
+        parse=arguments.parse,
+        parsers=arguments.build_parsers(),
+        coerce=model.model_tool_coerce,
         dump=arguments.dump,
         is_async=is_async,
         read_only=model.model_tool_read_only,

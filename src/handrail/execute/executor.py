@@ -87,8 +87,12 @@ class Executor:
         lease_timeout: float = 15.0,
         lease_grace: float = 60.0,
         approval_timeout: float = 900.0,
+        declared: Iterable[str] = (),
         debug: bool = False,
     ) -> None:
+        """`declared` names tools that are not in the pool, and are passed to `guard()` or the fallback; rules may name
+        them.
+        """
         if debug:
             log.show_texts = True
         for name, seconds in (
@@ -180,9 +184,20 @@ class Executor:
         self._host_tools = HostTools(compile_tool=self._compile, threads=self._threads)
         self._read_more: Tool[..., Any] | None = None
         self._compiled: dict[str, CompiledTool] = {}
+        self._policy = policy or Policy()
+        self._declared = frozenset(declared)
+        self.diagnostics: tuple[str, ...] = ()
+        """Rules of the policy that can never apply to the tools of this pool, as far as they are known."""
         self._unsubscribe: list[Callable[[], None]] = []
         self._tools_listeners: dict[object, Callable[[], None]] = {}
         self.replace_tools(tools)
+        is_closed = bool(self._tools) and fallback is None and not self._unsubscribe
+        if is_closed and self.diagnostics:
+            listed = "\n".join(f"- {one}" for one in self.diagnostics)
+            raise ConfigError(
+                f"The policy has rules that can never apply to these tools:\n{listed}\n"
+                "Tools that are only passed to guard() are named with declared=[…]."
+            )
 
     def _compile(self, tool: Tool[..., Any]) -> CompiledTool:
         policy = self._authorizer.compile_policy(tool)
@@ -222,6 +237,11 @@ class Executor:
             for tool in registry
         }
         self.registry, self._compiled = registry, compiled
+        problems = tuple(self._policy.find_problems(registry, other_names=self._declared))
+        for problem in problems:
+            if problem not in self.diagnostics:
+                log.warning("policy: %s", problem)
+        self.diagnostics = problems
         for listener in tuple(self._tools_listeners.values()):
             try:
                 listener()

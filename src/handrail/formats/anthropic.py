@@ -17,7 +17,16 @@ from handrail.formats.definitions import (
     build_definitions,
     check_tool_choice,
 )
-from handrail.formats.parse import get_field, make_unparsable, parse_object, to_json_text, to_plain
+from handrail.formats.parse import (
+    build_call,
+    get_field,
+    get_index,
+    get_items,
+    get_text,
+    parse_object,
+    to_json_text,
+    to_plain,
+)
 from handrail.formats.render import add_properties, get_object_schema, render_result
 from handrail.schema import strict
 from handrail.schema.raw import RawSchema
@@ -109,55 +118,64 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
     """The calls in a message, or in the collected events of a stream."""
     if isinstance(response, list | tuple):
         return names.decode_calls(_calls_from_events(cast(Sequence[Any], response)), definitions)
-    blocks = get_field(response, "content") or ()
-    cut = get_field(response, "stop_reason", "tool_use") not in _COMPLETE_STOP_REASONS
-    found: list[ToolCall] = []
-    for position, block in enumerate(blocks, start=1):
-        if get_field(block, "type") == "tool_use":
-            text = to_json_text(get_field(block, "input"))
-            text = make_unparsable(text) if cut and position == len(blocks) else text
-            found.append(_build_call(block, text, get_field(response, "id")))
+    blocks = get_items(response, "content")
+    is_cut = get_field(response, "stop_reason", "tool_use") not in _COMPLETE_STOP_REASONS
+    found = [
+        _build_call(
+            block,
+            to_json_text(get_field(block, "input")),
+            get_field(response, "id"),
+            is_complete=not (is_cut and position == len(blocks)),
+        )
+        for position, block in enumerate(blocks, start=1)
+        if get_field(block, "type") == "tool_use"
+    ]
     return names.decode_calls(found, definitions)
 
 
-def _build_call(block: Any, text: str, response_id: str | None) -> ToolCall:
-    return ToolCall(
-        id=get_field(block, "id") or "",
-        name=get_field(block, "name") or "",
-        arguments_json=text,
+def _build_call(block: Any, arguments: str, response_id: Any, *, is_complete: bool) -> ToolCall:
+    return build_call(
+        id=get_field(block, "id"),
+        name=get_field(block, "name"),
+        arguments=arguments,
         response_id=response_id,
+        is_complete=is_complete,
     )
 
 
 def _calls_from_events(events: Sequence[Any]) -> list[ToolCall]:
-    """Put the pieces of a stream together; pieces belong together by the index of their block."""
-    blocks: dict[int, Any] = {}
-    texts: dict[int, str] = {}
+    """The calls in the events of a stream; deltas belong to a block by its index."""
+    blocks: list[Any] = []
+    texts: dict[int, list[str]] = {}
     stopped: set[int] = set()
-    response_id: str | None = None
-    stop_reason: str | None = None
+    positions: dict[int, int] = {}
+    """The position of the last block that was started under an index."""
+    response_id: Any = None
+    stop_reason: Any = None
     for event in events:
-        index: int = get_field(event, "index") or 0
+        index = get_index(event, "index")
         match get_field(event, "type"):
             case "message_start":
                 response_id = get_field(get_field(event, "message"), "id")
             case "content_block_start":
-                blocks[index] = get_field(event, "content_block")
-            case "content_block_delta":
-                texts[index] = texts.get(index, "") + (get_field(get_field(event, "delta"), "partial_json") or "")
-            case "content_block_stop":
-                stopped.add(index)
+                positions[index] = len(blocks)
+                blocks.append(get_field(event, "content_block"))
+            case "content_block_delta" if index in positions:
+                text = get_text(get_field(event, "delta"), "partial_json")
+                texts.setdefault(positions[index], []).append(text)
+            case "content_block_stop" if index in positions:
+                stopped.add(positions[index])
             case "message_delta":
                 stop_reason = get_field(get_field(event, "delta"), "stop_reason") or stop_reason
             case _:
                 pass
     found: list[ToolCall] = []
-    for index, block in sorted(blocks.items()):
+    for position, block in enumerate(blocks):
         if get_field(block, "type") == "tool_use":
-            text = texts.get(index) or to_json_text(get_field(block, "input"))
-            last = index == max(blocks)
-            whole = index in stopped and not (last and stop_reason not in _COMPLETE_STOP_REASONS)
-            found.append(_build_call(block, text if whole else make_unparsable(text), response_id))
+            is_last = position == len(blocks) - 1
+            is_complete = position in stopped and not (is_last and stop_reason not in _COMPLETE_STOP_REASONS)
+            arguments = "".join(texts.get(position, ())) or to_json_text(get_field(block, "input"))
+            found.append(_build_call(block, arguments, response_id, is_complete=is_complete))
     return found
 
 

@@ -10,8 +10,8 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.formats import names
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
-from handrail.formats.gemini_stream import PartialCall, get_camel_field
-from handrail.formats.parse import get_field, make_unparsable, parse_object, to_plain
+from handrail.formats.gemini_stream import CallAssembler, PartialCall, get_camel_field
+from handrail.formats.parse import get_field, get_items, make_unparsable, parse_object, to_plain
 from handrail.formats.render import add_properties, get_object_schema, render_description, render_result
 from handrail.schema.subschemas import map_children
 
@@ -57,34 +57,31 @@ def replace_const(node: Any) -> Any:
 def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolCall]:
     """The calls in a response, or in the collected responses of a stream."""
     responses = cast(Sequence[Any], response) if isinstance(response, list | tuple) else (response,)
-    found: list[PartialCall] = []
-    cut = False
+    assembler = CallAssembler()
+    is_cut = False
     for one in responses:
         response_id = get_camel_field(one, "response_id")
-        candidate = next(iter(get_field(one, "candidates") or ()), None)
+        candidate = next(iter(get_items(one, "candidates")), None)
         reason = get_camel_field(candidate, "finish_reason")
-        cut = cut or str(getattr(reason, "value", reason)) == "MAX_TOKENS"
-        for part in get_field(get_field(candidate, "content"), "parts") or ():
+        is_cut = is_cut or str(getattr(reason, "value", reason)) == "MAX_TOKENS"
+        for part in get_items(get_field(candidate, "content"), "parts"):
             if (call := get_camel_field(part, "function_call")) is not None:
-                begun = [known for known in found if known.is_continued_by(call)]
-                if not begun:
-                    begun = [PartialCall(response_id)]
-                    found += begun
-                begun[-1].add(call)
-    known = [_build_call(one, position) for position, one in enumerate(found)]
-    if cut and known:
-        known[-1] = structs.replace(known[-1], arguments_json=make_unparsable(known[-1].arguments_json))
-    return names.decode_calls(known, definitions)
+                assembler.add(call, response_id if isinstance(response_id, str) else None)
+    found = [_build_call(one, position) for position, one in enumerate(assembler.calls)]
+    if is_cut and found:
+        found[-1] = structs.replace(found[-1], arguments_json=make_unparsable(found[-1].arguments_json))
+    return names.decode_calls(found, definitions)
 
 
 def _build_call(call: PartialCall, position: int) -> ToolCall:
-    # The id must be new in every response, or a second call would be taken for the first one again.
+    # The id must be new in every response, or a second call would be taken for a repetition of the first one.
     response_id = call.response_id
-    own_id = (
-        f"{_GENERATED_ID_PREFIX}{response_id}-{position}" if response_id else f"{_GENERATED_ID_PREFIX}{uuid4().hex}"
-    )
+    generated = f"{_GENERATED_ID_PREFIX}{response_id}-{position}" if response_id else None
     return ToolCall(
-        id=call.id or own_id, name=call.name, arguments_json=call.render_arguments(), response_id=response_id
+        id=call.id or generated or f"{_GENERATED_ID_PREFIX}{uuid4().hex}",
+        name=call.name,
+        arguments_json=call.render_arguments(),
+        response_id=response_id,
     )
 
 
@@ -127,26 +124,27 @@ def assistant_messages(response: Any) -> "list[ContentDict]":
     """What a response, or the collected responses of a stream, adds to the contents."""
     responses = cast(Sequence[Any], response) if isinstance(response, list | tuple) else (response,)
     parts: list[dict[str, Any]] = []
-    begun: list[tuple[PartialCall, dict[str, Any]]] = []
+    assembler = CallAssembler()
+    part_of: dict[int, dict[str, Any]] = {}
     for one in responses:
         candidate = next(iter(get_field(one, "candidates") or ()), None)
         for part in get_field(get_field(candidate, "content"), "parts") or ():
             call = get_camel_field(part, "function_call")
-            known = [one for one in begun if call is not None and one[0].is_continued_by(call)]
-            if not known:
+            known = None if call is None else assembler.find(call)
+            if known is None:
                 parts.append(dict(to_plain(part)))
-                known = [(PartialCall(None), parts[-1])]
-                begun += known if call is not None else []
-            if call is not None:
-                _add_to_part(call, *known[-1])
+            if call is None:
+                continue
+            assembled = assembler.add(call)
+            if known is None:
+                part_of[id(assembled)] = parts[-1]
+            if known is not None or get_camel_field(call, "will_continue"):
+                _set_call(part_of[id(assembled)], assembled)
     return [cast(Any, {"role": "model", "parts": parts})] if parts else []
 
 
-def _add_to_part(call: Any, pieces: PartialCall, part: dict[str, Any]) -> None:
-    """A call that arrives at once is sent back as it is; one that arrives in pieces, put together."""
-    at_once = not pieces.name and not get_camel_field(call, "will_continue")
-    pieces.add(call)
-    if not at_once:
-        part.pop("functionCall", None)
-        whole = {"id": pieces.id, "name": pieces.name, "args": parse_object(pieces.render_arguments())}
-        part["function_call"] = {key: value for key, value in whole.items() if value is not None}
+def _set_call(part: dict[str, Any], call: PartialCall) -> None:
+    """Replace a call that arrived in pieces by the assembled one; a call that arrived at once stays unchanged."""
+    part.pop("functionCall", None)
+    assembled = {"id": call.id, "name": call.name, "args": parse_object(call.render_arguments())}
+    part["function_call"] = {key: value for key, value in assembled.items() if value is not None}

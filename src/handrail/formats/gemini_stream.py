@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final, cast
 
-from handrail.formats.parse import get_field, make_unparsable, to_json_text
+from handrail.formats.parse import get_field, get_text, make_unparsable, to_json_text
 
 _STEP: Final = re.compile(r"""\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
 _KINDS: Final = ("string_value", "number_value", "bool_value", "null_value")
@@ -23,23 +23,16 @@ class PartialCall:
         """The paths whose text goes on."""
         self._is_broken = False
 
-    def is_continued_by(self, call: Any) -> bool:
-        """Whether this is a piece of the same call: it has the id, or no id and no other name."""
-        if self.is_complete:
-            return False
-        if id_ := get_field(call, "id"):
-            return id_ == self.id
-        return get_field(call, "name") in (None, "", self.name)
-
     def add(self, call: Any) -> None:
         """Take a piece."""
-        self.id = self.id or get_field(call, "id")
-        self.name = self.name or get_field(call, "name") or ""
+        self.id = self.id or get_text(call, "id") or None
+        self.name = self.name or get_text(call, "name")
         if (given := get_field(call, "args")) is not None:
             known = self._arguments
             both = isinstance(known, dict) and isinstance(given, dict)
             self._arguments = cast(dict[str, Any], known) | cast(dict[str, Any], given) if both else given
-        for piece in get_camel_field(call, "partial_args") or ():
+        partial = get_camel_field(call, "partial_args")
+        for piece in cast(list[Any], partial) if isinstance(partial, list | tuple) else ():
             self._add_partial(piece)
         self.is_complete = not get_camel_field(call, "will_continue")
 
@@ -49,7 +42,10 @@ class PartialCall:
         return text if self.is_complete and not self._open_paths and not self._is_broken else make_unparsable(text)
 
     def _add_partial(self, piece: Any) -> None:
-        path: str = get_camel_field(piece, "json_path") or ""
+        path: Any = get_camel_field(piece, "json_path") or ""
+        if not isinstance(path, str):
+            self._is_broken = True
+            return
         steps = [_parse_step(match) for match in _STEP.finditer(path)]
         if not steps or "$" + "".join(match[0] for match in _STEP.finditer(path)) != path:
             self._is_broken = True
@@ -58,12 +54,50 @@ class PartialCall:
         value = None if value == "NULL_VALUE" and get_camel_field(piece, "null_value") is not None else value
         try:
             _set_path(self._arguments, steps, value, append=path in self._open_paths)
-        except (KeyError, IndexError, TypeError):
+        except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
             self._is_broken = True
         if get_camel_field(piece, "will_continue"):
             self._open_paths.add(path)
         else:
             self._open_paths.discard(path)
+
+
+class CallAssembler:
+    """Assigns the pieces of a stream to calls: by id, else to the last open call of the name, or of any name."""
+
+    def __init__(self) -> None:
+        self.calls: list[PartialCall] = []
+        self._open: dict[int, PartialCall] = {}
+        self._by_id: dict[str, PartialCall] = {}
+        self._by_name: dict[str, list[PartialCall]] = {}
+
+    def find(self, call: Any) -> PartialCall | None:
+        """The open call that a piece continues."""
+        if id_ := get_text(call, "id"):
+            found = self._by_id.get(id_)
+            return None if found is None or found.is_complete else found
+        if name := get_text(call, "name"):
+            named = self._by_name.get(name, [])
+            while named and named[-1].is_complete:
+                named.pop()
+            return named[-1] if named else None
+        return next(reversed(self._open.values()), None)
+
+    def add(self, call: Any, response_id: str | None = None) -> PartialCall:
+        """Add a piece to its call, or start a new call."""
+        found = self.find(call)
+        if found is None:
+            found = PartialCall(response_id)
+            self.calls.append(found)
+        found.add(call)
+        if found.is_complete:
+            self._open.pop(id(found), None)
+        else:
+            self._open[id(found)] = found
+            if found.id:
+                self._by_id[found.id] = found
+            self._by_name.setdefault(found.name, []).append(found)
+        return found
 
 
 def get_camel_field(source: Any, name: str) -> Any:

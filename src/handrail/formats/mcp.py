@@ -10,7 +10,7 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
 from handrail.formats import names
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions
-from handrail.formats.parse import get_field, to_json_text
+from handrail.formats.parse import build_call, get_field, to_json_text
 from handrail.formats.render import check_schema, render_description, render_result
 
 if TYPE_CHECKING:
@@ -48,11 +48,13 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
     for request in requests:
         parameters = get_field(request, "params") or request
         request_id = get_field(request, "id")
+        arguments = get_field(parameters, "arguments")
         found.append(
-            ToolCall(
-                id=uuid4().hex if request_id is None else str(request_id),
-                name=get_field(parameters, "name") or "",
-                arguments_json=to_json_text(get_field(parameters, "arguments")),
+            build_call(
+                id=uuid4().hex if request_id is None else request_id,
+                name=get_field(parameters, "name"),
+                # A text is a JSON value here, and no object: the tool's parser refuses it.
+                arguments=to_json_text(arguments),
             )
         )
     return names.decode_calls(found, definitions)

@@ -8,7 +8,7 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.formats import names
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
 from handrail.formats.openai_schema import build_parameters
-from handrail.formats.parse import get_field, make_unparsable, to_plain
+from handrail.formats.parse import build_call, get_field, get_index, get_items, get_text, to_plain
 from handrail.formats.render import render_description
 
 if TYPE_CHECKING:
@@ -45,55 +45,62 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
     """The calls in a completion, in its message, or in the collected chunks of a stream."""
     if isinstance(response, list | tuple):
         return names.decode_calls(_calls_from_chunks(cast(Sequence[Any], response)), definitions)
-    choice = next(iter(get_field(response, "choices") or ()), None)
+    choice = next(iter(get_items(response, "choices")), None)
     message = response if choice is None else get_field(choice, "message")
-    cut = choice is not None and _is_cut(get_field(choice, "finish_reason", "stop"))
-    return names.decode_calls(_build_calls(get_field(message, "tool_calls") or (), cut=cut), definitions)
+    is_cut = choice is not None and _is_cut(get_field(choice, "finish_reason", "stop"))
+    return names.decode_calls(_build_calls(get_items(message, "tool_calls"), is_cut=is_cut), definitions)
 
 
-def _is_cut(finish_reason: str | None) -> bool:
-    """Without a finish reason the answer was not complete when it was looked at."""
+def _is_cut(finish_reason: Any) -> bool:
+    """Whether the response is incomplete: it has no finish reason, or one that says so."""
     return finish_reason is None or finish_reason in _CUT_FINISH_REASONS
 
 
-def _build_calls(tool_calls: Sequence[Any], *, cut: bool) -> list[ToolCall]:
+def _build_calls(tool_calls: Sequence[Any], *, is_cut: bool) -> list[ToolCall]:
     found: list[ToolCall] = []
     for position, call in enumerate(tool_calls, start=1):
-        function = get_field(call, "function")
+        function, custom = get_field(call, "function"), get_field(call, "custom")
         # A custom call has free text instead of JSON. No tool here takes it, but it has to be answered.
-        name, text = (
-            (get_field(function, "name"), get_field(function, "arguments"))
-            if function is not None
-            else (get_field(get_field(call, "custom"), "name"), get_field(get_field(call, "custom"), "input"))
+        source, field = (custom, "input") if function is None and custom is not None else (function, "arguments")
+        arguments = get_field(source, field)
+        found.append(
+            build_call(
+                id=get_field(call, "id"),
+                name=get_field(source, "name"),
+                arguments=arguments,
+                # The last call may be half written, and one without text may not have begun: calls come interleaved.
+                is_complete=not (is_cut and (position == len(tool_calls) or not arguments)),
+            )
         )
-        # The last call may be half written, and one without any text may not have begun: calls come interleaved.
-        text = make_unparsable(text or "") if cut and (position == len(tool_calls) or not text) else text
-        found.append(ToolCall(id=get_field(call, "id") or "", name=name or "", arguments_json=text or ""))
     return found
 
 
 def _calls_from_chunks(chunks: Sequence[Any]) -> list[ToolCall]:
-    """Put the pieces of a stream together; pieces belong together by their index."""
+    """The calls in the chunks of a stream; deltas belong to a call by its index."""
     parts: dict[int, list[dict[str, Any]]] = {}
-    finish_reason: str | None = None
+    finish_reason: Any = None
     for chunk in chunks:
-        for choice in get_field(get_field(chunk, "chunk", chunk), "choices") or ():
-            if get_field(choice, "index") or 0:
+        for choice in get_items(get_field(chunk, "chunk", chunk), "choices"):
+            if get_index(choice, "index"):
                 continue
             finish_reason = get_field(choice, "finish_reason") or finish_reason
-            for piece in get_field(get_field(choice, "delta"), "tool_calls") or ():
-                _add_delta(piece, parts.setdefault(get_field(piece, "index") or 0, []))
-    return _build_calls([call for index in sorted(parts) for call in parts[index]], cut=_is_cut(finish_reason))
+            for delta in get_items(get_field(choice, "delta"), "tool_calls"):
+                _add_delta(delta, parts.setdefault(get_index(delta, "index"), []))
+    tool_calls = [call for index in sorted(parts) for call in parts[index]]
+    for call in tool_calls:
+        call["function"]["arguments"] = "".join(call["function"]["arguments"])
+    return _build_calls(tool_calls, is_cut=_is_cut(finish_reason))
 
 
-def _add_delta(piece: Any, calls: list[dict[str, Any]]) -> None:
-    # Some servers count no further than 0: a second id is a second call.
-    if not calls or (calls[-1]["id"] and get_field(piece, "id") not in (None, "", calls[-1]["id"])):
-        calls.append({"id": "", "function": {"name": "", "arguments": ""}})
-    call, function = calls[-1], get_field(piece, "function")
-    call["id"] = call["id"] or get_field(piece, "id") or ""
-    call["function"]["name"] = call["function"]["name"] or get_field(function, "name") or ""
-    call["function"]["arguments"] += get_field(function, "arguments") or ""
+def _add_delta(delta: Any, calls: list[dict[str, Any]]) -> None:
+    id_ = get_text(delta, "id")
+    # Some servers send index 0 for every call: a second id is a second call.
+    if not calls or (calls[-1]["id"] and id_ not in ("", calls[-1]["id"])):
+        calls.append({"id": "", "function": {"name": "", "arguments": list[str]()}})
+    call, function = calls[-1], get_field(delta, "function")
+    call["id"] = call["id"] or id_
+    call["function"]["name"] = call["function"]["name"] or get_text(function, "name")
+    call["function"]["arguments"].append(get_text(function, "arguments"))
 
 
 def results(

@@ -10,9 +10,9 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
 from handrail.formats import names
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
-from handrail.formats.openai_responses import build_call
+from handrail.formats.openai_responses import call_from_item
 from handrail.formats.openai_schema import to_non_strict
-from handrail.formats.parse import get_field
+from handrail.formats.parse import get_field, get_items, get_text
 from handrail.formats.render import get_object_schema, render_description
 
 if TYPE_CHECKING:
@@ -47,29 +47,31 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
     """
     events = cast(Sequence[Any], response) if isinstance(response, list | tuple) else (response,)
     item_names: dict[str, str] = {}
-    found: dict[str, ToolCall] = {}
+    found: dict[tuple[str, str], ToolCall] = {}
     for event in events:
         kind = get_field(event, "type")
         item = get_field(event, "item")
         if kind == "response.output_item.added" and get_field(item, "type") == "function_call":
-            item_names[get_field(item, "id") or ""] = get_field(item, "name") or ""
+            item_names[get_text(item, "id")] = get_text(item, "name")
         elif kind == "response.output_item.done":
             _add_call(found, item, get_field(event, "response_id"), item_names)
         elif kind == "response.done":
             whole = get_field(event, "response")
-            for one in get_field(whole, "output") or ():
+            for one in get_items(whole, "output"):
                 _add_call(found, one, get_field(whole, "id"), item_names)
     return names.decode_calls(found.values(), definitions)
 
 
-def _add_call(found: dict[str, ToolCall], item: Any, response_id: str | None, item_names: dict[str, str]) -> None:
+def _add_call(found: dict[tuple[str, str], ToolCall], item: Any, response_id: Any, item_names: dict[str, str]) -> None:
     if get_field(item, "type") != "function_call" or get_field(item, "status") != "completed":
         return
-    call = build_call(item, response_id)
+    call = call_from_item(item, response_id)
     if not call.name:
-        # Older servers leave the name out; it was said when the item was added.
+        # Older servers send the name only when the item is added.
         call = structs.replace(call, name=item_names.get(call.item_id or "", ""))
-    found.setdefault(call.id, call)
+    # One item arrives twice, alone and in its response; without any id it cannot be recognised, and is answered twice.
+    key = (call.id, call.item_id or "") if call.id or call.item_id else ("", f"#{len(found)}")
+    found.setdefault(key, call)
 
 
 def results(

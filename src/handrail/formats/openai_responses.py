@@ -8,7 +8,7 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.formats import names
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
 from handrail.formats.openai_schema import build_parameters
-from handrail.formats.parse import get_field, make_unparsable, to_plain
+from handrail.formats.parse import build_call, get_field, get_index, get_items, get_text, to_plain
 from handrail.formats.render import render_description
 
 if TYPE_CHECKING:
@@ -56,59 +56,75 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
         items, response_id = _items_from_events(cast(Sequence[Any], response))
     else:
         items, response_id = _read_output(response), get_field(response, "id")
-    found = [build_call(item, response_id) for item in items if get_field(item, "type") == "function_call"]
+    found = [call_from_item(item, response_id) for item in items if get_field(item, "type") == "function_call"]
     return names.decode_calls(found, definitions)
 
 
 def _read_output(response: Any) -> Sequence[Any]:
-    """The items of a response. The last one of a response that was cut is not complete, also if it does not say so."""
-    items: Sequence[Any] = get_field(response, "output") or ()
+    """The items of a response. The last item of a response that was cut is incomplete, also if it has no status."""
+    items = get_items(response, "output")
     if items and get_field(response, "status") in _CUT_STATUSES and get_field(items[-1], "status") is None:
         return [*items[:-1], _build_open_item(items[-1], get_field(items[-1], "arguments"))]
     return items
 
 
-def _items_from_events(events: Sequence[Any]) -> tuple[Sequence[Any], str | None]:
+def _items_from_events(events: Sequence[Any]) -> tuple[Sequence[Any], Any]:
     """The output items in the events of a stream, or the items themselves."""
-    items: dict[object, Any] = {}
-    response_id: str | None = None
-    for position, event in enumerate(events):
-        kind = get_field(event, "type")
-        place = get_field(event, "output_index", position)
+    items: list[Any] = []
+    deltas: dict[int, list[str]] = {}
+    positions: dict[int, int] = {}
+    """The position of the last item that was added under an output index."""
+    response_id: Any = None
+    for event in events:
+        kind, index = get_field(event, "type"), get_index(event, "output_index", -1)
         if kind in FINAL_EVENTS:
             response = get_field(event, "response")
-            if get_field(response, "output"):
+            if get_items(response, "output"):
                 return _read_output(response), get_field(response, "id")
         elif kind == "response.created":
             response_id = get_field(get_field(event, "response"), "id")
         elif kind == "response.output_item.added":
-            items[place] = _build_open_item(get_field(event, "item"), "")
-        elif kind == "response.function_call_arguments.delta" and place in items:
-            items[place]["arguments"] += get_field(event, "delta") or ""
+            positions[index] = len(items)
+            items.append(_build_open_item(get_field(event, "item"), ""))
+        elif kind == "response.function_call_arguments.delta" and index in positions:
+            deltas.setdefault(positions[index], []).append(get_text(event, "delta"))
         elif kind == "response.output_item.done":
             response_id = get_field(event, "response_id") or response_id
-            items[place] = get_field(event, "item")
+            item, position = get_field(event, "item"), positions.get(index)
+            if position is not None and index != -1 and _is_same_item(items[position], item):
+                items[position] = item
+                deltas.pop(position, None)
+            else:
+                positions[index] = len(items)
+                items.append(item)
         elif kind == "function_call":
-            items[place] = event
-    return list(items.values()), response_id
+            items.append(event)
+    for position, texts in deltas.items():
+        items[position]["arguments"] = "".join(texts)
+    return items, response_id
+
+
+def _is_same_item(known: Any, item: Any) -> bool:
+    """Whether two items are one: equal ids, or no ids to compare."""
+    pairs = [(get_field(known, name), get_field(item, name)) for name in ("id", "call_id")]
+    return all(one == other for one, other in pairs if one is not None and other is not None)
 
 
 def _build_open_item(item: Any, arguments: Any) -> dict[str, Any]:
-    """An item that has begun, and that nobody has said is complete."""
+    """An item that has begun and is not known to be complete."""
     fields = {name: get_field(item, name) for name in ("type", "id", "call_id", "name")}
     return {**fields, "arguments": arguments, "status": "in_progress"}
 
 
-def build_call(item: Any, response_id: str | None) -> ToolCall:
-    """One `function_call` item. An incomplete one has to be answered, and must not run."""
-    text = get_field(item, "arguments") or ""
-    complete = get_field(item, "status") in (None, "completed")
-    return ToolCall(
-        id=get_field(item, "call_id") or "",
-        name=get_field(item, "name") or "",
-        arguments_json=text if complete else make_unparsable(text),
+def call_from_item(item: Any, response_id: Any) -> ToolCall:
+    """The call in a `function_call` item. An incomplete one has to be answered, and must not run."""
+    return build_call(
+        id=get_field(item, "call_id"),
+        name=get_field(item, "name"),
+        arguments=get_field(item, "arguments"),
         response_id=response_id,
         item_id=get_field(item, "id"),
+        is_complete=get_field(item, "status") in (None, "completed"),
     )
 
 

@@ -1,28 +1,80 @@
-"""What every wire format needs to read an answer: fields of objects and dicts, arguments as text."""
+"""Parsing responses: fields of SDK objects and dicts, and calls from whatever a server has sent.
+
+A server, or a proxy before it, can send anything: an object instead of text, null, a number as an id. Nothing here
+raises for it and no call is dropped: every call has to be answered, and what cannot be parsed never runs.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from pydantic_core import from_json
 
 from handrail.core.text import faithful_json
+from handrail.core.values import ToolCall
 
 
 def get_field(source: Any, name: str, default: Any = None) -> Any:
-    """A field of an SDK's object or of a plain dict, which are the same thing to a format."""
+    """A field of an SDK's object or of a plain dict."""
     if isinstance(source, Mapping):
         return cast(Mapping[str, Any], source).get(name, default)
-    return getattr(source, name, default)
+    try:
+        return getattr(source, name, default)
+    except Exception:  # noqa: BLE001  # A property of somebody's object.
+        return default
+
+
+def get_items(source: Any, name: str) -> Sequence[Any]:
+    """The items of a list field; a single object counts as a list of one, anything else as an empty list."""
+    value = get_field(source, name)
+    if isinstance(value, list | tuple):
+        return cast(Sequence[Any], value)
+    return (cast(Any, value),) if isinstance(value, Mapping) else ()
+
+
+def get_text(source: Any, name: str) -> str:
+    """A field as text: null is empty, and any other value is written as JSON."""
+    value = get_field(source, name)
+    if isinstance(value, str):
+        return value
+    return "" if value is None else to_json_text(value)
+
+
+def get_index(source: Any, name: str, default: int = 0) -> int:
+    """A field that is the position of something; the default if it is no whole number."""
+    value = get_field(source, name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def build_call(
+    *, id: Any, name: Any, arguments: Any, response_id: Any = None, item_id: Any = None, is_complete: bool = True
+) -> ToolCall:
+    """A call from fields of any type; arguments that are not text are written as JSON."""
+    text = arguments if isinstance(arguments, str) else "" if arguments is None else to_json_text(arguments)
+    return ToolCall(
+        id=_to_text(id) or "",
+        name=_to_text(name) or "",
+        arguments_json=text if is_complete else make_unparsable(text),
+        response_id=_to_text(response_id),
+        item_id=_to_text(item_id),
+    )
+
+
+def _to_text(value: Any) -> str | None:
+    return value if isinstance(value, str) or value is None else to_json_text(value)
 
 
 def to_json_text(arguments: Any) -> str:
-    """Arguments that arrived as a value, as JSON text; nothing that a parser must refuse is mended on the way."""
+    """Arguments that arrived as a value, as JSON text; what a parser must refuse is not corrected."""
     if arguments is None:
         return "{}"
     try:
         return faithful_json(arguments)
-    except ValueError:  # Nested deeper than the tool's parser goes, which will say so.
+    except (
+        TypeError,
+        ValueError,
+        RecursionError,
+    ):  # Nested deeper than the tool's parser accepts, or no JSON value at all.
         try:
             return json.dumps(arguments)
         except (TypeError, ValueError, RecursionError):
@@ -30,7 +82,7 @@ def to_json_text(arguments: Any) -> str:
 
 
 def make_unparsable(arguments: str) -> str:
-    """Arguments of a call that the provider cut off, as text that no parser takes for complete.
+    """Arguments of a call that the provider cut off, as text that no parser accepts as complete.
 
     The call still has to be answered; it must never run.
     """
@@ -42,15 +94,15 @@ def make_unparsable(arguments: str) -> str:
 
 
 def to_plain(source: Any) -> Any:
-    """An SDK's object as the dict that can be sent back; a dict as it is."""
+    """An SDK's object as the dict that can be sent back; a dict unchanged."""
     dump = getattr(source, "model_dump", None)
     return source if dump is None else dump(exclude_none=True, warnings=False)
 
 
 def parse_object(arguments: str) -> dict[str, Any]:
-    """Arguments as a value, to be shown back to the model; what is no object, or was cut off, as an empty one."""
+    """Arguments as a value, to be sent back to the model; anything but a complete object becomes an empty one."""
     try:
         value = from_json(arguments or "{}")
-    except (TypeError, ValueError):  # Half a character is a TypeError.
+    except (TypeError, ValueError):  # Half of a surrogate pair is a TypeError.
         return {}
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}

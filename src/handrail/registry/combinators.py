@@ -159,16 +159,17 @@ def _with_values(tool: AnyTool, values: Mapping[str, Any], *, is_hidden: bool) -
     schema = {**tool.input_schema, "properties": properties, "required": required}
     if not required:
         del schema["required"]
-    parse = tool.parse
 
-    def parse_filled(text: str) -> Any:
-        return parse(_filled(text or "{}", texts, tool=tool, is_hidden=is_hidden))
+    def fill(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+        return lambda text: parse(_filled(text or "{}", texts, tool=tool, is_hidden=is_hidden))
 
+    parsers = None if tool.parsers is None else tool.parsers.wrap(fill)
     hidden = frozenset(values) if is_hidden else frozenset[str]()
     return replace(
         tool,
         input_schema=schema,
-        parse=parse_filled,
+        parse=fill(tool.parse) if parsers is None else parsers.lenient,
+        parsers=parsers,
         key=_without_names(tool.key, hidden),
         lock_key=_without_names(tool.lock_key, hidden),
         examples=tuple({name: v for name, v in one.items() if name not in hidden} for one in tool.examples),

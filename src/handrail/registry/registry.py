@@ -1,15 +1,14 @@
 """An immutable set of tools, and their definitions for every provider."""
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Self
 
 from handrail.core.selectors import parse_selectors
 from handrail.core.tool import Tool, ToolLike
 from handrail.define.build import as_tool
 from handrail.errors import DuplicateToolError, ToolNotFoundError
-from handrail.formats import anthropic, gemini, mcp, openai_chat, openai_realtime, openai_responses
-from handrail.formats.definitions import Definitions
 
 if TYPE_CHECKING:
     from anthropic.types import ToolParam
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionFunctionToolParam
     from openai.types.realtime import RealtimeFunctionToolParam
     from openai.types.responses import FunctionToolParam
+
+    from handrail.formats.definitions import Definitions
 
 
 class ToolRegistry:
@@ -81,31 +82,34 @@ class ToolRegistry:
 
     def to_anthropic_tools(self) -> "Definitions[ToolParam]":
         """Definitions for Anthropic Messages."""
-        return self._render("anthropic", anthropic.tools)
+        return self._render("anthropic")
 
     def to_openai_tools(self) -> "Definitions[FunctionToolParam]":
         """Definitions for OpenAI Responses."""
-        return self._render("openai_responses", openai_responses.tools)
+        return self._render("openai_responses")
 
     def to_openai_chat_tools(self) -> "Definitions[ChatCompletionFunctionToolParam]":
         """Definitions for OpenAI Chat Completions."""
-        return self._render("openai_chat", openai_chat.tools)
+        return self._render("openai_chat")
 
     def to_openai_realtime_tools(self) -> "Definitions[RealtimeFunctionToolParam]":
         """Definitions for OpenAI Realtime."""
-        return self._render("openai_realtime", openai_realtime.tools)
+        return self._render("openai_realtime")
 
     def to_gemini_tools(self) -> "Definitions[ToolDict]":
         """Definitions for Gemini."""
-        return self._render("gemini", gemini.tools)
+        return self._render("gemini")
 
-    def to_mcp_tools(self) -> Definitions[dict[str, Any]]:
+    def to_mcp_tools(self) -> "Definitions[dict[str, Any]]":
         """Definitions for an MCP server's `tools/list`."""
-        return self._render("mcp", mcp.tools)
+        return self._render("mcp")
 
-    def _render(self, format_name: str, make: Callable[[Iterable[Tool[..., Any]]], Any]) -> Any:
-        """Made once, since the tools never change; every caller gets a copy of its own."""
+    def _render(self, format_name: str) -> Any:
+        """Definitions are rendered once, since the tools never change; every caller gets a copy.
+
+        The format is imported here, so that a registry does not load the formats that nobody uses.
+        """
         known = self._definitions.get(format_name)
         if known is None:
-            known = self._definitions[format_name] = cast(Definitions[Any], make(self))
+            known = self._definitions[format_name] = import_module(f"handrail.formats.{format_name}").tools(self)
         return known.copy_for_caller()

@@ -4,7 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pydantic
@@ -12,9 +12,11 @@ from pydantic_core import SchemaError, ValidationError
 from typing_extensions import TypedDict
 
 from handrail.core.text import encodable
+from handrail.core.tool import ArgumentParsers
 from handrail.errors import ToolDefinitionError
 from handrail.schema import validation_errors
 from handrail.schema.ambiguity import find_non_finite, refuse_ambiguous
+from handrail.schema.number_text import NumberText, write_json
 from handrail.schema.subschemas import map_children, remove_titles
 
 if TYPE_CHECKING:
@@ -38,12 +40,22 @@ class Arguments:
     """Validated arguments to JSON values."""
     dump_sent: Callable[[Any], dict[str, Any]] | None = None
     """Validated arguments to JSON values, without the defaults; None if no string can become a number."""
+    parse_strict: Callable[[str], Any] | None = None
+    """`parse` without conversions between types; None if `parse` converts nothing."""
 
-    def build_strict_parser(self) -> Callable[[str], Any]:
-        """`parse` for a consequential tool: it refuses ambiguous JSON, and every number that is not finite, because
-        the strings `"NaN"` and `"1e999"` become such numbers.
+    def build_parsers(self) -> ArgumentParsers:
+        """The parsers of a tool, for every combination of its flags."""
+        return ArgumentParsers(
+            lenient=self.parse,
+            unambiguous=self._refuse_ambiguous(self.parse),
+            strict=self._refuse_ambiguous(self.parse_strict or self.parse),
+        )
+
+    def _refuse_ambiguous(self, parse: Callable[[str], Any]) -> Callable[[str], Any]:
+        """A parser that also refuses ambiguous JSON, and every number that is not finite, because the strings `"NaN"`
+        and `"1e999"` can become such numbers.
         """
-        parse, sent = self.parse, self.dump_sent
+        sent = self.dump_sent
 
         def parse_carefully(text: str) -> Any:
             refuse_ambiguous(text or "{}")
@@ -72,12 +84,15 @@ def build_from_annotations(fields: Mapping[str, Any], *, forbid_extra: bool = Tr
     adapter: pydantic.TypeAdapter[dict[str, Any]] = pydantic.TypeAdapter(shape)
     schema = remove_titles(_drop_unencodable(_generate_schema(adapter, schema_generator=_get_schema_generator())))
 
+    names = tuple(schema["properties"])
+
     def dump(value: Any, *, defaults: bool = True) -> dict[str, Any]:
         return adapter.dump_python(value, mode="json", by_alias=True, warnings=False, exclude_defaults=not defaults)
 
     return Arguments(
         input_schema=schema,
-        parse=build_parser(adapter.validator.validate_json, names=tuple(schema["properties"])),
+        parse=build_parser(adapter.validator.validate_json, names=names),
+        parse_strict=build_parser(partial(validate_strictly, adapter.validator.validate_json), names=names),
         dump=dump,
         dump_sent=(lambda value: dump(value, defaults=False)) if '"number"' in json.dumps(schema) else None,
     )
@@ -134,6 +149,52 @@ def build_parser(validate_json: Callable[[str], Any], *, names: tuple[str, ...])
             raise validation_errors.convert_pydantic_error(error, names, text) from None
 
     return parse
+
+
+def validate_strictly(validate_json: Callable[..., Any], text: str) -> Any:
+    """Validate without conversions between types: `true`, `"1_000"` and `"yes"` are neither an int nor a bool.
+
+    JSON has one type of number, so that a whole float (`3.0`) is accepted for an int.
+    """
+    try:
+        return validate_json(text, strict=True)
+    except ValidationError as error:
+        changed = _write_whole_floats(text, error)
+        if changed is None:
+            if _is_about_defaults(text, error):  # Everything that was sent is of its type.
+                return validate_json(text)
+            raise
+    return validate_json(changed, strict=True)
+
+
+def _is_about_defaults(text: str, error: ValidationError) -> bool:
+    """Whether every error is in an argument that was not sent: a default such as `[]` is converted to a tuple."""
+    details = error.errors(include_url=False, include_context=False, include_input=False)
+    if any(not detail["loc"] or detail["type"] == "missing" for detail in details):
+        return False
+    sent: Any = json.loads(text)
+    return isinstance(sent, dict) and all(detail["loc"][0] not in sent for detail in details)
+
+
+def _write_whole_floats(text: str, error: ValidationError) -> str | None:
+    """The text with integers for the whole floats that an int was expected for; None if there are none."""
+    paths = [
+        detail["loc"]
+        for detail in error.errors(include_url=False, include_context=False)
+        if detail["type"] == "int_type" and isinstance(detail["input"], float) and detail["input"].is_integer()
+    ]
+    if not paths:
+        return None
+    value: Any = json.loads(text, parse_int=NumberText, parse_float=NumberText)
+    for path in paths:
+        here, last = value, None
+        for step in path:  # The names of union branches are no part of the value.
+            known = here if last is None else here[last]
+            if (isinstance(known, dict) and step in known) or (isinstance(known, list) and isinstance(step, int)):
+                here, last = cast(Any, known), step
+        if last is not None and isinstance(here[last], NumberText):
+            here[last] = NumberText(int(float(here[last])))
+    return write_json(value)
 
 
 def build_output_schema(annotation: Any) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from handrail.errors import ToolArgsParseError
 from handrail.schema.ambiguity import refuse_ambiguous
+from handrail.schema.number_text import NumberText, write_json
 from handrail.schema.schema_nodes import (
     can_be_omitted,
     get_branches,
@@ -16,12 +17,6 @@ from handrail.schema.schema_nodes import (
     resolve,
 )
 from handrail.schema.subschemas import Schema
-
-
-class NumberText(str):
-    """A number as the model wrote it; a float would lose the digits of a Decimal."""
-
-    __slots__ = ()
 
 
 def build_decoder(change: Callable[[Any], Any]) -> Callable[[str], str]:
@@ -35,27 +30,11 @@ def build_decoder(change: Callable[[Any], Any]) -> Callable[[str], str]:
             refuse_ambiguous(text)
             value = json.loads(text, parse_int=NumberText, parse_float=NumberText)
             changed = change(value)
-            return text if changed == value else _write_json(changed)
+            return text if changed == value else write_json(changed)
         except (ToolArgsParseError, RecursionError):
             return text
 
     return decode
-
-
-def _write_json(value: Any) -> str:
-    match value:
-        case NumberText():
-            return str(value)
-        case dict():
-            members = cast(dict[str, Any], value).items()
-            return "{" + ",".join(f"{_write_json(name)}:{_write_json(one)}" for name, one in members) + "}"
-        case list():
-            return "[" + ",".join(_write_json(one) for one in cast(list[Any], value)) + "]"
-        case str():
-            # A lone surrogate stays an escape, which the parser refuses.
-            return json.dumps(value, ensure_ascii=any("\ud800" <= char <= "\udfff" for char in value))
-        case _:
-            return json.dumps(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
