@@ -191,8 +191,12 @@ class Executor:
         self._unsubscribe: list[Callable[[], None]] = []
         self._tools_listeners: dict[object, Callable[[], None]] = {}
         self.replace_tools(tools)
-        is_closed = bool(self._tools) and fallback is None and not self._unsubscribe
-        if is_closed and self.diagnostics:
+        if self._tools and fallback is None and not self._unsubscribe:
+            self._refuse_diagnostics()
+
+    def _refuse_diagnostics(self) -> None:
+        """A closed pool has no tools but these, so that a rule that cannot apply to them is a mistake."""
+        if self.diagnostics:
             listed = "\n".join(f"- {one}" for one in self.diagnostics)
             raise ConfigError(
                 f"The policy has rules that can never apply to these tools:\n{listed}\n"
