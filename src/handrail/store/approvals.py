@@ -75,7 +75,7 @@ class SqlApprovals:
     async def emit_used(self, token: str, *, call_id: str | None = None) -> None:
         """Emit that an approval was consumed; `SqlLedger` consumes some itself."""
         try:
-            if (approval := await self._get(token)) is not None:
+            if (approval := await self.get(token)) is not None:
                 self.events.emit_used(approval, call_id=call_id)
         except Exception:  # the approval is consumed already: its call must run
             log.exception("the use of an approval could not be audited")
@@ -162,7 +162,7 @@ class SqlApprovals:
 
     async def wait(self, token: str, timeout: float) -> Approval:
         """Wait until an approval is decided, used or expired; it looks every half a second."""
-        return await wait_for_decision(self._get, token, timeout=timeout, interval=0.5)
+        return await wait_for_decision(self.get, token, timeout=timeout, interval=0.5)
 
 
 _BY_TOKEN = table.c.token == bindparam("of_token")
