@@ -35,7 +35,7 @@ rules:
         source="desk.yaml",
     )
     heard = Heard()
-    executor = Executor([pay], policy=policy, listeners=[heard])
+    executor = Executor([pay], policy=policy, listeners=[heard], declared=["other"])
     explained = executor.explain(call("pay", amount=500), at())
 
     assert explained.decision is not None

@@ -237,7 +237,7 @@ async def test_a_denied_call_is_refused_with_the_reason() -> None:
 
 
 async def test_another_frameworks_handler_goes_the_same_way() -> None:
-    executor, _ = rail_with(Rule.allow("remote"))
+    executor, _ = rail_with(Rule.allow("remote"), declared=["remote"])
     ran: list[int] = []
 
     async def proceed() -> ToolResult:
