@@ -119,12 +119,16 @@ def test_a_text_that_is_only_a_text_may_say_nan(kind: Any) -> None:
 
 
 def test_a_default_of_infinity_is_the_functions_own_business() -> None:
-    @tool(coerce=True)
+    @tool(read_only=True)
     def search(text: str, most: float = math.inf, others: tuple[float, ...] = (math.nan,)) -> None: ...
 
     assert search.parse('{"text": "nan"}')["most"] == math.inf
+
+    @tool(coerce=True)
+    def order(text: str, others: tuple[float, ...] = ()) -> None: ...
+
     with pytest.raises(InvalidArgumentsError, match=r"others\[1\]: must be a finite number"):
-        search.parse('{"text": "", "others": [1, "nan"]}')
+        order.parse('{"text": "", "others": [1, "nan"]}')
 
 
 @pytest.mark.timeout(120)

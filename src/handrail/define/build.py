@@ -97,11 +97,30 @@ def _build_handler(execute: Callable[..., Any], *, name: str) -> Callable[[dict[
         signature = inspect.signature(execute)
     except ValueError:  # No signature to look at.
         return lambda arguments, context: execute(arguments, context)
+    _check_parameters(signature, name=name)
     if _can_bind(signature, {}, None):
         return lambda arguments, context: execute(arguments, context)
     if _can_bind(signature, {}):
         return lambda arguments, context: execute(arguments)
     raise ToolDefinitionError(f"`{name}`: execute must take (payload, context), or (payload), not {signature}.")
+
+
+def _check_parameters(signature: inspect.Signature, *, name: str) -> None:
+    """Refuse parameters that would silently get the context, or nothing: `(args, invocation, deps=None)`."""
+    kinds = inspect.Parameter
+    named = [one for one in signature.parameters.values() if one.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
+    extra = named[2:] + [one for one in named[:2] if one.kind is kinds.KEYWORD_ONLY]
+    if len(named) > 1 and named[1].default is not kinds.empty and not _is_context_parameter(named[1]):
+        extra.append(named[1])
+    if extra:
+        listed = ", ".join(f"`{one.name}`" for one in extra)
+        raise ToolDefinitionError(
+            f"`{name}`: execute must take (payload, context), or (payload), not {signature}: nothing fills {listed}."
+        )
+
+
+def _is_context_parameter(parameter: inspect.Parameter) -> bool:
+    return parameter.name.lstrip("_") in ("context", "ctx", "") or "ToolContext" in str(parameter.annotation)
 
 
 def _can_bind(signature: inspect.Signature, *values: object) -> bool:

@@ -1,14 +1,16 @@
 """`@tool`: a function with types and a docstring is a tool."""
 
 import inspect
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, TypedDict, cast, overload
 
+from pydantic_core import PydanticUndefined, to_jsonable_python
 from typing_extensions import TypeVar, Unpack
 
 from handrail.core.context import ToolContext
 from handrail.core.tool import KeyOf, OnInterrupt, Tool
-from handrail.errors import ToolDefinitionError
+from handrail.errors import ToolDefinitionError, shorten
 from handrail.schema.arguments import build_definition_error
 from handrail.schema.signature import Signature, read_signature, unwrap_partial
 
@@ -76,6 +78,8 @@ def build_from_function(function: Callable[..., Any], options: Mapping[str, Any]
         )
     signature = read_signature(function, name=name)
     arguments = signature.arguments
+    if options.get("read_only") is not True:
+        _refuse_unwritable_defaults(signature, name=name)
     return Tool(
         name=name,
         description=options.pop("description") if "description" in options else signature.summary,
@@ -92,6 +96,20 @@ def build_from_function(function: Callable[..., Any], options: Mapping[str, Any]
         unbound=signature.self_parameter is not None,
         **options,
     )
+
+
+def _refuse_unwritable_defaults(signature: Signature, *, name: str) -> None:
+    """Refuse a default that JSON cannot represent: approvals, keys and the ledger hold arguments as JSON."""
+    for parameter, default in signature.defaults.items():
+        if default is PydanticUndefined:
+            continue
+        try:
+            json.dumps(to_jsonable_python(default), allow_nan=False)
+        except (ValueError, TypeError, RecursionError) as error:
+            problem = f"the default of `{parameter}` cannot be written as JSON, got {shorten(repr(default))}"
+            raise build_definition_error(
+                name, f"{problem}. Use None, or read_only=True if it changes nothing."
+            ) from error
 
 
 def _refuse_other_than_function(function: object) -> None:

@@ -4,13 +4,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, cast
+from urllib.parse import unquote
 
 from msgspec import Struct, structs
 
 from handrail.core.values import ToolCall
 from handrail.errors import shorten
 from handrail.schema.strict_decoding import build_decoder
-from handrail.schema.subschemas import iter_subschemas
+from handrail.schema.subschemas import iter_subschemas, map_children
 
 Decode = Callable[[str], str]
 
@@ -105,10 +106,26 @@ def fit_parameters(schema: dict[str, Any], rule: NameRule) -> FittedParameters:
     if refers_to_root or taken or schema.keys() & _NAME_KEYWORDS:
         raise SkippedTool(f"the parameter name {next(iter(names))!r} is not accepted, and cannot be changed")
     fitted = FittedParameters(schema=schema, names=names, notes=notes)
-    changed = {**schema, "properties": fitted.encode(schema["properties"])}
+    changed = _rename_references({**schema, "properties": fitted.encode(schema["properties"])}, names)
     if "required" in schema:
         changed["required"] = [names.get(name, name) for name in schema["required"]]
     return structs.replace(fitted, schema=changed)
+
+
+def _rename_references(node: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The schema with references into renamed parameters, `#/properties/old`, that follow them."""
+
+    def change(_: str, child: Any) -> Any:
+        return _rename_references(cast(dict[str, Any], child), names) if isinstance(child, dict) else child
+
+    copy = map_children(node, change)
+    match str(copy.get("$ref", "")).split("/"):
+        case ["#", "properties", old, *rest]:
+            own = unquote(old).replace("~1", "/").replace("~0", "~")
+            copy["$ref"] = "/".join(["#", "properties", names.get(own, old), *rest])
+        case _:
+            pass
+    return copy
 
 
 class ToolNames:

@@ -36,17 +36,32 @@ def render_result(result: ToolResult) -> tuple[str, bool]:
 
 def get_object_schema(tool: Tool[..., Any]) -> dict[str, Any]:
     """The input schema of a tool; raises `SkippedTool` unless its root is a plain object, which every API requires."""
-    schema = dict(tool.input_schema)
-    if "$ref" in schema:
-        target = str(schema["$ref"]).removeprefix("#/$defs/")
-        found = cast(dict[str, Any], schema.get("$defs", {})).get(target)
-        if isinstance(found, dict):
-            schema = {**cast(dict[str, Any], found), "$defs": schema["$defs"]}
+    schema = _inline_root_reference(dict(tool.input_schema))
     if schema.get("type") != "object":
         raise SkippedTool("its input_schema is not an object")
     if refused := sorted(schema.keys() & {"anyOf", "oneOf", "allOf", "not", "enum", "const"}):
         raise SkippedTool(f"its input_schema has {', '.join(refused)} at the root, which the API refuses")
     return check_schema(schema)
+
+
+def _inline_root_reference(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with a `$ref` at its root replaced by its target; what stands beside the reference is kept."""
+    followed: set[str] = set()
+    while "$ref" in schema:
+        reference = str(schema["$ref"])
+        target = _find_reference(reference, schema)
+        if not isinstance(target, dict) or reference in followed or reference == "#":
+            raise SkippedTool(f"its input_schema refers to {reference}, which leads to no schema")
+        followed.add(reference)
+        found = cast(dict[str, Any], target)
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        merged = {**found, **rest}
+        if "properties" in found and "properties" in rest:
+            merged["properties"] = {**found["properties"], **rest["properties"]}
+        if "required" in found and "required" in rest:
+            merged["required"] = list(dict.fromkeys([*found["required"], *rest["required"]]))
+        schema = merged
+    return schema
 
 
 def check_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -63,6 +78,11 @@ def check_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_resolvable(reference: str, root: dict[str, Any]) -> bool:
+    return _find_reference(reference, root) is not None
+
+
+def _find_reference(reference: str, root: dict[str, Any]) -> Any:
+    """The node that a local reference points to; None if there is none."""
     found: Any = root
     head, *steps = unquote(reference).split("/")
     for step in steps:
@@ -72,8 +92,8 @@ def _is_resolvable(reference: str, root: dict[str, Any]) -> bool:
         elif isinstance(found, dict) and step in found:
             found = cast(dict[str, Any], found)[step]
         else:
-            return False
-    return head == "#"
+            return None
+    return found if head == "#" else None
 
 
 def add_properties(schema: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from handrail.errors import ToolDefinitionError, shorten
 from handrail.schema import validation_errors
 from handrail.schema.ambiguity import refuse_infinite
 from handrail.schema.arguments import Arguments
+from handrail.schema.schema_nodes import NotRepresentable, get_branches, get_types, rename_definitions, resolve
 
 
 class RawSchema:
@@ -25,6 +26,8 @@ class RawSchema:
         if not isinstance(schema, Mapping):
             raise _build_schema_error(name, f"must be a JSON Schema object, not {type(schema).__name__}")
         given: dict[str, Any] = {"type": "object", **cast(Mapping[str, Any], schema)}
+        if given["type"] == ["object"]:
+            given["type"] = "object"
         if given["type"] != "object":
             raise _build_schema_error(name, f"must describe an object, not {given['type']!r}")
         try:
@@ -192,16 +195,41 @@ def _describe_expected_below(error: jsonschema_rs.ValidationError, inner: jsonsc
     )
 
 
+_MAX_REFERENCES: Final = 20
 _MAY_BE_INFINITE = re.compile(r"[eE]\+?\d{3}|(?<!\d)\d{200}")
 
 
-def _convert_whole_floats(value: Any) -> Any:
-    """The value with 2.0 as 2, which is an integer in JSON Schema."""
+def _convert_whole_floats(value: Any, node: Any, root: dict[str, Any]) -> Any:
+    """The value with 2.0 as 2 where the schema wants an integer; for a `number` it stays a float."""
+    types, node = _find_types(node, root)
     if isinstance(value, float):
-        return int(value) if value.is_integer() else value
+        is_integer = value.is_integer() and "integer" in types and "number" not in types
+        return int(value) if is_integer else value
     if isinstance(value, dict):
-        return {key: _convert_whole_floats(one) for key, one in cast(dict[str, Any], value).items()}
-    return [_convert_whole_floats(one) for one in cast(list[Any], value)] if isinstance(value, list) else value
+        properties: Any = node.get("properties")
+        known = cast(dict[str, Any], properties) if isinstance(properties, dict) else {}
+        others = node.get("additionalProperties")
+        members = cast(dict[str, Any], value).items()
+        return {key: _convert_whole_floats(one, known.get(key, others), root) for key, one in members}
+    if isinstance(value, list):
+        return [_convert_whole_floats(one, node.get("items"), root) for one in cast(list[Any], value)]
+    return value
+
+
+def _find_types(node: Any, root: dict[str, Any], depth: int = 0) -> tuple[frozenset[str], dict[str, Any]]:
+    """The JSON types of a node, those of the branches of a union included, and the node without its reference."""
+    if not isinstance(node, dict) or depth > _MAX_REFERENCES:
+        return frozenset(), {}
+    try:
+        resolved = resolve(cast(dict[str, Any], node), root)
+    except (NotRepresentable, RecursionError):
+        return frozenset(), {}
+    branches = get_branches(resolved)
+    if branches is None:
+        return get_types(resolved) or frozenset(), resolved
+    found = [_find_types(one, root, depth + 1) for one in branches]
+    objects = [one for types, one in found if types & {"object", "array"}]
+    return frozenset[str]().union(*(types for types, _ in found)), objects[0] if len(objects) == 1 else resolved
 
 
 def find_schema_problem(schema: dict[str, Any]) -> str | None:
@@ -236,6 +264,8 @@ def build_from_checked_schema(schema: dict[str, Any], *, name: str) -> Arguments
 
 
 def _build_arguments(schema: dict[str, Any], check: Callable[[dict[str, Any]], None]) -> Arguments:
+    root = rename_definitions(schema)
+
     def parse(text: str) -> dict[str, Any]:
         try:
             value = from_json(text or "{}", allow_inf_nan=False)
@@ -249,6 +279,6 @@ def _build_arguments(schema: dict[str, Any], check: Callable[[dict[str, Any]], N
             refuse_infinite(text)
         arguments = cast(dict[str, Any], value)
         check(arguments)
-        return _convert_whole_floats(arguments)
+        return _convert_whole_floats(arguments, root, root) if "." in text or "e" in text or "E" in text else arguments
 
     return Arguments(input_schema=schema, parse=parse, dump=dict)

@@ -40,6 +40,8 @@ class Signature:
     self_parameter: str | None
     """The first parameter of a method."""
     output_schema: dict[str, Any] | None
+    defaults: dict[str, Any]
+    """The defaults of the parameters, by their names in the function."""
     metadata: dict[str, tuple[Any, ...]]
     """What stands in the `Annotated[…]` of each parameter, by its name in the schema."""
 
@@ -64,6 +66,7 @@ def read_signature(function: Callable[..., Any], *, name: str) -> Signature:
     context_parameter: str | None = None
     fields: dict[str, Any] = {}
     metadata: list[tuple[Any, ...]] = []
+    defaults: dict[str, Any] = {}
     for parameter in parameters.values():
         _refuse_unusable(parameter, unwrapped, name=name)
         hint = _resolve_annotation(parameter, names, name=name)
@@ -75,6 +78,9 @@ def read_signature(function: Callable[..., Any], *, name: str) -> Signature:
             context_parameter = parameter.name
             continue
         fields[parameter.name] = _build_field(hint, parameter.default)
+        if parameter.default is not inspect.Parameter.empty:
+            given: Any = parameter.default
+            defaults[parameter.name] = given.get_default(call_default_factory=True) if _is_field(given) else given
         metadata.append(get_args(hint)[1:] if get_origin(hint) is Annotated else ())
     arguments = _build_arguments(fields, name=name)
     _describe_arguments(arguments.input_schema, fields, documented.parameters)
@@ -84,6 +90,7 @@ def read_signature(function: Callable[..., Any], *, name: str) -> Signature:
         context_parameter=context_parameter,
         self_parameter=self_parameter,
         output_schema=_build_output_schema(returned, names),
+        defaults=defaults,
         # An argument may have an alias; the order is the same.
         metadata=dict(zip(arguments.input_schema["properties"], metadata, strict=True)),
     )

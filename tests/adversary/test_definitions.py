@@ -1,0 +1,100 @@
+"""Schemas, functions and defaults that a tool cannot be made of, or that lose something on their way."""
+
+import math
+from typing import Any
+
+import pytest
+
+from handrail import ToolDefinitionError, build_tool, tool
+from handrail.formats import names
+from tests.formats.apis import MCP, Api, every_api
+
+ROOT_REF: dict[str, Any] = {
+    "$ref": "#/definitions/Payment",
+    "description": "beside the reference",
+    "properties": {"note": {"type": "string"}},
+    "required": ["note"],
+    "definitions": {
+        "Payment": {"type": "object", "properties": {"amount": {"type": "number"}}, "required": ["amount"]},
+    },
+}
+
+
+def build(schema: dict[str, Any], execute: Any = lambda payload: payload) -> Any:
+    return build_tool({"name": "pay", "description": "", "input_schema": schema, "execute": execute})
+
+
+@every_api
+def test_a_root_reference_keeps_its_parameters_and_its_neighbours(api: Api) -> None:
+    (shown,) = api.shown(api.wire.tools([build(ROOT_REF)]))
+
+    if api is not MCP:  # MCP takes any schema unchanged.
+        assert set(shown.schema["properties"]) == {"amount", "note"}
+        assert set(shown.schema["required"]) == {"amount", "note"}
+
+
+def test_a_reference_to_a_renamed_parameter_follows_it() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"$top": {"type": "integer"}, "skip": {"$ref": "#/properties/$top"}},
+    }
+
+    fitted = names.fit_parameters(schema, names.GEMINI_PARAMETER)
+
+    assert fitted.schema["properties"]["skip"] == {"$ref": f"#/properties/{fitted.names['$top']}"}
+
+
+def test_a_list_with_the_type_object_is_an_object() -> None:
+    assert build({"type": ["object"], "properties": {"a": {"type": "integer"}}}).parse('{"a": 1}') == {"a": 1}
+
+
+def test_a_whole_float_stays_a_float_for_a_number_and_is_an_int_for_an_integer() -> None:
+    properties = {
+        "price": {"type": "number"},
+        "count": {"type": "integer"},
+        "any": {},
+        "list": {"type": "array", "items": {"type": "integer"}},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "item": {"$ref": "#/$defs/Item"},
+    }
+    item = {"type": "object", "properties": {"n": {"type": "integer"}, "x": {"type": "number"}}}
+    parse = build({"type": "object", "properties": properties, "$defs": {"Item": item}}).parse
+
+    value = parse('{"price":3.0,"count":3.0,"any":3.0,"list":[1.0],"either":2.0,"item":{"n":1.0,"x":1.0}}')
+
+    assert value == {"price": 3.0, "count": 3, "any": 3.0, "list": [1], "either": 2, "item": {"n": 1, "x": 1.0}}
+    kinds = [value["price"], value["count"], value["list"][0], value["either"], value["item"]["n"], value["item"]["x"]]
+    assert [type(one).__name__ for one in kinds] == ["float", "int", "int", "int", "int", "float"]
+
+
+@pytest.mark.parametrize(
+    "execute",
+    [
+        lambda args, invocation, deps=None: None,
+        lambda args, extra=None: None,
+        lambda args, context, *, deps: None,
+        lambda args, *, context=None: None,
+    ],
+)
+def test_parameters_that_nothing_fills_are_refused(execute: Any) -> None:
+    with pytest.raises(ToolDefinitionError, match="execute must take"):
+        build({"type": "object"}, execute)
+
+
+@pytest.mark.parametrize(
+    "execute", [lambda p: p, lambda p, c: p, lambda p, context=None: p, lambda p, ctx: p, lambda *args: args]
+)
+def test_the_two_forms_of_a_function_are_accepted(execute: Any) -> None:
+    assert build({"type": "object"}, execute).name == "pay"
+
+
+def test_a_consequential_tool_has_no_default_that_json_cannot_hold() -> None:
+    with pytest.raises(ToolDefinitionError, match="the default of `limit` cannot be written as JSON, got inf"):
+
+        @tool
+        def pay(limit: float = math.inf) -> None: ...
+
+    @tool(read_only=True)
+    def look(limit: float = math.inf) -> None: ...
+
+    assert look.parse("{}")["limit"] == math.inf
