@@ -189,6 +189,13 @@ UNDECLARED: Final = Decision(
 REQUIRED: Final = "the tool itself requires an approval"
 
 
+def _get_policy_schema(tool: Tool[..., Any]) -> Mapping[str, Any]:
+    """The schema of the arguments that a policy sees: those of the model, and those that are filled in."""
+    if not tool.hidden_arguments:
+        return tool.input_schema
+    return {**tool.input_schema, "properties": {**tool.input_schema.get("properties", {}), **tool.hidden_arguments}}
+
+
 class Policy:
     """Rules in order. `deny > ask > allow > default`, and the first match within an action.
 
@@ -216,7 +223,7 @@ class Policy:
                 Rule.ask("*", by=tool.requires_approval, name="requires_approval", source="tool", reason=REQUIRED)
             )
             candidates = (*denied, asked, *candidates[len(denied) :])
-        properties: Any = tool.input_schema.get("properties")
+        properties: Any = _get_policy_schema(tool).get("properties")
         # Without declared properties any argument can be there, under any name.
         is_declared = isinstance(properties, Mapping) and "$ref" not in tool.input_schema
         expected = frozenset(cast(Mapping[str, Any], properties)) if is_declared else None
@@ -242,7 +249,7 @@ class Policy:
             if not selected and rule.tools and not unknown and not others:
                 yield f"{where} selects no tool: {rule}."
             if selected and rule.where is not None and not others & set(rule.tools):
-                schemas = [tool.input_schema for tool in selected]
+                schemas = [_get_policy_schema(tool) for tool in selected]
                 for problem in Condition(rule.where).find_problems(schemas):
                     yield (
                         f"{problem.removesuffix('.')} in {where}."

@@ -125,6 +125,8 @@ class Tool(Generic[P, R]):
     on_interrupt: OnInterrupt | None = None
     requires_approval: Literal["customer", "operator"] | None = None
     """Who has to agree to every call, also where the policy allows it."""
+    hidden_arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The schemas of arguments that are filled in for the model: not in `input_schema`, but seen by a policy."""
     defer_loading: bool = False
     """Offered to a model only once `search_tools` has found it."""
     coerce: bool = False

@@ -149,6 +149,7 @@ def _with_values(tool: AnyTool, values: Mapping[str, Any], *, is_hidden: bool) -
             listed = ", ".join(properties) or "none"
             raise ConfigError(f"`{tool.name}` has no argument {name!r}; its arguments are: {listed}.")
     texts = {name: compact_json(value) for name, value in values.items()}
+    taken = {name: properties[name] for name in values} if is_hidden else {}
     if is_hidden:
         properties = {name: one for name, one in properties.items() if name not in values}
     else:
@@ -170,6 +171,7 @@ def _with_values(tool: AnyTool, values: Mapping[str, Any], *, is_hidden: bool) -
         input_schema=schema,
         parse=fill(tool.parse) if parsers is None else parsers.lenient,
         parsers=parsers,
+        hidden_arguments={**tool.hidden_arguments, **taken},
         key=_without_names(tool.key, hidden),
         lock_key=_without_names(tool.lock_key, hidden),
         examples=tuple({name: v for name, v in one.items() if name not in hidden} for one in tool.examples),
