@@ -61,9 +61,18 @@ async def test_invalid_means_invalid_before_anything_runs(arguments: dict[str, A
 
 @pytest.mark.proves("GC-D11")
 async def test_false_is_false_and_the_defaults_of_the_function_are_kept() -> None:
-    result, _ = await turn([order], needs("order", {"size": "3", "code": "AB1", "gift": "False", "note": None}))
+    @tool(read_only=True)
+    async def estimate(size: int, gift: bool = True, note: str = "none") -> list[object]:
+        """Estimate the price."""
+        return [size, gift, note]
 
-    assert [one.output for one in result.results] == [{"size": 3, "code": "AB1", "gift": False, "note": "none"}]
+    result, _ = await turn([estimate], needs("estimate", {"size": "3", "gift": "False", "note": None}))
+    assert [one.output for one in result.results] == [[3, False, "none"]]
+    # A consequential tool converts nothing: what is not a boolean is invalid, and a default stays.
+    text, _ = await turn([order], needs("order", {"size": 3, "code": "AB1", "gift": "False"}))
+    assert (text.results, [one.parameter for one in text.insights.invalid_data]) == ((), ["gift"])
+    plain, _ = await turn([order], needs("order", {"size": 3, "code": "AB1", "note": None}))
+    assert [one.output for one in plain.results] == [{"size": 3, "code": "AB1", "gift": False, "note": "none"}]
 
 
 @pytest.mark.proves("GC-D9", "GC-16")

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from handrail.chat.conversation import PendingCall
-from handrail.core.redact import HIDDEN
+from handrail.core.redact import HIDDEN, Redactor
 from handrail.core.text import compact_json
 from handrail.core.values import ToolResult
 from handrail.errors import shorten
@@ -16,11 +17,16 @@ from handrail.guide.values import InvalidData, MissingData, ToolInsights
 _MAX_OUTPUT = 500
 
 
+@cache
+def _redactor() -> Redactor:
+    return Redactor()
+
+
 def visible_arguments(pending: PendingCall, tool: GuidedTool | None) -> dict[str, Any]:
     """The arguments of a pending call that the customer is shown, by the names that they know."""
     return {
         (tool.option(name).display_name if tool else "") or name.replace("_", " "): value
-        for name, value in pending.approval.arguments.items()
+        for name, value in _redactor().value(dict(pending.approval.arguments)).items()
         if tool is None or not tool.option(name).hidden
     }
 

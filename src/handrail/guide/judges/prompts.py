@@ -5,6 +5,7 @@ from typing import Any, Final, cast
 
 from handrail.core.text import compact_json
 from handrail.core.values import ToolResult
+from handrail.guide.reply import visible_arguments
 from handrail.guide.values import CandidateTool, Guideline, PlanRequest, ReplyRequest
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 
@@ -87,7 +88,7 @@ def reply_text(request: ReplyRequest) -> str:
         _section(
             "Pending, not done yet",
             (
-                f"{one.call.name} {compact_json(one.approval.arguments)} waits for the {one.approval.by}"
+                f"{one.call.name} {compact_json(visible_arguments(one, None))} waits for the {one.approval.by}"
                 for one in request.pending
             ),
         ),
