@@ -130,7 +130,7 @@ PHONE = (
     R("PH-34", "phone", "A call that is taken on is told with its ids and the numbers of pending and active calls (`tool_invocation_scheduled`)."),
     R("PH-35", "phone", "The socket is read on while tools run; a slow tool delays no event."),
     R("PH-36", "phone", "Several calls of one phone call run at once where their tools allow it, and each answer goes to its own call."),
-    R("PH-37", "phone", "The task of a running call is named after its session and its call."),
+    R("PH-37", "phone", "The task of a running call is named after its session and its call, a read among them.", open="executor"),
     # execution
     R("PH-38", "phone", "The executor keeps nothing of a session but its running calls and the ledger: what a call needs comes with its `ToolContext`, and two sessions never see each other's."),
     R("PH-39", "phone", "`Executor.run` never raises: whatever happens is a `ToolResult` that a model can read."),
@@ -176,7 +176,7 @@ PHONE = (
     R("PH-75", "phone", "A user adds a tool without touching Handrail: a feature in the configuration, a builder that answers None when it is off, a handler."),
     R("PH-76", "phone", "A handler is a function, sync or async, that gets validated arguments by name; `@tool` makes it a `Tool` that a registry takes."),
     R("PH-77", "phone", "Parameter descriptions reach the model in every format, and so do the examples of a tool."),
-    R("PH-78", "phone", "A tool is tested without a phone call, in one line, with good and with invalid arguments.", open="providers and conversation"),
+    R("PH-78", "phone", "A tool is tested without a phone call, in one line, with good and with invalid arguments."),
     # performance and monitoring
     R("PH-79", "phone", "A tool has a timeout, and a slow call is flagged in the events."),
     R("PH-80", "phone", "Sync handlers run in worker threads, so that they block nobody."),
@@ -185,7 +185,7 @@ PHONE = (
     R("PH-83", "phone", "Metric: the success rate, per tool and tenant."),
     R("PH-84", "phone", "Metric: a histogram of how long calls take, per tool and tenant."),
     R("PH-85", "phone", "Metric: the distribution of error codes, per tool and tenant."),
-    R("PH-86", "phone", "Every fact is one structured log event with a name; a table in the docs maps each log event of the phone document to ours, with its fields."),
+    R("PH-86", "phone", "Every fact is one structured log event with a name; the docs list them with their fields, and each log event of the phone document is one of them."),
     R("PH-87", "phone", "A handler's failure is logged at error level (`tool_execution_failed`)."),
     # what the page names in passing
     R("PH-88", "phone", "A tenant can set the tool choice: auto, none, required, or one tool, which goes out in its legal form."),

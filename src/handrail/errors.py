@@ -53,6 +53,33 @@ Code = Literal[
 
 CODES: Final[frozenset[str]] = frozenset(get_args(Code))
 
+__all__ = [
+    "ApprovalError",
+    "BadAnswerError",
+    "ConfigError",
+    "ContextTooLongError",
+    "DuplicateToolError",
+    "HandrailError",
+    "InvalidArgumentsError",
+    "MissingExtraError",
+    "ModelFileError",
+    "PermissionDeniedError",
+    "ProviderDownError",
+    "ProviderError",
+    "ProviderKeyError",
+    "ProviderLimitError",
+    "RefusalError",
+    "SourceError",
+    "StoreError",
+    "ToolArgsParseError",
+    "ToolBuildError",
+    "ToolDefinitionError",
+    "ToolError",
+    "ToolExecutionError",
+    "ToolNotFoundError",
+    "UnknownModelError",
+]
+
 
 class HandrailError(Exception):
     """What every exception of Handrail is."""

@@ -357,7 +357,6 @@ async def test_a_clock_that_jumps_afterwards_asks_rather_than_repeats(
 # The task of the call
 
 
-@pytest.mark.proves("PH-37")
 async def test_the_task_of_a_call_is_named_after_its_session_and_its_call() -> None:
     names: list[str] = []
 

@@ -1,8 +1,7 @@
-"""The table of the docs that maps the phone document's log events to ours: complete, and true."""
+"""Every log event of the phone document is one of ours, with its fields, and the page about monitoring lists them."""
 
 import asyncio
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from handrail.errors import ToolBuildError
 from handrail.monitor import Log
 from handrail.tenants import TenantConfig, ToolBuilder
 from tests.monitor.conftest import CONTEXT, Door, Lines, call, crash, look
+from tests.monitor.phone_log_events import PHONE_LOG_EVENTS
 from tests.phone.scripted import BrokenExecutor, ScriptedTransport, make_session
 from tests.tenants.samples import acme, refer
 from tests.tenants.test_transfer import Agent, Line
@@ -40,34 +40,23 @@ PHONE = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    phone: str
-    event: str
-    log: str
-    fields: tuple[str, ...]
+ROWS = PHONE_LOG_EVENTS
+COMMON = {"session_id", "tenant_id", "customer_id", "call_id", "tool", "response_id", "item_id", "guideline_ids"}
+"""Fields that the page names once, for all events of a call."""
 
 
-def table() -> list[Row]:
+def documented() -> dict[str, set[str]]:
+    """The log events of the page, with their fields."""
     page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
-    part = page.partition("| phone document | event | log event | fields |\n")[2]
-    rows: list[Row] = []
+    part = page.partition("| event | when | further fields |\n")[2]
+    fields: dict[str, set[str]] = {}
     for line in part.splitlines()[1:]:
         if not line.startswith("|"):
             break
-        phone, event, log, fields = (cell.strip() for cell in line.strip("|").split("|"))
-        rows.append(
-            Row(
-                phone=phone.strip("`"),
-                event=event.strip("`"),
-                log=log.strip("`"),
-                fields=tuple(re.findall(r"`(\w+)`", fields)),
-            )
-        )
-    return rows
-
-
-ROWS = table()
+        names, _, further = (cell.strip() for cell in line.strip("|").split("|"))
+        for name in re.findall(r"`(\w+)`", names):
+            fields[name] = set(re.findall(r"`(\w+)`", further))
+    return fields
 
 
 def test_the_names_are_those_of_the_document() -> None:
@@ -80,8 +69,8 @@ def test_the_names_are_those_of_the_document() -> None:
 
 @pytest.mark.proves("PH-86")
 def test_every_log_event_of_the_document_has_one_row() -> None:
-    assert sorted(row.phone for row in ROWS) == sorted(PHONE)
-    assert all(row.fields for row in ROWS)
+    assert sorted(phone for phone, *_ in ROWS) == sorted(PHONE)
+    assert all(fields for *_, fields in ROWS)
 
 
 async def everything(lines: Lines) -> None:
@@ -163,7 +152,31 @@ async def test_every_row_names_an_event_that_is_told_under_that_name_with_those_
     for name, record in zip(lines.names, lines.records, strict=True):
         told.setdefault(name, set()).update(record.__dict__)
 
-    for row in ROWS:
-        own = (names[row.event], f"{names[row.event]}_skipped")
-        assert row.log in ((row.phone,) if row.event in ("LogEvent", "ToolsBuilt") else own), row.phone
-        assert set(row.fields) <= told[row.log], row.phone
+    page = documented()
+    for phone, event, log, fields in ROWS:
+        own = (names[event], f"{names[event]}_skipped")
+        assert log in ((phone,) if event in ("LogEvent", "ToolsBuilt") else own), phone
+        assert set(fields) <= told[log], phone
+        assert set(fields) <= page[log] | COMMON, phone
+
+
+async def test_the_page_names_no_field_that_an_event_does_not_have(lines: Lines) -> None:
+    await everything(lines)
+    told: dict[str, set[str]] = {}
+    for name, record in zip(lines.names, lines.records, strict=True):
+        told.setdefault(name, set()).update(record.__dict__)
+    sometimes = {
+        "origin",
+        "recorded",
+        "silent",
+        "slow",
+        "agent_id",
+        "by",
+        "rule",
+        "source",
+        "decision_reason",
+        "decision",
+    }
+    for name, fields in documented().items():
+        if name in told:
+            assert fields - sometimes <= told[name], name

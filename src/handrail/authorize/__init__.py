@@ -1,1 +1,39 @@
-"""Who may run what."""
+"""Decides who may run what: policy, conditions, approvals and limits."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from handrail.authorize.approvals import Approvals, MemoryApprovals
+    from handrail.authorize.limits import CircuitBreaker, RateLimit
+    from handrail.authorize.policy import Policy, Rule
+    from handrail.authorize.policy_file import load_policy, parse_policy
+
+__all__ = [
+    "Approvals",
+    "CircuitBreaker",
+    "MemoryApprovals",
+    "Policy",
+    "RateLimit",
+    "Rule",
+    "load_policy",
+    "parse_policy",
+]
+
+# Loaded on first use, so that importing one module of this package does not import the others.
+_ON_FIRST_USE = {
+    "Approvals": "handrail.authorize.approvals",
+    "CircuitBreaker": "handrail.authorize.limits",
+    "MemoryApprovals": "handrail.authorize.approvals",
+    "Policy": "handrail.authorize.policy",
+    "RateLimit": "handrail.authorize.limits",
+    "Rule": "handrail.authorize.policy",
+    "load_policy": "handrail.authorize.policy_file",
+    "parse_policy": "handrail.authorize.policy_file",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_FIRST_USE:
+        return getattr(import_module(_ON_FIRST_USE[name]), name)
+    raise AttributeError(f"module 'handrail.authorize' has no attribute {name!r}")

@@ -1,1 +1,93 @@
-"""The values that pass between the layers."""
+"""The values that pass between the packages: events, results, tools, and redaction."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from handrail.core.events import (
+        ApprovalDecided,
+        ApprovalRequested,
+        ApprovalUsed,
+        BreakerTurned,
+        CallAccepted,
+        CallCancelled,
+        CallFinished,
+        CallIgnored,
+        CallStarted,
+        Cancellation,
+        Cancelling,
+        DecisionMade,
+        DoubtResolved,
+        Event,
+        LogEvent,
+        ModelCalled,
+        PhoneCallEnded,
+        Progress,
+        ResultSpoken,
+        ToolsBuilt,
+        TurnFinished,
+        TurnPlanned,
+        TurnStarted,
+    )
+    from handrail.core.redact import Redactor
+
+__all__ = [
+    "ApprovalDecided",
+    "ApprovalRequested",
+    "ApprovalUsed",
+    "BreakerTurned",
+    "CallAccepted",
+    "CallCancelled",
+    "CallFinished",
+    "CallIgnored",
+    "CallStarted",
+    "Cancellation",
+    "Cancelling",
+    "DecisionMade",
+    "DoubtResolved",
+    "Event",
+    "LogEvent",
+    "ModelCalled",
+    "PhoneCallEnded",
+    "Progress",
+    "Redactor",
+    "ResultSpoken",
+    "ToolsBuilt",
+    "TurnFinished",
+    "TurnPlanned",
+    "TurnStarted",
+]
+
+# Loaded on first use, so that importing one module of this package does not import the others.
+_ON_FIRST_USE = {
+    "ApprovalDecided": "handrail.core.events",
+    "ApprovalRequested": "handrail.core.events",
+    "ApprovalUsed": "handrail.core.events",
+    "BreakerTurned": "handrail.core.events",
+    "CallAccepted": "handrail.core.events",
+    "CallCancelled": "handrail.core.events",
+    "CallFinished": "handrail.core.events",
+    "CallIgnored": "handrail.core.events",
+    "CallStarted": "handrail.core.events",
+    "Cancellation": "handrail.core.events",
+    "Cancelling": "handrail.core.events",
+    "DecisionMade": "handrail.core.events",
+    "DoubtResolved": "handrail.core.events",
+    "Event": "handrail.core.events",
+    "LogEvent": "handrail.core.events",
+    "ModelCalled": "handrail.core.events",
+    "PhoneCallEnded": "handrail.core.events",
+    "Progress": "handrail.core.events",
+    "Redactor": "handrail.core.redact",
+    "ResultSpoken": "handrail.core.events",
+    "ToolsBuilt": "handrail.core.events",
+    "TurnFinished": "handrail.core.events",
+    "TurnPlanned": "handrail.core.events",
+    "TurnStarted": "handrail.core.events",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_FIRST_USE:
+        return getattr(import_module(_ON_FIRST_USE[name]), name)
+    raise AttributeError(f"module 'handrail.core' has no attribute {name!r}")

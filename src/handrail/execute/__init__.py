@@ -1,1 +1,39 @@
 """Runs tool calls: authorised, scheduled, cancellable, at most once, and audited."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from handrail.execute.executor import Executor
+    from handrail.execute.handlers import RetryPolicy
+    from handrail.execute.ledger import Ledger, MemoryLedger
+    from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
+
+__all__ = [
+    "Budget",
+    "Executor",
+    "Ledger",
+    "LoopResult",
+    "MemoryLedger",
+    "RetryPolicy",
+    "run_until_done",
+    "run_until_done_sync",
+]
+
+# Loaded on first use, so that importing one module of this package does not import the others.
+_ON_FIRST_USE = {
+    "Budget": "handrail.execute.loop",
+    "Executor": "handrail.execute.executor",
+    "Ledger": "handrail.execute.ledger",
+    "LoopResult": "handrail.execute.loop",
+    "MemoryLedger": "handrail.execute.ledger",
+    "RetryPolicy": "handrail.execute.handlers",
+    "run_until_done": "handrail.execute.loop",
+    "run_until_done_sync": "handrail.execute.loop",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_FIRST_USE:
+        return getattr(import_module(_ON_FIRST_USE[name]), name)
+    raise AttributeError(f"module 'handrail.execute' has no attribute {name!r}")
