@@ -264,7 +264,7 @@ class PhoneGateway:
         }
         executor = Executor(
             built.tools,
-            policy=Policy((*self._rules, *built.rules)),
+            policy=Policy((*(rule for rule in self._rules if any(map(rule.selects, built.tools))), *built.rules)),
             ledger=self._store.ledger if self._store is not None else None,
             approvals=self._store.approvals if self._store is not None else None,
             listeners=[self._emit],
