@@ -122,7 +122,7 @@ async def test_a_check_is_a_function_sync_or_async() -> None:
     [
         ("is_readonly", "Did you mean `is_read_only`?"),
         ("concurency_safe", "Did you mean `concurrency_safe`?"),
-        ("xyz", "It takes: cache_for, check_permissions"),
+        ("xyz", "It takes: cache_for, cache_public, check_permissions"),
         ("parse", "It takes: "),
         (5, "It takes: "),
     ],

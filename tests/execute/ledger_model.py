@@ -107,8 +107,11 @@ class Model:
             return self._find_out(known, wanted) or Answer(says="tool_execution_failed")
         newest = self.newest(wanted)
         if newest is not None:
+            is_same = newest.wanted.identity == wanted.identity
             if newest.state == "running":
                 return Answer(says="in_progress")
+            if newest.state == "unknown" and not is_same:  # Another's outcome says nothing about this one.
+                return Answer(says="outcome_unknown")
             if newest.state == "unknown":
                 answer = self._find_out(newest, wanted)
                 if answer is not None:
@@ -117,7 +120,7 @@ class Model:
                 wanted.session,
                 wanted.turn,
             ):
-                return self._replay(newest, same_call=False)
+                return self._replay(newest, same_call=False) if is_same else Answer(says="duplicate_call")
         return self._authorise(wanted, newest) or self._run(wanted, newest, dies=dies)
 
     def _replay(self, line: Line, *, same_call: bool) -> Answer:

@@ -23,7 +23,7 @@ async def turn(
     return result, judge
 
 
-@tool(coerce=True)
+@tool
 async def order(
     size: Annotated[int, Field(ge=1, le=10)],
     code: Annotated[str, Field(pattern=r"^[A-Z]{2}\d$")],

@@ -123,7 +123,7 @@ async def test_a_session_without_calls_ends_at_once_and_is_told(lines: Lines) ->
 async def test_a_handler_that_does_not_stop_is_told_as_remaining_and_counted_once(lines: Lines) -> None:
     door = Door()
 
-    @tool(on_interrupt="cancel", read_only=True, name="wait")
+    @tool(on_interrupt="cancel", name="wait")  # A read that goes on is left behind, an effect is not.
     async def stubborn() -> str:
         """Go on, whatever is said."""
         door.entered.set()
@@ -134,7 +134,7 @@ async def test_a_handler_that_does_not_stop_is_told_as_remaining_and_counted_onc
                 continue
         return "done"
 
-    executor = Executor([stubborn], listeners=[lines.log])
+    executor = Executor([stubborn], policy=ALLOWED, listeners=[lines.log])
     waiting = await running(executor, door)
 
     ended = await executor.cancel_all("s-1", grace=0.01)

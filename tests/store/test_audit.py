@@ -241,6 +241,8 @@ async def run_canaries(url: str, words: str, **options: Any) -> str:
         await Executor([remember], approvals=store.approvals, ledger=store.ledger, listeners=[store.audit]).run(
             a_call("6", "remember", with_canaries(words)[0].arguments_json), a_context(session_id="s-2")
         )
+        for one in await store.approvals.pending():  # Whole until somebody has decided, redacted from then on.
+            await store.approvals.deny(one.token, by=one.by, who=one.customer_id or "ann", reason="no")
         store.audit(Progress(at=1.0, session_id="s", call_id="c", tool_name="t", message=words))
     return await everything(url)
 
