@@ -240,10 +240,18 @@ class LedgerMachine(RuleBasedStateMachine):
         elif elsewhere is not executor and self.model.by_id(other) in (None, self.model.by_id(first)):
             self.check(other, Answer(says="in_progress"), answer, ran=False)
         elif (
+            first.identity != other.identity
+            and self.model.by_id(other) is None
+            and answer.error is not None
+            and answer.error.code == "in_progress"
+        ):
+            pass  # With other arguments it never joins: it is told that the effect is under way.
+        elif (
             answer.origin != "joined" and other.place != first.place
         ):  # It had an answer of its own, or came too late to join.
             self.check(other, self.model.arrives(other), answer, ran=False)
         else:
+            assert first.identity == other.identity
             self.check(other, Answer(says=f"paid {first.invoice}", ok=True), answer, ran=False)
 
     async def rival(self, executor: Executor, wanted: Wanted) -> ToolResult:
