@@ -609,9 +609,7 @@ class EffectRunner:
         """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
         if self._is_in_memory:
             return await self._settlement.settle(entry, outcome)
-        settling = asyncio.ensure_future(self._settlement.settle(entry, outcome))
-        settling.add_done_callback(lambda _: self._leases.release(entry))
-        self._keep(settling)
+        settling = self._start_settling(entry, outcome)
         try:
             return await budget.run(asyncio.shield(settling))
         except TimeoutError:
@@ -630,11 +628,16 @@ class EffectRunner:
             except BaseException as error:  # an interrupt of the thread is not one of the program
                 log.error("%s ended after it was given up", entry.tool, exc_info=error)
                 outcome = Outcome(result=failure_results.outcome_unknown(entry.tool), happened="unknown")
-            settling = asyncio.ensure_future(self._settlement.settle(entry, outcome))
-            settling.add_done_callback(lambda _: self._leases.release(entry))
-            self._keep(settling)
+            self._start_settling(entry, outcome)
 
         job.on_late_end = settle
+
+    def _start_settling(self, entry: Entry, outcome: Outcome) -> "asyncio.Future[bool]":
+        """Settle in a task that outlives the call; the lease is held until it is written."""
+        settling = asyncio.ensure_future(self._settlement.settle(entry, outcome))
+        settling.add_done_callback(lambda _: self._leases.release(entry))
+        self._keep(settling)
+        return settling
 
     async def _restore_approval(self, approval: Approval) -> None:
         """The call was cancelled between its claim and its handler: its approval can be used again."""

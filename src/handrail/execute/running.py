@@ -283,7 +283,6 @@ def resume_coroutine(
                 rest.add_done_callback(_RESTS.discard)
                 raise
         else:
-            waiting_for = None
             try:
                 # By hand, not by `yield from`: after each step, the read may have to be left behind.
                 waiting_for = coroutine.send(None)
