@@ -1,6 +1,6 @@
 """Each promise of the four source documents, as one line of data with an id.
 
-A test that proves a promise says so: `@pytest.mark.proves("TC-12")`; `tests/house/test_requirements.py` holds the two
+A test that proves a promise says so: `@pytest.mark.proves("TC-12")`; `tests/repository/test_requirements.py` holds the two
 together. The text says what Handrail does, which is the right thing where a document is wrong; the `-D` ids are those
 places, numbered as in the list of known defects. An id is never used again for something else.
 

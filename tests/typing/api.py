@@ -1,4 +1,4 @@
-"""How the public API looks to a type checker. Nobody runs this; tests/house/test_types.py has pyright check it."""
+"""How the public API looks to a type checker. Nobody runs this; tests/repository/test_types.py checks it."""
 
 from typing import Any, Literal, assert_type
 

@@ -1,4 +1,4 @@
-"""How `handrail.openai` looks to a type checker. Nobody runs this; tests/house/test_types.py has pyright check it."""
+"""How `handrail.openai` looks to a type checker. Nobody runs this; tests/repository/test_types.py checks it."""
 
 from typing import Literal, Self, assert_type
 

@@ -1,4 +1,4 @@
-"""The map of the rooms holds."""
+"""Imports follow the layers that pyproject.toml declares."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The simulator stands alone: it is somebody else's server."""
+"""The phone simulator imports nothing else of handrail."""
 
 import ast
 from pathlib import Path
