@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic_core import from_json, to_jsonable_python
 
-from handrail.core.secret_patterns import is_card, remove_secrets
+from handrail.core.secret_patterns import LazyPattern, is_card, remove_secrets
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError
 
@@ -34,16 +34,16 @@ FLAT: Final = (
 )  # fmt: skip
 """Ends of names that are written without any sign between their words: `clientsecret`, `accesstoken`."""
 
-_SIGN = re.compile(r"(?<=[\w\s.\"'\])-])[:=]++\s{0,4}")
-_NO_NAME = re.compile(r"[^\w.\- ]")
-_VALUE = re.compile(
+_SIGN = LazyPattern(r"(?<=[\w\s.\"'\])-])[:=]++\s{0,4}")
+_NO_NAME = LazyPattern(r"[^\w.\- ]")
+_VALUE = LazyPattern(
     r"\\{0,16}\"(?:[^\"\\]|\\[\s\S])*+\"?"  # quoted, perhaps cut off
     r"|\\{0,16}'(?:[^'\\]|\\[\s\S])*+'?"
     r"|[{\[(][\s\S]*"  # the rest of the text: where it ends is not known
     r"|[^\s\"',;&{}\[\]()]++"
 )
-_REST_OF_LINE = re.compile(r"[^\r\n]*")
-_NUMBER = re.compile(r"[0-9]+(?![A-Za-z0-9])")
+_REST_OF_LINE = LazyPattern(r"[^\r\n]*")
+_NUMBER = LazyPattern(r"[0-9]+(?![A-Za-z0-9])")
 _LONGEST_NAME = 96
 
 _LEVELS = 8
@@ -85,7 +85,7 @@ class Redactor:
         names = [words for name in (*FIELDS, *fields) if (words := _words(name))]
         self._fields = frozenset("".join(words) for words in names)
         stems = sorted({max(words, key=len) for words in names} | ALONE)
-        self._stems = re.compile("|".join(map(re.escape, stems)))  # of lower case: to ignore case is ten times as slow
+        self._stems = LazyPattern("|".join(map(re.escape, stems)))  # of lower case: to ignore case is ten times as slow
         self._window = max(3, *(len(words) for words in names))
         self._known: dict[str, int] = {}
         self._types = (SecretStr, SecretBytes, Secret, *types)
@@ -253,22 +253,22 @@ class Redactor:
         """Whether a part of a secret name is anywhere in a text, which is quickly said of most."""
         if not text.isascii():
             return True
-        return self._stems.search(text.lower()) is not None
+        return self._stems.compiled.search(text.lower()) is not None
 
     def _without_assignments(self, text: str) -> str:
         """A text without the values of `password=…`, `"apiKey": "…"`, `Authorization: …`: JSON that was cut off,
         headers, addresses, what people write."""
         parts: list[str] = []
         done = 0
-        for sign in _SIGN.finditer(text):
+        for sign in _SIGN.compiled.finditer(text):
             place = sign.end()
             if sign.start() < done or text.startswith(HIDDEN, place):
                 continue
             name = _name_before(text, sign.start())
             secrecy = self._secrecy(name)
-            if not secrecy or (secrecy == 1 and _NUMBER.match(text, place)):
+            if not secrecy or (secrecy == 1 and _NUMBER.compiled.match(text, place)):
                 continue
-            value = (_REST_OF_LINE if _is_line(text, sign, name) else _VALUE).match(text, place)
+            value = (_REST_OF_LINE if _is_line(text, sign, name) else _VALUE).compiled.match(text, place)
             if value and value.end() > place:
                 parts += (text[done:place], HIDDEN)
                 done = value.end()
@@ -316,7 +316,7 @@ def _words(name: str) -> list[str]:
 def _name_before(text: str, place: int) -> str:
     """The last words before a sign: `API key` of `the API key: …`."""
     before = text[max(0, place - _LONGEST_NAME) : place].rstrip().rstrip("\"'\\])")
-    return " ".join(_NO_NAME.split(before)[-1].split()[-3:])
+    return " ".join(_NO_NAME.compiled.split(before)[-1].split()[-3:])
 
 
 def _is_line(text: str, sign: re.Match[str], name: str) -> bool:

@@ -2,20 +2,32 @@
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Final
 
 from msgspec import Struct
+
+
+class LazyPattern:
+    """A regular expression that is compiled on first use, so that an import does not pay for it."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    @cached_property
+    def compiled(self) -> re.Pattern[str]:
+        return re.compile(self._source)
 
 
 class SecretPattern(Struct, frozen=True, kw_only=True):
     """A pattern, and what a text must have in it for the pattern to be worth a try, in lower case."""
 
     hints: tuple[str, ...]
-    pattern: re.Pattern[str]
+    pattern: LazyPattern
 
 
 def _pattern(*hints: str, pattern: str) -> SecretPattern:
-    return SecretPattern(hints=hints, pattern=re.compile(pattern))
+    return SecretPattern(hints=hints, pattern=LazyPattern(pattern))
 
 
 # Every pattern takes linear time: its parts are bounded, or cannot begin again inside what was already looked at.
@@ -43,13 +55,13 @@ SECRET_PATTERNS: Final = (
     ),
 )
 
-_ANY_HINT: Final = re.compile("|".join(re.escape(hint) for look in SECRET_PATTERNS for hint in look.hints))
+_ANY_HINT: Final = LazyPattern("|".join(re.escape(hint) for look in SECRET_PATTERNS for hint in look.hints))
 """Most texts have none of them, which is said in one search."""
-_TWO_DIGITS: Final = re.compile(r"[0-9][^0-9]*[0-9]")
-_THIRTEEN_DIGITS: Final = re.compile(r"(?:[0-9][^0-9]*){12}[0-9]")
-_RUN = re.compile(r"(?<![A-Za-z0-9])(?<![0-9]\.)[0-9](?:[ -]?[0-9]){12,}(?![A-Za-z0-9])(?!\.[0-9])")
-_GROUP = re.compile(r"[0-9]+")
-_IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9])")
+_TWO_DIGITS: Final = LazyPattern(r"[0-9][^0-9]*[0-9]")
+_THIRTEEN_DIGITS: Final = LazyPattern(r"(?:[0-9][^0-9]*){12}[0-9]")
+_RUN = LazyPattern(r"(?<![A-Za-z0-9])(?<![0-9]\.)[0-9](?:[ -]?[0-9]){12,}(?![A-Za-z0-9])(?!\.[0-9])")
+_GROUP = LazyPattern(r"[0-9]+")
+_IBAN = LazyPattern(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9])")
 
 IBAN_LENGTHS: Final = {
     "AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22, "BI": 27, "BR": 29,
@@ -70,15 +82,15 @@ def remove_secrets(text: str, instead: str) -> str:
     if len(text) < 13:  # Nothing here is so short.
         return text
     lower = text.lower()
-    if _ANY_HINT.search(lower):
+    if _ANY_HINT.compiled.search(lower):
         for look in SECRET_PATTERNS:
             if any(hint in lower for hint in look.hints):
-                text = look.pattern.sub(instead, text)
-    if not _TWO_DIGITS.search(text):
+                text = look.pattern.compiled.sub(instead, text)
+    if not _TWO_DIGITS.compiled.search(text):
         return text
-    if _THIRTEEN_DIGITS.search(text):
-        text = _RUN.sub(lambda run: _without_cards(run[0], instead), text)
-    return _without_ibans(text, instead) if _IBAN.search(text) else text
+    if _THIRTEEN_DIGITS.compiled.search(text):
+        text = _RUN.compiled.sub(lambda run: _without_cards(run[0], instead), text)
+    return _without_ibans(text, instead) if _IBAN.compiled.search(text) else text
 
 
 def is_card(digits: str) -> bool:
@@ -106,7 +118,7 @@ def is_iban(text: str) -> bool:
 
 def _without_cards(run: str, instead: str) -> str:
     """A run of digits may hold more than the card: each group may be its beginning, the longest card wins."""
-    groups = [(match.start(), match.end()) for match in _GROUP.finditer(run)]
+    groups = [(match.start(), match.end()) for match in _GROUP.compiled.finditer(run)]
     parts: list[str] = []
     done = first = 0
     while first < len(groups):
@@ -135,7 +147,7 @@ def _last_group(run: str, groups: Sequence[tuple[int, int]], first: int) -> int 
 def _without_ibans(text: str, instead: str) -> str:
     parts: list[str] = []
     done = 0
-    for match in _IBAN.finditer(text):
+    for match in _IBAN.compiled.finditer(text):
         start = match.start()
         if start >= done and (end := _end_of_iban(text, start)):
             parts += (text[done:start], instead)
