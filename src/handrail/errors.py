@@ -15,7 +15,7 @@
     │   ├── ProviderLimitError      rate_limit              may work later
     │   ├── ContextTooLongError     context_too_long
     │   ├── RefusalError            refusal                 the model, or a filter, would not
-    │   ├── BadAnswerError          bad_answer              what came back is not what was asked for
+    │   ├── BadResponseError        bad_response            what came back is not what was asked for
     │   └── ProviderDownError       unavailable             no connection, a stream that was cut; may work later
     ├── SourceError                 for the operator: tools from elsewhere cannot be read
     ├── ModelFileError              for the operator: a model's file cannot be had, or is not what it should be
@@ -55,7 +55,7 @@ CODES: Final[frozenset[str]] = frozenset(get_args(Code))
 
 __all__ = [
     "ApprovalError",
-    "BadAnswerError",
+    "BadResponseError",
     "ConfigError",
     "ContextTooLongError",
     "DuplicateToolError",
@@ -246,10 +246,10 @@ class RefusalError(ProviderError):
     code = "refusal"
 
 
-class BadAnswerError(ProviderError):
+class BadResponseError(ProviderError):
     """What came back is not what was asked for."""
 
-    code = "bad_answer"
+    code = "bad_response"
     retryable = True
 
 

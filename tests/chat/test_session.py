@@ -9,7 +9,7 @@ import pytest
 from handrail import ConfigError, Control, Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.chat import Budget, ChatSession, FileSessionStore, TurnResult
 from handrail.core.events import CallFinished, CallStarted, Progress
-from handrail.errors import ApprovalError, BadAnswerError, ProviderDownError
+from handrail.errors import ApprovalError, BadResponseError, ProviderDownError
 from handrail.providers import AssistantMessage, ModelResponse, TextDelta, ToolMessage, Usage, UserMessage
 from handrail.testing.scripted import ScriptedProvider
 from handrail.testing.servers import refusal, text, text_and_calls, tool_calls, truncated
@@ -284,7 +284,7 @@ async def test_a_provider_that_ends_without_a_reply_is_not_believed() -> None:
             yield TextDelta(text="Hm.")
 
     session = ChatSession(Silent([]), Executor(), context=at(Bank()))
-    with pytest.raises(BadAnswerError, match="without a response"):
+    with pytest.raises(BadResponseError, match="without a response"):
         await session.send("Go.")
 
 

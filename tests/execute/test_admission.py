@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from handrail import Executor, ToolContext, ToolError, ToolResult, tool
 from handrail.authorize.limits import CircuitBreaker, RateLimit
-from handrail.core.events import BreakerTurned, CallFinished, CallStarted
+from handrail.core.events import CallFinished, CallStarted, CircuitBreakerChanged
 from handrail.execute.admission import ConcurrencyLimit
 from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of, quiet
 
@@ -239,7 +239,7 @@ async def test_a_tool_that_keeps_failing_rests_and_then_one_call_tries(read_only
     state[0] = "up"
     assert [await run(n) for n in (20, 21)] == [None, None]
 
-    told = [(one.tool_name, one.state) for one in heard.of(BreakerTurned)]
+    told = [(one.tool_name, one.state) for one in heard.of(CircuitBreakerChanged)]
     assert told == [("act", one) for one in ("open", "half_open", "open", "half_open", "closed")]
 
 
@@ -249,7 +249,7 @@ async def test_errors_for_the_model_and_cancellations_say_nothing_against_a_tool
     for n in range(5):
         assert code_of(await executor.run(call("act", f"c-{n}", n=n), at())) == "tool_execution_failed"
 
-    assert not heard.of(BreakerTurned)
+    assert not heard.of(CircuitBreakerChanged)
 
 
 @pytest.mark.parametrize("read_only", [True, False])

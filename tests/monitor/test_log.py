@@ -245,7 +245,7 @@ async def test_a_breaker_that_opens_is_a_warning(lines: Lines) -> None:
 
     await executor.run(call("crash"), CONTEXT)
 
-    line = lines.one("breaker_turned")
+    line = lines.one("circuit_breaker_changed")
     assert (line.tool, line.state, line.levelno) == ("crash", "open", logging.WARNING)
 
 

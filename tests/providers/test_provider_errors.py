@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from handrail.errors import (
-    BadAnswerError,
+    BadResponseError,
     ContextTooLongError,
     ProviderDownError,
     ProviderError,
@@ -245,5 +245,5 @@ async def test_no_log_of_the_sdks_has_the_key(subject: Subject, caplog: pytest.L
 async def test_an_answer_that_is_no_message_says_what_it_should_be() -> None:
     with ANTHROPIC.server([raw({"hello": "world"})]) as server:
         async with ANTHROPIC.at(server) as provider:
-            with pytest.raises(BadAnswerError, match="not a message"):
+            with pytest.raises(BadResponseError, match="not a message"):
                 await provider.ask(ModelRequest(messages=hello()))

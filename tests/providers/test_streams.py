@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handrail.errors import BadAnswerError, ProviderDownError, ProviderError, ProviderLimitError
+from handrail.errors import BadResponseError, ProviderDownError, ProviderError, ProviderLimitError
 from handrail.providers import ModelRequest, ModelResponse, StreamEvent, TextDelta
 from handrail.testing.servers import error, refusal, text, text_and_calls, tool_calls
 from tests.providers.kit import CHAT, TOOLS, Subject, every_adapter, hello
@@ -171,7 +171,7 @@ NONSENSE = {
 @pytest.mark.parametrize(("kind", "body"), NONSENSE.values(), ids=NONSENSE)
 async def test_an_answer_that_is_none_is_told_as_such(subject: Subject, kind: bytes, body: bytes) -> None:
     async with serving(subject, [body], kind=kind, ends=True) as server, subject.at(server) as provider:
-        with pytest.raises((BadAnswerError, ProviderDownError)):
+        with pytest.raises((BadResponseError, ProviderDownError)):
             await provider.ask(ModelRequest(messages=hello()))
 
 
@@ -184,7 +184,7 @@ async def test_a_stream_of_nonsense_gives_no_reply(subject: Subject, event: byte
         pieces, failed = await _pieces(provider)
 
     assert pieces == []
-    assert isinstance(failed, BadAnswerError | ProviderDownError)
+    assert isinstance(failed, BadResponseError | ProviderDownError)
 
 
 async def test_an_empty_reason_with_every_chunk_is_not_the_end() -> None:

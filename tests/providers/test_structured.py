@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from handrail.errors import BadAnswerError, ConfigError, RefusalError
+from handrail.errors import BadResponseError, ConfigError, RefusalError
 from handrail.providers import ModelRequest, UserMessage, generate_structured
 from handrail.testing.servers import refusal, text
 from tests.providers.kit import ANTHROPIC, CHAT, GEMINI, RESPONSES, Subject, Way, both_ways, every_adapter, hello
@@ -186,7 +186,7 @@ async def test_the_faults_are_named_with_their_places() -> None:
 @every_adapter
 @pytest.mark.parametrize("attempts", [1, 2, 3])
 async def test_an_answer_that_never_fits_is_given_up(subject: Subject, attempts: int) -> None:
-    with pytest.raises(BadAnswerError, match="it is wrong at age") as caught:
+    with pytest.raises(BadResponseError, match="it is wrong at age") as caught:
         await _asked(subject, Pet, *['{"name": "Rex", "age": -4321, "color": null}'] * attempts, max_attempts=attempts)
 
     assert "4321" not in str(caught.value.to_log_dict())

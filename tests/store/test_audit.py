@@ -13,7 +13,15 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from handrail.authorize.policy import Policy, Rule
 from handrail.core.context import ToolContext
-from handrail.core.events import BreakerTurned, CallFinished, CallStarted, Event, Progress, ToolsBuilt, TurnPlanned
+from handrail.core.events import (
+    CallFinished,
+    CallStarted,
+    CircuitBreakerChanged,
+    Event,
+    Progress,
+    ToolsBuilt,
+    TurnPlanned,
+)
 from handrail.core.redact import Redactor
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.define.function import tool
@@ -130,7 +138,7 @@ async def test_empty_arguments_have_no_keys_but_are_an_object(store: Store) -> N
 
 
 OTHERS: dict[str, tuple[Callable[..., Event], dict[str, Any], dict[str, Any]]] = {
-    "breaker": (BreakerTurned, {"tool_name": "pay", "state": "open"}, {"tool": "pay", "reason": "open"}),
+    "breaker": (CircuitBreakerChanged, {"tool_name": "pay", "state": "open"}, {"tool": "pay", "reason": "open"}),
     "progress": (
         Progress,
         {"call_id": "c", "tool_name": "pay", "message": "half of it", "fraction": 0.5},
@@ -319,7 +327,7 @@ async def test_an_event_is_written_whatever_is_in_it(url: str, values: bool) -> 
 
 @pytest.mark.parametrize("change", ["UPDATE handrail_audit SET ok = NULL", "DELETE FROM handrail_audit"])
 async def test_a_row_is_neither_changed_nor_deleted(store: Store, url: str, change: str) -> None:
-    store.audit(BreakerTurned(at=1.0, session_id="s", tool_name="pay", state="open"))
+    store.audit(CircuitBreakerChanged(at=1.0, session_id="s", tool_name="pay", state="open"))
     before = await facts(store)
     engine = create_async_engine(url)
 
@@ -357,7 +365,7 @@ async def full(store: Store) -> Store:
                 result=ToolResult(error="no" if number == 7 else None),
             )
         )
-    store.audit(BreakerTurned(at=99.0, session_id="", tool_name="pay", state="open"))
+    store.audit(CircuitBreakerChanged(at=99.0, session_id="", tool_name="pay", state="open"))
     await store.audit.flush()
     return store
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from handrail.core.events import BreakerTurned, Event
+from handrail.core.events import CircuitBreakerChanged, Event
 from handrail.store import open_store
 from handrail.store.store import Store
 from tests.postgres import PostgresServer
@@ -18,7 +18,7 @@ from tests.store.proxy import proxied
 
 
 def an_event(number: int = 0, session_id: str = "s") -> Event:
-    return BreakerTurned(at=1000.0 + number, session_id=session_id, tool_name=f"tool-{number}", state="open")
+    return CircuitBreakerChanged(at=1000.0 + number, session_id=session_id, tool_name=f"tool-{number}", state="open")
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -29,7 +29,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def tools(store: Store) -> list[str | None]:
-    return [row.tool for row in await store.audit.query(kind=BreakerTurned, limit=10_000)]
+    return [row.tool for row in await store.audit.query(kind=CircuitBreakerChanged, limit=10_000)]
 
 
 def expected(*numbers: int) -> list[str]:
@@ -219,7 +219,7 @@ async def test_a_row_that_the_database_refuses_does_not_hold_up_the_others(
 
 async def test_an_event_that_makes_no_sense_stops_nothing(store: Store) -> None:
     with pytest.raises(TypeError):
-        store.audit(BreakerTurned(at="now", session_id="s", tool_name="t", state="open"))  # type: ignore[arg-type]
+        store.audit(CircuitBreakerChanged(at="now", session_id="s", tool_name="t", state="open"))  # type: ignore[arg-type]
     store.audit(an_event(1))
     await store.audit.flush()
 

@@ -16,7 +16,7 @@ from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, 
 from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
-from handrail.errors import BadAnswerError, ProviderError
+from handrail.errors import BadResponseError, ProviderError
 from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget, not_run
 from handrail.formats.parse import make_unparsable
@@ -212,7 +212,7 @@ class TurnState:
             self.stop_reason = "interrupted"
             usage, message = self.conversation.usage, AssistantMessage(text=self._text)
         else:
-            raise BadAnswerError(f"{self.provider.name} ended its stream without a response.")
+            raise BadResponseError(f"{self.provider.name} ended its stream without a response.")
         after = structs.replace(self.conversation, usage=usage)
         is_empty = not (message.text or message.calls or message.native)
         await self.update(after if is_empty else after.with_messages(message))

@@ -95,7 +95,7 @@ class DecisionMade(Event, frozen=True, kw_only=True):
     """Only observed: the call went ahead all the same."""
 
 
-class BreakerTurned(Event, frozen=True, kw_only=True):
+class CircuitBreakerChanged(Event, frozen=True, kw_only=True):
     """A tool's circuit breaker changed its state: `open` means that its calls are refused for a while."""
 
     tool_name: str

@@ -9,7 +9,7 @@ from typing import Any, cast
 from msgspec import structs
 
 from handrail.core.context import ToolContext
-from handrail.core.events import BreakerTurned, CallAccepted, CallFinished, CallIgnored, CallStarted, Event
+from handrail.core.events import CallAccepted, CallFinished, CallIgnored, CallStarted, CircuitBreakerChanged, Event
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.values import ToolCall, ToolResult
@@ -134,7 +134,7 @@ class EventBus:
 
     def emit_breaker_state(self, tool: str, state: str) -> None:
         """A tool's circuit breaker changed its state."""
-        self.emit(BreakerTurned(at=time.time(), session_id="", tool_name=tool, state=state))
+        self.emit(CircuitBreakerChanged(at=time.time(), session_id="", tool_name=tool, state=state))
 
 
 def _check_listener(listener: Listener) -> Listener:

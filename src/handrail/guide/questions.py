@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from handrail.chat.turn import TurnState
 from handrail.core.log import log
-from handrail.errors import BadAnswerError, ConfigError, ProviderError, shorten
+from handrail.errors import BadResponseError, ConfigError, ProviderError, shorten
 from handrail.guide.checking import MalformedAnswer
 from handrail.guide.values import Draft, Plan
 from handrail.providers.provider import Usage
@@ -78,7 +78,7 @@ class Questions:
         except TimeoutError:
             log.error("the judge did not answer within %s seconds", self._timeout)
             return _Outcome(error=f"no answer within {self._timeout:g} seconds", final=True)
-        except (MalformedAnswer, BadAnswerError) as problem:
+        except (MalformedAnswer, BadResponseError) as problem:
             return _Outcome(error=shorten(str(problem), 1_000))
         except (ProviderError, ConfigError):
             raise

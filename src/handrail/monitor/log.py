@@ -73,7 +73,7 @@ class Log:
             events.Cancelling: self._build_cancelling,
             events.Cancellation: self._build_cancellation,
             events.DecisionMade: self._build_decision_made,
-            events.BreakerTurned: self._build_breaker_turned,
+            events.CircuitBreakerChanged: self._build_circuit_breaker_changed,
             events.Progress: self._build_progress,
             events.ToolsBuilt: self._build_tools_built,
             events.TurnPlanned: self._build_turn_planned,
@@ -169,9 +169,11 @@ class Log:
             **self._decision(event.decision),
         )
 
-    def _build_breaker_turned(self, event: events.BreakerTurned) -> LogMessage:
+    def _build_circuit_breaker_changed(self, event: events.CircuitBreakerChanged) -> LogMessage:
         level = logging.WARNING if event.state == "open" else logging.INFO
-        return _build("breaker_turned", level, _ids(event), tool=self._text(event.tool_name), state=event.state)
+        return _build(
+            "circuit_breaker_changed", level, _ids(event), tool=self._text(event.tool_name), state=event.state
+        )
 
     def _build_progress(self, event: events.Progress) -> LogMessage:
         # Without the message: the handler wrote it, and it may quote a value.

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from handrail.core.events import BreakerTurned, CallFinished, CallIgnored, CallStarted, Event
+from handrail.core.events import CallFinished, CallIgnored, CallStarted, CircuitBreakerChanged, Event
 from handrail.errors import ConfigError
 from handrail.monitor.agent_metrics import AgentMetrics
 from handrail.monitor.calls import OpenCalls
@@ -92,7 +92,7 @@ class Metrics:
             with self._lock:
                 series = self._find_series(self._tools(event.call.name), event.tenant_id)
                 series.ignored[self._codes(event.reason)] += 1
-        elif isinstance(event, BreakerTurned):
+        elif isinstance(event, CircuitBreakerChanged):
             with self._lock:
                 self._breakers[self._tools(event.tool_name)] = event.state == "open"
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from msgspec import Struct
 
 from handrail.errors import (
-    BadAnswerError,
+    BadResponseError,
     ContextTooLongError,
     ProviderDownError,
     ProviderError,
@@ -170,10 +170,10 @@ def build_cut_stream_error(endpoint: Endpoint) -> ProviderDownError:
     return ProviderDownError(f"{endpoint.title} broke off in the middle of its answer.")
 
 
-def build_bad_response_error(endpoint: Endpoint, response_noun: str) -> BadAnswerError:
+def build_bad_response_error(endpoint: Endpoint, response_noun: str) -> BadResponseError:
     """The response is not one of this API."""
     hint = "Does base_url lead to a server that speaks this API?"
-    return BadAnswerError(f"{endpoint.host} answered with something that is not {response_noun}. {hint}")
+    return BadResponseError(f"{endpoint.host} answered with something that is not {response_noun}. {hint}")
 
 
 def quote_provider_text(text: str, endpoint: Endpoint) -> str:

@@ -8,7 +8,7 @@ import pydantic
 from msgspec import Struct
 from pydantic_core import from_json
 
-from handrail.errors import BadAnswerError, ConfigError, InvalidArgumentsError, RefusalError, ToolError, shorten
+from handrail.errors import BadResponseError, ConfigError, InvalidArgumentsError, RefusalError, ToolError, shorten
 from handrail.providers.messages import AssistantMessage, Message, UserMessage
 from handrail.providers.provider import ModelRequest, Provider
 from handrail.providers.response_schema import WRAPPER_PROPERTY, check_response_schema, wrap_in_object
@@ -78,7 +78,7 @@ async def generate_structured(
             UserMessage(text=f"{problem}\nAnswer again, with JSON alone that fits the schema."),
         ]
     times = "once" if max_attempts == 1 else f"{max_attempts} times"
-    raise BadAnswerError(f"{provider.name} was asked {times}, and its answer does not fit the schema: {where}.")
+    raise BadResponseError(f"{provider.name} was asked {times}, and its answer does not fit the schema: {where}.")
 
 
 def _describe_for_model(error: ToolError) -> str:
