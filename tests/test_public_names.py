@@ -16,7 +16,7 @@ import handrail.testing
 ROOT = Path(__file__).parents[1]
 
 NAMES = {
-    *("tool", "build_tool", "as_tool", "LLMFunctionTool", "Tool", "ToolLike"),
+    *("tool", "build_tool", "as_tool", "LLMFunctionTool", "Tool", "ToolFlags", "ToolLike"),
     *("ToolContext", "ToolCall", "ToolResult", "Failure", "Control", "Decision"),
     *("ToolRegistry", "assemble_tool_pool", "Executor", "Policy", "Rule", "ChatSession", "Agent", "Guideline"),
     *("HandrailError", "ToolError", "ToolNotFoundError", "ToolArgsParseError", "InvalidArgumentsError"),

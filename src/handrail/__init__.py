@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from handrail.authorize.policy import Policy, Rule
     from handrail.chat.session import ChatSession
     from handrail.define.build import as_tool, build_tool
+    from handrail.define.flags import ToolFlags
     from handrail.define.model import LLMFunctionTool
     from handrail.execute.executor import Executor
     from handrail.guide.agent import Agent
@@ -53,6 +54,7 @@ __all__ = [
     "ToolDefinitionError",
     "ToolError",
     "ToolExecutionError",
+    "ToolFlags",
     "ToolLike",
     "ToolNotFoundError",
     "ToolRegistry",
@@ -72,6 +74,7 @@ _ON_FIRST_USE = {
     "LLMFunctionTool": "handrail.define.model",
     "Policy": "handrail.authorize.policy",
     "Rule": "handrail.authorize.policy",
+    "ToolFlags": "handrail.define.flags",
     "ToolRegistry": "handrail.registry.registry",
     "as_tool": "handrail.define.build",
     "assemble_tool_pool": "handrail.registry.pool",

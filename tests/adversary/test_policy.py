@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, build_tool, tool
+from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolFlags, build_tool, tool
 from handrail.authorize.policy_file import parse_policy
 
 CONTEXT = ToolContext(session_id="s-1")
@@ -55,7 +55,7 @@ def test_for_an_open_pool_it_is_a_diagnostic(caplog: pytest.LogCaptureFixture) -
 
     assert executor.diagnostics == ("unknown tool 'refnd' in rule 2 (code); did you mean 'refund'?",)
     assert "refnd" in caplog.text
-    assert Executor([refund], policy=policy, declared=["refnd"]).diagnostics == ()
+    assert Executor([refund], policy=policy, declared={"refnd": ToolFlags()}).diagnostics == ()
 
 
 def test_rules_that_others_shadow_and_rules_for_some_of_many_tools_are_fine() -> None:

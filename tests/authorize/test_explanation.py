@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolFlags, tool
 from handrail.authorize.policy_file import parse_policy
 from tests.execute.helpers import Heard, at, call
 
@@ -35,7 +35,7 @@ rules:
         source="desk.yaml",
     )
     heard = Heard()
-    executor = Executor([pay], policy=policy, listeners=[heard], declared=["other"])
+    executor = Executor([pay], policy=policy, listeners=[heard], declared={"other": ToolFlags()})
     explained = executor.explain(call("pay", amount=500), at())
 
     assert explained.decision is not None

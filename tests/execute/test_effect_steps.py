@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, ToolResult, tool
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, ToolFlags, ToolResult, tool
 from handrail.core.events import CallFinished, CallIgnored, CallStarted, DecisionMade
 from handrail.core.text import compact_json
 from handrail.core.values import Approval
@@ -237,7 +237,7 @@ async def test_a_denied_call_is_refused_with_the_reason() -> None:
 
 
 async def test_another_frameworks_handler_goes_the_same_way() -> None:
-    executor, _ = rail_with(Rule.allow("remote"), declared=["remote"])
+    executor, _ = rail_with(Rule.allow("remote"), declared={"remote": ToolFlags()})
     ran: list[int] = []
 
     async def proceed() -> ToolResult:

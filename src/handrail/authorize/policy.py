@@ -229,33 +229,38 @@ class Policy:
         expected = frozenset(cast(Mapping[str, Any], properties)) if is_declared else None
         return CompiledPolicy(tool, candidates=candidates, default=default, expected=expected)
 
-    def find_problems(self, tools: Iterable[Tool[..., Any]], *, other_names: Iterable[str] = ()) -> Iterator[str]:
+    def find_problems(self, tools: Iterable[Tool[..., Any]]) -> Iterator[str]:
         """The rules that can never apply to these tools: names that no tool has, arguments and conditions that no
-        schema has. `other_names` are names that are known, and whose tools are not.
+        schema has. A tool without declared properties can have any argument.
 
         A rule that others shadow is no problem: an emergency `deny: "*"` is one on purpose.
         """
-        pool, others = tuple(tools), frozenset(other_names)
+        pool = tuple(tools)
         for number, rule in enumerate(self.rules, start=1):
             where = f"rule {number} ({rule.source})"
             unknown = [
                 text
                 for text in rule.tools
-                if text not in others and not set(text) & set("*?[:") and not any(tool.name == text for tool in pool)
+                if not set(text) & set("*?[:") and not any(tool.name == text for tool in pool)
             ]
             for text in unknown:
-                yield f"unknown tool {text!r} in {where}{suggest(text, [*(tool.name for tool in pool), *others])}"
-            selected = [tool for tool in pool if rule.selects(tool)]
-            if not selected and rule.tools and not unknown and not others:
+                yield f"unknown tool {text!r} in {where}{suggest(text, [tool.name for tool in pool])}"
+            compiled = _CompiledRule(rule)
+            selected = [tool for tool in pool if compiled.selects(tool)]
+            if not selected and rule.tools and not unknown:
                 yield f"{where} selects no tool: {rule}."
-            if selected and rule.where is not None and not others & set(rule.tools):
+            if selected and compiled.condition is not None:
                 schemas = [_get_policy_schema(tool) for tool in selected]
-                for problem in Condition(rule.where).find_problems(schemas):
+                for problem in compiled.condition.find_problems(schemas):
                     yield (
                         f"{problem.removesuffix('.')} in {where}."
                         if not problem.endswith("?")
                         else f"{where}: {problem}"
                     )
+
+    def names(self, tool: str) -> bool:
+        """Whether a rule names this tool, and does not only select it."""
+        return any(tool in rule.tools for rule in self.rules)
 
     def decide(self, tool: Tool[..., Any], arguments: Mapping[str, Any], context: ToolContext[Any]) -> Decision:
         """The decision of this policy about one call."""

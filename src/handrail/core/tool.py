@@ -182,7 +182,9 @@ class Tool(Generic[P, R]):
                 raise ToolDefinitionError(f"`{self.name}`: {option} must be a function, not {asked!r}.")
 
     def _check_argument_names(self, option: str, names: tuple[str, ...]) -> None:
-        known = self.input_schema.get("properties", {})
+        known = self.input_schema.get("properties")
+        if known is None:  # Without declared properties any argument can be there.
+            return
         for name in names:
             if name not in known:
                 listed = ", ".join(known) or "none"

@@ -1,15 +1,18 @@
 """What an executor works out once for each tool, so that no call has to."""
 
 import inspect
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 from handrail.authorize.policy import CompiledPolicy
 from handrail.core.context import ToolContext
-from handrail.core.tool import Tool
+from handrail.core.tool import Tool, check_name
 from handrail.define.build import build_tool
-from handrail.errors import ToolDefinitionError
+from handrail.define.flags import ToolFlags
+from handrail.errors import ConfigError, ToolDefinitionError, shorten
 from handrail.execute.scheduler import Concurrency
 from handrail.execute.threads import WorkerThreads
 
@@ -48,24 +51,47 @@ class CompiledTool:
 HostHandler = Callable[[Any, ToolContext[Any]], Any]
 """Takes the authorised arguments and the context, whose `call` has them as text."""
 
-_MAX_KNOWN_NAMES = 1_000
-"""How many names are remembered: a model can make up any number of them."""
+_MAX_KNOWN_TOOLS = 1_000
+"""How many tools are remembered: a model can make up any number of names, and a host any number of schemas."""
 
 
 class HostTools:
     """Makes tools of handlers that are not registered: those of another framework (`guard`), and `fallback`.
 
-    A registered tool of the same name says what the tool is (read-only, its key, its timeout); an unknown one is taken
-    to be consequential.
+    A registered tool of the same name says what the tool is (read-only, its key, its timeout), or what was declared
+    about it; one of which nothing is known is taken to be consequential.
     """
 
-    def __init__(self, *, compile_tool: Callable[[Tool[..., Any]], CompiledTool], threads: WorkerThreads) -> None:
+    def __init__(
+        self,
+        *,
+        compile_tool: Callable[[Tool[..., Any]], CompiledTool],
+        threads: WorkerThreads,
+        declared: Mapping[str, ToolFlags],
+        on_new_tool: Callable[[Tool[..., Any]], None],
+    ) -> None:
         self._compile_tool = compile_tool
         self._threads = threads
-        self._compiled: dict[str, CompiledTool] = {}
+        self._on_new_tool = on_new_tool
+        self._declared = {name: _build_host_tool(name, {}, _check_flags(name, one)) for name, one in declared.items()}
+        self._compiled: dict[tuple[str, str, CompiledTool | None], CompiledTool] = {}
+        """By the name, the digest of the schema, and the registered tool; the oldest is forgotten first."""
+        self._latest: dict[str, tuple[object, CompiledTool | None, CompiledTool]] = {}
+        """The last one of each name with its schema, for hosts that pass the same object with every call."""
+
+    @property
+    def declared(self) -> Mapping[str, Tool[..., Any]]:
+        """The tools that were declared, without a schema or a handler."""
+        return self._declared
 
     def compile(
-        self, name: str, run: HostHandler, *, registered: CompiledTool | None = None, is_blocking: bool = False
+        self,
+        name: str,
+        run: HostHandler,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        registered: CompiledTool | None = None,
+        is_blocking: bool = False,
     ) -> CompiledTool | None:
         """The tool for one call; None if a tool cannot have this name."""
 
@@ -75,26 +101,67 @@ class HostTools:
             )
             return await result if inspect.isawaitable(result) else result
 
-        compiled = self._compiled.get(name) or self._compile(name, registered)
+        compiled = self.find(name, schema=schema, registered=registered)
         return None if compiled is None else compiled.with_handler(handler)
 
-    def _compile(self, name: str, registered: CompiledTool | None) -> CompiledTool | None:
-        async def placeholder(arguments: Any, context: ToolContext[Any]) -> None: ...
-
+    def find(
+        self, name: str, *, schema: Mapping[str, Any] | None = None, registered: CompiledTool | None = None
+    ) -> CompiledTool | None:
+        """What is worked out once for a tool and a schema; None if a tool cannot have this name."""
+        latest = self._latest.get(name)
+        if latest is not None and latest[0] is schema and latest[1] is registered:
+            return latest[2]
         try:
-            tool = build_tool({"name": name, "input_schema": {}, "execute": placeholder})
+            check_name(name)
         except ToolDefinitionError:
             return None
-        if registered is not None:
+        key = name, "" if schema is None else _digest_schema(schema, name=name), registered
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._compile(name, schema, registered)
+            if len(self._compiled) >= _MAX_KNOWN_TOOLS:
+                forgotten = next(iter(self._compiled))
+                del self._compiled[forgotten]
+                self._latest.pop(forgotten[0], None)
+            self._compiled[key] = compiled
+            if schema is not None:
+                self._on_new_tool(compiled.tool)
+        self._latest[name] = schema, registered, compiled
+        return compiled
+
+    def _compile(self, name: str, schema: Mapping[str, Any] | None, registered: CompiledTool | None) -> CompiledTool:
+        known = registered.tool if registered is not None else self._declared.get(name)
+        tool = _build_host_tool(name, {} if schema is None else schema)
+        if known is not None:
             tool = replace(
-                registered.tool,
-                function=placeholder,
+                known,
+                input_schema=known.input_schema if schema is None else tool.input_schema,
+                function=tool.function,
+                handler=tool.handler,
                 parse=tool.parse,
+                parsers=tool.parsers,
                 dump=tool.dump,
                 is_async=True,
                 takes_context=True,
             )
-        compiled = self._compile_tool(tool)
-        if len(self._compiled) < _MAX_KNOWN_NAMES:
-            self._compiled[name] = compiled
-        return compiled
+        return self._compile_tool(tool)
+
+
+def _build_host_tool(name: str, schema: Mapping[str, Any], flags: ToolFlags | None = None) -> Tool[..., Any]:
+    async def placeholder(arguments: Any, context: ToolContext[Any]) -> None: ...
+
+    options = {} if flags is None else flags.to_options()
+    return build_tool({"name": name, "input_schema": schema, "execute": placeholder, **options})
+
+
+def _check_flags(name: str, flags: object) -> ToolFlags:
+    if not isinstance(flags, ToolFlags):
+        raise ConfigError(f"declared[{name!r}] must be ToolFlags(…), got {flags!r}.")
+    return flags
+
+
+def _digest_schema(schema: Mapping[str, Any], *, name: str) -> str:
+    try:
+        return sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ToolDefinitionError(f"`{name}`: schema must be a JSON Schema: {shorten(str(error))}.") from error

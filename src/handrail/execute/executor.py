@@ -28,6 +28,7 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.define.build import as_tool
+from handrail.define.flags import ToolFlags
 from handrail.define.function import build_from_function
 from handrail.errors import ConfigError, ToolError, ToolNotFoundError
 from handrail.execute.admission import AdmissionControl
@@ -87,11 +88,11 @@ class Executor:
         lease_timeout: float = 15.0,
         lease_grace: float = 60.0,
         approval_timeout: float = 900.0,
-        declared: Iterable[str] = (),
+        declared: Mapping[str, ToolFlags] | None = None,
         debug: bool = False,
     ) -> None:
-        """`declared` names tools that are not in the pool, and are passed to `guard()` or the fallback; rules may name
-        them.
+        """`declared` says what tools are that are not in the pool, and are only passed to `guard()` or the fallback:
+        which of them read, have a key, a lock or a `verify`. One that is not declared is consequential.
         """
         if debug:
             log.show_texts = True
@@ -181,11 +182,16 @@ class Executor:
         )
         self._ledger = ledger
         self._canceller = CallCanceller(running=self._running, scheduler=scheduler, events=events)
-        self._host_tools = HostTools(compile_tool=self._compile, threads=self._threads)
+        self._host_tools = HostTools(
+            compile_tool=self._compile,
+            threads=self._threads,
+            declared=declared or {},
+            on_new_tool=self._on_host_tool,
+        )
+        self._host_schemas: dict[str, Tool[..., Any]] = {}
         self._read_more: Tool[..., Any] | None = None
         self._compiled: dict[str, CompiledTool] = {}
         self._policy = policy or Policy()
-        self._declared = frozenset(declared)
         self.diagnostics: tuple[str, ...] = ()
         """Rules of the policy that can never apply to the tools of this pool, as far as they are known."""
         self._unsubscribe: list[Callable[[], None]] = []
@@ -200,7 +206,7 @@ class Executor:
             listed = "\n".join(f"- {one}" for one in self.diagnostics)
             raise ConfigError(
                 f"The policy has rules that can never apply to these tools:\n{listed}\n"
-                "Tools that are only passed to guard() are named with declared=[…]."
+                "Tools that are only passed to guard() are named with declared={name: ToolFlags(…)}."
             )
 
     def _compile(self, tool: Tool[..., Any]) -> CompiledTool:
@@ -240,17 +246,30 @@ class Executor:
             tool.name: one if (one := known.get(tool.name)) is not None and one.tool is tool else self._compile(tool)
             for tool in registry
         }
+        if clashing := [name for name in self._host_tools.declared if name in registry]:
+            raise ConfigError(f"declared names {clashing[0]!r}, which is in the pool: give the tool itself its flags.")
         self.registry, self._compiled = registry, compiled
-        problems = tuple(self._policy.find_problems(registry, other_names=self._declared))
-        for problem in problems:
-            if problem not in self.diagnostics:
-                log.warning("policy: %s", problem)
-        self.diagnostics = problems
+        self._update_diagnostics()
         for listener in tuple(self._tools_listeners.values()):
             try:
                 listener()
             except Exception:
                 log.exception("a listener to changed tools failed")
+
+    def _on_host_tool(self, tool: Tool[..., Any]) -> None:
+        """Check the rules that name a tool against the schema that the host has passed for it."""
+        if self._policy.names(tool.name):
+            self._host_schemas[tool.name] = tool
+            self._update_diagnostics()
+
+    def _update_diagnostics(self) -> None:
+        host_tools = {**self._host_tools.declared, **self._host_schemas}
+        known = [*self.registry, *(tool for name, tool in host_tools.items() if name not in self.registry)]
+        problems = tuple(self._policy.find_problems(known))
+        for problem in problems:
+            if problem not in self.diagnostics:
+                log.warning("policy: %s", problem)
+        self.diagnostics = problems
 
     def subscribe_tools(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call a function after every change of the pool; the function returned here unsubscribes it."""
@@ -328,13 +347,20 @@ class Executor:
         return self._portal.run(coroutine)
 
     async def guard(
-        self, call: ToolCall, context: ToolContext[Any], proceed: Callable[..., Awaitable[Any] | Any]
+        self,
+        call: ToolCall,
+        context: ToolContext[Any],
+        proceed: Callable[..., Awaitable[Any] | Any],
+        *,
+        schema: Mapping[str, Any] | None = None,
     ) -> ToolResult:
-        """Run a call whose handler, and whose validation of arguments, is another framework's: `proceed` runs it.
+        """Run a call whose handler is another framework's: `proceed` runs it.
 
         `proceed(arguments)` gets the arguments that were authorised, which a hook or an approver may have changed. A
         `proceed` that takes no arguments is refused if they were changed. If it is not async it must not block: it runs
-        in the loop.
+        in the loop. Arguments are validated against `schema`, the JSON Schema of the tool, which must not be changed in
+        place; without it they are the host's to check. A schema that is not valid, or has no argument that the tool's
+        key names, raises `ToolDefinitionError`.
         """
         self._use_loop()
         can_change = _takes_arguments(proceed)
@@ -346,7 +372,8 @@ class Executor:
                 raise _host_error(call.name)
             return proceed()
 
-        compiled = self._host_tools.compile(call.name, run, registered=self._compiled.get(call.name))
+        registered = self._compiled.get(call.name)
+        compiled = self._host_tools.compile(call.name, run, schema=schema, registered=registered)
         prepared = await self._prepare(call, context, compiled)
         if not can_change and isinstance(prepared, tuple) and prepared[1].arguments_json != call.arguments_json:
             result = finish_result(failure_results.host_cannot_change(call.name), call, None, perf_counter())
@@ -409,6 +436,8 @@ class Executor:
     def explain(self, call: ToolCall, context: ToolContext[Any]) -> Explanation:
         """Which rule would decide about a call, where it stands, and why. Nothing runs, and nobody is asked."""
         compiled = self._compiled.get(call.name) or self._compile_fallback(call)
+        if compiled is None and call.name in self._host_tools.declared:
+            compiled = self._host_tools.find(call.name)
         if compiled is None:
             return explain_call(call, None, context, is_observed=False)
         return explain_call(call, compiled.policy, context, is_observed=self._authorizer.is_observed(compiled.tool))
