@@ -96,7 +96,7 @@ def test_every_call_is_answered_once_and_spoken_about_and_there_are_never_two_re
     assert set(drive.runs) <= {call.call_id for call in report.calls}
     assert all(count == 1 for count in drive.runs.values())
     assert drive.after_the_end == []
-    assert drive.machine.never_spoken == []
+    assert drive.machine.calls.never_spoken == []
     never_while_speaking = [one for one in report.timeline if one.type == "response.create" and one.caller_speaking]
     assert never_while_speaking == []
     if not any("drop" in one for one in caller):

@@ -2,7 +2,8 @@
 
 from handrail.phone.gateway import PhoneGateway
 from handrail.phone.incoming import IncomingCall
-from handrail.phone.machine import CallMachine, MachineOptions
+from handrail.phone.machine import CallMachine
+from handrail.phone.machine_state import MachineOptions
 from handrail.phone.recording import Recorder, Replay, replay
 from handrail.phone.session import CallSession
 from handrail.phone.transport import Connection, ConnectionLost, RealtimeTransport, Transport

@@ -19,9 +19,10 @@ from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
 from handrail.phone.incoming import IncomingCall
-from handrail.phone.machine import MachineOptions
+from handrail.phone.machine_state import MachineOptions
+from handrail.phone.realtime import describe_session
 from handrail.phone.recording import Recorder
-from handrail.phone.session import CallSession, describe_session
+from handrail.phone.session import CallSession
 from handrail.phone.transport import RealtimeTransport, Transport
 from handrail.phone.webhook import Deduplicator, Headers, WebhookResponse, read_webhook
 from handrail.sources.connection import Sources

@@ -10,6 +10,7 @@ from handrail.core.values import ToolCall
 from handrail.formats import openai_realtime as wire
 from handrail.phone import signals as s
 from handrail.phone.signals import Command, ResponseStatus, Signal
+from handrail.tenants.builder import ToolBuildResult
 
 _MAX_ITEMS: Final = 1_000
 _MAX_CALLS: Final = 20_000
@@ -189,6 +190,30 @@ class RealtimeAdapter:
                 return {"type": "conversation.item.retrieve", "item_id": command.item_id}
             case _:
                 return None
+
+
+def describe_session(built: ToolBuildResult, definitions: list[Any]) -> Mapping[str, Any]:
+    """The configuration that a call is accepted with: instructions with each tool's prompt, tools and tool choice."""
+    cfg = built.config
+    instructions = "\n\n".join(part for part in (cfg.instructions.strip(), built.prompt) if part)
+    audio: dict[str, Any] = {"input": {"turn_detection": {"type": "server_vad"}}}
+    if cfg.transcription_model is not None:
+        audio["input"]["transcription"] = {
+            "model": cfg.transcription_model,
+            "language": cfg.locale.partition("-")[0].lower(),
+        }
+    if cfg.voice is not None:
+        audio["output"] = {"voice": cfg.voice}
+    session: dict[str, Any] = {
+        "model": cfg.model,
+        "audio": audio,
+        "tools": definitions,
+        "tool_choice": built.tool_choice,
+        "output_modalities": ["audio"],
+    }
+    if instructions:
+        session["instructions"] = instructions
+    return session
 
 
 def _item_id(call_id: str) -> str:

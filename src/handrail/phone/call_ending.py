@@ -1,0 +1,168 @@
+"""How the agent ends a call: one transfer or one hang-up at a time, and nothing else is said meanwhile."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from msgspec import Struct
+
+from handrail.phone import signals as s
+from handrail.phone.machine_state import MachineOptions
+from handrail.phone.signals import Command, Purpose
+from handrail.tenants.texts import Texts
+
+_CLOSING_TIMEOUT = 2.0
+"""Seconds that the tool which ends the call has to give its result."""
+
+
+class _Transfer(Struct, kw_only=True):
+    request_id: str
+    target_uri: str
+    state: Literal["announcing", "referring", "unknown", "referred"] = "announcing"
+
+
+class CallEnding:
+    """The transfer state machine of a call, and its hang-up.
+
+    A transfer is announced, then referred once. `unknown` is a referral without an answer: if the call goes on, it did
+    not happen.
+    """
+
+    def __init__(
+        self,
+        *,
+        do: Callable[[Command], None],
+        say: Callable[[Purpose, str], None],
+        texts: Texts,
+        options: MachineOptions,
+    ) -> None:
+        self._do = do
+        self._say = say
+        self._texts = texts
+        self._options = options
+        self._transfer: _Transfer | None = None
+        self._hang_up: s.HangUpRequested | None = None
+        self.is_closing = False
+        """Whether the goodbye was heard, so that only the hang-up is left."""
+        self._has_hung_up = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the agent says nothing more than what ends the call."""
+        return self._transfer is not None or self._hang_up is not None
+
+    @property
+    def is_announcing(self) -> bool:
+        """Whether a transfer was asked for, and not referred yet."""
+        return self._transfer is not None and self._transfer.state == "announcing"
+
+    @property
+    def closing_call(self) -> str | None:
+        """The tool call that ends the phone call."""
+        return self._hang_up.call_id if self._hang_up is not None else None
+
+    def request_transfer(self, signal: s.TransferRequested, *, is_caller_speaking: bool) -> None:
+        """Begin a transfer, unless one is under way or the caller speaks."""
+        if self.is_under_way or is_caller_speaking:
+            outcome = "in_progress" if self.is_under_way else "interrupted"
+            self._do(s.FinishTransfer(request_id=signal.request_id, outcome=outcome))
+            return
+        self._transfer = _Transfer(request_id=signal.request_id, target_uri=signal.target_uri)
+        if signal.announcement:
+            self._say("announcement", self._texts("say.exactly", text=signal.announcement))
+        else:  # What is being said is heard first.
+            self._do(s.StartTimer(name="playout", seconds=self._options.playout_timeout))
+
+    def refer(self) -> None:
+        """The announcement was heard: refer the call, once."""
+        if self._transfer is not None and self._transfer.state == "announcing":
+            self._transfer.state = "referring"
+            self._do(s.Refer(target_uri=self._transfer.target_uri))
+
+    def finish_refer(self, outcome: Literal["referred", "failed", "unknown"]) -> None:
+        """The referral was answered, or nobody knows what became of it."""
+        transfer = self._transfer
+        if transfer is None or transfer.state != "referring":
+            return
+        if outcome == "failed":
+            self.finish_transfer("failed")
+            return
+        self._do(s.StartTimer(name="transfer", seconds=self._options.transfer_grace))
+        transfer.state = outcome
+        if outcome == "referred":
+            self._do(s.FinishTransfer(request_id=transfer.request_id, outcome="referred"))
+
+    def finish_transfer(self, outcome: s.TransferOutcome) -> None:
+        """The transfer is over, and the conversation goes on."""
+        transfer, self._transfer = self._transfer, None
+        if transfer is not None:
+            self._do(s.StopTimer(name="transfer"))
+            self._do(s.FinishTransfer(request_id=transfer.request_id, outcome=outcome))
+
+    def expire_transfer(self) -> bool:
+        """The call is still here after the grace; True if the model believes that it was transferred."""
+        transfer = self._transfer
+        if transfer is not None and transfer.state == "unknown":
+            self.finish_transfer("failed")
+        if transfer is None or transfer.state != "referred":
+            return False
+        self._transfer = None
+        self._do(s.Note(name="call_transfer_not_taken", severity="warning"))
+        return True
+
+    def request_hang_up(self, signal: s.HangUpRequested, *, is_caller_speaking: bool, turn: int) -> None:
+        """Begin to end the call. A tool is refused while the caller speaks or has not spoken; a limit never is."""
+        if signal.request_id is not None and (self.is_under_way or is_caller_speaking or turn == 0):
+            outcome = "failed" if self.is_under_way else "interrupted" if is_caller_speaking else "too_early"
+            self._do(s.FinishHangUp(request_id=signal.request_id, outcome=outcome))
+            return
+        if self.is_under_way:
+            return
+        self._hang_up = signal
+        if signal.goodbye:
+            self._say("goodbye", self._texts("say.exactly", text=signal.goodbye))
+        else:
+            self.close()
+
+    def interrupt(self) -> Purpose | None:
+        """The caller speaks before it was too late: nothing happens. What is not said any more; None if nothing."""
+        if self.is_announcing:
+            self.finish_transfer("interrupted")
+            return "announcement"
+        hang_up = self._hang_up
+        if hang_up is not None and hang_up.request_id is not None and not self.is_closing:
+            self._hang_up = None
+            self._do(s.FinishHangUp(request_id=hang_up.request_id, outcome="interrupted"))
+            return "goodbye"
+        return None
+
+    def close(self) -> None:
+        """The goodbye was heard: give the tool its result, and hang up once that was sent."""
+        if self._hang_up is None or self.is_closing:
+            return
+        self.is_closing = True
+        if self._hang_up.request_id is not None:
+            self._do(s.FinishHangUp(request_id=self._hang_up.request_id, outcome="ended"))
+        self._do(s.StartTimer(name="hang_up", seconds=_CLOSING_TIMEOUT))
+
+    def hang_up(self) -> None:
+        """Hang up, once."""
+        if not self._has_hung_up:
+            self._has_hung_up = True
+            self._do(s.StopTimer(name="hang_up"))
+            self._do(s.HangUp())
+
+    def end(self, reason: s.EndReason) -> s.EndReason:
+        """The call is over: whoever waits is told, and the reason is what the agent did, if it did something."""
+        transfer, self._transfer = self._transfer, None
+        if transfer is not None:
+            is_referred = transfer.state != "announcing"
+            if transfer.state != "referred":
+                outcome = "referred" if is_referred else "ended"
+                self._do(s.FinishTransfer(request_id=transfer.request_id, outcome=outcome))
+            if is_referred and reason in ("caller", "lost", "agent"):
+                return "transferred"
+        if self._hang_up is None:
+            return reason
+        if self._hang_up.request_id is not None and not self.is_closing:
+            self._do(s.FinishHangUp(request_id=self._hang_up.request_id, outcome="ended"))
+        return "agent" if reason == "caller" and self.is_closing else reason

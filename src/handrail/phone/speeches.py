@@ -1,0 +1,125 @@
+"""What the agent has to say, in order of urgency, and what the caller is hearing."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from handrail.phone.machine_state import Speech
+from handrail.phone.signals import Purpose
+
+_ORDER: Final[Mapping[Purpose, int]] = {
+    "greeting": 0,
+    "announcement": 1,
+    "goodbye": 1,
+    "reply": 2,
+    "read_back": 3,
+    "wrap_up": 4,
+    "filler": 5,
+}
+_DROPPED_BY_CALLER: Final = ("read_back", "filler", "greeting")
+_ENDING: Final = ("announcement", "goodbye")
+_SAID_AGAIN: Final = ("greeting", "announcement", "goodbye", "read_back")
+
+
+class Speeches:
+    """The speeches that wait, and those that a response is saying."""
+
+    def __init__(self, *, max_attempts: int) -> None:
+        self._max_attempts = max_attempts
+        self._waiting: list[Speech] = []
+        self._speaking: dict[str, Speech] = {}
+        """What was asked for, by response, until it was heard."""
+        self._playing: set[str] = set()
+
+    # What waits.
+
+    def add(self, purpose: Purpose, instructions: str, *, token: str = "", covers: tuple[str, ...] = ()) -> None:
+        """Say something as soon as nobody speaks; a new read-back of an approval replaces the one that waits."""
+        if token:
+            self._waiting = [one for one in self._waiting if one.token != token]
+        self._waiting.append(Speech(purpose, instructions, token, covers))
+
+    def next(self, *, only_ending: bool, has_reply: bool) -> Speech | None:
+        """The most urgent speech; None if there is none, or if a reply is more urgent."""
+        allowed = [one for one in self._waiting if not only_ending or one.purpose in _ENDING]
+        first = min(allowed, key=lambda one: _ORDER[one.purpose], default=None)
+        if first is None or (has_reply and _ORDER[first.purpose] > _ORDER["reply"]):
+            return None
+        self._waiting.remove(first)
+        return first
+
+    @property
+    def read_backs(self) -> frozenset[str]:
+        """The calls that a waiting read-back speaks about."""
+        return frozenset(id for one in self._waiting for id in one.covers if one.purpose == "read_back")
+
+    def drop(self, purpose: Purpose | None) -> None:
+        """Do not say what has this purpose."""
+        self._waiting = [one for one in self._waiting if one.purpose != purpose]
+
+    def drop_for_caller(self) -> None:
+        """The caller speaks: do not say what was meant for silence."""
+        self._waiting = [one for one in self._waiting if one.purpose not in _DROPPED_BY_CALLER]
+
+    def say_again(self, speech: Speech, *, is_caller_speaking: bool) -> bool:
+        """Say something again from its beginning; False if that was tried too often."""
+        speech.attempts += 1
+        speech.is_complete = False
+        if speech.attempts >= self._max_attempts:
+            return False
+        if speech.purpose not in _DROPPED_BY_CALLER or not is_caller_speaking:
+            self._waiting.insert(0, speech)
+        return True
+
+    @staticmethod
+    def has_to_be_said(speech: Speech) -> bool:
+        """Whether a failure of the provider is no reason to leave it out."""
+        return speech.purpose in _SAID_AGAIN
+
+    # What is heard.
+
+    def begin(self, response_id: str, speech: Speech) -> None:
+        """A response says it."""
+        self._speaking[response_id] = speech
+
+    def get(self, response_id: str) -> Speech | None:
+        """What a response says."""
+        return self._speaking.get(response_id)
+
+    def take(self, response_id: str) -> Speech | None:
+        """What a response said: it was heard to its end, or broken off."""
+        return self._speaking.pop(response_id, None)
+
+    def take_complete(self) -> list[Speech]:
+        """Everything that was generated to its end, and should have been heard by now."""
+        found = [id for id, one in self._speaking.items() if one.is_complete]
+        self._playing.clear()
+        return [self._speaking.pop(id) for id in found]
+
+    def take_ending(self) -> list[Speech]:
+        """Nothing is known to be heard any more; what has to be said all the same."""
+        found = [one for one in self._speaking.values() if one.purpose in _ENDING]
+        self._speaking.clear()
+        self._playing.clear()
+        return found
+
+    def start_playing(self, response_id: str) -> None:
+        """The caller hears a response."""
+        self._playing.add(response_id)
+
+    def stop_playing(self, response_id: str | None = None) -> None:
+        """The caller does not hear a response any more; None: nor any other."""
+        if response_id is None:
+            self._playing.clear()
+        else:
+            self._playing.discard(response_id)
+
+    @property
+    def is_playing(self) -> bool:
+        """Whether the caller hears something."""
+        return bool(self._playing)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is being said, or about to be said, that the caller has to hear first."""
+        waiting = any(one.purpose == "announcement" for one in self._waiting)
+        return not (self._playing or self._speaking or waiting)

@@ -1,0 +1,154 @@
+"""Runs the tool calls of one phone call, and gives the caller's approval to what they agreed to."""
+
+import asyncio
+import time
+from typing import Any
+
+from msgspec import structs
+
+from handrail.core.context import ToolContext
+from handrail.core.events import CallIgnored, ResultSpoken
+from handrail.core.log import log
+from handrail.core.values import Failure, ToolCall, ToolResult
+from handrail.errors import ApprovalError
+from handrail.execute.executor import Executor
+from handrail.phone import signals as s
+from handrail.phone.call_log import CallLog
+from handrail.phone.confirmation import Confirmations
+from handrail.phone.read_back import describe_call
+from handrail.tenants.builder import ToolBuildResult
+from handrail.tenants.call_control import CallControl
+from handrail.tenants.texts import Texts
+
+_TRANSCRIPT_TIMEOUT = 3.0
+"""Seconds to wait for the transcript of an answer before it counts as not understood."""
+
+
+class ToolRunner:
+    """The tool calls of one phone call on their way through the executor; every one ends as a `ToolFinished`."""
+
+    def __init__(
+        self,
+        *,
+        executor: Executor,
+        built: ToolBuildResult,
+        context: ToolContext[Any],
+        confirmations: Confirmations,
+        texts: Texts,
+        events: CallLog,
+    ) -> None:
+        self.executor = executor
+        self.called: dict[str, tuple[str, float]] = {}
+        """The name of each called tool, and when."""
+        self._built = built
+        self._context = context
+        self._confirmations = confirmations
+        self._texts = texts
+        self._events = events
+        self._spoken: set[str] = set()
+        """Calls whose result the caller has begun to hear."""
+        self._fallbacks: dict[str, ToolCall] = {}
+        """Calls that got no result of their own, until their output is sent."""
+        self._transcribed = asyncio.Event()
+
+    def start(self, call: ToolCall) -> None:
+        """A call is about to run."""
+        self.called[call.id] = call.name, time.monotonic()
+        self._events.note("ws_tool_invocation_built", call=call)
+        if not self.executor.has_tool(call.name):
+            self._events.note("ws_tool_dispatcher_missing_fallback_output", "warning", call=call)
+        self._events.note("ws_tool_invocation_submitting_to_dispatcher", "debug", call=call)
+
+    async def run(self, call: ToolCall, *, turn: int, control: CallControl) -> s.ToolFinished:
+        """Run one call; whatever happens, the model gets an output."""
+        context = structs.replace(self._context, turn=turn, call_control=control)
+        try:
+            await self._confirm(call, context)
+            return self._finish(call, await self.executor.run(call, context))
+        except Exception:  # whatever happens, the model gets an output
+            log.exception("the call %s of %s got no result", call.id, context.session_id)
+            self._fallbacks[call.id] = call
+            failure = Failure(code="tool_execution_failed", message=self._texts("calls.not_run"))
+            text = ToolResult(error=failure, tool_name=call.name, call_id=call.id).for_model()
+            return s.ToolFinished(call_id=call.id, output=text)
+
+    def _finish(self, call: ToolCall, result: ToolResult) -> s.ToolFinished:
+        output, approval = result.for_model(), result.approval
+        if approval is None or approval.by != "customer":
+            return s.ToolFinished(call_id=call.id, output=output, is_silent=result.silent)
+        tool = self.executor.registry.get(call.name)
+        text = describe_call(self._built, call.name, tool.dump(tool.parse(call.arguments_json)), self._texts)
+        return s.ToolFinished(call_id=call.id, output=output, approval=approval.token, read_back=text)
+
+    # What became of an output.
+
+    def take_fallback(self, call_id: str) -> ToolCall | None:
+        """The call that an output is about to be sent for, if it got no result of its own."""
+        return self._fallbacks.pop(call_id, None)
+
+    def report_fallback(self, call: ToolCall, *, is_sent: bool) -> None:
+        """The output of a call without a result was sent, or could not be sent and will be tried again."""
+        if is_sent:
+            self._events.note("tool_run_and_respond_fallback_output_sent", "warning", call=call)
+        else:
+            self._fallbacks[call.id] = call
+            self._events.note("tool_run_and_respond_fallback_output_failed", "error", call=call)
+
+    def report_ignored(self, command: s.IgnoreCall) -> None:
+        """A call arrived again."""
+        if command.reason == "other_arguments":
+            self._events.note("tool_invocation_conflicting_arguments", "error", call=command.call)
+        else:
+            self._events.emit(CallIgnored, call=command.call, reason=command.reason)
+
+    def report_spoken(self, call_ids: tuple[str, ...]) -> None:
+        """The caller begins to hear about these results."""
+        now = time.monotonic()
+        for call_id in call_ids:
+            if call_id in self.called and call_id not in self._spoken:
+                self._spoken.add(call_id)
+                name, called_at = self.called[call_id]
+                self._events.emit(ResultSpoken, call_id=call_id, tool_name=name, seconds=now - called_at)
+
+    # The caller's agreement.
+
+    def transcribe(self) -> None:
+        """Something that the caller said was written down, or could not be."""
+        self._transcribed.set()
+        self._transcribed = asyncio.Event()
+
+    async def _confirm(self, call: ToolCall, context: ToolContext[Any]) -> None:
+        """Give the caller's approval to this exact call, if they heard what it does and then agreed."""
+        if not self._confirmations.has_answers:
+            return
+        approval = await self.executor.request_approval(call, context)
+        if approval is None:
+            return
+        token = approval.token
+        try:
+            async with asyncio.timeout(_TRANSCRIPT_TIMEOUT):
+                while self._confirmations.state(token) == "unknown":
+                    await self._transcribed.wait()
+        except TimeoutError:
+            pass
+        if self._confirmations.state(token) != "yes":
+            return
+        self._confirmations.forget(token)
+        try:
+            await self.executor.approvals.approve(
+                token, by="customer", who=context.customer_id or "caller", reason="the caller agreed on the phone"
+            )
+        except ApprovalError as error:
+            log.warning("the approval of %s could not be given: %s", call.name, error.message)
+
+    async def deny(self, token: str) -> None:
+        """The caller refused."""
+        try:
+            await self.executor.approvals.deny(
+                token,
+                by="customer",
+                who=self._context.customer_id or "caller",
+                reason="the caller refused on the phone",
+            )
+        except ApprovalError as error:
+            log.warning("an approval could not be denied: %s", error.message)
