@@ -335,3 +335,15 @@ def test_json_inside_json_is_read_only_so_far_and_hidden_below() -> None:
 def test_the_number_of_a_card_is_hidden_whatever_its_sign(number: int) -> None:
     assert "411111" not in Redactor().text(f'{{"password": "x", "n": {number}}}')
     assert Redactor().value({"n": number}) == {"n": HIDDEN}
+
+
+def test_a_text_that_is_too_long_is_cut_before_it_is_looked_at() -> None:
+    short = Redactor(max_chars=20)
+
+    assert short.text("a" * 20) == "a" * 20
+    assert short.text("a" * 25) == f"{'a' * 20} [5 characters left out]"
+    assert short.value({"note": ["b" * 21]}) == {"note": [f"{'b' * 20} [1 characters left out]"]}
+    assert short.value({"c" * 21: 1}) == {f"{'c' * 20} [1 characters left out]": 1}
+    assert CANARY not in short.text(f'{{"password": "{CANARY * 9}"}}')
+    with pytest.raises(ConfigError, match="max_chars must be at least 1, got 0"):
+        Redactor(max_chars=0)

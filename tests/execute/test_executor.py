@@ -66,6 +66,45 @@ async def test_an_unknown_tool_is_named_with_what_was_meant() -> None:
     assert heard.of(CallFinished)[0].call.response_id == "r-1"
 
 
+class Seen:
+    """A hook that counts the calls that it was shown."""
+
+    calls = 0
+
+    def before(self, call: ToolCall, tool: object, context: object) -> None:
+        self.calls += 1
+
+
+@pytest.mark.parametrize("hooks", [[], [Seen()]])
+@pytest.mark.parametrize("name", ["echo", "pay", "nobody"])
+async def test_arguments_that_are_too_long_are_refused_before_anything_parses_them(
+    name: str, hooks: list[Seen]
+) -> None:
+    heard = Heard()
+    executor = Executor([echo, pay], policy=ALLOWED, listeners=[heard], hooks=hooks, max_argument_chars=100)
+    long = ToolCall(id="c-1", name=name, arguments_json="[" * 101)  # Parsed, it would be another error.
+
+    for result in (await executor.run(long, at()), *await executor.run_all([long, long], at())):
+        assert result.error is not None
+        assert result.error.code == "invalid_arguments"
+        assert "have 101 characters; at most 100 are accepted" in result.error.message
+    assert {one.call.arguments_json for one in heard.of(CallFinished)} == {""}
+    assert await executor.request_approval(long, at()) is None
+    assert [hook.calls for hook in hooks] == [0] * len(hooks)
+    guarded = await executor.guard(long, at(), lambda arguments: "it ran")
+    assert guarded.error is not None
+    assert guarded.error.code == "invalid_arguments"
+
+
+async def test_arguments_of_exactly_the_maximal_length_are_accepted() -> None:
+    fits = call("echo", text="x" * 50)
+    executor = Executor([echo], max_argument_chars=len(fits.arguments_json))
+
+    assert (await executor.run(fits, at())).ok
+    with pytest.raises(ConfigError, match="max_argument_chars must be at least 1, got 0"):
+        Executor([echo], max_argument_chars=0)
+
+
 @given(st.lists(st.sampled_from(["echo", "pay", "nobody", "broken"]), max_size=8))
 def test_results_come_in_the_order_of_the_calls(names: list[str]) -> None:
     sent = [

@@ -53,6 +53,12 @@ def invalid_changed_arguments(tool: str, by: str) -> ToolResult:
     return failure("invalid_arguments", text)
 
 
+def arguments_too_long(tool: str, length: int, *, max_chars: int) -> ToolResult:
+    """The arguments are longer than this executor accepts; they were not parsed."""
+    text = f"The arguments of `{tool}` have {length} characters; at most {max_chars} are accepted. {NOTHING_HAPPENED}"
+    return failure("invalid_arguments", text)
+
+
 def rate_limited(tool: str, wait: float) -> ToolResult:
     """A rate limit is reached."""
     return failure("rate_limited", f"`{tool}` was called too often. Try again in {_round(wait)} s.", retryable=True)

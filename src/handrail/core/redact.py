@@ -69,6 +69,12 @@ def hide_value(value: str) -> None:
             del _secret_values[next(iter(_secret_values))]
 
 
+def cut_text(text: str, max_chars: int) -> str:
+    """The beginning of a text, with a notice of how much was left out; the text itself if it is not longer."""
+    left_out = len(text) - max_chars
+    return text if left_out <= 0 else f"{text[:max_chars]} [{left_out} characters left out]"
+
+
 class Redactor:
     """Redacts by field name, by type (Pydantic's secrets, and types of your own) and by pattern.
 
@@ -76,12 +82,24 @@ class Redactor:
     `None` stay too, whatever their field is called: they hold no secret.
     """
 
-    __slots__ = ("_fields", "_known", "_patterns", "_stems", "_types", "_window")
+    __slots__ = ("_fields", "_known", "_max_chars", "_patterns", "_stems", "_types", "_window")
 
     def __init__(
-        self, *, fields: Iterable[str] = (), patterns: Iterable[str] = (), types: Iterable[type[Any]] = ()
+        self,
+        *,
+        fields: Iterable[str] = (),
+        patterns: Iterable[str] = (),
+        types: Iterable[type[Any]] = (),
+        max_chars: int = 1_000_000,
     ) -> None:
-        """Fields, patterns and types are added to those that are always redacted."""
+        """Fields, patterns and types are added to those that are always redacted.
+
+        A text longer than `max_chars` is cut before it is looked at, and ends with a notice: what was not looked at is
+        not written, and no text holds an event loop for long.
+        """
+        if max_chars < 1:
+            raise ConfigError(f"max_chars must be at least 1, got {max_chars!r}.")
+        self._max_chars = max_chars
         names = [words for name in (*FIELDS, *fields) if (words := _words(name))]
         self._fields = frozenset("".join(words) for words in names)
         stems = sorted({max(words, key=len) for words in names} | ALONE)
@@ -96,7 +114,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """A text without what must not be written: JSON by its fields, any other by what looks like one."""
-        return self._text(encodable(text), 0)
+        return self._whole_text(text)
 
     def value(self, value: Any) -> Any:
         """A copy of any value, as JSON has it, without what must not be written."""
@@ -117,7 +135,7 @@ class Redactor:
         if depth > _DEPTH or isinstance(value, self._types):
             return HIDDEN
         if isinstance(value, str):
-            return self._text(encodable(str.__str__(value)), 0)  # Also of a subclass: what it is, not what it shows.
+            return self._whole_text(str.__str__(value))  # Also of a subclass: what it is, not what it shows.
         if isinstance(value, int):
             return self._number(int.__int__(value))
         if isinstance(value, float):
@@ -145,7 +163,7 @@ class Redactor:
         if isinstance(name, self._types):
             return HIDDEN
         if isinstance(name, str):
-            return encodable(str.__str__(name))
+            return encodable(cut_text(str.__str__(name), self._max_chars))
         return next(iter(to_jsonable_python({name: None}, inf_nan_mode="strings", fallback=_name_of)))
 
     def _model(self, model: BaseModel, depth: int) -> Any:
@@ -198,6 +216,9 @@ class Redactor:
         return HIDDEN if 10**12 <= abs(number) < 10**19 and is_card(str(abs(number))) else number
 
     # Texts.
+
+    def _whole_text(self, text: str) -> str:
+        return self._text(encodable(cut_text(text, self._max_chars)), 0)
 
     def _text(self, text: str, level: int) -> str:
         parsed = _parsed(text)

@@ -1,8 +1,10 @@
 """What gives itself away by its looks, whatever its field is called: keys, tokens, card numbers, IBANs."""
 
 import re
+from array import array
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate, compress
 from typing import Final
 
 from msgspec import Struct
@@ -57,11 +59,22 @@ SECRET_PATTERNS: Final = (
 
 _ANY_HINT: Final = LazyPattern("|".join(re.escape(hint) for look in SECRET_PATTERNS for hint in look.hints))
 """Most texts have none of them, which is said in one search."""
-_TWO_DIGITS: Final = LazyPattern(r"[0-9][^0-9]*[0-9]")
-_THIRTEEN_DIGITS: Final = LazyPattern(r"(?:[0-9][^0-9]*){12}[0-9]")
-_RUN = LazyPattern(r"(?<![A-Za-z0-9])(?<![0-9]\.)[0-9](?:[ -]?[0-9]){12,}(?![A-Za-z0-9])(?!\.[0-9])")
-_GROUP = LazyPattern(r"[0-9]+")
-_IBAN = LazyPattern(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9])")
+_TWO_DIGITS: Final = LazyPattern(r"[0-9][^0-9]*+[0-9]")
+# Groups of digits, one sign between two of them. Whole groups only, and possessive: a run of a million digits is looked
+# at once, and takes no memory. A digit comes first, which is what the search can skip to.
+_GROUP_END = r"(?![A-Za-z0-9])(?!\.[0-9])"
+_RUN: Final = LazyPattern(
+    r"[0-9](?<![A-Za-z0-9].)(?<![0-9]\..)(?=(?:[ -]?[0-9]){12})"
+    rf"[0-9]*+{_GROUP_END}(?:[ -][0-9]++{_GROUP_END})*+"
+)
+_IBAN: Final = LazyPattern(r"[A-Za-z](?<![A-Za-z0-9].)[A-Za-z][0-9]{2}(?=[ -]?[A-Za-z0-9])")
+
+_DIGITS: Final = b"0123456789"
+_TO_NUMBER: Final = bytes.maketrans(_DIGITS, bytes(range(10)))
+_TO_DOUBLED: Final = bytes((0, 2, 4, 6, 8, 1, 3, 5, 7, 9)) + bytes(246)
+"""What Luhn's rule adds for a number that is doubled."""
+_NOT: Final = bytes((1, 0)) + bytes(254)
+_IS_DIGIT: Final = bytes(code in _DIGITS for code in range(256))
 
 IBAN_LENGTHS: Final = {
     "AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22, "BI": 27, "BR": 29,
@@ -88,8 +101,7 @@ def remove_secrets(text: str, instead: str) -> str:
                 text = look.pattern.compiled.sub(instead, text)
     if not _TWO_DIGITS.compiled.search(text):
         return text
-    if _THIRTEEN_DIGITS.compiled.search(text):
-        text = _RUN.compiled.sub(lambda run: _without_cards(run[0], instead), text)
+    text = _RUN.compiled.sub(lambda run: _without_cards(run[0], instead), text)
     return _without_ibans(text, instead) if _IBAN.compiled.search(text) else text
 
 
@@ -98,15 +110,24 @@ def is_card(digits: str) -> bool:
 
     Times in milli-, micro- or nanoseconds begin with 1, and no card does.
     """
-    first, two, length = digits[:1], digits[:2], len(digits)
-    known = (
-        (first == "4" and length in (13, 16, 19))
-        or (("51" <= two <= "55" or "2221" <= digits[:4] <= "2720") and length == 16)
-        or (two in ("34", "37") and length == 15)
-        or (two in ("30", "36", "38", "39") and length == 14)
-        or ((two == "35" or first == "6") and 16 <= length <= 19)
-    )
-    return known and _luhn(digits)
+    numbers = digits.encode().translate(_TO_NUMBER)
+    if not 13 <= len(numbers) <= 19 or len(numbers) not in _card_lengths(numbers[:4]):
+        return False
+    return (sum(numbers[-1::-2]) + sum(numbers[-2::-2].translate(_TO_DOUBLED))) % 10 == 0
+
+
+def _card_lengths(first: bytes) -> Sequence[int]:
+    """How many digits a card has that begins with these four, the most first."""
+    two = first[0] * 10 + first[1]
+    if first[0] == 4:
+        return (19, 16, 13)
+    if 51 <= two <= 55 or 2221 <= two * 100 + first[2] * 10 + first[3] <= 2720:
+        return (16,)
+    if two in (34, 37):
+        return (15,)
+    if two in (30, 36, 38, 39):
+        return (14,)
+    return (19, 18, 17, 16) if two == 35 or first[0] == 6 else ()
 
 
 def is_iban(text: str) -> bool:
@@ -117,31 +138,43 @@ def is_iban(text: str) -> bool:
 
 
 def _without_cards(run: str, instead: str) -> str:
-    """A run of digits may hold more than the card: each group may be its beginning, the longest card wins."""
-    groups = [(match.start(), match.end()) for match in _GROUP.compiled.finditer(run)]
+    """A run of groups of digits may hold more than a card: each group may be its beginning, the longest card wins.
+
+    Luhn's sums are taken once for the whole run, so that each candidate costs one subtraction.
+    """
+    raw = run.encode()
+    numbers = raw.translate(_TO_NUMBER, b" -")
+    if len(numbers) == len(raw):
+        return instead if is_card(run) else run
+    is_digit = raw.translate(_IS_DIGIT)
+    # Whether a digit is the first of its group; the end of the run counts as one, too.
+    is_first = bytes(compress(b"\0" + is_digit, is_digit)).translate(_NOT) + b"\1"
+    doubled = numbers.translate(_TO_DOUBLED)
+    even, odd = bytearray(numbers), bytearray(numbers)
+    even[::2], odd[1::2] = doubled[::2], doubled[1::2]
+    # The last digit of a card is not doubled: the sum to take depends on where the card ends.
+    sums = array("L", accumulate(even, initial=0)), array("L", accumulate(odd, initial=0))
+    found: list[tuple[int, int]] = []
+    first = 0
+    while 0 <= first <= len(numbers) - 13:
+        for length in _card_lengths(numbers[first : first + 4]):
+            end = first + length
+            if end <= len(numbers) and is_first[end] and (sums[end % 2][end] - sums[end % 2][first]) % 10 == 0:
+                found.append((first, end))
+                first = end
+                break
+        else:
+            first = is_first.find(1, first + 1)
+    return _without_spans(run, array("L", compress(range(len(raw)), is_digit)), found, instead) if found else run
+
+
+def _without_spans(run: str, places: Sequence[int], spans: Sequence[tuple[int, int]], instead: str) -> str:
     parts: list[str] = []
-    done = first = 0
-    while first < len(groups):
-        last = _last_group(run, groups, first)
-        if last is None:
-            first += 1
-            continue
-        parts += (run[done : groups[first][0]], instead)
-        done = groups[last][1]
-        first = last + 1
+    done = 0
+    for first, end in spans:
+        parts += (run[done : places[first]], instead)
+        done = places[end - 1] + 1
     return "".join((*parts, run[done:]))
-
-
-def _last_group(run: str, groups: Sequence[tuple[int, int]], first: int) -> int | None:
-    digits, found = "", None
-    for last in range(first, len(groups)):
-        start, end = groups[last]
-        digits += run[start:end]
-        if len(digits) > 19:
-            break
-        if len(digits) >= 13 and is_card(digits):
-            found = last
-    return found
 
 
 def _without_ibans(text: str, instead: str) -> str:
@@ -170,11 +203,3 @@ def _end_of_iban(text: str, start: int) -> int | None:
     if place < len(text) and text[place].isascii() and text[place].isalnum():
         return None
     return place if is_iban(found) else None
-
-
-def _luhn(digits: str) -> bool:
-    total = 0
-    for place, char in enumerate(reversed(digits)):
-        number = int(char) * (1 + place % 2)
-        total += number - 9 if number > 9 else number
-    return total % 10 == 0

@@ -11,6 +11,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any, Self, TypeVar
 
+from msgspec import structs
+
 from handrail.authorize.approvals import ApprovalEvents, Approvals, MemoryApprovals
 from handrail.authorize.authorizer import Authorizer, Mode, Refusal
 from handrail.authorize.explanation import Explanation, explain_call
@@ -73,6 +75,7 @@ class Executor:
         timeout: float = 30.0,
         slow_after: float = 5.0,
         max_output_chars: int | None = None,
+        max_argument_chars: int = 1_000_000,
         max_concurrent: int | None = None,
         max_concurrent_per_session: int | None = None,
         max_concurrent_per_tool: Mapping[str, int] | None = None,
@@ -109,6 +112,8 @@ class Executor:
             raise ConfigError(f"in_progress_timeout must be 0 seconds or more, got {in_progress_timeout!r}.")
         if max_threads < 1:
             raise ConfigError(f"max_threads must be at least 1, got {max_threads!r}.")
+        if max_argument_chars < 1:
+            raise ConfigError(f"max_argument_chars must be at least 1, got {max_argument_chars!r}.")
         self._output_limiter = output_limiter = OutputLimiter()
         self._limits_output = bool(max_output_chars)
         self.approvals: Approvals = approvals if approvals is not None else MemoryApprovals()
@@ -118,6 +123,7 @@ class Executor:
         self._overhead_timeout = overhead_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
         self._max_output_chars = max_output_chars or 100_000
+        self._max_argument_chars = max_argument_chars
         ledger = ledger if ledger is not None else MemoryLedger()
         redactor = redactor or Redactor()
         scheduler = Scheduler()
@@ -310,7 +316,7 @@ class Executor:
         if asyncio.get_running_loop() is not self._loop:
             self._use_loop()
         compiled = self._compiled.get(call.name)
-        if compiled is None or self._hooks:
+        if compiled is None or self._hooks or len(call.arguments_json) > self._max_argument_chars:
             return await self._run_prepared(await self._prepare(call, context), context)
         return await (self._reads if compiled.tool.read_only else self._effects).run(compiled, call, context)
 
@@ -385,6 +391,12 @@ class Executor:
         self, call: ToolCall, context: ToolContext[Any], compiled: CompiledTool | None = None
     ) -> tuple[CompiledTool, ToolCall] | ToolResult:
         """The tool of a call, and the call after its `before` hooks; or the result, if there is nothing to run."""
+        if (length := len(call.arguments_json)) > self._max_argument_chars:
+            failed = failure_results.arguments_too_long(call.name, length, max_chars=self._max_argument_chars)
+            result = finish_result(failed, call, None, perf_counter())
+            # No listener parses or redacts what was refused for its length.
+            self._events.emit_finished(structs.replace(call, arguments_json=""), context, result)
+            return result
         compiled = compiled or self._compiled.get(call.name) or self._compile_fallback(call)
         if compiled is None:
             return self._not_found(call, context)
@@ -448,7 +460,7 @@ class Executor:
         None if there is none: the call needs nobody, is refused, or was decided about already.
         """
         compiled = self._compiled.get(call.name)
-        if compiled is None:
+        if compiled is None or len(call.arguments_json) > self._max_argument_chars:
             return None
         tool = compiled.tool
         try:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from pydantic_core import from_json
 
 from handrail.core.events import Event, LogEvent
-from handrail.core.redact import Redactor
+from handrail.core.redact import Redactor, cut_text
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.store.database import to_storable
 
@@ -16,6 +16,8 @@ _MAX_NAMES = 100
 """Of arguments, guidelines and so on in one row."""
 _MAX_CHARS = 256
 """Of an id or a name: a model chooses some of them."""
+_MAX_VALUE_CHARS = 100_000
+"""Of the arguments and of the output that a row has with `audit_values`: they are cut before they are redacted."""
 _MAX_CACHED = 4_096
 """Redacted names in the cache."""
 
@@ -173,7 +175,10 @@ class FactBuilder:
         if isinstance(arguments, dict):
             row["argument_keys"] = self._redact_names(cast(dict[str, Any], arguments))
         if self._values:
-            row["arguments"] = self._redactor.value(call.arguments_json if arguments is None else arguments)
+            is_text = arguments is None or len(call.arguments_json) > _MAX_VALUE_CHARS
+            row["arguments"] = self._redactor.value(
+                cut_text(call.arguments_json, _MAX_VALUE_CHARS) if is_text else arguments
+            )
 
     def _put_result(self, row: dict[str, Any], detail: dict[str, Any], result: ToolResult) -> None:
         text = result.for_model()
@@ -188,7 +193,7 @@ class FactBuilder:
         if result.silent:
             detail["silent"] = True
         if self._values:
-            row["output"] = to_storable(self._redactor.text(text))
+            row["output"] = to_storable(self._redactor.text(cut_text(text, _MAX_VALUE_CHARS)))
 
     def _put_decision(self, row: dict[str, Any], decision: Decision) -> None:
         row["action"] = decision.action
@@ -202,7 +207,7 @@ class FactBuilder:
     def _redact_name(self, name: str) -> str:
         known = self._cache.get(name)
         if known is None:
-            known = to_storable(self._redactor.text(name)[:_MAX_CHARS])
+            known = to_storable(self._redactor.text(name[: 4 * _MAX_CHARS])[:_MAX_CHARS])
             if len(self._cache) < _MAX_CACHED and len(name) <= _MAX_CHARS:
                 self._cache[name] = known
         return known
