@@ -130,7 +130,7 @@ PHONE = (
     R("PH-34", "phone", "A call that is taken on is told with its ids and the numbers of pending and active calls (`tool_invocation_scheduled`)."),
     R("PH-35", "phone", "The socket is read on while tools run; a slow tool delays no event."),
     R("PH-36", "phone", "Several calls of one phone call run at once where their tools allow it, and each answer goes to its own call."),
-    R("PH-37", "phone", "The task of a running call is named after its session and its call, a read among them.", open="executor"),
+    R("PH-37", "phone", "The task that runs a call is named after its session and its call, a read's among them; a read that is awaited by itself runs in its caller's task."),
     # execution
     R("PH-38", "phone", "The executor keeps nothing of a session but its running calls and the ledger: what a call needs comes with its `ToolContext`, and two sessions never see each other's."),
     R("PH-39", "phone", "`Executor.run` never raises: whatever happens is a `ToolResult` that a model can read."),

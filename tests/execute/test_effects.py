@@ -357,17 +357,27 @@ async def test_a_clock_that_jumps_afterwards_asks_rather_than_repeats(
 # The task of the call
 
 
+@pytest.mark.proves("PH-37")
 async def test_the_task_of_a_call_is_named_after_its_session_and_its_call() -> None:
     names: list[str] = []
 
-    @tool
-    async def act() -> None:
-        """Act."""
+    def note() -> None:
         task = asyncio.current_task()
         assert task is not None
         names.append(task.get_name())
 
-    await Executor([act], policy=ALLOWED).run(call("act", "c-7"), at("s-9"))
+    @tool
+    async def act() -> None:
+        """Act."""
+        note()
 
-    assert "s-9" in names[0]
-    assert "c-7" in names[0]
+    @tool(read_only=True)
+    async def look() -> None:
+        """Look."""
+        note()
+
+    executor = Executor([act, look], policy=ALLOWED)
+    await executor.run(call("act", "c-7"), at("s-9"))
+    await executor.run_all([call("look", "c-8"), call("look", "c-9")], at("s-9"))
+
+    assert names == ["handrail:s-9:c-7", "handrail:s-9:c-8", "handrail:s-9:c-9"]

@@ -654,3 +654,39 @@ def test_a_chain_of_calls_without_a_word_is_stopped() -> None:
 
     assert list(outputs(played)) == ["c0", "c1", "c2"]
     assert set(played.report.suppressed_calls) == {"lookup"}  # Responses that said nothing, and were asked again.
+
+
+@pytest.mark.proves("PH-37")
+def test_a_read_and_an_effect_run_in_tasks_that_are_named_after_the_phone_call_and_the_tool_call() -> None:
+    names: dict[str, str] = {}
+
+    def note(context: ToolContext) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        assert context.call is not None
+        names[context.call.id] = task.get_name()
+
+    @tool(read_only=True)
+    async def look(context: ToolContext) -> str:
+        """Look."""
+        note(context)
+        return "seen"
+
+    @tool
+    async def act(context: ToolContext) -> str:
+        """Act."""
+        note(context)
+        return "done"
+
+    play(
+        {
+            "model": [{"say": "Hello."}, {"calls": [{"id": "c1", "name": "look"}, {"id": "c2", "name": "act"}]}],
+            "otherwise": {"say": "Done."},
+            "caller": [{"say": "Please."}, {"wait": "results"}],
+        },
+        tenants=[acme(greeting="Hello.", policy=[{"allow": "act"}])],
+        tools=[look, act],
+    )
+
+    assert set(names) == {"c1", "c2"}
+    assert all("rtc_1" in name and call_id in name for call_id, name in names.items())

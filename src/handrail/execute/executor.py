@@ -327,10 +327,13 @@ class Executor:
         if len(every) == 1:
             return [await self.run(every[0], context)]
         if not self._hooks:
-            return list(await asyncio.gather(*(self.run(call, context) for call in every)))
+            return list(await asyncio.gather(*(_start_named(self.run(call, context), call, context) for call in every)))
         # Hooks may wait; the calls still start in their order.
         prepared = await asyncio.gather(*(self._prepare(call, context) for call in every))
-        return list(await asyncio.gather(*(self._run_prepared(one, context) for one in prepared)))
+        running = zip(prepared, every, strict=True)
+        return list(
+            await asyncio.gather(*(_start_named(self._run_prepared(one, context), of, context) for one, of in running))
+        )
 
     async def _run_prepared(
         self, prepared: tuple[CompiledTool, ToolCall] | ToolResult, context: ToolContext[Any]
@@ -580,6 +583,12 @@ class Executor:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+
+def _start_named(
+    running: Coroutine[Any, Any, ToolResult], call: ToolCall, context: ToolContext[Any]
+) -> "asyncio.Task[ToolResult]":
+    return asyncio.create_task(running, name=f"handrail:{context.session_id}:{call.id}")
 
 
 def _host_error(tool: str) -> ToolError:

@@ -278,7 +278,8 @@ def resume_coroutine(
             except StopIteration as returned:
                 return returned.value
             if running.is_stopped and running.tool.read_only and isinstance(error, asyncio.CancelledError):
-                rest = asyncio.get_running_loop().create_task(_run_rest(coroutine, waiting_for, running))
+                name = f"handrail:{running.session_id}:{running.call.id}"
+                rest = asyncio.get_running_loop().create_task(_run_rest(coroutine, waiting_for, running), name=name)
                 _RESTS.add(rest)
                 rest.add_done_callback(_RESTS.discard)
                 raise

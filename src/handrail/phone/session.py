@@ -270,7 +270,7 @@ class CallSession:
                     self._outgoing.put_nowait(event)
             case s.RunTool():
                 self._runner.start(command.call)
-                self._spawn(self._run_tool(command.call, command.turn), f"tool-{command.call.id}")
+                self._spawn(self._run_tool(command.call, command.turn), f"tool:{command.call.id}")
             case s.StartTimer():
                 self._start_timer(command.name, command.seconds)
             case s.StopTimer():
@@ -311,7 +311,7 @@ class CallSession:
         self.feed(s.TimerFired(name=name))
 
     def _spawn(self, work: Any, name: str) -> None:
-        task = asyncio.create_task(work, name=f"{name}-{self.session_id}")
+        task = asyncio.create_task(work, name=f"handrail:{self.session_id}:{name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
