@@ -25,11 +25,19 @@ class CallDigests:
         self._keyed = hashlib.blake2b(key=hashlib.sha256(key).digest(), digest_size=32)
 
     def digest_call(
-        self, tool: Tool[..., Any], call: ToolCall, arguments: dict[str, Any], context: ToolContext[Any]
+        self,
+        tool: Tool[..., Any],
+        call: ToolCall,
+        arguments: dict[str, Any],
+        context: ToolContext[Any],
+        text: str | None = None,
     ) -> tuple[str, str]:
-        """The identity of what the model sent, and the key of the effect that it asks for."""
+        """The identity of what the model sent, and the key of the effect that it asks for.
+
+        `text` is the canonical JSON of the arguments, where the caller has it.
+        """
         tenant = context.tenant_id or ""
-        sent = keep_secrets_distinct(canonical_json(arguments), call)
+        sent = keep_secrets_distinct(canonical_json(arguments) if text is None else text, call)
         key = None if tool.key is None else compute_key(tool.key, arguments)
         owner = context.customer_id or context.session_id
         effect = sent if key is None else keep_secrets_distinct(key, call)

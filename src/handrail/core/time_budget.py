@@ -5,16 +5,15 @@ import time
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 T = TypeVar("T")
 
 
-class TimeBudget:
+class TimeBudget(Struct):
     """The seconds that are left for everything but the handler. Only the time spent inside `run` counts."""
 
-    __slots__ = ("_left",)
-
-    def __init__(self, timeout: float) -> None:
-        self._left = timeout
+    _left: float
 
     async def run(self, awaitable: Awaitable[T]) -> T:
         """Await something within what is left; raise `TimeoutError` when that is used up.

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from handrail.core.events import CallCancelled, Cancellation, Cancelling
 from handrail.execute.event_bus import EventBus
-from handrail.execute.running import RunningCall
-from handrail.execute.scheduler import CallRef, Scheduler, current_scope
+from handrail.execute.running import RunningCall, RunningCalls
+from handrail.execute.scheduler import Scheduler, current_scope
 
 _FINAL_GRACE = 1.0
 """Seconds that stopped calls have to end, before the session is reported as ended without them."""
@@ -27,18 +27,18 @@ class CancelResult(Struct, frozen=True, kw_only=True):
 class CallCanceller:
     """Stops running calls, each as its tool's `on_interrupt` says."""
 
-    def __init__(self, *, running: dict[CallRef, RunningCall], scheduler: Scheduler, events: EventBus) -> None:
+    def __init__(self, *, running: RunningCalls, scheduler: Scheduler, events: EventBus) -> None:
         self._running = running
         self._scheduler = scheduler
         self._events = events
 
     def list_calls(self, session_id: str) -> list[RunningCall]:
         """The calls of a session that have no result yet."""
-        return [one for one in self._running.values() if one.session_id == session_id]
+        return self._running.list_session(session_id)
 
     def cancel_call(self, call_id: str, *, session_id: str) -> bool:
         """Cancel one call, unless its tool cannot be interrupted."""
-        running = self._running.get((session_id, call_id))
+        running = self._running.find((session_id, call_id))
         if running is None or running.on_interrupt == "uninterruptible":
             return False
         self._stop(running, "asked to")

@@ -29,7 +29,7 @@ from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
 from handrail.execute.leases import LeaseKeeper
 from handrail.execute.ledger import Entry, Ledger, LedgerDecision, decide_from_ledger
 from handrail.execute.reads import finish_result
-from handrail.execute.running import CallStopped, RunningCall
+from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls
 from handrail.execute.scheduler import CallRef, QueueEntry, Scheduler, current_scope
 from handrail.execute.settlement import Settlement
 from handrail.execute.threads import ThreadJob
@@ -42,14 +42,18 @@ _LAST_LOOK: Final = 0.5
 
 if sys.version_info >= (3, 12):
 
-    def _start_task(coroutine: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+    def _start_task(
+        loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], name: str
+    ) -> "asyncio.Task[None]":
         # An eager task takes its first steps at once: a call that never waits costs no round of the loop (9 µs of 40).
-        return asyncio.Task(coroutine, loop=asyncio.get_running_loop(), name=name, eager_start=True)
+        return asyncio.Task(coroutine, loop=loop, name=name, eager_start=True)
 
 else:
 
-    def _start_task(coroutine: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
-        return asyncio.get_running_loop().create_task(coroutine, name=name)
+    def _start_task(
+        loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], name: str
+    ) -> "asyncio.Task[None]":
+        return loop.create_task(coroutine, name=name)
 
 
 class EffectCall(Struct, kw_only=True, eq=False):
@@ -86,6 +90,8 @@ class CallArguments(Struct, frozen=True, gc=False):
     """The validated arguments, as the handler takes them."""
     arguments: dict[str, Any]
     """The validated arguments, as JSON values."""
+    text: str
+    """`arguments` as canonical JSON."""
     digest: str
     key: str
     lock_key: str | None
@@ -107,7 +113,7 @@ class EffectRunner:
         admission: AdmissionControl,
         events: EventBus,
         redactor: Redactor,
-        running: dict[CallRef, RunningCall],
+        running: RunningCalls,
         owner: str,
         repeat_window: float,
         lease_timeout: float,
@@ -125,17 +131,16 @@ class EffectRunner:
         self._admission = admission
         self._events = events
         self._redactor = redactor
-        # A ledger in memory writes nothing: the arguments are kept as they are.
-        self._arguments_text = canonical_json if getattr(ledger, "in_memory", False) else redactor.output
         self._running = running
         self._owner = owner
         self._repeat_window = repeat_window
         self._lease_timeout = lease_timeout
         self._lease_grace = lease_grace
         self._overhead_timeout = overhead_timeout
+        self._grace = min(GRACE, overhead_timeout)
         self._in_progress_timeout = in_progress_timeout
         self._is_in_memory = getattr(ledger, "in_memory", False)
-        """Such a ledger never waits, and its leases end with the process."""
+        """Such a ledger never waits, writes nothing, and its leases end with the process."""
         self._can_decide_at_once = getattr(approvals, "in_memory", False) and not authorizer.has_hooks
         self._leases = LeaseKeeper(ledger, lease=lease_timeout)
         self._background: set[asyncio.Future[Any]] = set()
@@ -160,11 +165,11 @@ class EffectRunner:
             return self._finish(call, context, failure_results.failed_before_start(tool.name), started)
         # A call without an id is never the same as an earlier one.
         ref = (context.session_id, call.id or f"no id: {uuid4().hex}")
-        running = self._running.get(ref)
+        running = self._running.find(ref)
         if running is not None:
             return await self._join_same_call(running, compiled, sent, context)
-        running = self._running[ref] = RunningCall(call, tool, context, sent.digest, ref)
-        running.grace = min(running.grace, self._overhead_timeout)
+        running = RunningCall(call, tool, context, sent.digest, ref, grace=self._grace)
+        loop = self._running.add(running)
         effect = EffectCall(
             running=running,
             tool=tool,
@@ -178,7 +183,7 @@ class EffectRunner:
         )
         self._events.emit_accepted(call, context)
         running.on_stuck = lambda: self._give_up(effect)
-        running.task = _start_task(self._run_task(effect), f"handrail:{context.session_id}:{call.id}")
+        running.task = _start_task(loop, self._run_task(effect), f"handrail:{context.session_id}:{call.id}")
         if running.result is not None:  # It never had to wait.
             return running.result
         try:
@@ -191,9 +196,10 @@ class EffectRunner:
         self, tool: Tool[..., Any], call: ToolCall, value: Any, context: ToolContext[Any]
     ) -> CallArguments:
         arguments = tool.dump(value)
-        digest, key = self._digests.digest_call(tool, call, arguments, context)
+        text = canonical_json(arguments)
+        digest, key = self._digests.digest_call(tool, call, arguments, context, text)
         lock_key = None if tool.lock_key is None else compute_key(tool.lock_key, arguments)
-        return CallArguments(call, value, arguments, digest, key, lock_key)
+        return CallArguments(call, value, arguments, text, digest, key, lock_key)
 
     async def request_approval(
         self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any]
@@ -275,7 +281,7 @@ class EffectRunner:
         """Recall, authorise, wait, claim, run, settle. A claim that fails starts over with what is known then."""
         running = effect.running
         for _ in range(_MAX_ROUNDS):
-            known = await self._recall_for(effect)
+            known = await self._recall(effect.sent, running.ref, effect.compiled, effect.context, effect.budget)
             running.raise_if_stopped()
             if known.step not in ("run", "ask_again"):
                 result = await self._answer_known(effect, known, admission)
@@ -283,9 +289,11 @@ class EffectRunner:
                     return result
                 continue  # `verify` found out that nothing happened: recall again.
             try:
-                authorization = await self._authorize(
-                    effect.compiled, effect.sent, effect.context, known, effect.budget
-                )
+                authorization = self._authorize_at_once(effect.compiled, effect.sent, known)
+                if authorization is None:
+                    authorization = await self._authorize(
+                        effect.compiled, effect.sent, effect.context, known, effect.budget
+                    )
             except Refusal as refusal:
                 if await self._is_outdated(effect, known, refusal):
                     continue  # Another call of the same effect began meanwhile: recall again.
@@ -311,9 +319,6 @@ class EffectRunner:
         return failure_results.unavailable(effect.tool.name)
 
     # 1. Recall.
-
-    async def _recall_for(self, effect: EffectCall) -> LedgerDecision:
-        return await self._recall(effect.sent, effect.running.ref, effect.compiled, effect.context, effect.budget)
 
     async def _recall(
         self,
@@ -345,7 +350,7 @@ class EffectRunner:
     async def _is_outdated(self, effect: EffectCall, known: LedgerDecision, refusal: Refusal) -> bool:
         """Whether the ledger changed while the call was decided about; a question that was asked is then withdrawn."""
         try:
-            now = await self._recall_for(effect)
+            now = await self._recall(effect.sent, effect.running.ref, effect.compiled, effect.context, effect.budget)
             if (now.step, now.number, now.entry) == (known.step, known.number, known.entry):
                 return False
             approval = refusal.result.approval
@@ -442,6 +447,15 @@ class EffectRunner:
 
     # 2. Authorise.
 
+    def _authorize_at_once(
+        self, compiled: CompiledTool, sent: CallArguments, known: LedgerDecision
+    ) -> Authorization | None:
+        """The authorization of a call of a tool that is always allowed; None if somebody or something decides."""
+        decision = compiled.decision
+        if decision is None or known.step != "run" or self._authorizer.has_hooks:
+            return None
+        return Authorization(decision=decision, call=sent.call, value=sent.value)
+
     async def _authorize(
         self,
         compiled: CompiledTool,
@@ -450,9 +464,6 @@ class EffectRunner:
         known: LedgerDecision,
         budget: TimeBudget,
     ) -> Authorization:
-        decision = compiled.decision
-        if decision is not None and known.step == "run" and not self._authorizer.has_hooks:
-            return Authorization(decision=decision, call=sent.call, value=sent.value)
         repetition = None
         if known.step == "ask_again" and known.entry is not None:
             done_at = known.entry.settled_at or known.entry.claimed_at
@@ -502,42 +513,42 @@ class EffectRunner:
     # 3. Claim.
 
     def _build_entry(self, effect: EffectCall, known: LedgerDecision) -> Entry:
-        now = time.time()
+        now, context, sent, actual = time.time(), effect.context, effect.sent, effect.actual
         session_id, call_id = effect.running.ref
         run_until = now + self._handlers.max_duration(effect.compiled) + self._lease_grace
         return Entry(
             session_id=session_id,
             call_id=call_id,
             tool=effect.tool.name,
-            tenant_id=effect.context.tenant_id,
-            identity=effect.sent.digest,
-            key=effect.actual.key,
-            sent_key=effect.sent.key,
-            arguments_digest=effect.actual.digest,
-            arguments=self._arguments_text(effect.actual.arguments),
-            changed_arguments=None if effect.actual is effect.sent else effect.call.arguments_json,
-            customer_id=effect.context.customer_id,
-            agent_id=effect.context.agent_id,
+            tenant_id=context.tenant_id,
+            identity=sent.digest,
+            key=actual.key,
+            sent_key=sent.key,
+            arguments_digest=actual.digest,
+            arguments=actual.text if self._is_in_memory else self._redactor.output(actual.arguments),
+            changed_arguments=None if actual is sent else actual.call.arguments_json,
+            customer_id=context.customer_id,
+            agent_id=context.agent_id,
             number=known.number,
             repeat=known.repeat,
-            turn=effect.context.turn,
+            turn=context.turn,
             owner=self._owner,
             claimed_at=now,
             lease_until=run_until if self._is_in_memory else min(run_until, now + self._lease_timeout),
             run_until=run_until,
-            guideline_ids=effect.call.guideline_ids,
+            guideline_ids=actual.call.guideline_ids,
         )
 
     async def _claim(self, effect: EffectCall, entry: Entry, authorization: Authorization) -> bool:
         """Write the entry and consume the approval; False if another call was faster."""
         token = authorization.approval.token if authorization.approval else None
         claiming = self._ledger.claim(entry, approval=token, approvals=self._approvals)
-        result = failure_results.unavailable(effect.tool.name)
         if self._is_in_memory:
             try:
                 return await claiming
             except Exception as error:
                 log.exception("the ledger cannot be written")
+                result = failure_results.unavailable(effect.tool.name)
                 await self._settlement.settle(entry, Outcome(result=result, happened="no"), retry_delays=())
                 raise Refusal(result, effect.decision) from error
         claim = asyncio.ensure_future(claiming)
@@ -545,6 +556,7 @@ class EffectRunner:
             return await effect.budget.run(asyncio.shield(claim))
         except BaseException as error:
             log.exception("the ledger cannot be written")
+            result = failure_results.unavailable(effect.tool.name)
             self._keep(asyncio.ensure_future(self._undo_claim(entry, claim, result)))
             if not isinstance(error, Exception):
                 raise
@@ -601,14 +613,14 @@ class EffectRunner:
             outcome = verified or outcome
         if not running.has_begun and authorization.approval is not None:
             await self._restore_approval(authorization.approval)
-        if await self._record(entry, outcome, effect.budget):
-            return outcome.result
-        return structs.replace(outcome.result, recorded=False)
+        if self._is_in_memory:
+            is_recorded = await self._settlement.settle(entry, outcome)
+        else:
+            is_recorded = await self._record(entry, outcome, effect.budget)
+        return outcome.result if is_recorded else structs.replace(outcome.result, recorded=False)
 
     async def _record(self, entry: Entry, outcome: Outcome, budget: TimeBudget) -> bool:
         """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
-        if self._is_in_memory:
-            return await self._settlement.settle(entry, outcome)
         settling = self._start_settling(entry, outcome)
         try:
             return await budget.run(asyncio.shield(settling))
@@ -652,7 +664,7 @@ class EffectRunner:
         running = effect.running
         if running.result is not None:  # It was given up, and has its result already.
             return
-        self._running.pop(running.ref, None)
+        self._running.remove(running.ref)
         running.on_stuck = None  # Breaks a reference cycle.
         if running.is_silent:
             result = structs.replace(result, silent=True)

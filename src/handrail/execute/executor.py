@@ -42,8 +42,8 @@ from handrail.execute.handlers import HandlerRunner, RetryPolicy
 from handrail.execute.ledger import Doubt, Ledger, MemoryLedger, RecordedResult, settle_entry
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.reads import ReadRunner, finish_result
-from handrail.execute.running import RunningCall
-from handrail.execute.scheduler import CallRef, Scheduler
+from handrail.execute.running import RunningCalls
+from handrail.execute.scheduler import Scheduler
 from handrail.execute.settlement import Settlement
 from handrail.execute.sync_portal import SyncPortal
 from handrail.execute.threads import WorkerThreads
@@ -121,13 +121,12 @@ class Executor:
         self._fallback = fallback
         self._timeout = timeout
         self._overhead_timeout = overhead_timeout
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._max_output_chars = max_output_chars or 100_000
         self._max_argument_chars = max_argument_chars
         ledger = ledger if ledger is not None else MemoryLedger()
         redactor = redactor or Redactor()
         scheduler = Scheduler()
-        self._running: dict[CallRef, RunningCall] = {}
+        self._running = RunningCalls()
         self._threads = WorkerThreads(max_threads=max_threads)
         self._events = events = EventBus(listeners, slow_after=slow_after, redactor=redactor)
         if isinstance(approval_events := getattr(self.approvals, "events", None), ApprovalEvents):
@@ -313,8 +312,8 @@ class Executor:
 
     async def run(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         """Run one call. It returns a result whatever happens; only a real cancellation of the caller is raised."""
-        if asyncio.get_running_loop() is not self._loop:
-            self._use_loop()
+        if self._running.by_session:
+            self._running.check_loop()
         compiled = self._compiled.get(call.name)
         if compiled is None or self._hooks or len(call.arguments_json) > self._max_argument_chars:
             return await self._run_prepared(await self._prepare(call, context), context)
@@ -371,7 +370,7 @@ class Executor:
         place; without it they are the host's to check. A schema that is not valid, or has no argument that the tool's
         key names, raises `ToolDefinitionError`.
         """
-        self._use_loop()
+        self._running.check_loop()
         can_change = _takes_arguments(proceed)
 
         def run(arguments: Any, inner: ToolContext[Any]) -> Any:
@@ -415,18 +414,6 @@ class Executor:
             result = finish_result(failure_results.refused_by_hook(message), call, None, perf_counter())
             self._events.emit_finished(call, context, result)
             return result
-
-    def _use_loop(self) -> None:
-        """Bind the executor to the running event loop; it can be used from another one once it has no work left."""
-        loop = asyncio.get_running_loop()
-        if loop is self._loop:
-            return
-        if self._running and self._loop is not None and not self._loop.is_closed():
-            raise ConfigError(
-                f"this executor runs {len(self._running)} calls in another event loop: "
-                "use one executor for each event loop, or wait until its calls have ended."
-            )
-        self._loop = loop
 
     def _compile_fallback(self, call: ToolCall) -> CompiledTool | None:
         fallback = self._fallback
@@ -570,7 +557,7 @@ class Executor:
         subscriptions, self._unsubscribe = self._unsubscribe, []
         for unsubscribe in subscriptions:
             unsubscribe()
-        sessions = {one.session_id for one in self._running.values()}
+        sessions = list(self._running.by_session)
         await asyncio.gather(*(self.cancel_all(session_id, grace=grace) for session_id in sessions))
         for aclose in {tool.aclose for tool in self.registry if tool.aclose is not None}:
             try:

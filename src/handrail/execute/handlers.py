@@ -86,9 +86,9 @@ class HandlerRunner:
 
     def max_duration(self, compiled: CompiledTool) -> float:
         """How many seconds a call can take at most, with every attempt and every delay."""
-        attempts = self._max_attempts(compiled.tool)
-        if attempts == 1:
+        if not self.has_retries:
             return compiled.timeout
+        attempts = self._max_attempts(compiled.tool)
         return compiled.timeout * attempts + sum(self._retry.delay_after(attempt) for attempt in range(1, attempts))
 
     def _max_attempts(self, tool: Tool[..., Any]) -> int:
@@ -158,6 +158,8 @@ class HandlerRunner:
 
     def outcome_of_output(self, compiled: CompiledTool, output: Any, session_id: str) -> Outcome:
         """The outcome of a handler that returned this; everything that a handler returns comes in here."""
+        if type(output) is str and len(output) <= compiled.max_output_chars:  # Nothing to check, nothing to cut.
+            return Outcome(result=ToolResult(output=output), happened="yes", is_healthy=True)
         value = output.output if isinstance(output, ToolResult) else output
         problem = _find_problem(value)
         if problem is None:

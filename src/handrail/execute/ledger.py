@@ -256,7 +256,8 @@ class MemoryLedger:
         newest = self._by_key.get(entry.key)
         if ref in self._by_id or entry.number != (newest.number + 1 if newest else 0):
             return False
-        self._make_room(entry.claimed_at)
+        if len(self._by_id) >= self._max_entries:
+            self._make_room(entry.claimed_at)
         # The entry is written before the approval is consumed, so that nobody can claim in between.
         self._write(entry)
         if approval is not None:

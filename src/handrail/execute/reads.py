@@ -23,7 +23,14 @@ from handrail.execute.admission import Admission, AdmissionControl
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
-from handrail.execute.running import NOT_CANCELLED, CallStopped, RunningCall, SpuriousCancellation, resume_coroutine
+from handrail.execute.running import (
+    NOT_CANCELLED,
+    CallStopped,
+    RunningCall,
+    RunningCalls,
+    SpuriousCancellation,
+    resume_coroutine,
+)
 from handrail.execute.scheduler import CURRENT_SCOPE, CallRef, CallScope, QueueEntry, Scheduler, current_scope
 
 MAX_REMEMBERED = 4_096
@@ -41,7 +48,7 @@ class ReadRunner:
         scheduler: Scheduler,
         admission: AdmissionControl,
         events: EventBus,
-        running: dict[CallRef, RunningCall],
+        running: RunningCalls,
         overhead_timeout: float,
     ) -> None:
         self._overhead_timeout = overhead_timeout
@@ -62,19 +69,20 @@ class ReadRunner:
         started = perf_counter()
         sent = call
         ref = (context.session_id, call.id or f"no id: {uuid4().hex}")
-        if ref in self._known or ref in self._running:
+        if ref in self._known or (self._running.by_session and self._running.find(ref) is not None):
             return await self._repeat(compiled, call, context, ref)
         decision = compiled.decision
         try:
             value = compiled.tool.parse(call.arguments_json)
             if compiled.is_fast and self._has_fast_path and self._scheduler.is_idle(context.session_id):
-                outcome = await self._run_fast(compiled, call, value, context, ref)
+                result = await self._run_fast(compiled, call, value, context, ref, started)
             else:
                 outcome, decision, call = await self._run_full(compiled, call, value, context, ref)
+                result = finish_result(outcome.result, call, decision, started)
         except ToolError as error:
-            outcome = Outcome(result=failure_results.error_result(error), happened="no")
+            result = finish_result(failure_results.error_result(error), call, decision, started)
         except Refusal as refusal:
-            outcome, decision = Outcome(result=refusal.result, happened="no"), refusal.decision
+            result = finish_result(refusal.result, call, refusal.decision, started)
         except BaseException as error:
             # If the caller was cancelled, a call that was reported as started is also reported as finished.
             is_cancelled = must_propagate(error) or isinstance(error, GeneratorExit)
@@ -86,7 +94,6 @@ class ReadRunner:
             if is_cancelled:
                 raise
             return result
-        result = finish_result(outcome.result, call, decision, started)
         if result.error is None and call.id:
             self._remember(ref, sent, context, result)
         self._events.emit_finished(call, context, result)
@@ -95,8 +102,14 @@ class ReadRunner:
         return result
 
     async def _run_fast(
-        self, compiled: CompiledTool, call: ToolCall, value: Any, context: ToolContext[Any], ref: CallRef
-    ) -> Outcome:
+        self,
+        compiled: CompiledTool,
+        call: ToolCall,
+        value: Any,
+        context: ToolContext[Any],
+        ref: CallRef,
+        started: float,
+    ) -> ToolResult:
         """The path of most calls: allowed, not limited, alone in its session.
 
         The first step of the handler is taken by hand. A handler that never waits is then over, without a timer and
@@ -111,26 +124,39 @@ class ReadRunner:
             coroutine = tool.handler(value, context)
             waiting_for = coroutine.send(None)
         except StopIteration as returned:
+            output = returned.value
             _close_scope(scope)
-            return self._handlers.outcome_of_output(compiled, returned.value, context.session_id)
         except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
             _close_scope(scope)
             if isinstance(error, asyncio.CancelledError):
                 error = SpuriousCancellation(NOT_CANCELLED)
-            return outcome_of_error(compiled, error, has_begun=True)
-        running = RunningCall(call, tool, context, call.arguments_json, ref, has_begun=True)
-        queue = self._scheduler.enter_running(context.session_id, compiled.concurrency, scope.parent)
-        self._running[ref] = running
-        try:
-            rest = resume_coroutine(coroutine, waiting_for, running)
-            output = await running.wait(rest, compiled.timeout, self._handlers.deadlines)
-        except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
-            return outcome_of_error(compiled, error, has_begun=True)
-        finally:
-            _close_scope(scope)
-            queue.leave()
-            self._leave(ref, running)
-        return self._handlers.outcome_of_output(compiled, output, context.session_id)
+            outcome = outcome_of_error(compiled, error, has_begun=True)
+            return finish_result(outcome.result, call, compiled.decision, started)
+        else:
+            running = RunningCall(call, tool, context, call.arguments_json, ref, has_begun=True)
+            queue = self._scheduler.enter_running(context.session_id, compiled.concurrency, scope.parent)
+            self._running.add(running)
+            try:
+                rest = resume_coroutine(coroutine, waiting_for, running)
+                output = await running.wait(rest, compiled.timeout, self._handlers.deadlines)
+            except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
+                outcome = outcome_of_error(compiled, error, has_begun=True)
+                return finish_result(outcome.result, call, compiled.decision, started)
+            finally:
+                _close_scope(scope)
+                queue.leave()
+                self._leave(ref, running)
+        if type(output) is str and len(output) <= compiled.max_output_chars:
+            # A text that needs neither a check nor a cut: one value instead of three.
+            return ToolResult(
+                output=output,
+                call_id=call.id,
+                tool_name=call.name,
+                duration_ms=(perf_counter() - started) * 1000,
+                decision=compiled.decision,
+            )
+        outcome = self._handlers.outcome_of_output(compiled, output, context.session_id)
+        return finish_result(outcome.result, call, compiled.decision, started)
 
     async def _run_full(
         self, compiled: CompiledTool, call: ToolCall, value: Any, context: ToolContext[Any], ref: CallRef
@@ -139,7 +165,8 @@ class ReadRunner:
         tool = compiled.tool
         lock_key = compute_key(tool.lock_key, tool.dump(value)) if tool.lock_key is not None else None
         queue_entry = self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=lock_key)
-        running = self._running[ref] = RunningCall(call, tool, context, call.arguments_json, ref)
+        running = RunningCall(call, tool, context, call.arguments_json, ref)
+        self._running.add(running)
         scope = self._scheduler.open_scope(ref, lock_key)
         admission = Admission(self._admission, tool, scope)
         self._events.emit_accepted(call, context)
@@ -211,7 +238,7 @@ class ReadRunner:
         self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any], ref: CallRef
     ) -> ToolResult:
         """The result of a call that arrived before, or is still running."""
-        running = self._running.get(ref)
+        running = self._running.find(ref)
         if running is not None:
             first, before, known = running.call, running.context, None
         else:
@@ -243,7 +270,7 @@ class ReadRunner:
 
     def _leave(self, ref: CallRef, running: RunningCall) -> None:
         """The call is over. Calls that wait for it get its result, or `cancelled` if its caller was cancelled."""
-        self._running.pop(ref, None)
+        self._running.remove(ref)
         if running.has_waiters:
             self._unresolved[ref] = running
             # The result is there before the loop's next step, unless the caller was cancelled.

@@ -178,7 +178,8 @@ class RunningCall(Struct, eq=False):
 
     def result_future(self) -> "asyncio.Future[ToolResult]":
         """A future of the result, a new one for each caller: cancelling one does not affect the others."""
-        waiter: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop() if self.task is None else self.task.get_loop()
+        waiter: asyncio.Future[ToolResult] = loop.create_future()
         if self.result is not None:
             waiter.set_result(self.result)
         elif self._waiters is None:
@@ -258,6 +259,59 @@ class RunningCall(Struct, eq=False):
         for _ in range(self._cancels):
             task.uncancel()
         self._cancels = 0
+
+
+class RunningCalls:
+    """The calls that have no result yet, by session, and the event loop that runs them."""
+
+    __slots__ = ("by_session", "loop")
+
+    def __init__(self) -> None:
+        self.by_session: dict[str, dict[str, RunningCall]] = {}
+        """The calls of each session by their ids; empty if no call is running."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """The loop of the running calls."""
+
+    def find(self, ref: CallRef) -> RunningCall | None:
+        """The call, if it is running."""
+        calls = self.by_session.get(ref[0])
+        return None if calls is None else calls.get(ref[1])
+
+    def list_session(self, session_id: str) -> list[RunningCall]:
+        """The calls of one session; those of others cost nothing."""
+        return list(self.by_session.get(session_id, {}).values())
+
+    def add(self, running: RunningCall) -> asyncio.AbstractEventLoop:
+        """Add a call; returns the loop that runs it."""
+        session_id, call_id = running.ref
+        by_session, loop = self.by_session, self.loop
+        if not by_session or loop is None:
+            loop = self.loop = asyncio.get_running_loop()
+        calls = by_session.get(session_id)
+        if calls is None:
+            by_session[session_id] = {call_id: running}
+        else:
+            calls[call_id] = running
+        return loop
+
+    def remove(self, ref: CallRef) -> None:
+        """The call has its result."""
+        session_id, call_id = ref
+        calls = self.by_session.get(session_id)
+        if calls is not None and calls.pop(call_id, None) is not None and not calls:
+            del self.by_session[session_id]
+
+    def check_loop(self) -> None:
+        """Refuse a second event loop while calls run in the first one."""
+        loop = asyncio.get_running_loop()
+        if loop is self.loop or not self.by_session:
+            return
+        if self.loop is not None and not self.loop.is_closed():
+            raise ConfigError(
+                f"this executor runs {sum(map(len, self.by_session.values()))} calls in another event loop: "
+                "use one executor for each event loop, or wait until its calls have ended."
+            )
+        self.loop = loop
 
 
 @types.coroutine

@@ -203,8 +203,10 @@ class Scheduler:
 
     def open_scope(self, ref: CallRef, lock_key: str | None = None) -> CallScope:
         """Make a call the one that the current code, and every task it starts, runs in."""
-        parent = current_scope()
-        scope = CallScope(self, ref, lock_key, parent, parent.limits if parent else ())
+        parent = CURRENT_SCOPE.get()
+        if parent is not None:
+            parent = current_scope()
+        scope = CallScope(self, ref, lock_key, parent, () if parent is None else parent.limits)
         CURRENT_SCOPE.set(scope)
         return scope
 

@@ -36,15 +36,16 @@ class Settlement:
     async def settle(self, entry: Entry, outcome: Outcome, retry_delays: tuple[float, ...] = _RETRY_DELAYS) -> bool:
         """Write the outcome of a call, and try again if the ledger cannot be reached; returns whether it is written."""
         settled = settle_entry(entry, _STATES[outcome.happened], self._to_record(outcome.result), now=time.time())
-        for delay in (*retry_delays, None):
+        delays = iter(retry_delays)
+        while True:
             try:
                 await self._ledger.settle(settled)
                 return True
             except Exception:
                 log.exception("the outcome of %s could not be recorded", entry.tool)
-                if delay is not None:
-                    await asyncio.sleep(delay)
-        return False
+                if (delay := next(delays, None)) is None:
+                    return False
+                await asyncio.sleep(delay)
 
     def _to_record(self, result: ToolResult) -> RecordedResult:
         """What may be written of a result: its output as the model's text, its failure and its metadata."""

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
 import msgspec
@@ -44,16 +44,21 @@ class _NotFinite(Exception):
 
 def _count_strings(value: Any) -> int:
     """Count the strings in a value, keys included."""
-    if isinstance(value, str):
-        return 1
+    members: Iterable[Any] = (value,)
+    count = 0
     if isinstance(value, dict):
-        members = cast(dict[str, Any], value)
-        return len(members) + sum(map(_count_strings, members.values()))
-    if isinstance(value, list):
-        return sum(map(_count_strings, cast(list[Any], value)))
-    if isinstance(value, float) and not math.isfinite(value):
-        raise _NotFinite
-    return 0
+        named = cast(dict[str, Any], value)
+        members, count = named.values(), len(named)
+    elif isinstance(value, list):
+        members = cast(list[Any], value)
+    for one in members:
+        if isinstance(one, str):
+            count += 1
+        elif isinstance(one, _NESTED):
+            count += _count_strings(one)
+        elif isinstance(one, float) and not math.isfinite(one):
+            raise _NotFinite
+    return count
 
 
 def refuse_infinite(text: str) -> None:
@@ -105,6 +110,7 @@ def _refuse_long_integer(text: str) -> None:
         raise build_json_error(f"a number has more than {_MAX_DIGITS:,} digits")
 
 
+_NESTED: Final = (dict, list)
 _QUICK_DECODER: Final = msgspec.json.Decoder()
 # Created once: creating a decoder takes longer than decoding most arguments.
 _FINITE_DECODER: Final = json.JSONDecoder(

@@ -86,15 +86,20 @@ def build_from_annotations(fields: Mapping[str, Any], *, forbid_extra: bool = Tr
 
     names = tuple(schema["properties"])
 
-    def dump(value: Any, *, defaults: bool = True) -> dict[str, Any]:
-        return adapter.dump_python(value, mode="json", by_alias=True, warnings=False, exclude_defaults=not defaults)
+    to_python = adapter.serializer.to_python
+
+    def dump(value: Any) -> dict[str, Any]:
+        return to_python(value, mode="json", by_alias=True, warnings=False)
+
+    def dump_sent(value: Any) -> dict[str, Any]:
+        return to_python(value, mode="json", by_alias=True, warnings=False, exclude_defaults=True)
 
     return Arguments(
         input_schema=schema,
         parse=build_parser(adapter.validator.validate_json, names=names),
         parse_strict=build_parser(partial(validate_strictly, adapter.validator.validate_json), names=names),
         dump=dump,
-        dump_sent=(lambda value: dump(value, defaults=False)) if '"number"' in json.dumps(schema) else None,
+        dump_sent=dump_sent if '"number"' in json.dumps(schema) else None,
     )
 
 
