@@ -1,0 +1,1 @@
+"""One module per framework, each with a class `Host`."""

@@ -1,0 +1,133 @@
+"""Handrail's own loop: a `ChatSession` with its ledger, approvals and conversation in SQLite or PostgreSQL."""
+
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack
+
+from msgspec import structs
+
+from benchmarks.faults.cells import TIMEOUT
+from benchmarks.faults.hosts.guarding import CUSTOMER, SESSION, Asked
+from benchmarks.faults.world import World
+from handrail import ChatSession, Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.chat import TurnResult
+from handrail.providers import AssistantMessage, ModelRequest, ModelResponse, StreamEvent, ToolMessage, UserMessage
+from handrail.store import open_store
+
+DOUBTS = ("outcome_unknown", "in_progress")
+
+
+class ScriptedModel:
+    """Its next response depends on the history alone, as after a restart."""
+
+    name = "scripted"
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def ask(self, request: ModelRequest) -> ModelResponse:
+        """The response that the script has for this point of the conversation."""
+        messages = request.messages
+        self._world.tell(
+            [one.for_model() for message in messages if isinstance(message, ToolMessage) for one in message.results]
+        )
+        prompts = [n for n, one in enumerate(messages) if isinstance(one, UserMessage)]
+        step = sum(isinstance(one, AssistantMessage) for one in messages[prompts[-1] :])
+        script = self._world.turns[len(prompts) - 1]
+        response = script[min(step, len(script) - 1)]
+        if "text" in response:
+            return ModelResponse(text=response["text"])
+        calls = tuple(
+            ToolCall(id=one["id"], name="pay", arguments_json=one.get("text") or json.dumps(one["arguments"]))
+            for one in response["calls"]
+        )
+        return ModelResponse(calls=calls, finish_reason="length" if response.get("cut") else "tool_calls")
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
+        """The same, as a stream."""
+        yield await self.ask(request)
+
+
+class Host:
+    """A conversation with `pay`; there is no bare form of it."""
+
+    def __init__(self, world: World, *, guarded: bool = True) -> None:
+        self.world = world
+        self._stack = AsyncExitStack()
+        self._session: ChatSession | None = None
+
+    async def send(self, turn: int) -> None:
+        """Play a turn."""
+        await self._play((await self._chat()).send(f"Pay R-7 ({turn})."))
+
+    async def resume(self) -> None:
+        """Go on from the stored conversation."""
+        await self._play((await self._chat()).resume())
+
+    async def _play(self, turn: Awaitable[TurnResult]) -> None:
+        result = await turn
+        doubts = [one.for_model() for one in result.results if one.error and one.error.code in DOUBTS]
+        (self.world.directory / "doubts.json").write_text(json.dumps(doubts), "utf-8")
+
+    async def questions(self) -> list[Asked]:
+        """The questions of the conversation, and what is in doubt."""
+        pending = await (await self._chat()).approvals()
+        asked = [
+            Asked(id=one.token, arguments=dict(one.arguments), text=f"{one.tool} {one.question or ''}")
+            for one in pending
+        ]
+        path = self.world.directory / "doubts.json"
+        doubts: list[str] = json.loads(path.read_text("utf-8")) if path.exists() else []
+        return [*asked, *(Asked(id=str(n), arguments={}, text=one, is_doubt=True) for n, one in enumerate(doubts))]
+
+    async def decide(self, question: Asked, *, yes: bool) -> None:
+        """The person's decision."""
+        session = await self._chat()
+        if yes:
+            await session.approve(question.id)
+        else:
+            await session.deny(question.id, reason="I did not want that")
+
+    async def tamper(self, amount: int) -> None:
+        """Change the pending call in the stored conversation."""
+        session = await self._chat()
+        conversation = session.conversation
+        last = conversation.messages[-1]
+        assert isinstance(last, AssistantMessage)
+        calls = tuple(
+            structs.replace(one, arguments_json=json.dumps({"invoice_id": "R-7", "amount": amount}))
+            for one in last.calls
+        )
+        changed = structs.replace(
+            conversation,
+            messages=(*conversation.messages[:-1], structs.replace(last, calls=calls)),
+            revision=conversation.revision + 1,
+        )
+        await self._store.sessions.save(changed)
+
+    async def aclose(self) -> None:
+        """Close the store."""
+        await self._stack.aclose()
+
+    async def _chat(self) -> ChatSession:
+        if self._session is None:
+            url = os.environ.get("HANDRAIL_FAULTS_URL") or f"sqlite+aiosqlite:///{self.world.directory / 'handrail.db'}"
+            self._store = await self._stack.enter_async_context(open_store(url))
+            plain = self.world.pay if self.world.plan.is_sync else self.world.pay_async
+            pay = tool(plain, name="pay", description="Pay an invoice.", key="invoice_id", timeout=TIMEOUT)
+            executor = await self._stack.enter_async_context(
+                Executor(
+                    [pay],
+                    policy=Policy([Rule.ask("pay", by="customer")]),
+                    ledger=self._store.ledger,
+                    approvals=self._store.approvals,
+                )
+            )
+            self._session = await ChatSession.load(
+                ScriptedModel(self.world),
+                executor,
+                context=ToolContext(session_id=SESSION, customer_id=CUSTOMER),
+                sessions=self._store.sessions,
+            )
+        return self._session

@@ -1,0 +1,64 @@
+"""What a cell of the matrix says: the effects in the world, against what people agreed to and the model was told."""
+
+from dataclasses import dataclass
+
+from benchmarks.faults.world import DONE, World
+
+LETTERS = {
+    "✓": "fine",
+    "H": "held as in doubt until an operator resolved it, then the model was told the truth",
+    "A": "asked again without a hint, and yes meant a second effect",
+    "D": "done twice, and nobody was asked the second time",
+    "F": "it happened and the model was told that it failed, or the other way round",
+    "L": "approved, did not happen, and nobody was told",
+    "X": "something ran that nobody had approved, or meant",
+    "–": "not run",
+}
+
+FAILURES = ("error", "fail", "timed out", "timeout", "broke", "did not take effect", "denied", "not allowed", "rejected")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One cell."""
+
+    letters: str
+    double: int
+    """Payments beyond the one that was wanted."""
+    lost: int
+    """1 if a person agreed, nothing happened, and the model was not told so."""
+    falsely_reported: int
+    """Results that told the model something that is not so."""
+
+
+def judge(world: World) -> Outcome:
+    """Read the journal of a cell."""
+    effects, asked = world.entries("effect"), world.entries("asked")
+    told = [one["text"].lower() for one in world.entries("told")]
+    approved = [one for one in asked if one["yes"]]
+    agreed = [one["arguments"] for one in approved if not world.plan.is_cut]
+    unasked = [one for one in effects if {key: one[key] for key in ("invoice_id", "amount")} not in agreed]
+    false = sum(_is_failure(text) for text in told) if effects else sum("paid" in text for text in told)
+    double = max(0, len(effects) - 1)
+    lost = int(bool(approved) and not effects and not any(_is_failure(text) for text in told))
+    found = {
+        "X": bool(unasked),
+        "D": not unasked and len(effects) > len(approved),
+        "F": bool(false),
+        "L": bool(lost),
+        "A": not unasked and 1 < len(effects) <= len(approved),
+        "H": bool(world.entries("paused")) or any(_is_doubt(text) for text in told),
+    }
+    letters = ",".join(letter for letter, is_so in found.items() if is_so) or "✓"
+    return Outcome(letters=letters, double=double, lost=lost, falsely_reported=false)
+
+
+def _is_doubt(text: str) -> bool:
+    return "outcome_unknown" in text or "in_progress" in text
+
+
+def _is_failure(text: str) -> bool:
+    """Whether a text says that nothing was done, or that something went wrong, as the last word."""
+    if DONE in text or _is_doubt(text) or "took effect" in text.replace("did not take effect", ""):
+        return False
+    return any(word in text for word in FAILURES)

@@ -1,0 +1,1 @@
+"""Handrail under other agent frameworks: one module per framework, each needs the extra of the same name."""
