@@ -87,7 +87,10 @@ SCRIPTS: dict[str, tuple[list[list[dict[str, Any]]], Plan]] = {
     "F9": ([ONE], Plan(takes=0.2)),
     "F10": ([[{"calls": [call("c1")]}, {"calls": [call("c2")]}, TEXT]], Plan(raise_after=True)),
     "F11": ([[{"calls": [call("c1"), call("c2")]}, TEXT]], Plan()),
-    "F12": ([[{"calls": [{"id": "c1", "text": '{"invoice_id": "R-7", "amount": 10'}], "cut": True}, TEXT]], Plan(is_cut=True)),
+    "F12": (
+        [[{"calls": [{"id": "c1", "text": '{"invoice_id": "R-7", "amount": 10'}], "cut": True}, TEXT]],
+        Plan(is_cut=True),
+    ),
 }
 NAMES = {
     "F1": "one call id delivered twice",
@@ -226,7 +229,7 @@ async def _cancelled(cell: _Cell) -> None:
 
     async def cancel(host: Host) -> None:
         task = asyncio.ensure_future(host.resume())
-        while not cell.world.is_hanging and not task.done():
+        while not cell.world.is_hanging and not task.done():  # noqa: ASYNC110 (the handler may be in any thread)
             await asyncio.sleep(0.01)
         task.cancel()
         with suppress(asyncio.CancelledError, Exception):

@@ -15,7 +15,17 @@ LETTERS = {
     "–": "not run",
 }
 
-FAILURES = ("error", "fail", "timed out", "timeout", "broke", "did not take effect", "denied", "not allowed", "rejected")
+FAILURES = (
+    "error",
+    "fail",
+    "timed out",
+    "timeout",
+    "broke",
+    "did not take effect",
+    "denied",
+    "not allowed",
+    "rejected",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

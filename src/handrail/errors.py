@@ -6,6 +6,7 @@
     │   ├── ToolArgsParseError      tool_args_parse_error   (also a ValueError)
     │   ├── InvalidArgumentsError   invalid_arguments       (also a ValueError)
     │   ├── PermissionDeniedError   permission_denied       (also a PermissionError)
+    │   ├── CallPausedError         in_progress
     │   └── ToolExecutionError      tool_execution_failed
     ├── ApprovalError               for whoever decides: this approval cannot be given
     ├── StoreError                  for the operator: the database is not the one that it was
@@ -56,6 +57,7 @@ CODES: Final[frozenset[str]] = frozenset(get_args(Code))
 __all__ = [
     "ApprovalError",
     "BadResponseError",
+    "CallPausedError",
     "ConfigError",
     "ContextTooLongError",
     "DuplicateToolError",
@@ -176,6 +178,16 @@ class PermissionDeniedError(ToolError, PermissionError):
     """The call is not allowed; the message says why, and what would allow it."""
 
     code = "permission_denied"
+
+
+class CallPausedError(ToolError):
+    """The handler waits for something else before it does anything: the call can be sent again, under another id.
+
+    The approval of the call was not needed yet, and can be used again.
+    """
+
+    code = "in_progress"
+    retryable = True
 
 
 class ToolExecutionError(ToolError):

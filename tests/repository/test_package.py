@@ -12,6 +12,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
+HOSTS = {"pydantic-ai"}
+"""The frameworks that there are adapters for."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -32,11 +34,12 @@ def test_the_extras_of_the_design_are_declared() -> None:
     assert set(PROJECT["optional-dependencies"]) == {
         *("sql", "openai", "anthropic", "gemini", "mcp", "openapi", "serve"),
         *("embedded", "otel", "yaml", "cli", "durable", "all", "dev"),
+        *HOSTS,
     }
 
 
-def test_all_has_every_extra_but_dev() -> None:
-    features = set(PROJECT["optional-dependencies"]) - {"all", "dev"}
+def test_all_has_every_extra_but_dev_and_the_frameworks_that_an_application_has_already() -> None:
+    features = set(PROJECT["optional-dependencies"]) - {"all", "dev"} - HOSTS
 
     assert needed("all") == needed(*features)
 

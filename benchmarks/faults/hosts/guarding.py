@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.faults.world import World
-from handrail import Executor, Policy, Rule, ToolContext, tool
+from handrail import Executor, Policy, Rule, ToolContext, ToolFlags
 from handrail.store import open_store
 
 CUSTOMER = "c-1"
@@ -35,20 +35,19 @@ class Guard:
         self._stack = AsyncExitStack()
         self._executor: Executor | None = None
 
-    async def executor(self, **options: Any) -> Executor:
+    async def executor(self) -> Executor:
         """The executor; `pay` is declared, whoever runs it."""
         if self._executor is None:
             store = await self._stack.enter_async_context(open_store(self._url))
             self._executor = await self._stack.enter_async_context(
                 Executor(
-                    [tool(self.world.pay, name="pay", key="invoice_id", timeout=self._timeout)],
                     policy=Policy([Rule.ask("pay", by="customer")]),
                     ledger=store.ledger,
                     approvals=store.approvals,
+                    declared={"pay": ToolFlags(key="invoice_id", timeout=self._timeout)},
                     lease_timeout=LEASE,
                     lease_grace=LEASE,
                     in_progress_timeout=5.0,
-                    **options,
                 )
             )
         return self._executor

@@ -1,14 +1,14 @@
 """What every adapter shares: one call of a host framework's tool, run through `Executor.guard`."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from msgspec import Struct, structs
 from pydantic_core import to_jsonable_python
 
 from handrail.core.context import ToolContext
 from handrail.core.values import ToolCall, ToolResult
-from handrail.errors import ConfigError, ToolError
+from handrail.errors import CallPausedError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 
 HostT = TypeVar("HostT")
@@ -18,6 +18,9 @@ ContextSource: TypeAlias = ToolContext[Any] | Callable[[HostT], ToolContext[Any]
 PAUSES = frozenset({"approval_required", "in_progress", "outcome_unknown"})
 """Codes that are not final: somebody has to decide, or the truth is not known yet. The host pauses instead of telling
 the model."""
+
+_MAX_PAUSES = 100
+"""How often a tool may pause one call by itself."""
 
 
 class HostResult(Struct, frozen=True, kw_only=True):
@@ -36,21 +39,36 @@ class HostResult(Struct, frozen=True, kw_only=True):
         """What the application needs to resume: the token to approve, or the call whose outcome is in doubt."""
         result, error = self.result, self.result.error
         assert error is not None
-        described: dict[str, Any] = {"reason": error.code, "message": error.message, "tool": result.tool_name}
-        if result.approval is not None:
-            described |= {"token": result.approval.token, "by": result.approval.by, "arguments": result.approval.arguments}
-        return described | {"call_id": result.call_id}
+        described = {
+            "reason": error.code,
+            "message": error.message,
+            "tool": result.tool_name,
+            "call_id": result.call_id,
+        }
+        if (approval := result.approval) is None:
+            return described
+        return described | {"token": approval.token, "by": approval.by, "arguments": dict(approval.arguments)}
 
 
-def resolve_context(source: ContextSource[HostT], host: HostT, *, resumed: bool = False) -> ToolContext[Any]:
-    """The context of one call; one turn later where the host was woken by a person's decision.
+def resolve_context(source: ContextSource[HostT], host: HostT, *, wakes: int = 0) -> ToolContext[Any]:
+    """The context of one call, whose turn is later by how often the host was woken since the person last spoke.
 
     A customer's approval counts from a later turn on, and hosts resume inside the turn that asked.
     """
-    context = source if isinstance(source, ToolContext) else source(host)
-    if not isinstance(context, ToolContext):  # pyright: ignore[reportUnnecessaryIsInstance]  # user code
+    context: Any = source(host) if callable(source) else source
+    if not isinstance(context, ToolContext):
         raise ConfigError(f"context must be a ToolContext or return one, got {type(context).__name__}.")
-    return structs.replace(context, turn=context.turn + 1) if resumed else context
+    context = cast(ToolContext[Any], context)
+    return structs.replace(context, turn=context.turn + wakes) if wakes else context
+
+
+class ControlFlow(Struct, frozen=True, kw_only=True):
+    """The exceptions by which a host's tool steers its run. After none of them has anything happened."""
+
+    failures: tuple[type[BaseException], ...] = ()
+    """The tool is done, and the model reads why."""
+    pauses: tuple[type[BaseException], ...] = ()
+    """The tool waits for somebody, and the host sends the same call again."""
 
 
 async def run_host_call(
@@ -59,35 +77,45 @@ async def run_host_call(
     context: ToolContext[Any],
     proceed: Callable[[Mapping[str, Any]], Awaitable[Any]],
     *,
+    control: ControlFlow,
     schema: Mapping[str, Any] | None = None,
-    control_exceptions: tuple[type[BaseException], ...] = (),
     record: Callable[[Any], Any] = lambda value: value,
 ) -> HostResult:
     """Run one call of a host's tool under the executor.
 
-    `proceed` runs the host's tool with the arguments that were authorised; `record` picks what is kept of its value. A
-    control exception of the host (a retry, a pause of its own) means that nothing happened: it is recorded so, and
-    raised again for the host. One that stands for a timeout says nothing about the effect, which is then in doubt.
+    `proceed` runs the host's tool with the arguments that were authorised; `record` picks what is kept of its value. An
+    exception that steers the host is recorded as "nothing happened", and raised again for the host. One that stands for
+    a timeout says nothing about the effect, which is then in doubt.
     """
     value: Any = None
-    control: BaseException | None = None
+    raised: BaseException | None = None
 
     async def run(arguments: Mapping[str, Any]) -> Any:
-        nonlocal value, control
+        nonlocal value, raised
         try:
             value = await proceed(arguments)
-        except control_exceptions as error:
-            control = error
+        except control.failures as error:
+            raised = error
             if _is_timeout(error):
                 raise TimeoutError(f"{call.name} timed out in its host") from error
             raise ToolError(str(error) or type(error).__name__) from error
+        except control.pauses as error:
+            raised = error
+            raise CallPausedError(f"`{call.name}` waits in its host. Nothing was done.") from error
         return to_json_value(record(value))
 
-    result = await executor.guard(call, context, run)
+    result, number = await executor.guard(call, context, run, schema=schema), 1
+    while _is_recorded_pause(result) and number < _MAX_PAUSES:  # It waited before: this is another attempt.
+        number += 1
+        result = await executor.guard(structs.replace(call, id=f"{call.id}.{number}"), context, run, schema=schema)
     host = HostResult(result=result, value=value if result.ok and result.origin == "run" else result.output)
-    if control is not None and not result.ok and not host.is_pause:
-        raise control
+    if raised is not None and result.error is not None and result.error.code != "outcome_unknown":
+        raise raised
     return host
+
+
+def _is_recorded_pause(result: ToolResult) -> bool:
+    return result.origin == "replayed" and result.error is not None and result.error.code == CallPausedError.code
 
 
 def to_json_value(value: Any) -> Any:

@@ -7,25 +7,29 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from handrail.adapters.host_calls import ContextSource, resolve_context, run_host_call
+from handrail.adapters.host_calls import ContextSource, ControlFlow, resolve_context, run_host_call
 from handrail.core.values import ToolCall
 from handrail.errors import MissingExtraError
 from handrail.execute.executor import Executor
 
 try:
     from pydantic_ai import ApprovalRequired, CallDeferred, ModelRetry, RunContext, ToolFailed, ToolReturn
+    from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
     from pydantic_ai.tools import AgentDepsT
     from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 except ImportError as error:  # pragma: no cover
     raise MissingExtraError("pydantic-ai", extra="pydantic-ai") from error
 
-_NOTHING_HAPPENED = (ModelRetry, ToolFailed, ApprovalRequired, CallDeferred)
-"""What a pydantic-ai tool raises to steer its run. None of them may follow an effect."""
+__all__ = ["HandrailToolset"]
+
+_CONTROL = ControlFlow(failures=(ModelRetry, ToolFailed), pauses=(ApprovalRequired, CallDeferred))
 
 
 @dataclass
 class HandrailToolset(WrapperToolset[AgentDepsT]):
-    """Run the tools of another toolset under an executor: `Agent(toolsets=[HandrailToolset(toolset, executor, context=…)])`.
+    """Runs the tools of another toolset under an executor.
+
+    Use it as `Agent(toolsets=[HandrailToolset(toolset, executor, context=…)], output_type=[str, DeferredToolRequests])`
 
     A call that somebody has to agree to ends the run with `DeferredToolRequests`; its metadata has the token for
     `executor.approvals.approve(…)`. Resume with `DeferredToolResults(approvals={call_id: True})`: that only wakes the
@@ -57,10 +61,10 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
         host = await run_host_call(
             self.executor,
             call,
-            resolve_context(self.context, ctx, resumed=ctx.tool_call_approved),
+            resolve_context(self.context, ctx, wakes=_count_wakes(ctx)),
             proceed,
             schema=tool.tool_def.parameters_json_schema,
-            control_exceptions=_NOTHING_HAPPENED,
+            control=_CONTROL,
             record=lambda value: value.return_value if isinstance(value, ToolReturn) else value,
         )
         if host.is_pause:
@@ -68,3 +72,14 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
         if not host.result.ok:
             raise ToolFailed(host.result.for_model())
         return host.value
+
+
+def _count_wakes(ctx: RunContext[Any]) -> int:
+    """How many runs there were since the last prompt, before this one: each went on after a pause."""
+    runs = {ctx.run_id}
+    for message in reversed(ctx.messages):
+        runs.add(message.run_id)
+        kinds = {type(part) for part in message.parts}
+        if isinstance(message, ModelRequest) and UserPromptPart in kinds and ToolReturnPart not in kinds:
+            break
+    return max(len(runs) - 1, int(ctx.tool_call_approved))

@@ -15,7 +15,7 @@ from handrail.core.events import Event
 from handrail.core.log import log
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult, from_handler
-from handrail.errors import ConfigError, ToolError
+from handrail.errors import CallPausedError, ConfigError, ToolError
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.running import NOT_CANCELLED, CallStopped, Deadlines, RunningCall, SpuriousCancellation
@@ -137,6 +137,8 @@ class HandlerRunner:
             else:
                 output = await self._run_in_thread(compiled, running, arguments, context)
         except BaseException as error:  # noqa: BLE001  # the catch-all: `outcome_of_error` raises again what must be
+            if isinstance(error, CallPausedError):
+                running.has_begun = False
             return outcome_of_error(compiled, error, has_begun=running.has_begun)
         return self.outcome_of_output(compiled, output, context.session_id)
 

@@ -1,0 +1,381 @@
+"""A pydantic-ai agent whose tools run under an executor."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_ai import (
+    Agent,
+    ApprovalRequired,
+    CallDeferred,
+    DeferredToolRequests,
+    DeferredToolResults,
+    FunctionToolset,
+    ModelRetry,
+    RunContext,
+    ToolFailed,
+    ToolReturn,
+)
+from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+
+from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags
+from handrail.adapters import pydantic_ai as adapter
+from handrail.adapters.pydantic_ai import HandrailToolset
+from handrail.errors import MissingExtraError
+from tests.adapters.faults import FAULTS, expected, play_fault
+
+ASK = Policy([Rule.ask("pay", by="customer"), Rule.allow("*")])
+ALLOW = Policy([Rule.allow("*")])
+DECLARED = {"pay": ToolFlags(key="invoice_id"), "look": ToolFlags(read_only=True, concurrency_safe=True)}
+CONTEXT = ToolContext(session_id="s-1", customer_id="c-1", turn=1)
+
+Step = str | Sequence[tuple[str, str, dict[str, Any]]]
+
+
+class Model:
+    """Says one step after the other: a text, or calls as `(id, tool, arguments)`; keeps what it was told."""
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps = list(steps)
+        self.told: dict[str, Any] = {}
+
+    def __call__(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        step = self._next(messages)
+        parts = [TextPart(step)] if isinstance(step, str) else [ToolCallPart(n, a, tool_call_id=i) for i, n, a in step]
+        return ModelResponse(parts=parts)
+
+    async def stream(self, messages: list[ModelMessage], info: AgentInfo) -> Any:
+        step = self._next(messages)
+        if isinstance(step, str):
+            yield step
+            return
+        for number, (call_id, name, arguments) in enumerate(step):
+            text = ModelResponse(parts=[ToolCallPart(name, arguments)]).tool_calls[0].args_as_json_str()
+            for piece in (text[:5], text[5:]):
+                yield {number: DeltaToolCall(name=name, json_args=piece, tool_call_id=call_id)}
+                name = None
+
+    def _next(self, messages: list[ModelMessage]) -> Step:
+        for part in messages[-1].parts if isinstance(messages[-1], ModelRequest) else ():
+            if (call_id := getattr(part, "tool_call_id", None)) is not None:
+                self.told[call_id] = getattr(part, "content", None)
+        return self.steps.pop(0)
+
+
+def pay_call(call_id: str, invoice_id: str = "R-7", amount: int = 100) -> tuple[str, str, dict[str, Any]]:
+    return call_id, "pay", {"invoice_id": invoice_id, "amount": amount}
+
+
+class Desk:
+    """An agent with `pay` under an executor, and what was paid."""
+
+    def __init__(
+        self,
+        *steps: Step,
+        policy: Policy = ASK,
+        pay: Callable[..., Any] | None = None,
+        declared: dict[str, ToolFlags] = DECLARED,
+        context: Any = CONTEXT,
+    ) -> None:
+        self.paid: list[tuple[str, int]] = []
+        self.model = Model(*steps)
+        self.executor = Executor(policy=policy, declared=declared)
+        self.toolset = FunctionToolset[Any]()
+        self.toolset.add_function(pay or self._pay, name="pay")
+        self.toolset.add_function(self._look, name="look")
+        self.agent = Agent(
+            FunctionModel(self.model, stream_function=self.model.stream),
+            toolsets=[HandrailToolset(self.toolset, self.executor, context=context)],
+            output_type=[str, DeferredToolRequests],
+        )
+        self.history: list[ModelMessage] = []
+        self.running = self.most_running = 0
+
+    async def _pay(self, invoice_id: str, amount: int) -> str:
+        self.paid.append((invoice_id, amount))
+        return f"paid {amount}"
+
+    async def _look(self, what: str) -> str:
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        return f"saw {what}"
+
+    async def run(self, prompt: str | None = "Go.", *, wake: Sequence[str] = ()) -> Any:
+        results = DeferredToolResults(approvals=dict.fromkeys(wake, True)) if wake else None
+        run = await self.agent.run(prompt, message_history=self.history, deferred_tool_results=results)
+        self.history = run.all_messages()
+        return run.output
+
+    async def approve(self, output: DeferredToolRequests, call_id: str, **options: Any) -> None:
+        token = output.metadata[call_id]["token"]
+        await self.executor.approvals.approve(token, by="customer", who="c-1", **options)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_no_fault_pays_twice_loses_a_payment_or_tells_the_model_what_is_not_so(
+    fault: str, tmp_path: Path
+) -> None:
+    assert await play_fault("pydantic_ai", fault, tmp_path) == expected(fault)
+
+
+async def test_the_faults_are_real_because_the_host_alone_pays_twice(tmp_path: Path) -> None:
+    assert (await play_fault("pydantic_ai", "F2", tmp_path, guarded=False)).double == 1
+
+
+async def test_a_question_pauses_the_run_and_the_approval_in_our_store_lets_it_go_on_one_turn_later() -> None:
+    desk = Desk([pay_call("c1")], "Done.")
+
+    asked = await desk.run()
+    metadata = asked.metadata["c1"]
+    await desk.approve(asked, "c1")
+
+    assert metadata["reason"] == "approval_required"
+    assert metadata["arguments"] == {"invoice_id": "R-7", "amount": 100}
+    assert await desk.run(None, wake=["c1"]) == "Done."
+    assert desk.paid == [("R-7", 100)]
+    assert desk.model.told == {"c1": "paid 100"}
+
+
+async def test_the_hosts_own_yes_only_wakes_the_run_which_pauses_again() -> None:
+    desk = Desk([pay_call("c1")], "Done.")
+
+    first = await desk.run()
+    again = await desk.run(None, wake=["c1"])
+
+    assert again.metadata["c1"]["token"] == first.metadata["c1"]["token"]
+    assert desk.paid == []
+
+
+async def test_the_yes_to_another_call_runs_nothing() -> None:
+    desk = Desk([pay_call("c1", "R-7", 100), pay_call("c2", "R-8", 9_000)], "Done.")
+
+    asked = await desk.run()
+    await desk.approve(asked, "c1")
+    again = await desk.run(None, wake=["c1", "c2"])
+
+    assert list(again.metadata) == ["c2"]
+    assert desk.paid == [("R-7", 100)]
+
+
+async def test_changed_history_does_not_run_under_the_old_yes() -> None:
+    desk = Desk([pay_call("c1")], "Done.")
+    await desk.approve(await desk.run(), "c1")
+
+    desk.history[-1].parts[0].args = {"invoice_id": "R-7", "amount": 9_000}  # type: ignore[union-attr]
+    again = await desk.run(None, wake=["c1"])
+
+    assert again.metadata["c1"]["arguments"]["amount"] == 9_000
+    assert desk.paid == []
+
+
+async def test_arguments_that_an_approver_changed_reach_the_tool_and_are_validated() -> None:
+    desk = Desk([pay_call("c1")], [pay_call("c2", "R-8")], "Done.")
+
+    await desk.approve(await desk.run(), "c1", arguments={"invoice_id": "R-7", "amount": 60})
+    asked = await desk.run(None, wake=["c1"])
+    await desk.approve(asked, "c2", arguments={"invoice_id": "R-8", "amount": "sixty"})
+    await desk.run(None, wake=["c2"])
+
+    assert desk.paid == [("R-7", 60)]
+    assert '"error":"invalid_arguments"' in str(desk.model.told["c2"])
+
+
+async def test_a_no_is_told_to_the_model_and_the_run_goes_on() -> None:
+    desk = Desk([pay_call("c1")], "Sorry.")
+    asked = await desk.run()
+
+    await desk.executor.approvals.deny(asked.metadata["c1"]["token"], by="customer", who="c-1", reason="too much")
+
+    assert await desk.run(None, wake=["c1"]) == "Sorry."
+    assert "too much" in str(desk.model.told["c1"])
+    assert desk.paid == []
+
+
+async def test_a_doubt_pauses_until_an_operator_resolves_it_and_the_model_hears_the_truth_only() -> None:
+    async def pay(invoice_id: str, amount: int) -> str:
+        raise ConnectionError("reset")
+
+    desk = Desk([pay_call("c1")], "Done.", policy=ALLOW, pay=pay)
+
+    paused = await desk.run()
+    again = await desk.run(None, wake=["c1"])
+    told_before = dict(desk.model.told)
+    await desk.executor.resolve(session_id="s-1", call_id="c1", happened=True, who="ann", reason="receipt 12")
+
+    assert paused.metadata["c1"]["reason"] == again.metadata["c1"]["reason"] == "outcome_unknown"
+    assert told_before == {}
+    assert await desk.run(None, wake=["c1"]) == "Done."
+    assert "took effect" in desk.model.told["c1"]
+    assert "receipt 12" in desk.model.told["c1"]
+
+
+@pytest.mark.parametrize("raised", [ModelRetry("not yet"), ToolFailed("closed today")])
+async def test_what_the_tool_raises_for_the_model_is_recorded_as_nothing_happened(raised: Exception) -> None:
+    attempts: list[str] = []
+
+    async def pay(invoice_id: str, amount: int) -> str:
+        attempts.append(invoice_id)
+        if len(attempts) == 1:
+            raise raised
+        return "paid"
+
+    desk = Desk([pay_call("c1")], [pay_call("c2")], "Done.", policy=ALLOW, pay=pay)
+
+    assert await desk.run() == "Done."
+    assert desk.model.told == {"c1": str(raised), "c2": "paid"}
+    assert await desk.executor.doubts() == []
+
+
+async def test_the_tools_own_pauses_reach_the_application() -> None:
+    async def pay(ctx: RunContext[None], invoice_id: str, amount: int) -> str:
+        if invoice_id == "R-8":
+            raise CallDeferred(metadata={"task": 1})
+        if not ctx.tool_call_approved:
+            raise ApprovalRequired(metadata={"mine": True})
+        return "paid"
+
+    desk = Desk([pay_call("c1"), pay_call("c2", "R-8")], "Done.", policy=ALLOW, pay=pay)
+
+    output = await desk.run()
+    run = await desk.agent.run(
+        message_history=desk.history,
+        deferred_tool_results=DeferredToolResults(approvals={"c1": True}, calls={"c2": "by hand"}),
+    )
+
+    assert ([one.tool_call_id for one in output.approvals], [one.tool_call_id for one in output.calls]) == (
+        ["c1"],
+        ["c2"],
+    )
+    assert output.metadata == {"c1": {"mine": True}, "c2": {"task": 1}}
+    assert run.output == "Done."
+    assert desk.model.told == {"c1": "paid", "c2": "by hand"}
+
+
+async def test_a_tool_that_pauses_by_itself_after_our_approval_needs_no_second_one() -> None:
+    ran: list[str] = []
+
+    async def pay(ctx: RunContext[None], invoice_id: str, amount: int) -> str:
+        if not ran:
+            ran.append("paused")
+            raise ApprovalRequired
+        ran.append("paid")
+        return "paid"
+
+    desk = Desk([pay_call("c1")], "Done.", pay=pay)
+
+    await desk.approve(await desk.run(), "c1")
+    own = await desk.run(None, wake=["c1"])
+
+    assert [one.tool_call_id for one in own.approvals] == ["c1"]
+    assert await desk.run(None, wake=["c1"]) == "Done."
+    assert ran == ["paused", "paid"]
+
+
+async def test_the_hosts_timeout_of_a_consequential_tool_is_a_doubt_and_of_a_reading_one_a_retry() -> None:
+    async def hang(**_: Any) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async def look(what: str) -> str:
+        return await hang()
+
+    async def pay(invoice_id: str, amount: int) -> str:
+        return await hang()
+
+    desk = Desk([("c1", "look", {"what": "x"})], [pay_call("c2")], policy=ALLOW)
+    desk.toolset.tools.clear()
+    desk.toolset.add_function(look, name="look", timeout=0.01)
+    desk.toolset.add_function(pay, name="pay", timeout=0.01)
+
+    paused = await desk.run()
+
+    assert "Timed out" in str(desk.model.told["c1"])
+    assert paused.metadata["c2"]["reason"] == "outcome_unknown"
+
+
+async def test_a_tool_return_keeps_its_form_and_a_repetition_gets_what_was_recorded() -> None:
+    async def pay(invoice_id: str, amount: int) -> ToolReturn[str]:
+        return ToolReturn(return_value="paid", content="See the receipt.", metadata={"receipt": 12})
+
+    desk = Desk([pay_call("c1")], [pay_call("c2")], "Done.", policy=ALLOW, pay=pay)
+
+    await desk.run()
+
+    prompts = [one for message in desk.history for one in message.parts if one.part_kind == "user-prompt"]
+    assert [one.content for one in prompts] == ["Go.", "See the receipt."]
+    assert desk.model.told["c1"] == "paid"
+    assert desk.model.told["c2"].startswith("[Already done at")
+
+
+async def test_parallel_calls_run_together_where_they_may_and_each_gets_its_own_result() -> None:
+    desk = Desk([(f"c{n}", "look", {"what": str(n)}) for n in range(4)] + [pay_call("p")], "Done.", policy=ALLOW)
+
+    assert await desk.run() == "Done."
+    assert desk.model.told == {**{f"c{n}": f"saw {n}" for n in range(4)}, "p": "paid 100"}
+    assert desk.most_running > 1
+
+
+async def test_a_streamed_run_pauses_and_goes_on_like_any_other() -> None:
+    desk = Desk([("c0", "look", {"what": "x"}), pay_call("c1")], "Done.")
+
+    async with desk.agent.run_stream("Go.") as stream:
+        asked = await stream.get_output()
+        desk.history = stream.all_messages()
+    await desk.approve(asked, "c1")
+    results = DeferredToolResults(approvals={"c1": True})
+    async with desk.agent.run_stream(message_history=desk.history, deferred_tool_results=results) as stream:
+        texts = [text async for text in stream.stream_text(delta=True)]
+
+    assert "".join(texts) == "Done."
+    assert desk.paid == [("R-7", 100)]
+
+
+async def test_an_agent_can_be_a_tool_of_another_one() -> None:
+    inner = Desk([pay_call("c1")], "Paid by the inner agent.", policy=ALLOW)
+
+    async def delegate(task: str) -> str:
+        return await inner.run(task)
+
+    outer = Desk([("d1", "delegate", {"task": "pay"})], "Done.", policy=ALLOW)
+    outer.toolset.add_function(delegate, name="delegate")
+
+    assert await outer.run() == "Done."
+    assert outer.model.told == {"d1": "Paid by the inner agent."}
+    assert inner.paid == [("R-7", 100)]
+
+
+async def test_the_context_comes_from_the_run_context() -> None:
+    def make(run: RunContext[str]) -> ToolContext[None]:
+        return ToolContext(session_id=run.deps, customer_id="c-1", turn=1)
+
+    desk = Desk([pay_call("c1")], context=make)
+
+    output = (await desk.agent.run("Go.", deps="s-9")).output
+
+    pending = await desk.executor.approvals.get(output.metadata["c1"]["token"])
+    assert pending is not None
+    assert pending.session_id == "s-9"
+
+
+async def test_a_context_function_that_returns_something_else_is_refused() -> None:
+    desk = Desk([pay_call("c1")], context=lambda run: {"session_id": "s-1"})
+
+    with pytest.raises(ConfigError, match="context must be a ToolContext or return one, got dict"):
+        await desk.run()
+
+
+def test_without_pydantic_ai_the_import_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydantic_ai", None)
+    spec = spec_from_file_location("fresh_adapter", adapter.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+
+    with pytest.raises(MissingExtraError, match=r"pip install 'handrail\[pydantic-ai\]'"):
+        spec.loader.exec_module(module_from_spec(spec))
