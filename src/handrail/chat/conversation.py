@@ -37,6 +37,9 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Results of some of the `last_calls`, while others are still open: awaiting an approval, or cut off by a crash."""
     pending: tuple[PendingCall, ...] = ()
     """Calls that await an approval and are not among the messages; only guided turns leave some."""
+    unsettled: tuple[ToolCall, ...] = ()
+    """Calls whose result in the history is provisional: a new message came before their outcome was known. Every turn
+    looks them up again, and replaces the result once it is."""
     handed_off: bool = False
     """Whether a person has taken over. The model is not asked while they have."""
     has_instructions: bool = False
@@ -72,6 +75,22 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if len(in_order) < len(self.last_calls):
             return structs.replace(self, partial_results=in_order)
         return structs.replace(self, partial_results=(), messages=(*self.messages, ToolMessage(results=in_order)))
+
+    def with_unsettled(self, calls: Iterable[ToolCall]) -> "Conversation":
+        """Return a copy in which the results of these calls are provisional."""
+        return structs.replace(self, unsettled=(*self.unsettled, *calls))
+
+    def with_settled(self, results: Iterable[ToolResult]) -> "Conversation":
+        """Return a copy with final results in the place of provisional ones."""
+        final = {one.call_id: one for one in results}
+        messages = tuple(
+            ToolMessage(results=tuple(final.get(one.call_id, one) for one in message.results))
+            if isinstance(message, ToolMessage) and any(one.call_id in final for one in message.results)
+            else message
+            for message in self.messages
+        )
+        unsettled = tuple(call for call in self.unsettled if call.id not in final)
+        return structs.replace(self, messages=messages, unsettled=unsettled)
 
     def with_calls(self, calls: Iterable[ToolCall]) -> "Conversation":
         """Return a copy with calls that are about to run, with the agent's last text or as a message of their own."""

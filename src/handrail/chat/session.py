@@ -11,13 +11,15 @@ from msgspec import structs
 
 from handrail.chat.conversation import Conversation
 from handrail.chat.session_store import SessionStore
-from handrail.chat.turn import Budget, ChatEvent, PlainStrategy, TurnResult, TurnState, TurnStrategy
+from handrail.chat.turn import PlainStrategy, TurnState, TurnStrategy
+from handrail.chat.turn_result import ChatEvent, TurnResult
 from handrail.core.context import ToolContext
 from handrail.core.events import TurnFinished, TurnStarted
 from handrail.core.text import encodable
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError, StoreError
 from handrail.execute.executor import Executor
+from handrail.execute.loop import Budget
 from handrail.providers.messages import AssistantMessage, UserMessage
 from handrail.providers.provider import Provider
 
@@ -138,8 +140,11 @@ class ChatSession:
         state = self._start_turn()
         try:
             await self._adopt_pending(state)
+            async with aclosing(state.settle_provisional()) as events:
+                async for event in events:
+                    yield event
             if state.conversation.open_calls:
-                # Calls that were approved meanwhile run now; the others are answered with `approval_required`.
+                # Calls that were approved meanwhile run now; the others are answered as not made, or provisionally.
                 async with aclosing(state.run_open_calls()) as events:
                     async for event in events:
                         yield event
@@ -157,18 +162,24 @@ class ChatSession:
         try:
             await self._adopt_pending(state)
             conversation = state.conversation
-            if not (conversation.open_calls or conversation.pending) and _is_waiting_for_person(conversation):
+            is_over = not (conversation.open_calls or conversation.pending) and _is_waiting_for_person(conversation)
+            if is_over and not conversation.unsettled:
                 raise ConfigError("there is nothing to resume: no call is open and the reply is complete. Use send().")
-            async with aclosing(self._run_strategy(state)) as events:
+            async with aclosing(state.settle_provisional()) as events:
+                async for event in events:
+                    yield event
+            if is_over:  # The reply is complete: the model reads what was found out with the next message.
+                state.progress.stop_if_unsettled(state.progress.results)
+            async with aclosing(self._run_strategy(state, is_over=is_over)) as events:
                 async for event in events:
                     yield event
         finally:
             self._end_turn(state)
 
-    async def _run_strategy(self, state: TurnState) -> AsyncGenerator[ChatEvent]:
+    async def _run_strategy(self, state: TurnState, *, is_over: bool = False) -> AsyncGenerator[ChatEvent]:
         if state.conversation.handed_off:
             state.stop_reason = "handed_off"
-        else:
+        elif not is_over:
             async with aclosing(self._strategy.run(state)) as events:
                 async for event in events:
                     yield event

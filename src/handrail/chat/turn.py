@@ -1,28 +1,28 @@
 """One turn of a conversation: its state, its result, and the plain strategy, where the model decides what to call."""
 
 import asyncio
-import itertools
-import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
-from msgspec import Struct, structs
+from msgspec import structs
 
-from handrail.chat.conversation import Conversation, PendingCall, is_storable
+from handrail.chat.conversation import Conversation, PendingCall
+from handrail.chat.model_call import build_model_called, normalize_response
+from handrail.chat.task_stream import build_listener, stream_task
+from handrail.chat.turn_result import ChatEvent, TurnResult
+from handrail.core import failure_results
 from handrail.core.context import ToolContext
-from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, ModelCalled, Progress
+from handrail.core.events import CallFinished, CallIgnored, CallStarted, Progress
 from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import BadResponseError, ProviderError
 from handrail.execute.executor import Executor
-from handrail.execute.loop import Budget, not_run
-from handrail.formats.parse import make_unparsable
+from handrail.execute.loop import Budget, LoopProgress, StopReason, run_again
 from handrail.providers.messages import AssistantMessage, ToolMessage, to_history_result
 from handrail.providers.provider import (
-    FinishReason,
     ModelRequest,
     ModelResponse,
     Provider,
@@ -33,41 +33,6 @@ from handrail.providers.provider import (
 from handrail.registry.search import offered_tools
 
 T = TypeVar("T")
-
-StopReason = Literal[
-    "completed",
-    "approval_required",
-    "in_progress",
-    "outcome_unknown",
-    "interrupted",
-    "handed_off",
-    "max_steps",
-    "max_calls",
-    "timeout",
-    "token_budget",
-]
-"""Why a turn ended: the model's reply is complete; a call needs an approval, still runs in another process, or has an
-outcome that nobody knows; the turn was interrupted; a person took over; or a limit of the budget was reached."""
-
-
-class TurnResult(Struct, frozen=True, kw_only=True):
-    """How a turn ended."""
-
-    text: str = ""
-    """The last text that the model wrote in this turn."""
-    stop_reason: StopReason = "completed"
-    finish_reason: FinishReason = "stop"
-    """Why the model stopped writing. Show the person when it is `length` or `refusal`: the text is incomplete."""
-    results: tuple[ToolResult, ...] = ()
-    """The results of this turn's calls, in the order in which they came in. Calls that await an approval have none."""
-    approvals: tuple[Approval, ...] = ()
-    """The open approvals: decide with `session.approve(token)` or `session.deny(token)`, then `session.resume()`."""
-    usage: Usage = Usage()
-    """Tokens and cost of this turn."""
-
-
-ChatEvent: TypeAlias = TextDelta | CallStarted | Progress | CallFinished | CallIgnored | Approval | TurnResult
-"""What a streamed turn yields. The last one, and only the last, is the `TurnResult`."""
 
 
 class TurnStrategy(Protocol):
@@ -104,10 +69,6 @@ class PlainStrategy:
 DROPPED_OUTPUT: Final = "(This result was removed after the reply that used it.)"
 
 
-class _EndOfQueue:
-    """Marks the end of a queue."""
-
-
 class TurnState:
     """The state of a running turn, with the steps that a strategy is made of."""
 
@@ -127,9 +88,8 @@ class TurnState:
         self.executor = executor
         self.context = context
         self.instructions = instructions
-        self.budget = budget
-        self.stop_reason: StopReason | None = None
-        """Set once the turn must not begin anything new."""
+        self.progress = LoopProgress(budget, executor)
+        """What the turn has used of its budget, and why it stopped."""
         self.response: ModelResponse | None = None
         """The model's last response in this turn."""
         self.result: TurnResult | None = None
@@ -139,15 +99,13 @@ class TurnState:
         self.make_result: Callable[[TurnResult], TurnResult] = lambda result: result
         """Turns the result into one of the strategy's own class."""
         self._text = ""
-        self._results: list[ToolResult] = []
         self._approvals: list[Approval] = []
         self._transient_ids: set[str] = set()
         self._usage = Usage()
-        self._steps = 0
-        self._deadline = time.monotonic() + budget.timeout
         self._save = save
-        self._interrupted = False
         self._model_tasks: set[asyncio.Future[Any]] = set()
+        self._resumed_ids = {call.id for call in conversation.open_calls}
+        """Calls of an earlier turn: they may have been begun."""
         self._running_response_id = ""
 
     async def update(self, conversation: Conversation) -> None:
@@ -155,20 +113,18 @@ class TurnState:
         self.conversation = conversation
         self.conversation = await self._save(conversation)
 
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the turn must not begin anything new; None while it may."""
+        return self.progress.stop_reason
+
+    @stop_reason.setter
+    def stop_reason(self, reason: StopReason | None) -> None:
+        self.progress.stop_reason = reason
+
     def check_budget(self) -> StopReason | None:
         """Set `stop_reason` if the turn was interrupted or has reached a limit; return it, or None to continue."""
-        if self.stop_reason is not None:
-            return self.stop_reason
-        tokens = self._usage.input + self._usage.output
-        if self._interrupted:
-            self.stop_reason = "interrupted"
-        elif self._steps >= self.budget.max_steps:
-            self.stop_reason = "max_steps"
-        elif time.monotonic() >= self._deadline:
-            self.stop_reason = "timeout"
-        elif self.budget.max_tokens is not None and tokens >= self.budget.max_tokens:
-            self.stop_reason = "token_budget"
-        return self.stop_reason
+        return self.progress.check()
 
     async def ask_model(
         self,
@@ -178,7 +134,7 @@ class TurnState:
         tool_choice: ToolChoice | None = None,
     ) -> AsyncGenerator[TextDelta]:
         """Ask the model and yield its text as it comes; then the response is in the history and in `response`."""
-        self._steps += 1
+        self.progress.steps += 1
         self.response, self._text = None, ""
         request = ModelRequest(
             messages=self.conversation.messages,
@@ -190,25 +146,30 @@ class TurnState:
         reading = self._read_stream(request, queue)
         start, error = time.monotonic(), None
         try:
-            async with aclosing(self._run_task(reading, queue, interruptible=True)) as events:
+            streaming = stream_task(
+                reading, queue, tasks=self._model_tasks, is_interrupted=lambda: self.progress.is_interrupted
+            )
+            async with aclosing(streaming) as events:
                 async for event in events:
                     if isinstance(event, TextDelta):
                         delta = TextDelta(text=encodable(event.text))
                         self._text += delta.text
                         yield delta
                     else:
-                        self.response = self._normalize_response(cast(ModelResponse, event))
+                        self.response = normalize_response(
+                            cast(ModelResponse, event), self.conversation, step=self.progress.steps
+                        )
         except ProviderError as provider_error:
             error = provider_error.code
             raise
         finally:
-            self._emit_model_called(start, error)
+            self.report_model_call(start, error=error)
         if self.response is not None:
             self._text = self.response.text
-            self._usage += self.response.usage
+            self._count_tokens(self.response.usage)
             usage = self.conversation.usage + self.response.usage
             message = self.response.message()
-        elif self._interrupted:
+        elif self.progress.is_interrupted:
             self.stop_reason = "interrupted"
             usage, message = self.conversation.usage, AssistantMessage(text=self._text)
         else:
@@ -220,13 +181,13 @@ class TurnState:
     async def wait(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Run a coroutine that counts as a step and can be interrupted, such as a question to a model; return None if
         it was."""
-        self._steps += 1
+        self.progress.steps += 1
         task = asyncio.ensure_future(work)
         self._model_tasks.add(task)
         try:
             return await task
         except asyncio.CancelledError:
-            if self._interrupted and task.cancelled() and not _is_cancelling():
+            if self.progress.is_interrupted and task.cancelled() and not _is_cancelling():
                 self.stop_reason = "interrupted"
                 return None
             task.cancel()
@@ -236,8 +197,12 @@ class TurnState:
 
     def add_usage(self, usage: Usage) -> None:
         """Count the tokens of a question that was asked through `wait`."""
-        self._usage += usage
+        self._count_tokens(usage)
         self.conversation = structs.replace(self.conversation, usage=self.conversation.usage + usage)
+
+    def _count_tokens(self, usage: Usage) -> None:
+        self._usage += usage
+        self.progress.tokens = self._usage.input + self._usage.output
 
     async def reply_with(self, text: str) -> None:
         """Add a message of the agent to the history, and to the result of the turn."""
@@ -247,7 +212,7 @@ class TurnState:
     @property
     def results(self) -> tuple[ToolResult, ...]:
         """The results of this turn's calls so far; those that await an approval have none."""
-        return tuple(one for one in self._results if not _is_awaiting_approval(one))
+        return tuple(one for one in self.progress.results if not _is_awaiting_approval(one))
 
     async def run_calls(self, calls: Iterable[ToolCall]) -> AsyncGenerator[ChatEvent]:
         """Run calls that the strategy decided on, after they are saved in the history; yield their events.
@@ -268,24 +233,19 @@ class TurnState:
             self._approvals = [one for one in every if one.token in tokens]
             self.stop_reason = self.stop_reason or "approval_required"
 
-    def _emit_model_called(self, start: float, error: str | None) -> None:
-        response = self.response
-        usage = response.usage if response is not None else Usage()
+    def report_model_call(
+        self, started: float, *, provider: str | None = None, usage: Usage | None = None, error: str | None = None
+    ) -> None:
+        """Emit the event of a call of a model that began at `started`, by `time.monotonic()`."""
+        response = None if provider is not None else self.response
         self.model_calls += 1
         self.executor.emit(
-            ModelCalled(
-                at=time.time(),
-                session_id=self.context.session_id,
-                tenant_id=self.context.tenant_id,
-                customer_id=self.context.customer_id,
-                provider=self.provider.name,
+            build_model_called(
+                self.context,
+                provider=provider or self.provider.name,
+                started=started,
+                usage=response.usage if response is not None else usage,
                 model=response.model if response is not None else "",
-                turn=self.context.turn,
-                duration_ms=(time.monotonic() - start) * 1000,
-                input_tokens=usage.input,
-                output_tokens=usage.output,
-                cached_tokens=usage.cached,
-                cost=usage.cost,
                 finish_reason=response.finish_reason if response is not None else "",
                 error=error,
             )
@@ -295,59 +255,32 @@ class TurnState:
         async for event in self.provider.stream(request):
             queue.put_nowait(event)
 
-    def _normalize_response(self, response: ModelResponse) -> ModelResponse:
-        """Give the response an id, and each call one that no other call of this conversation has.
-
-        Some servers number their calls from 0 in every response. An id that is used twice would be taken for the same
-        call, and a second payment that the customer wants would be answered with the result of the first.
-        """
-        used = self.conversation.call_ids
-        turn, step = self.conversation.turn, self._steps
-        response_id = response.id or f"response-{turn}-{step}"
-        calls: list[ToolCall] = []
-        for call in response.calls:
-            call_id = encodable(call.id)
-            for number in itertools.count(1):
-                if call_id and call_id not in used:
-                    break
-                call_id = f"{encodable(call.id) or 'call'}-{turn}-{step}-{number}"
-            used.add(call_id)
-            arguments, name = call.arguments_json, encodable(call.name)
-            if (mended := encodable(arguments)) != arguments:  # Half a surrogate pair: repaired arguments must not run.
-                arguments = make_unparsable(mended)
-            changes = {"id": call_id, "name": name, "arguments_json": arguments}
-            calls.append(structs.replace(call, response_id=call.response_id or response_id, **changes))
-        ids_kept = all(one.id == other.id for one, other in zip(calls, response.calls, strict=True))
-        native = response.native if ids_kept and is_storable(response.native) else None
-        text = encodable(response.text)
-        return structs.replace(response, calls=tuple(calls), id=response_id, native=native, text=text)
-
     async def run_open_calls(self, *, keep_pending: bool = False) -> AsyncGenerator[ChatEvent]:
         """Run the calls that have no result yet, within the budget, and yield their events.
 
         A call that needs an approval stays open, and the turn ends with `approval_required`; with `keep_pending` it
-        leaves the history for `conversation.pending`.
+        leaves the history for `conversation.pending`. A call that still runs elsewhere, or whose outcome nobody knows,
+        stays open, and the turn ends with `in_progress` or `outcome_unknown`.
         """
-        calls = self.conversation.open_calls
-        is_late = time.monotonic() >= self._deadline or self._interrupted
-        limit = 0 if is_late else max(self.budget.max_calls - len(self._results), 0)
-        results = [not_run(call) for call in calls[limit:]]
-        if runnable := calls[:limit]:
-            self._running_response_id = runnable[0].response_id or ""
-            queue: asyncio.Queue[Any] = asyncio.Queue()
-            with self.executor.subscribe(self.context.session_id, _build_listener(queue)):
-                running = self.executor.run_all(runnable, self.context)
-                async with aclosing(self._run_task(running, queue)) as events:
-                    async for event in events:
-                        if isinstance(event, list):
-                            results = [*cast(list[ToolResult], event), *results]
-                        elif isinstance(event, CallStarted | Progress | CallFinished | CallIgnored):
-                            yield event
+        progress, calls = self.progress, self.conversation.open_calls
+        results: list[ToolResult] = []
+        refused: list[ToolResult] = []
+        if any(call.id in self._resumed_ids for call in calls):
+            # An earlier turn's budget had room for them. After an interruption they stay open: they may have run.
+            running = None if progress.is_interrupted else run_again(self.executor, calls, self.context)
+        else:
+            runnable, refused = progress.admit(calls)
+            running = self.executor.run_all(runnable, self.context) if runnable else None
+        if running is not None:
+            self._running_response_id = calls[0].response_id or ""
+            async with aclosing(self._stream_calls(running, results)) as events:
+                async for event in events:
+                    yield event
             self._running_response_id = ""
-        self._results += results
-        self._transient_ids |= {one.call_id for one in results if one.control and one.control.lifespan == "response"}
+        results += refused
+        progress.results += results
         tokens = {one.approval.token: one.call_id for one in results if one.approval is not None}
-        final = [one for one in results if not _is_awaiting_approval(one)]
+        final = [one for one in results if not self._is_open(one)]
         every = await self.executor.approvals.pending(session_id=self.context.session_id) if tokens else []
         approvals = [one for one in every if one.token in tokens]
         if keep_pending:
@@ -355,31 +288,86 @@ class TurnState:
             awaiting = [PendingCall(call=by_id[tokens[one.token]], approval=one) for one in approvals]
             left = {one.call.id for one in awaiting}
             # An approval that was decided in this very moment is no longer open: its call has the result that it got.
-            final = [one for one in results if one.call_id not in left]
+            final = [one for one in results if one.call_id not in left and not progress.is_unsettled(one)]
             await self._record_results(final, awaiting)
         else:
             await self._record_results(final)
-        if tokens:
-            if not keep_pending:
-                self._approvals = approvals
-                self.stop_reason = "approval_required"
-            for approval in approvals:
-                yield approval
-        elif limit < len(calls) and not is_late:
-            self.stop_reason = "max_calls"
+        progress.stop_if_unsettled(results)
+        if tokens and not keep_pending:
+            self._approvals = approvals
+            self.stop_reason = "approval_required"
+        for approval in approvals:
+            yield approval
+
+    async def _stream_calls(
+        self, running: Coroutine[Any, Any, list[ToolResult]], results: list[ToolResult]
+    ) -> AsyncGenerator[ChatEvent]:
+        """Yield the events of running calls, and add their results to a list."""
+        queue: asyncio.Queue[Any] = asyncio.Queue()
+        with self.executor.subscribe(self.context.session_id, build_listener(queue)):
+            async with aclosing(stream_task(running, queue)) as events:
+                async for event in events:
+                    if isinstance(event, list):
+                        results += cast(list[ToolResult], event)
+                    elif isinstance(event, CallStarted | Progress | CallFinished | CallIgnored):
+                        yield event
+
+    def _is_open(self, result: ToolResult) -> bool:
+        return _is_awaiting_approval(result) or self.progress.is_unsettled(result)
 
     async def _record_results(self, results: Sequence[ToolResult], pending: Sequence[PendingCall] = ()) -> None:
-        after = self.conversation.with_pending((to_history_result(one) for one in results), pending)
-        if any(one.control is not None and one.control.mode == "manual" for one in results):
-            after = structs.replace(after, handed_off=True)
-            self.stop_reason = "handed_off"
-        await self.update(after)
+        conversation = self.conversation.with_pending(self._prepare_results(results), pending)
+        await self.update(self._hand_off(conversation, results))
+
+    def _prepare_results(self, results: Iterable[ToolResult]) -> list[ToolResult]:
+        """Reduce results to what the history keeps, and remember those that are for one response only."""
+        every = list(results)
+        self._transient_ids |= {one.call_id for one in every if one.control and one.control.lifespan == "response"}
+        return [to_history_result(one) for one in every]
+
+    def _hand_off(self, conversation: Conversation, results: Iterable[ToolResult]) -> Conversation:
+        """Hand the conversation to a person, if one of the results wants that."""
+        if not any(one.control is not None and one.control.mode == "manual" for one in results):
+            return conversation
+        self.stop_reason = "handed_off"
+        return structs.replace(conversation, handed_off=True)
 
     async def close_open_calls(self) -> None:
-        """Answer the calls that await an approval with `approval_required`, so that a new message can follow."""
-        awaiting = [one for one in self._results if _is_awaiting_approval(one)]
-        self.stop_reason, self._approvals = None, []
-        await self._record_results(awaiting)
+        """Give every open call a result, so that a new message can follow.
+
+        One that awaits an approval has not been made: `approval_required`. One that has no final result gets a
+        provisional one, and is looked up again in the next turn.
+        """
+        known = {one.call_id: one for one in self.progress.results if self._is_open(one)}
+        provisional: list[ToolCall] = []
+        results: list[ToolResult] = []
+        for call in self.conversation.open_calls:
+            result = known.get(call.id) or await self.executor.look_up(call, self.context) or build_doubt(call)
+            results.append(result)
+            if self.progress.is_unsettled(result):
+                provisional.append(call)
+        if not self.conversation.handed_off:
+            self.stop_reason = None
+        self._approvals = []
+        self.conversation = self.conversation.with_unsettled(provisional)
+        await self._record_results(results)
+
+    async def settle_provisional(self) -> AsyncGenerator[ChatEvent]:
+        """Look up the calls that have a provisional result, and put what is known now in its place."""
+        calls, results = self.conversation.unsettled, list[ToolResult]()
+        if not calls:
+            return
+        async with aclosing(self._stream_calls(self._look_up(calls), results)) as events:
+            async for event in events:
+                yield event
+        final = [one for one in results if not self.progress.is_unsettled(one)]
+        self.progress.results += results
+        if final:
+            conversation = self.conversation.with_settled(self._prepare_results(final))
+            await self.update(self._hand_off(conversation, final))
+
+    async def _look_up(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
+        return [await self.executor.look_up(call, self.context) or build_doubt(call) for call in calls]
 
     async def drop_transient_results(self) -> None:
         """Replace the outputs of results with `lifespan="response"`: they were meant for one response only."""
@@ -397,34 +385,11 @@ class TurnState:
 
     def interrupt(self) -> None:
         """Stop the model's response, and cancel running calls as their tools' `on_interrupt` says."""
-        self._interrupted = True
+        self.progress.is_interrupted = True
         for task in self._model_tasks:
             task.cancel()
         if self._running_response_id:
             self.executor.cancel_tools_for_response(self._running_response_id, session_id=self.context.session_id)
-
-    async def _run_task(
-        self, work: Coroutine[Any, Any, Any], queue: asyncio.Queue[Any], *, interruptible: bool = False
-    ) -> AsyncGenerator[Any]:
-        """Run a coroutine as a task; yield what it puts into the queue, then its result. Closing this cancels it."""
-        task = asyncio.ensure_future(work)
-        task.add_done_callback(lambda _: queue.put_nowait(_EndOfQueue))
-        if interruptible:
-            self._model_tasks.add(task)
-        try:
-            while (item := await queue.get()) is not _EndOfQueue:
-                yield item
-            while not queue.empty():  # Events from a worker thread can arrive after the end.
-                yield queue.get_nowait()
-            if not (self._interrupted and task.cancelled()) and (result := await task) is not None:
-                yield result
-        finally:
-            self._model_tasks.discard(task)
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task])
-            if not task.cancelled():
-                task.exception()  # Retrieved, or asyncio would warn: the reader has gone.
 
     def build_result(self) -> TurnResult:
         """Build the result of the turn."""
@@ -433,7 +398,7 @@ class TurnState:
             text=self._text,
             stop_reason=self.stop_reason or "completed",
             finish_reason=self.response.finish_reason if self.response is not None else "stop",
-            results=tuple(one for one in self._results if not (is_waiting and _is_awaiting_approval(one))),
+            results=tuple(one for one in self.progress.results if not (is_waiting and _is_awaiting_approval(one))),
             approvals=tuple(self._approvals),
             usage=self._usage,
         )
@@ -446,18 +411,10 @@ def _is_cancelling() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+def build_doubt(call: ToolCall) -> ToolResult:
+    """The result of a call that the ledger knows nothing about, although it may have been made."""
+    return structs.replace(failure_results.outcome_unknown(call.name), call_id=call.id, tool_name=call.name)
+
+
 def _is_awaiting_approval(result: ToolResult) -> bool:
     return result.approval is not None
-
-
-def _build_listener(queue: asyncio.Queue[Any]) -> Callable[[Event], None]:
-    """Build a listener that puts events into a queue, from any thread."""
-    loop, loop_thread = asyncio.get_running_loop(), threading.get_ident()
-
-    def listen(event: Event) -> None:
-        if threading.get_ident() == loop_thread:
-            queue.put_nowait(event)
-        else:
-            loop.call_soon_threadsafe(queue.put_nowait, event)
-
-    return listen

@@ -18,6 +18,13 @@ _MARGIN: Final = 11
 _MAX_LINE_CHARS: Final = 200
 
 
+_STOP_REASONS: Final = {
+    "interrupted": "it was interrupted",
+    "in_progress": "a call still runs elsewhere; /again looks at it",
+    "outcome_unknown": "it is not known whether a call took effect; /again looks at it",
+}
+
+
 class Screen:
     """Prints a conversation. Control characters in what a model, a tool or a person wrote are removed."""
 
@@ -93,7 +100,7 @@ class Screen:
         if result.stop_reason == "handed_off":
             self.print_notice("A person has taken over; the agent does not reply.", "yellow")
         elif result.stop_reason not in ("completed", "approval_required"):
-            reason = {"interrupted": "it was interrupted"}.get(result.stop_reason, f"{result.stop_reason} was reached")
+            reason = _STOP_REASONS.get(result.stop_reason, f"{result.stop_reason} was reached")
             self.print_notice(f"The turn ended: {reason}.", "yellow")
         if result.finish_reason in ("length", "refusal"):
             self.print_notice(f"The model stopped: {result.finish_reason}.", "yellow")

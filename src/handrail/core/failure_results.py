@@ -114,6 +114,12 @@ def in_progress(tool: str) -> ToolResult:
     return failure("in_progress", message, retryable=True)
 
 
+def not_started(tool: str) -> ToolResult:
+    """The call waited for another one of the same effect, which failed; it was never begun itself."""
+    text = f"`{tool}` was not run: another call of the same effect was running, and it failed. {NOTHING_HAPPENED}"
+    return failure("cancelled", text, retryable=True)
+
+
 def join_cancelled(tool: str) -> ToolResult:
     """The call was cancelled while it waited for another call of the same effect."""
     return failure("cancelled", f"This call of `{tool}` was cancelled. Another one with the same effect still runs.")

@@ -282,12 +282,12 @@ class EffectRunner:
         running = effect.running
         for _ in range(_MAX_ROUNDS):
             known = await self._recall(effect.sent, running.ref, effect.compiled, effect.context, effect.budget)
-            running.raise_if_stopped()
             if known.step not in ("run", "ask_again"):
                 result = await self._answer_known(effect, known, admission)
                 if result is not None:
                     return result
                 continue  # `verify` found out that nothing happened: recall again.
+            running.raise_if_stopped()
             try:
                 authorization = self._authorize_at_once(effect.compiled, effect.sent, known)
                 if authorization is None:
@@ -364,19 +364,15 @@ class EffectRunner:
 
     async def _answer_known(self, effect: EffectCall, known: LedgerDecision, admission: Admission) -> ToolResult | None:
         """The result of a call that must not run; None if nothing happened before, and it may."""
-        name, entry = effect.tool.name, known.entry
+        name, entry, ref = effect.tool.name, known.entry, effect.running.ref
         assert entry is not None
         if known.step == "duplicate_id":
             return failure_results.duplicate_call(name)
-        if not _is_same_call(entry, effect):
-            sent = effect.sent
-            await self._authorizer.check_access(
-                effect.compiled.policy, sent.call, lambda: sent.arguments, effect.context
-            )
+        await self._check_access(effect.compiled, effect.sent, ref, effect.context, entry)
         if known.step == "duplicate_effect":
             return self._describe_duplicate(entry)
         if known.step == "replay":
-            return replay(entry, is_same_call=_is_entry_of(entry, effect))
+            return replay(entry, is_same_call=_is_entry_of(entry, ref))
         if not known.is_same:  # The other call's result is not this one's.
             failed = failure_results.in_progress if known.step == "in_progress" else failure_results.outcome_unknown
             return failed(name)
@@ -384,9 +380,20 @@ class EffectRunner:
         if claimed is not None:  # Even if its lease is over: a clock that jumps stops nothing.
             return await self._join_same_effect(effect, claimed, admission)
         if known.step == "in_progress":
-            is_over = await effect.running.wait(self._wait_for_owner(entry))
+            try:
+                is_over = await effect.running.wait(self._wait_for_owner(entry))
+            except CallStopped:  # The other process goes on.
+                return failure_results.in_progress(name)
             return None if is_over else failure_results.in_progress(name)
-        return await self._verify(effect, entry)
+        return await self._verify(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
+
+    async def _check_access(
+        self, compiled: CompiledTool, sent: CallArguments, ref: CallRef, context: ToolContext[Any], entry: Entry
+    ) -> None:
+        """Refuse an entry to a caller who may not make this call, unless it is this very call of the same caller."""
+        is_same_caller = (entry.customer_id, entry.agent_id) == (context.customer_id, context.agent_id)
+        if not (is_same_caller and _is_entry_of(entry, ref)):
+            await self._authorizer.check_access(compiled.policy, sent.call, lambda: sent.arguments, context)
 
     async def _wait_for_owner(self, entry: Entry) -> bool:
         """Wait for a call that another process runs; whether it is over, or its process died."""
@@ -420,30 +427,95 @@ class EffectRunner:
             return failure_results.join_cancelled(effect.tool.name)
         return structs.replace(result, origin="joined", metadata={**result.metadata, "joined": other.call.id})
 
-    async def _verify(self, effect: EffectCall, entry: Entry) -> ToolResult | None:
+    async def _verify(
+        self,
+        compiled: CompiledTool,
+        sent: CallArguments,
+        ref: CallRef,
+        context: ToolContext[Any],
+        entry: Entry,
+        budget: TimeBudget,
+    ) -> ToolResult | None:
         """Ask the tool what became of an earlier call; None if nothing did, and this call may run."""
-        arguments = effect.sent.arguments
+        tool, arguments = compiled.tool, sent.arguments
         if entry.changed_arguments is not None:  # Those of the call in doubt.
-            arguments = effect.tool.dump(effect.tool.parse(entry.changed_arguments))
+            arguments = tool.dump(tool.parse(entry.changed_arguments))
         # An entry that its owner settled has ended; one whose process died could have run until then.
         has_ended = entry.state == "unknown" or time.time() >= entry.run_until
         outcome = await self._settlement.verify(
-            effect.compiled,
-            effect.call,
-            effect.context,
-            entry,
-            arguments,
-            budget=effect.budget,
-            has_ended=has_ended,
+            compiled, sent.call, context, entry, arguments, budget=budget, has_ended=has_ended
         )
         if outcome is None:
-            return failure_results.outcome_unknown(effect.tool.name)
+            return failure_results.outcome_unknown(tool.name)
         is_recorded = await self._settlement.settle(entry, outcome)
         if outcome.happened == "no":
             if not is_recorded:  # Other processes do not know it: it stays unknown.
-                return failure_results.outcome_unknown(effect.tool.name)
-            return outcome.result if _is_entry_of(entry, effect) else None
+                return failure_results.outcome_unknown(tool.name)
+            return outcome.result if _is_entry_of(entry, ref) else None
         return structs.replace(outcome.result, origin="verified")
+
+    # Looking up what became of a call, without running it.
+
+    async def look_up(
+        self, compiled: CompiledTool | None, call: ToolCall, context: ToolContext[Any], *, by_key: bool
+    ) -> ToolResult | None:
+        """What is known about a call that was made before; None if the ledger knows nothing about it.
+
+        Without `compiled` (its tool is gone, or its arguments cannot be prepared any more) only its own entry counts.
+        """
+        started, ref, budget = perf_counter(), (context.session_id, call.id), TimeBudget(self._overhead_timeout)
+        sent: CallArguments | None = None
+        if compiled is not None:
+            try:
+                sent = self._build_arguments(compiled.tool, call, compiled.tool.parse(call.arguments_json), context)
+            except Exception:  # noqa: BLE001  # the tool is not what it was
+                compiled = None
+        try:
+            entry, _ = await budget.run(self._ledger.recall(session_id=ref[0], call_id=ref[1], key=""))
+            if entry is None and not by_key:
+                return None
+            if compiled is not None and sent is not None:
+                known = await self._recall(sent, ref, compiled, context, budget)
+                result = await self._describe_known(compiled, sent, ref, context, known, budget)
+            else:
+                result = _describe_entry(entry) if entry is not None else None
+        except Refusal as refusal:
+            is_unreadable = refusal.result.error is not None and refusal.result.error.code == "unavailable"
+            result = failure_results.outcome_unknown(call.name) if is_unreadable else refusal.result
+        except Exception:
+            log.exception("the ledger cannot be read")
+            result = failure_results.outcome_unknown(call.name)
+        if result is None or (result.error is not None and result.error.code in ("in_progress", "outcome_unknown")):
+            return None if result is None else finish_result(result, call, None, started)
+        return self._finish(call, context, result, started)
+
+    async def _describe_known(
+        self,
+        compiled: CompiledTool,
+        sent: CallArguments,
+        ref: CallRef,
+        context: ToolContext[Any],
+        known: LedgerDecision,
+        budget: TimeBudget,
+    ) -> ToolResult | None:
+        name, entry = compiled.tool.name, known.entry
+        if entry is None:
+            return None
+        if known.step == "duplicate_id":
+            return failure_results.duplicate_call(name)
+        await self._check_access(compiled, sent, ref, context, entry)
+        is_failed = known.step == "ask_again" and entry.state != "committed"
+        if known.step == "run" or is_failed:  # Another call of the same effect failed, and this one never began.
+            return failure_results.not_started(name)
+        if known.step == "duplicate_effect" or (known.step == "ask_again" and not known.is_same):
+            return self._describe_duplicate(entry)
+        if known.step in ("replay", "ask_again"):
+            return replay(entry, is_same_call=_is_entry_of(entry, ref))
+        is_running = known.step == "in_progress" or self._running.find((entry.session_id, entry.call_id)) is not None
+        if is_running or not known.is_same:
+            return (failure_results.in_progress if is_running else failure_results.outcome_unknown)(name)
+        result = await self._verify(compiled, sent, ref, context, entry, budget)
+        return failure_results.not_started(name) if result is None else result
 
     # 2. Authorise.
 
@@ -686,15 +758,16 @@ class EffectRunner:
         return result
 
 
-def _is_same_call(entry: Entry, effect: EffectCall) -> bool:
-    """Whether this very call of the same customer and agent was decided about before."""
-    context = effect.context
-    is_same_caller = (entry.customer_id, entry.agent_id) == (context.customer_id, context.agent_id)
-    return is_same_caller and _is_entry_of(entry, effect)
+def _is_entry_of(entry: Entry, ref: CallRef) -> bool:
+    return (entry.session_id, entry.call_id) == ref
 
 
-def _is_entry_of(entry: Entry, effect: EffectCall) -> bool:
-    return (entry.session_id, entry.call_id) == effect.running.ref
+def _describe_entry(entry: Entry) -> ToolResult:
+    """What an entry alone says about its call."""
+    state = entry.state_at(time.time())
+    if state in ("committed", "failed"):
+        return replay(entry, is_same_call=True)
+    return (failure_results.in_progress if state == "running" else failure_results.outcome_unknown)(entry.tool)
 
 
 def replay(entry: Entry, *, is_same_call: bool) -> ToolResult:

@@ -454,8 +454,8 @@ class Executor:
             return None
         tool = compiled.tool
         try:
-            call = await apply_before(self._hooks, call, tool, context)
-        except HookRefusal:
+            call = await TimeBudget(self._overhead_timeout).run(apply_before(self._hooks, call, tool, context))
+        except (HookRefusal, TimeoutError):
             return None
         if not tool.read_only:
             return await self._effects.request_approval(compiled, call, context)
@@ -469,6 +469,30 @@ class Executor:
         return None
 
     # Calls whose outcome nobody knows.
+
+    @property
+    def outlives_process(self) -> bool:
+        """Whether the ledger of consequential calls outlives this process."""
+        return not getattr(self._ledger, "in_memory", False)
+
+    async def look_up(self, call: ToolCall, context: ToolContext[Any], *, by_key: bool = True) -> ToolResult | None:
+        """Find out what became of a consequential call that was made before. Nothing is begun, and nobody is asked.
+
+        Returns its recorded result, or `in_progress` or `outcome_unknown`; None if the ledger knows nothing about it. A
+        doubt is verified first, if the tool can. Without `by_key`, other calls of the same effect do not count.
+        """
+        self._running.check_loop()
+        compiled = self._compiled.get(call.name)
+        if compiled is not None and compiled.tool.read_only:
+            return None
+        if compiled is not None and self._hooks:
+            try:
+                call = await TimeBudget(self._overhead_timeout).run(
+                    apply_before(self._hooks, call, compiled.tool, context)
+                )
+            except (HookRefusal, TimeoutError):  # Not what was asked: its own entry still tells.
+                compiled = None
+        return await self._effects.look_up(compiled, call, context, by_key=by_key)
 
     async def doubts(self, *, session_id: str | None = None, limit: int = 100) -> list[Doubt]:
         """List the consequential calls whose outcome is not known, the oldest first."""

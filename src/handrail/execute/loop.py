@@ -1,10 +1,10 @@
-"""The plain loop of a harness: ask the model, run its calls, give it the answers, until it is done or a budget is."""
+"""The loop of an agent: ask the model, run its calls, return the results to it, until it is done or must stop."""
 
 import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -14,7 +14,22 @@ from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 
 Step = Callable[[list[Any], Sequence[Any]], Awaitable[Any] | Any]
-"""Sends the messages and the definitions to a model, and gives back its response. Sync or async."""
+"""Sends the messages and the definitions to a model, and returns its response. Sync or async."""
+
+StopReason = Literal[
+    "completed",
+    "approval_required",
+    "in_progress",
+    "outcome_unknown",
+    "interrupted",
+    "handed_off",
+    "max_steps",
+    "max_calls",
+    "timeout",
+    "token_budget",
+]
+"""Why a turn or a loop ended: the model's reply is complete; a call needs an approval, still runs elsewhere, or has an
+outcome that nobody knows; the turn was interrupted; a person took over; or a limit of the budget was reached."""
 
 
 class Wire(Protocol):
@@ -47,20 +62,101 @@ class Budget(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"timeout must be more than 0 seconds, got {self.timeout!r}.")
 
 
-LoopStopReason = Literal["completed", "max_steps", "max_calls", "timeout"]
+_UNSETTLED: Final = ("in_progress", "outcome_unknown")
+
+
+class LoopProgress:
+    """How far a loop has come: what it has used of its budget, what it still may do, and why it stopped.
+
+    A chat turn and `run_until_done` share these rules.
+    """
+
+    def __init__(self, budget: Budget, executor: Executor) -> None:
+        self.budget = budget
+        self.stop_reason: StopReason | None = None
+        """Set once nothing new may begin."""
+        self.is_interrupted = False
+        self.steps = 0
+        self.tokens = 0
+        self.results: list[ToolResult] = []
+        """Of every call so far, in the order in which they came in."""
+        self._executor = executor
+        self._deadline = time.monotonic() + budget.timeout
+
+    def check(self) -> StopReason | None:
+        """Set `stop_reason` if the loop was interrupted or has reached a limit; return it, or None to continue."""
+        if self.stop_reason is not None:
+            return self.stop_reason
+        budget = self.budget
+        if self.is_interrupted:
+            self.stop_reason = "interrupted"
+        elif self.steps >= budget.max_steps:
+            self.stop_reason = "max_steps"
+        elif time.monotonic() >= self._deadline:
+            self.stop_reason = "timeout"
+        elif budget.max_tokens is not None and self.tokens >= budget.max_tokens:
+            self.stop_reason = "token_budget"
+        return self.stop_reason
+
+    def admit(self, calls: Sequence[ToolCall]) -> tuple[Sequence[ToolCall], list[ToolResult]]:
+        """Split calls into those that may run and the results of the others, for which the budget has no room."""
+        is_late = time.monotonic() >= self._deadline
+        room = 0 if is_late or self.is_interrupted else max(self.budget.max_calls - len(self.results), 0)
+        if len(calls) > room and not self.is_interrupted:
+            self.stop_reason = "timeout" if is_late else "max_calls"
+        return calls[:room], [_refuse_call(call) for call in calls[room:]]
+
+    def is_unsettled(self, result: ToolResult) -> bool:
+        """Whether a consequential call still runs elsewhere, or nobody knows its outcome: no final result yet."""
+        error = result.error
+        if error is None or error.code not in _UNSETTLED or result.origin == "replayed":
+            return False
+        registry = self._executor.registry  # A read-only tool may use these codes for something else.
+        return result.tool_name not in registry or not registry.get(result.tool_name).read_only
+
+    def stop_if_unsettled(self, results: Iterable[ToolResult]) -> None:
+        """Stop if some of these are not final: what nobody knows comes before what still runs."""
+        codes = {one.error.code for one in results if one.error is not None and self.is_unsettled(one)}
+        if codes and not self.is_interrupted:
+            self.stop_reason = "outcome_unknown" if "outcome_unknown" in codes else "in_progress"
+
+
+async def run_again(executor: Executor, calls: Iterable[ToolCall], context: ToolContext[Any]) -> list[ToolResult]:
+    """Run calls that an earlier turn or loop left open. A refusal of today does not hide what became of them then."""
+    every = list(calls)
+    return [
+        await _confirm(executor, call, context, result)
+        for call, result in zip(every, await executor.run_all(every, context), strict=True)
+    ]
+
+
+async def _confirm(executor: Executor, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> ToolResult:
+    if result.ok or result.approval is not None or result.origin != "run":
+        return result
+    return await executor.look_up(call, context, by_key=False) or result
+
+
+def _refuse_call(call: ToolCall) -> ToolResult:
+    failure = Failure(code="rate_limited", message="No more tools can be called in this turn. Nothing was done.")
+    return ToolResult(error=failure, call_id=call.id, tool_name=call.name)
 
 
 class LoopResult(Struct, frozen=True, kw_only=True):
     """How a loop ended."""
 
     messages: list[Any]
-    """All of them, also those that came in; a next turn goes on from here."""
+    """All of them, including those that were passed in; a next turn continues from here."""
     response: Any
     """The model's last response."""
     results: tuple[ToolResult, ...]
     """Of every call, in the order in which they were made."""
-    stop_reason: LoopStopReason
-    """`completed`, or the budget that ran out. Every call in the messages has its answer in any case."""
+    stop_reason: StopReason
+    """`completed`; the limit of the budget that was reached; or `in_progress` or `outcome_unknown`: then the last calls
+    in `messages` have no results, and `run_until_done(resume=…)` looks at them again."""
+    open_calls: tuple[ToolCall, ...] = ()
+    """The calls of the last response, if some of them have no final result."""
+    partial_results: tuple[ToolResult | None, ...] = ()
+    """For each of the `open_calls` its final result, or None. They are not in `messages` yet."""
 
 
 class _Ask(Struct, frozen=True):
@@ -72,7 +168,9 @@ class _Ask(Struct, frozen=True):
 class _Run(Struct, frozen=True):
     """Calls are to be run; it wants the results."""
 
-    calls: list[ToolCall]
+    calls: Sequence[ToolCall]
+    is_resumed: bool = False
+    """Whether an earlier loop ran them, and may have begun them."""
 
 
 _Loop: TypeAlias = Generator[_Ask | _Run, Any, LoopResult]
@@ -84,20 +182,23 @@ async def run_until_done(
     context: ToolContext[Any],
     *,
     wire: Wire,
-    messages: Iterable[Any],
+    messages: Iterable[Any] = (),
     budget: Budget | None = None,
+    resume: LoopResult | None = None,
 ) -> LoopResult:
-    """Run a conversation until the model asks for no tool any more, or a budget runs out.
+    """Run a conversation until the model calls no more tools, or it has to stop.
 
-    A `step` that is not async runs in a thread, so that it blocks nobody.
+    `resume` takes the result of a loop that stopped with `in_progress` or `outcome_unknown`, instead of messages: its
+    open calls are looked at again first. A `step` that is not async runs in a thread.
     """
     executor = executor.snapshot()  # The calls of this run find the tools that its model was offered.
     definitions = wire.tools(executor.registry)
-    loop = _loop(wire, definitions, messages, budget or Budget())
+    loop = _loop(wire, definitions, messages, LoopProgress(budget or Budget(), executor), resume)
     wants = next(loop)
     while True:
         if isinstance(wants, _Run):
-            answer: Any = await executor.run_all(wants.calls, context)
+            run = run_again if wants.is_resumed else Executor.run_all
+            answer: Any = await run(executor, wants.calls, context)
         elif inspect.iscoroutinefunction(step):
             answer = await step(wants.messages, definitions)
         else:
@@ -115,17 +216,19 @@ def run_until_done_sync(
     context: ToolContext[Any],
     *,
     wire: Wire,
-    messages: Iterable[Any],
+    messages: Iterable[Any] = (),
     budget: Budget | None = None,
+    resume: LoopResult | None = None,
 ) -> LoopResult:
     """`run_until_done` for a caller that has no event loop. The step runs in the caller's own thread."""
     executor = executor.snapshot()  # The calls of this run find the tools that its model was offered.
     definitions = wire.tools(executor.registry)
-    loop = _loop(wire, definitions, messages, budget or Budget())
+    loop = _loop(wire, definitions, messages, LoopProgress(budget or Budget(), executor), resume)
     wants = next(loop)
     while True:
         if isinstance(wants, _Run):
-            answer: Any = executor.run_all_sync(wants.calls, context)
+            run = run_again if wants.is_resumed else Executor.run_all
+            answer: Any = executor.run_coroutine(run(executor, wants.calls, context))
         else:
             answer = step(wants.messages, definitions)
             if inspect.isawaitable(answer):
@@ -136,37 +239,53 @@ def run_until_done_sync(
             return done.value
 
 
-def _loop(wire: Wire, definitions: Sequence[Any], messages: Iterable[Any], budget: Budget) -> _Loop:
-    """The loop itself: it says what it wants, and is given it."""
+def _loop(
+    wire: Wire,
+    definitions: Sequence[Any],
+    messages: Iterable[Any],
+    progress: LoopProgress,
+    resume: LoopResult | None,
+) -> _Loop:
+    """The loop itself: it yields what it wants, and is sent it."""
     history = list(messages)
-    results: list[ToolResult] = []
-    ends = time.monotonic() + budget.timeout
     response: Any = None
-    stop_reason: LoopStopReason = "max_steps"
-    for _ in range(budget.max_steps):
+    calls: Sequence[ToolCall] = ()
+    final: list[ToolResult | None] = []
+    if resume is not None:
+        if history:
+            raise ConfigError("messages cannot be passed together with resume: the result to resume has them.")
+        history, response = list(resume.messages), resume.response
+        calls, final = resume.open_calls, list(resume.partial_results)
+    is_resumed = bool(calls)
+    while True:
+        if calls:
+            places = [place for place, one in enumerate(final) if one is None]
+            wanted = [calls[place] for place in places]
+            # Calls of an earlier loop had their place in its budget: they may have run.
+            run, refused = (wanted, []) if is_resumed else progress.admit(wanted)
+            results: list[ToolResult] = [*((yield _Run(run, is_resumed)) if run else ()), *refused]
+            progress.results += results
+            for place, result in zip(places, results, strict=True):
+                final[place] = None if progress.is_unsettled(result) else result
+            if None in final:
+                progress.stop_if_unsettled(results)
+                break
+            history += wire.results([one for one in final if one is not None], definitions)
+            if progress.check() is not None:
+                calls = ()
+                break
+        progress.steps += 1
         response = yield _Ask(history)
         history += wire.assistant_messages(response)
-        calls = wire.calls(response, definitions)
+        calls, is_resumed = wire.calls(response, definitions), False
+        final = [None] * len(calls)
         if not calls:
-            stop_reason = "completed"
             break
-        late = time.monotonic() >= ends
-        most = 0 if late else max(budget.max_calls - len(results), 0)
-        run, left = calls[:most], calls[most:]
-        answered: list[ToolResult] = (yield _Run(run)) if run else []
-        answered += [not_run(call) for call in left]
-        history += wire.results(answered, definitions)
-        results += answered
-        if left and not late:
-            stop_reason = "max_calls"
-            break
-        if late or time.monotonic() >= ends:
-            stop_reason = "timeout"
-            break
-    return LoopResult(messages=history, response=response, results=tuple(results), stop_reason=stop_reason)
-
-
-def not_run(call: ToolCall) -> ToolResult:
-    """The answer to a call that the budget has no room for: it is not run, and it is answered."""
-    failure = Failure(code="rate_limited", message="No more tools can be called in this turn. Nothing was done.")
-    return ToolResult(error=failure, call_id=call.id, tool_name=call.name)
+    return LoopResult(
+        messages=history,
+        response=response,
+        results=tuple(progress.results),
+        stop_reason=progress.stop_reason or "completed",
+        open_calls=tuple(calls),
+        partial_results=tuple(final) if calls else (),
+    )

@@ -12,7 +12,6 @@ from handrail.authorize.approvals import Approvals
 from handrail.authorize.policy import Policy
 from handrail.chat.conversation import Conversation
 from handrail.chat.session_store import SessionStore
-from handrail.chat.turn import Budget
 from handrail.core.context import ToolContext
 from handrail.core.redact import Redactor
 from handrail.core.text import compact_json, encodable
@@ -21,6 +20,7 @@ from handrail.define.build import as_tool, build_tool
 from handrail.errors import ConfigError, ToolError, shorten
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
+from handrail.execute.loop import Budget
 from handrail.guide.agent_definition import load_agent_definition
 from handrail.guide.claims import effect_of
 from handrail.guide.definition import Guide, GuideSettings, Variable

@@ -4,7 +4,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final, cast
 
 from handrail.chat.session import ChatSession
-from handrail.chat.turn import ChatEvent, TurnState
+from handrail.chat.turn import TurnState
+from handrail.chat.turn_result import ChatEvent
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
 from handrail.guide.definition import Guide

@@ -9,7 +9,8 @@ from msgspec import structs
 from pydantic_core import from_json
 
 from handrail.chat.conversation import PendingCall
-from handrail.chat.turn import DROPPED_OUTPUT, ChatEvent, TurnResult, TurnState
+from handrail.chat.turn import DROPPED_OUTPUT, TurnState
+from handrail.chat.turn_result import ChatEvent, TurnResult
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, TurnPlanned
 from handrail.core.redact import Redactor

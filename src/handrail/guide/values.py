@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 from handrail.chat.conversation import PendingCall
-from handrail.chat.turn import TurnResult
+from handrail.chat.turn_result import TurnResult
 from handrail.core.values import ToolResult
 from handrail.guide.trace import TurnTrace
 from handrail.providers.messages import Message
