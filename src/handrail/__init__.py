@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from handrail.core.context import ToolContext
+from handrail.core.media import MediaPart
 from handrail.core.tool import Tool, ToolLike
 from handrail.core.values import Control, Decision, Failure, ToolCall, ToolResult
 from handrail.define.function import tool
@@ -43,6 +44,7 @@ __all__ = [
     "HandrailError",
     "InvalidArgumentsError",
     "LLMFunctionTool",
+    "MediaPart",
     "PermissionDeniedError",
     "Policy",
     "Rule",

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from handrail import ConfigError, Executor, Policy, Rule
+from handrail import ConfigError, Executor, MediaPart, Policy, Rule, tool
 from handrail.chat import ChatSession, Conversation, FileSessionStore
 from handrail.chat.conversation import decode_conversation, encode_conversation
 from handrail.core.values import Failure, ToolCall, ToolResult
@@ -53,6 +53,26 @@ async def test_a_conversation_is_saved_by_itself_and_loaded_as_it_was(kept: Any)
     assert again.conversation == session.conversation
     assert (await again.send("How much?")).text == "As I said."
     assert provider.requests[0].messages[:4] == session.conversation.messages
+
+
+async def test_the_media_of_a_result_are_saved_and_sent_to_the_model_again(kept: Any) -> None:
+    picture = MediaPart(mime_type="image/png", data=bytes(range(256)), name="chart.png")
+
+    @tool(read_only=True)
+    async def draw() -> list[object]:
+        """Draw."""
+        return ["Drawn.", picture]
+
+    options: Any = {"context": at(Bank()), "sessions": kept}
+    session = ChatSession(ScriptedProvider([tool_calls(("draw", {})), "Look."]), Executor([draw]), **options)
+    await session.send("Draw something.")
+    provider = ScriptedProvider(["A chart."])
+    again = await ChatSession.load(provider, Executor([draw]), **options)
+    await again.send("What is it?")
+
+    message = provider.requests[0].messages[2]
+    assert isinstance(message, ToolMessage)
+    assert [(one.output, one.media) for one in message.results] == [("Drawn.", (picture,))]
 
 
 async def test_an_id_that_nobody_knows_is_an_error_unless_it_may_be_created(kept: Any) -> None:

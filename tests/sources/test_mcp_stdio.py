@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from handrail import ChatSession, Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail import ChatSession, Executor, MediaPart, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.core.events import CallFinished, CallStarted, Event, Progress
 from handrail.errors import ConfigError
 from handrail.sources import McpServer, Sources, connect
@@ -108,9 +108,8 @@ async def test_an_error_of_the_tool_and_a_picture_come_back_as_what_they_are() -
         assert failed.error is not None
         assert "at most 1000 can be refunded" in failed.error.message
         drawn = await executor.run(call("shop__picture", id="c2"), CONTEXT)
-        assert drawn.output == ["a dot", {"type": "image", "mimeType": "image/png", "bytes": 5}]
-        assert drawn.context == ({"type": "image", "mimeType": "image/png", "data": "aGVsbG8="},)
-        assert "aGVsbG8=" not in drawn.for_model()
+        assert (drawn.output, drawn.media) == ("a dot", (MediaPart(mime_type="image/png", data=b"hello"),))
+        assert drawn.for_model() == "a dot\n[image: image/png, 5 bytes]"
 
 
 async def test_a_server_that_dies_between_claim_and_result_leaves_the_outcome_unknown_and_is_started_again(

@@ -13,7 +13,7 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from handrail import Executor, Policy, ToolContext, tool
+from handrail import Executor, MediaPart, Policy, ToolCall, ToolContext, ToolResult, tool
 from handrail.core.events import CallFinished, Event
 from handrail.sources import McpRequest, McpServer, connect, mcp_app
 from tests.sources.bank_server import balance, make_executor, pay, work
@@ -202,3 +202,38 @@ async def test_a_client_that_the_context_refuses_gets_nothing() -> None:
             await client.list_tools()
         with pytest.raises(MCPError, match="may not use these tools"):
             await client.call_tool("balance", {"account": "a"})
+
+
+MEDIA = (
+    MediaPart(mime_type="image/png", data=b"\x89PNG"),
+    MediaPart(mime_type="audio/wav", data=b"RIFF"),
+    MediaPart(mime_type="application/pdf", data=b"%PDF", uri="file:///report.pdf"),
+)
+
+
+async def test_media_go_out_as_what_they_are_and_come_back_the_same() -> None:
+    @tool(read_only=True)
+    async def draw() -> ToolResult:
+        """Draw."""
+        link = {"type": "resource_link", "uri": "https://a.example/b", "name": "b"}
+        return ToolResult(output=["Drawn.", link], media=MEDIA)
+
+    @tool(read_only=True)
+    async def look() -> MediaPart:
+        """Look."""
+        return MEDIA[0]
+
+    async with listening(mcp_app(Executor([draw, look]))) as url:
+        async with Client(f"{url}/mcp") as client:
+            shown = (await client.call_tool("draw", {})).content
+            (only,) = (await client.call_tool("look", {})).content
+        async with connect([McpServer("art", url=f"{url}/mcp", trusted=True)]) as sources:
+            executor = Executor(sources.tools)
+            again = await executor.run(ToolCall(id="c-1", name="art__draw"), ToolContext(session_id="s"))
+    assert [block.type for block in shown] == ["text", "resource_link", "image", "audio", "resource"]
+    assert isinstance(only, types.ImageContent)
+    assert (only.mime_type, only.data) == ("image/png", MEDIA[0].base64)
+    assert (again.output, again.media) == (
+        ["Drawn.", {"type": "resource_link", "uri": "https://a.example/b", "name": "b"}],
+        MEDIA,
+    )

@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic_core import from_json, to_jsonable_python
 
+from handrail.core.media import MediaPart
 from handrail.core.secret_patterns import LazyPattern, is_card, remove_secrets
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError
@@ -144,6 +145,8 @@ class Redactor:
             return self._mapping(cast(Mapping[Any, Any], value), depth)
         if isinstance(value, list | tuple | set | frozenset):
             return [self._value(one, depth + 1) for one in cast(Iterable[Any], value)]
+        if isinstance(value, MediaPart):
+            return self._mapping(value.describe(), depth)  # Never its data.
         if isinstance(value, Struct):
             return self._mapping({name: getattr(value, name) for name in value.__struct_fields__}, depth)
         if isinstance(value, BaseModel):

@@ -25,8 +25,9 @@ from msgspec import structs
 from typing_extensions import TypeVar
 
 from handrail.core.context import ToolContext
+from handrail.core.media import MediaPart
 from handrail.core.text import encodable, faithful_json
-from handrail.core.values import Failure, ToolResult, from_handler
+from handrail.core.values import Failure, ToolResult, find_media_result, from_handler
 from handrail.errors import PermissionDeniedError, ToolArgsParseError, ToolDefinitionError, ToolError, shorten
 
 P = ParamSpec("P")
@@ -118,6 +119,8 @@ class Tool(Generic[P, R]):
     """Asked for the truth when the outcome of a call is unknown."""
     timeout: float | None = None
     max_output_chars: int | None = None
+    max_media_bytes: int | None = None
+    """How many bytes the media of a result may have together; the executor's limit if unset."""
     cache_for: float | None = None
     """Seconds for which the result of a read-only call is returned to equal calls of the same customer."""
     cache_public: bool = False
@@ -154,7 +157,7 @@ class Tool(Generic[P, R]):
         for flag in ("read_only", "concurrency_safe", "idempotent", "strict", "coerce", "inline", "cache_public"):
             if type(getattr(self, flag)) is not bool:
                 raise ToolDefinitionError(f"`{self.name}`: {flag} must be True or False, not {getattr(self, flag)!r}.")
-        for limit in ("timeout", "max_output_chars", "cache_for"):
+        for limit in ("timeout", "max_output_chars", "max_media_bytes", "cache_for"):
             value = getattr(self, limit)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
                 raise ToolDefinitionError(f"`{self.name}`: {limit} must be a positive number, not {value!r}.")
@@ -302,6 +305,8 @@ class Tool(Generic[P, R]):
 def finish(output: Any, *, tool: Tool[..., Any], context: ToolContext[Any], duration_ms: float) -> ToolResult:
     """What a handler returned, as the result of one call."""
     call_id = context.call.id if context.call else ""
+    if isinstance(output, MediaPart | list | tuple):
+        output = find_media_result(cast(object, output)) or cast(Any, output)
     if isinstance(output, ToolResult):
         return structs.replace(from_handler(output), call_id=call_id, tool_name=tool.name, duration_ms=duration_ms)
     return ToolResult(output=output, call_id=call_id, tool_name=tool.name, duration_ms=duration_ms)

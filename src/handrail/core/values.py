@@ -4,12 +4,13 @@ They are `msgspec.Struct`s: frozen for real, slotted, and built in a tenth of th
 which is what makes one tool call cheap (see `docs/speed.md`).
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import force_setattr
 
+from handrail.core.media import MediaPart
 from handrail.core.text import compact_json, encodable
 
 
@@ -106,6 +107,8 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     output: Any = None
     """For the model: a str as it is, or any JSON value."""
     error: Failure | None = None
+    media: tuple[MediaPart, ...] = ()
+    """Images, sounds and files for the model, beside the output; a failure has none."""
     metadata: Mapping[str, Any] = {}
     """For people and screens; it never reaches a model, and never steers the program."""
     context: Any = None
@@ -134,6 +137,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
             *,
             output: Any = None,
             error: Failure | str | None = None,
+            media: tuple[MediaPart, ...] = (),
             metadata: Mapping[str, Any] = ...,
             context: Any = None,
             control: Control | None = None,
@@ -161,11 +165,16 @@ class ToolResult(Struct, frozen=True, kw_only=True):
         """Whether the call did what was asked."""
         return self.error is None
 
-    def for_model(self) -> str:
-        """The only text of this result that a model ever sees."""
+    def for_model(self, *, attached: Collection[MediaPart] = ()) -> str:
+        """The only text of this result that a model ever sees.
+
+        Media are described in it, but for those that are `attached`: the model gets these as they are.
+        """
         error = self.error
         if error is None:
             output = self.output
+            if self.media:
+                return self._describe_media(attached)
             if isinstance(output, str):  # Also one of a subclass, as it was written.
                 return encodable(output if type(output) is str else str.__str__(output))
             try:
@@ -173,6 +182,27 @@ class ToolResult(Struct, frozen=True, kw_only=True):
             except ValueError:
                 error = Failure(message="The tool returned a value that cannot be written as JSON.")
         return compact_json({"ok": False, "error": error.code, "tool": self.tool_name, "message": error.message})
+
+    def _describe_media(self, attached: Collection[MediaPart]) -> str:
+        hidden = (one for one in self.media if not any(one is other for other in attached))
+        return "\n".join(filter(None, (self.text, *(one.describe_for_model() for one in hidden))))
+
+    @property
+    def text(self) -> str:
+        """The output as text for the model, without a word about media; empty if there is nothing but media."""
+        if not self.media:
+            return self.for_model()
+        return "" if self.output is None else structs.replace(self, media=()).for_model()
+
+
+def find_media_result(output: object) -> ToolResult | None:
+    """The result of a handler that returned a `MediaPart`, or a list of them and of texts; else None."""
+    parts = cast(list[object], output) if isinstance(output, list | tuple) else [output]
+    media = tuple(part for part in parts if isinstance(part, MediaPart))
+    texts = [part for part in parts if isinstance(part, str)]
+    if not media or len(media) + len(texts) != len(parts):
+        return None
+    return ToolResult(output="\n".join(texts) or None, media=media)
 
 
 def from_handler(result: ToolResult) -> ToolResult:
@@ -188,6 +218,7 @@ def from_handler(result: ToolResult) -> ToolResult:
     return ToolResult(
         output=result.output,
         error=result.error,
+        media=result.media,
         metadata=result.metadata,
         context=result.context,
         control=result.control,

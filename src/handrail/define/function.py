@@ -33,6 +33,7 @@ class ToolOptions(TypedDict, total=False):
     verify: Callable[..., Any] | None
     timeout: float | None
     max_output_chars: int | None
+    max_media_bytes: int | None
     cache_for: float | None
     cache_public: bool
     on_interrupt: OnInterrupt | None

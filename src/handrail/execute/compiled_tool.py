@@ -20,13 +20,31 @@ from handrail.execute.threads import WorkerThreads
 class CompiledTool:
     """One tool with its policy, its limits, and whether its calls can take the fast path."""
 
-    __slots__ = ("concurrency", "decision", "is_fast", "max_output_chars", "policy", "timeout", "tool")
+    __slots__ = (
+        "concurrency",
+        "decision",
+        "is_fast",
+        "max_media_bytes",
+        "max_output_chars",
+        "policy",
+        "timeout",
+        "tool",
+    )
 
-    def __init__(self, tool: Tool[..., Any], policy: CompiledPolicy, *, timeout: float, max_output_chars: int) -> None:
+    def __init__(
+        self,
+        tool: Tool[..., Any],
+        policy: CompiledPolicy,
+        *,
+        timeout: float,
+        max_output_chars: int,
+        max_media_bytes: int,
+    ) -> None:
         self.tool = tool
         self.policy = policy
         self.timeout = tool.timeout or timeout
         self.max_output_chars = int(tool.max_output_chars or max_output_chars)
+        self.max_media_bytes = int(tool.max_media_bytes or max_media_bytes)
         self.concurrency: Concurrency = "shared" if tool.concurrency_safe or tool.lock_key is not None else "exclusive"
         self.decision = policy.always_allowed
         """The decision about every call, where it is always to allow it."""

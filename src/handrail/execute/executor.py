@@ -76,6 +76,7 @@ class Executor:
         slow_after: float = 5.0,
         max_output_chars: int | None = None,
         max_argument_chars: int = 1_000_000,
+        max_media_bytes: int = 5_000_000,
         max_concurrent: int | None = None,
         max_concurrent_per_session: int | None = None,
         max_concurrent_per_tool: Mapping[str, int] | None = None,
@@ -110,6 +111,8 @@ class Executor:
                 raise ConfigError(f"{name} must be more than 0 seconds, got {seconds!r}.")
         if in_progress_timeout < 0:
             raise ConfigError(f"in_progress_timeout must be 0 seconds or more, got {in_progress_timeout!r}.")
+        if max_media_bytes < 0:
+            raise ConfigError(f"max_media_bytes must be 0 or more, got {max_media_bytes!r}.")
         if max_threads < 1:
             raise ConfigError(f"max_threads must be at least 1, got {max_threads!r}.")
         if max_argument_chars < 1:
@@ -123,6 +126,7 @@ class Executor:
         self._overhead_timeout = overhead_timeout
         self._max_output_chars = max_output_chars or 100_000
         self._max_argument_chars = max_argument_chars
+        self._max_media_bytes = max_media_bytes
         ledger = ledger if ledger is not None else MemoryLedger()
         redactor = redactor or Redactor()
         scheduler = Scheduler()
@@ -216,7 +220,13 @@ class Executor:
 
     def _compile(self, tool: Tool[..., Any]) -> CompiledTool:
         policy = self._authorizer.compile_policy(tool)
-        return CompiledTool(tool, policy, timeout=self._timeout, max_output_chars=self._max_output_chars)
+        return CompiledTool(
+            tool,
+            policy,
+            timeout=self._timeout,
+            max_output_chars=self._max_output_chars,
+            max_media_bytes=self._max_media_bytes,
+        )
 
     # The pool.
 

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from msgspec import Struct, structs
 
@@ -13,8 +13,9 @@ from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import Event
 from handrail.core.log import log
+from handrail.core.media import MediaPart, limit_media
 from handrail.core.tool import Tool
-from handrail.core.values import ToolCall, ToolResult, from_handler
+from handrail.core.values import ToolCall, ToolResult, find_media_result, from_handler
 from handrail.errors import CallPausedError, ConfigError, ToolError
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.output_limit import OutputLimiter
@@ -168,15 +169,34 @@ class HandlerRunner:
             try:
                 limited = self._output_limiter.limit(value, max_chars=compiled.max_output_chars, session_id=session_id)
             except Exception:  # noqa: BLE001  # the value may have code of its own
+                if (found := find_media_result(output)) is not None:
+                    return self.outcome_of_output(compiled, found, session_id)
                 problem = f"it returned a {type(value).__name__}, which cannot be written as JSON"
             else:
                 if not isinstance(output, ToolResult):
                     return Outcome(result=ToolResult(output=limited), happened="yes", is_healthy=True)
                 result = from_handler(output if limited is value else structs.replace(output, output=limited))
-                return Outcome(result=result, happened="yes" if result.ok else "no", is_healthy=True)
+                if type(result.media) is not tuple or result.media:
+                    problem = _find_media_problem(result.media)
+                    result = result if problem else _limit_media(result, compiled.max_media_bytes)
+                if problem is None:
+                    return Outcome(result=result, happened="yes" if result.ok else "no", is_healthy=True)
         name = compiled.tool.name
         log.error("%s: %s", name, problem)
         return Outcome(result=failure_results.unusable_output(name, problem), happened="yes", is_healthy=False)
+
+
+def _find_media_problem(media: object) -> str | None:
+    if not isinstance(media, list | tuple):
+        return f"media must be a tuple of MediaPart, not a {type(media).__name__}"
+    strangers = [type(one).__name__ for one in cast(list[object], media) if not isinstance(one, MediaPart)]
+    return f"media must be a tuple of MediaPart, and has a {strangers[0]}" if strangers else None
+
+
+def _limit_media(result: ToolResult, max_bytes: int) -> ToolResult:
+    """The result with as much media as it may have; a failure has none."""
+    reason = f"a result holds at most {max_bytes:,} bytes of media"
+    return structs.replace(result, media=limit_media(result.media, max_bytes, reason=reason) if result.ok else ())
 
 
 def _run_inline(tool: Tool[..., Any], arguments: Any, context: ToolContext[Any]) -> Any:

@@ -10,12 +10,21 @@ from typing import Any, Final, Literal, Protocol
 from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approvals
+from handrail.core.media import MediaPart
 from handrail.core.values import Control, Failure, ToolResult
 from handrail.errors import ConfigError
 from handrail.execute.scheduler import CallRef
 
 State = Literal["running", "committed", "failed", "unknown"]
 """`failed` means that nothing happened and the call may be tried again; `unknown` that nobody can tell."""
+
+
+MAX_RECORDED_MEDIA_BYTES: Final = 1_000_000
+"""What a ledger keeps of the media of one result; larger ones are replayed as a description."""
+
+
+_MAX_MEMORY_MEDIA_BYTES: Final = 64_000_000
+"""What a ledger in memory keeps of media altogether."""
 
 
 class RecordedResult(Struct, frozen=True, kw_only=True, gc=False):
@@ -26,10 +35,13 @@ class RecordedResult(Struct, frozen=True, kw_only=True, gc=False):
     failure: Failure | None = None
     control: Control | None = None
     metadata: Mapping[str, Any] = {}
+    media: tuple[MediaPart, ...] = ()
 
     def to_result(self) -> ToolResult:
         """The result that was recorded."""
-        return ToolResult(output=self.text, error=self.failure, control=self.control, metadata=self.metadata)
+        return ToolResult(
+            output=self.text, error=self.failure, control=self.control, metadata=self.metadata, media=self.media
+        )
 
 
 class Entry(Struct, frozen=True, kw_only=True, gc=False):
@@ -227,7 +239,8 @@ class MemoryLedger:
 
     It holds at most `max_entries`. To make room it forgets the oldest settled entries, but none that was settled less
     than `keep_for` seconds ago, and none whose outcome is not known: if only such entries are left, consequential calls
-    are refused as `unavailable`. Keep `keep_for` at least as long as the executor's `repeat_window`.
+    are refused as `unavailable`. Keep `keep_for` at least as long as the executor's `repeat_window`. Of the media in
+    results it keeps 64 MB altogether, the newest.
     """
 
     in_memory: Final = True
@@ -246,6 +259,9 @@ class MemoryLedger:
         """Settled entries, the oldest first: only these can be forgotten."""
         self._by_sent_key: dict[str, Entry] = {}
         """Only of entries whose arguments an approver changed."""
+        self._media: OrderedDict[CallRef, int] = OrderedDict()
+        """The bytes of media that entries hold, the oldest first; only entries that hold some."""
+        self._media_bytes = 0
 
     async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
         by_key = self._by_key.get(key) or (self._by_sent_key.get(key) if self._by_sent_key else None)
@@ -284,6 +300,20 @@ class MemoryLedger:
         known = self._by_id.get((entry.session_id, entry.call_id))
         if known is not None and known.owner == entry.owner and known.state != "committed":
             self._write(entry)
+            if entry.recorded is not None and entry.recorded.media:
+                self._limit_media((entry.session_id, entry.call_id), entry.recorded.media)
+
+    def _limit_media(self, ref: CallRef, media: tuple[MediaPart, ...]) -> None:
+        size = sum(part.size for part in media if part.data is not None)
+        self._media_bytes += size - self._media.pop(ref, 0)
+        self._media[ref] = size
+        while self._media_bytes > _MAX_MEMORY_MEDIA_BYTES:
+            oldest, size = self._media.popitem(last=False)
+            self._media_bytes -= size
+            entry = self._by_id[oldest]
+            if (recorded := entry.recorded) is not None:
+                parts = tuple(part.omit("it is not kept any more") for part in recorded.media)
+                self._write(structs.replace(entry, recorded=structs.replace(recorded, media=parts)))
 
     async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
         for entry in entries:
@@ -321,6 +351,7 @@ class MemoryLedger:
                 raise LedgerFullError(f"the ledger holds {len(self._by_id)} entries and may forget none of them")
             del self._settled[ref]
             oldest = self._by_id.pop(ref)
+            self._media_bytes -= self._media.pop(ref, 0)
             if self._by_key.get(oldest.key) is oldest:
                 del self._by_key[oldest.key]
             if self._by_sent_key.get(oldest.sent_key) is oldest:

@@ -94,7 +94,7 @@ class ReadRunner:
             if is_cancelled:
                 raise
             return result
-        if result.error is None and call.id:
+        if result.error is None and call.id and not result.media:  # Media would fill the memory: it is read again.
             self._remember(ref, sent, context, result)
         self._events.emit_finished(call, context, result)
         if self._unresolved and (running := self._unresolved.pop(ref, None)) is not None:
@@ -305,7 +305,7 @@ class ReadRunner:
     def _put_cached(
         self, compiled: CompiledTool, call: ToolCall, value: Any, context: ToolContext[Any], result: ToolResult
     ) -> None:
-        if compiled.tool.cache_for is None or not result.ok:
+        if compiled.tool.cache_for is None or not result.ok or result.media:
             return
         key = _cache_key(compiled, call, value, context)
         self._cache[key] = (time.monotonic() + compiled.tool.cache_for, result)
@@ -331,6 +331,7 @@ def finish_result(result: ToolResult, call: ToolCall, decision: Decision | None,
     return ToolResult(
         output=result.output,
         error=result.error,
+        media=result.media,
         metadata=result.metadata,
         context=result.context,
         control=result.control,

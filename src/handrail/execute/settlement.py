@@ -10,13 +10,14 @@ from msgspec import structs
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
+from handrail.core.media import limit_media
 from handrail.core.redact import Redactor
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import must_propagate
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.handlers import HandlerRunner, Outcome
-from handrail.execute.ledger import Entry, Ledger, RecordedResult, State, settle_entry
+from handrail.execute.ledger import MAX_RECORDED_MEDIA_BYTES, Entry, Ledger, RecordedResult, State, settle_entry
 
 _STATES: Final[dict[str, State]] = {"yes": "committed", "no": "failed", "unknown": "unknown"}
 _RETRY_DELAYS: Final = (0.05, 0.2, 1.0)
@@ -56,7 +57,15 @@ class Settlement:
         if error is not None:
             failure = structs.replace(error, message=self._to_text(error.message))
             return RecordedResult(failure=failure, control=result.control, metadata=metadata)
-        return RecordedResult(text=self._to_text(result.output), control=result.control, metadata=metadata)
+        if not result.media:
+            return RecordedResult(text=self._to_text(result.output), control=result.control, metadata=metadata)
+        reason = f"only {MAX_RECORDED_MEDIA_BYTES:,} bytes of media are recorded for a replay"
+        return RecordedResult(
+            text=self._to_text(result.text),
+            control=result.control,
+            metadata=metadata,
+            media=limit_media(result.media, MAX_RECORDED_MEDIA_BYTES, reason=reason),
+        )
 
     async def verify(
         self,

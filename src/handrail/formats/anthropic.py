@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from handrail.core.media import MediaPart
 from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
@@ -27,7 +28,7 @@ from handrail.formats.parse import (
     to_json_text,
     to_plain,
 )
-from handrail.formats.render import add_properties, get_object_schema, render_result
+from handrail.formats.render import PDF, add_properties, get_object_schema, render_result, select_media
 from handrail.schema import strict
 from handrail.schema.raw import RawSchema
 from handrail.schema.subschemas import iter_subschemas
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _COMPLETE_STOP_REASONS: Final = ("tool_use", "end_turn", "pause_turn")
 """The stop reasons of a message whose last block is complete."""
+_IMAGE_TYPES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
 STRICT_LIMITS: Final = {"strict tools": 20, "optional parameters": 24, "parameters with unions": 16}
 _LOCAL_CHECK_NOTE: Final = "checked here only: "
 
@@ -183,12 +185,24 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     """The answers, all in one `user` message, failures marked as such."""
     blocks: list[ToolResultBlockParam] = []
     for one in results:
-        text, failed = render_result(one)
+        media = select_media(one, images=_IMAGE_TYPES, files=(PDF,), with_uri=True) if one.media else ()
+        text, failed = render_result(one, media)
         block: ToolResultBlockParam = {"type": "tool_result", "tool_use_id": one.call_id, "content": text}
+        if media and not failed:
+            texts = [{"type": "text", "text": text}] if text else []
+            block["content"] = cast(Any, [*texts, *map(_render_media, media)])
         if failed:
             block["is_error"] = True
         blocks.append(block)
     return [{"role": "user", "content": blocks}] if blocks else []
+
+
+def _render_media(part: MediaPart) -> dict[str, Any]:
+    source: dict[str, str] = {"type": "url", "url": part.uri or ""}
+    if part.data is not None:
+        source = {"type": "base64", "media_type": part.mime_type.lower(), "data": part.base64}
+    block: dict[str, Any] = {"type": "image" if part.kind == "image" else "document", "source": source}
+    return {**block, "title": part.name} if part.name and part.kind != "image" else block
 
 
 def tool_choice(

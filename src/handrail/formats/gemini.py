@@ -12,12 +12,20 @@ from handrail.formats import names
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
 from handrail.formats.gemini_stream import CallAssembler, PartialCall, get_camel_field
 from handrail.formats.parse import get_field, get_items, make_unparsable, parse_object, to_plain
-from handrail.formats.render import add_properties, get_object_schema, render_description, render_result
+from handrail.formats.render import (
+    PDF,
+    add_properties,
+    get_object_schema,
+    render_description,
+    render_result,
+    select_media,
+)
 from handrail.schema.subschemas import map_children
 
 if TYPE_CHECKING:
     from google.genai.types import ContentDict, ToolConfigDict, ToolDict
 
+_IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/webp")
 _GENERATED_ID_PREFIX: Final = "handrail-"
 """How ids begin that this module made up, because the API gave none; they are not sent back."""
 
@@ -95,8 +103,11 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     parts: list[Any] = []
     for one in results:
         name = definitions.names.get_wire_name(one.tool_name) if isinstance(definitions, Definitions) else one.tool_name
-        text, failed = render_result(one)
+        media = select_media(one, images=_IMAGE_TYPES, files=(PDF,)) if one.media else ()
+        text, failed = render_result(one, media)
         answer: dict[str, Any] = {"name": name, "response": {"error" if failed else "output": text}}
+        if media and not failed:
+            answer["parts"] = [{"inline_data": {"mime_type": p.mime_type.lower(), "data": p.data}} for p in media]
         if not is_generated_id(one.call_id):
             answer["id"] = one.call_id
         parts.append({"function_response": answer})

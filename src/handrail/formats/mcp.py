@@ -3,8 +3,10 @@
 import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 from uuid import uuid4
 
+from handrail.core.media import MediaPart
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
@@ -64,12 +66,24 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     """The answers, one result of `tools/call` each, failures marked as such."""
     answers: list[dict[str, Any]] = []
     for one in results:
-        text, failed = render_result(one)
-        answer: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": failed}
-        if not failed and not isinstance(one.output, str) and isinstance(value := json.loads(text), dict):
+        media = tuple(part for part in one.media if not part.omitted) if one.media and one.ok else ()
+        text, failed = render_result(one, media)
+        texts = [{"type": "text", "text": text}] if text or not media else []
+        answer: dict[str, Any] = {"content": [*texts, *map(_render_media, media)], "isError": failed}
+        if not failed and not isinstance(one.output, str) and isinstance(value := json.loads(one.text or "0"), dict):
             answer["structuredContent"] = value
         answers.append(answer)
     return answers
+
+
+def _render_media(part: MediaPart) -> dict[str, Any]:
+    if part.data is None:
+        name = part.name or (part.uri or "").rpartition("/")[2] or part.kind
+        return {"type": "resource_link", "uri": part.uri, "name": name, "mimeType": part.mime_type}
+    if part.kind in ("image", "audio"):
+        return {"type": part.kind, "mimeType": part.mime_type, "data": part.base64}
+    uri = part.uri or f"file:///{quote(part.name or 'file')}"
+    return {"type": "resource", "resource": {"uri": uri, "mimeType": part.mime_type, "blob": part.base64}}
 
 
 def tool_choice(

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from handrail.core.media import MediaPart
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.formats import names
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions, check_tool_choice
 from handrail.formats.openai_schema import build_parameters
 from handrail.formats.parse import build_call, get_field, get_index, get_items, get_text, to_plain
-from handrail.formats.render import render_description
+from handrail.formats.render import PDF, render_description, select_media
 
 if TYPE_CHECKING:
     from openai.types.responses import FunctionToolParam, ResponseInputItemParam
@@ -24,6 +25,7 @@ FINAL_EVENTS: Final = (
     "response.done",
 )
 """The stream events that hold the complete response."""
+_IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif")
 _CUT_STATUSES: Final = ("incomplete", "failed", "cancelled", "in_progress")
 
 
@@ -129,8 +131,33 @@ def call_from_item(item: Any, response_id: Any) -> ToolCall:
 
 
 def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> "list[FunctionCallOutput]":
-    """The answers, one `function_call_output` item each."""
-    return [{"type": "function_call_output", "call_id": one.call_id, "output": one.for_model()} for one in results]
+    """The answers, one `function_call_output` item each; images and PDFs as parts of its output."""
+    return [
+        {
+            "type": "function_call_output",
+            "call_id": one.call_id,
+            "output": _render_parts(one) if one.media else one.for_model(),
+        }
+        for one in results
+    ]
+
+
+def _render_parts(result: ToolResult) -> Any:
+    media = select_media(result, images=_IMAGE_TYPES, files=(PDF,), with_uri=True)
+    text = result.for_model(attached=media)
+    if not media:
+        return text
+    texts = [{"type": "input_text", "text": text}] if text else []
+    return [*texts, *map(_render_media, media)]
+
+
+def _render_media(part: MediaPart) -> dict[str, Any]:
+    if part.kind == "image":
+        url = part.data_url if part.data is not None else part.uri
+        return {"type": "input_image", "image_url": url, "detail": "auto"}
+    if part.data is None:
+        return {"type": "input_file", "file_url": part.uri}
+    return {"type": "input_file", "filename": part.name or "file.pdf", "file_data": part.data_url}
 
 
 def tool_choice(

@@ -127,6 +127,7 @@ class Log:
             ok=result.ok,
             error=self._redactor.value(_describe_error(event.call, result)),
             output_length=len(result.for_model()),
+            media=[self._redactor.value(part) for part in result.media] or None,
             duration_ms=round(result.duration_ms, 3),
             slow=event.slow,
             origin=None if result.origin == "run" else result.origin,

@@ -1,13 +1,16 @@
 """Google Gemini: generateContent."""
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, Final, cast
 
 import pydantic
+from msgspec import structs
 
 from handrail.core.text import compact_json, encodable
+from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.formats import gemini as wire
 from handrail.formats import names
@@ -69,6 +72,8 @@ _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {
 }
 _FOREIGN_CALL_SIGNATURE: Final = b"skip_thought_signature_validator"
 """What Google documents as the signature of a call that another model has made."""
+_TEXT_RESULTS_ONLY: Final = re.compile(r"(gemini-[12]\b|gemma)")
+"""Models that take no media in the response of a function; Gemini 3 was the first that does."""
 
 
 class GeminiModel(SdkProvider):
@@ -172,7 +177,8 @@ class _GenerateContentAdapter:
                 "response_mime_type": "application/json",
                 "response_json_schema": wire.replace_const(response_schema.schema),
             }
-        contents = _merge_roles([_render_step(step, types) for step in steps])
+        takes_media = not _TEXT_RESULTS_ONLY.match(self.model.rpartition("/")[2])
+        contents = _merge_roles([_render_step(step, types, takes_media=takes_media) for step in steps])
         try:
             body = {"model": self.model, "contents": contents, "config": types.GenerateContentConfig(**config)}
         except pydantic.ValidationError as error:
@@ -302,12 +308,18 @@ _RULES: Final = TranscriptRules(
 )
 
 
-def _render_step(step: Step, types: Any) -> dict[str, Any]:
+def _without_media(result: ToolResult) -> ToolResult:
+    """The result with its media described in the text."""
+    return structs.replace(result, output=result.for_model(), media=()) if result.media else result
+
+
+def _render_step(step: Step, types: Any, *, takes_media: bool) -> dict[str, Any]:
     match step:
         case UserStep():
             return {"role": "user", "parts": [{"text": step.text if step.text.strip() else EMPTY_TEXT}]}
         case ResultsStep():
-            (content,) = cast(list[Any], wire.results(step.results))
+            results = step.results if takes_media else map(_without_media, step.results)
+            (content,) = cast(list[Any], wire.results(results))
             for part, name in zip(content["parts"], step.names, strict=True):
                 part["function_response"]["name"] = name
             return content

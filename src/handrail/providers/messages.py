@@ -46,4 +46,4 @@ def to_history_result(result: ToolResult) -> ToolResult:
     if (error := result.error) is not None:
         failure = Failure(code=encodable(error.code), message=encodable(error.message), retryable=error.retryable)
         return ToolResult(error=failure, call_id=result.call_id, tool_name=result.tool_name)
-    return ToolResult(output=result.for_model(), call_id=result.call_id, tool_name=result.tool_name)
+    return ToolResult(output=result.text, media=result.media, call_id=result.call_id, tool_name=result.tool_name)

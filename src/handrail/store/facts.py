@@ -192,6 +192,8 @@ class FactBuilder:
             detail["recorded"] = False
         if result.silent:
             detail["silent"] = True
+        if result.media:
+            detail["media"] = [self._redactor.value(part) for part in result.media]
         if self._values:
             row["output"] = to_storable(self._redactor.text(cut_text(text, _MAX_VALUE_CHARS)))
 

@@ -303,6 +303,7 @@ def encode_record(recorded: RecordedResult | None) -> str | None:
                 "failure": recorded.failure and msgspec.to_builtins(recorded.failure),
                 "control": recorded.control and msgspec.to_builtins(recorded.control),
                 "metadata": _drop_unencodable(recorded.metadata),
+                "media": msgspec.to_builtins(recorded.media),
             }
         )
 

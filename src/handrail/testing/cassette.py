@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NoReturn, Self, TypeAlias, TypeVar, cast
 from handrail.core.redact import Redactor
 from handrail.core.text import canonical_json, compact_json
 from handrail.core.tool import Tool
-from handrail.core.values import ToolResult
+from handrail.core.values import ToolResult, find_media_result
 from handrail.errors import ConfigError, ProviderError, shorten
 from handrail.providers.provider import ModelRequest, ModelResponse, Provider, StreamEvent, TextDelta
 from handrail.registry.registry import ToolRegistry
@@ -206,6 +206,7 @@ class Cassette:
         self, number: int, name: str, arguments: dict[str, Any], *, verify: bool
     ) -> Generator[Callable[[Any], Any]]:
         def record(outcome: Any) -> Any:
+            outcome = find_media_result(outcome) or outcome
             output = outcome.output if isinstance(outcome, ToolResult) else outcome
             if isinstance(outcome, Exception) or _is_json(output):
                 recording = recording_format.build_tool_recording(

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from handrail import errors
+from handrail.core.media import MediaPart
 from handrail.core.redact import Redactor
 from handrail.core.text import canonical_json
 from handrail.core.values import Control, Failure, ToolResult
@@ -41,6 +42,8 @@ class ToolRecording(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     """The type and message of an exception that is not a `ToolError`."""
     metadata: dict[str, Any] = {}
     control: Control | None = None
+    media: tuple[MediaPart, ...] = ()
+    """With its bytes, as base64 text: a replay returns them."""
 
 
 class RequestSummary(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -166,6 +169,7 @@ def build_tool_recording(
         error=error,
         metadata=cast(dict[str, Any], metadata) if isinstance(metadata, dict) else {},
         control=outcome.control,
+        media=tuple(outcome.media),
     )
 
 
@@ -178,9 +182,15 @@ def replay(recording: ToolRecording) -> Any:
     )  # A copy: the caller may change it.
     if recording.error is not None and output is None and not recording.metadata and recording.control is None:
         raise ToolError(recording.error.message, code=recording.error.code, retryable=recording.error.retryable)
-    if recording.error is None and not recording.metadata and recording.control is None:
+    if recording.error is None and not recording.metadata and recording.control is None and not recording.media:
         return output
-    return ToolResult(output=output, error=recording.error, metadata=recording.metadata, control=recording.control)
+    return ToolResult(
+        output=output,
+        error=recording.error,
+        metadata=recording.metadata,
+        control=recording.control,
+        media=recording.media,
+    )
 
 
 # Models.
@@ -211,7 +221,10 @@ def _summarize_message(message: Message, redactor: Redactor) -> Sequence[Any]:
         calls = [[call.name, _redact_fully(redactor.text, call.arguments_json)] for call in message.calls]
         return "assistant", _redact_fully(redactor.text, message.text), calls
     if isinstance(message, ToolMessage):
-        return "tool", [[one.tool_name, _redact_fully(redactor.text, one.for_model())] for one in message.results]
+        return "tool", [
+            [one.tool_name, _redact_fully(redactor.text, one.for_model()), *(part.describe() for part in one.media)]
+            for one in message.results
+        ]
     return "user", _redact_fully(redactor.text, message.text)
 
 

@@ -2,15 +2,15 @@
 
 import asyncio
 import sys
+from base64 import b64decode
 from typing import Any
 
-from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolResult, build_tool, tool
+from handrail import Executor, MediaPart, Policy, Rule, ToolContext, ToolError, ToolResult, build_tool, tool
 from handrail.sources import serve_mcp
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 SOUND = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
-IMAGE = {"type": "image", "mimeType": "image/png", "data": PIXEL}
-SHOWN = {"type": "image", "mimeType": "image/png", "bytes": 70}
+IMAGE = MediaPart(mime_type="image/png", data=b64decode(PIXEL))
 
 
 @tool(read_only=True)
@@ -20,16 +20,15 @@ def test_simple_text() -> str:
 
 
 @tool(read_only=True)
-def test_image_content() -> ToolResult:
+def test_image_content() -> MediaPart:
     """Return an image."""
-    return ToolResult(output=[SHOWN], context=(IMAGE,))
+    return IMAGE
 
 
 @tool(read_only=True)
-def test_audio_content() -> ToolResult:
+def test_audio_content() -> MediaPart:
     """Return audio."""
-    shown = {"type": "audio", "mimeType": "audio/wav", "bytes": 46}
-    return ToolResult(output=[shown], context=({"type": "audio", "mimeType": "audio/wav", "data": SOUND},))
+    return MediaPart(mime_type="audio/wav", data=b64decode(SOUND))
 
 
 def resource(uri: str, text: str, mime_type: str) -> dict[str, Any]:
@@ -46,7 +45,7 @@ def test_embedded_resource() -> list[dict[str, Any]]:
 def test_multiple_content_types() -> ToolResult:
     """Return text, an image and a resource."""
     file = resource("test://mixed-content-resource", '{"test":"data","value":123}', "application/json")
-    return ToolResult(output=["Multiple content types test:", SHOWN, file], context=(IMAGE,))
+    return ToolResult(output=["Multiple content types test:", file], media=(IMAGE,))
 
 
 @tool(read_only=True)

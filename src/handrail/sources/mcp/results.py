@@ -1,57 +1,54 @@
 """What an MCP server answered to a call, as a result."""
 
+from base64 import b64decode
 from typing import Any, Final, cast
 
 import mcp_types as types
 
+from handrail.core.media import MediaPart, to_mime_type
 from handrail.core.text import compact_json
 from handrail.core.values import ToolResult
 from handrail.errors import ToolError
 
 _ERROR_CHARS: Final = 4_000
-_MEDIA: Final = ("image", "audio", "resource", "resource_link")
+_RESOURCES: Final = ("resource", "resource_link")
 
 
 def build_result(result: types.CallToolResult) -> ToolResult:
     """The result of a call.
 
-    Structured content is the output as it is. Text is joined; images, audio and files are described in the output, and
-    are in `ToolResult.context`, for the caller's own code. What the server calls an error is raised as a `ToolError`.
+    Structured content is the output as it is. Text is joined; images, audio and files are its media; the text of a
+    resource and a link stay in the output, beside the text. What the server calls an error is raised as a `ToolError`.
     """
-    parts: list[Any] = []
-    media: list[dict[str, Any]] = []
-    for block in result.content:
-        parts.append(_read_block(block, media))
+    media: list[MediaPart] = []
+    parts = [part for block in result.content if (part := _read_block(block, media)) is not None]
     texts = [part for part in parts if isinstance(part, str)]
     if result.is_error:
         text = "\n".join(texts)[:_ERROR_CHARS]
         raise ToolError(text or "The tool reported an error, and does not say which.")
-    described = [part for part in parts if not isinstance(part, str)]
+    resources = [part for part in parts if not isinstance(part, str)]
     output: Any
     if result.structured_content is not None:
-        output = [result.structured_content, *described] if described else result.structured_content
+        output = [result.structured_content, *resources] if resources else result.structured_content
+    elif resources:
+        output = parts
     else:
-        output = parts if described else "\n".join(texts)
-    return ToolResult(output=output, context=tuple(media) or None)
+        output = "\n".join(texts) or (None if media else "")
+    return ToolResult(output=output, media=tuple(media))
 
 
-def build_media_blocks(result: ToolResult) -> list[dict[str, Any]] | None:
-    """The content of a result that holds more than text: what `build_result` made of it, made back; None for a result
-    of one text or value."""
-    output, context = cast(object, result.output), cast(object, result.context)
+def build_resource_blocks(result: ToolResult) -> list[dict[str, Any]] | None:
+    """The output of a result as blocks, if there are resources in it, as `build_result` puts them there; else None."""
+    output = cast(object, result.output)
     if not result.ok or not isinstance(output, list):
         return None
-    given = cast(tuple[Any, ...], context) if isinstance(context, tuple) else ()
-    data = [cast(dict[str, Any], one) for one in given if isinstance(one, dict) and "data" in one]
     parts = cast(list[Any], output)
-    if not any(_get_type(part) in _MEDIA for part in parts):
+    if not any(_get_type(part) in _RESOURCES for part in parts):
         return None
     blocks: list[dict[str, Any]] = []
     for part in parts:
         kind = _get_type(part)
-        if kind in _MEDIA and "bytes" in part and data:
-            blocks.append(_write_block(data.pop(0)))
-        elif kind == "resource" and "text" in part:
+        if kind == "resource" and "text" in part:
             blocks.append({"type": kind, "resource": {key: value for key, value in part.items() if key != "type"}})
         elif kind == "resource_link":
             blocks.append(part)
@@ -64,28 +61,18 @@ def _get_type(part: Any) -> str:
     return str(cast(dict[str, Any], part).get("type", "")) if isinstance(part, dict) else ""
 
 
-def _write_block(media: dict[str, Any]) -> dict[str, Any]:
-    if media.get("type") == "resource":
-        resource = {"uri": media.get("uri"), "mimeType": media.get("mimeType"), "blob": media["data"]}
-        return {"type": "resource", "resource": {key: value for key, value in resource.items() if value is not None}}
-    return {"type": media.get("type"), "mimeType": media.get("mimeType"), "data": media["data"]}
-
-
-def _read_block(block: types.ContentBlock, media: list[dict[str, Any]]) -> Any:
-    """A text as it is; anything else as what describes it, with its data put aside."""
+def _read_block(block: types.ContentBlock, media: list[MediaPart]) -> Any:
+    """A text or a resource, for the output; None for what was put into the media."""
     match block:
         case types.TextContent():
             return block.text
         case types.ImageContent() | types.AudioContent():
-            media.append({"type": block.type, "mimeType": block.mime_type, "data": block.data})
-            return {"type": block.type, "mimeType": block.mime_type, "bytes": _decoded_size(block.data)}
+            return _read_media(block.data, block.mime_type, None, block.type, media)
         case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
             described = {"uri": str(resource.uri), "mimeType": resource.mime_type, "text": resource.text}
             return {"type": "resource", **{key: value for key, value in described.items() if value is not None}}
         case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
-            found = {"type": "resource", "uri": str(resource.uri), "mimeType": resource.mime_type}
-            media.append({**found, "data": resource.blob})
-            return {**found, "bytes": _decoded_size(resource.blob)}
+            return _read_media(resource.blob, resource.mime_type, str(resource.uri), "resource", media)
         case types.ResourceLink():
             link = {"uri": str(block.uri), "name": block.name, "description": block.description}
             described = {**link, "mimeType": block.mime_type}
@@ -94,5 +81,9 @@ def _read_block(block: types.ContentBlock, media: list[dict[str, Any]]) -> Any:
             return {"type": getattr(block, "type", "unknown")}
 
 
-def _decoded_size(base64: str) -> int:
-    return len(base64) * 3 // 4 - base64.count("=", -2)
+def _read_media(base64: str, mime_type: str | None, uri: str | None, kind: str, media: list[MediaPart]) -> str | None:
+    try:
+        media.append(MediaPart(mime_type=to_mime_type(mime_type), data=b64decode(base64, validate=True), uri=uri))
+    except ValueError:  # The call has run all the same: the rest of its result is good.
+        return f"[{kind}: its data cannot be read]"
+    return None

@@ -30,7 +30,7 @@ from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.formats import mcp as wire
 from handrail.registry.registry import ToolRegistry
-from handrail.sources.mcp.results import build_media_blocks
+from handrail.sources.mcp.results import build_resource_blocks
 from handrail.sources.mcp_endpoint import MakeContext, McpRequest
 
 _APPROVAL: Final = "approval"
@@ -241,10 +241,11 @@ class McpEndpoint:
         self, executor: Executor, result: ToolResult, approval: Approval | None, definitions: Any
     ) -> types.CallToolResult:
         (rendered,) = wire.results([result], definitions)
-        if (media := build_media_blocks(result)) is not None:
+        if (blocks := build_resource_blocks(result)) is not None:
             try:
-                rendered["content"] = TypeAdapter(list[types.ContentBlock]).validate_python(media, by_name=False)
-            except ValidationError:  # It only looked like an image or a file: it goes out as the text that it is.
+                resources = TypeAdapter(list[types.ContentBlock]).validate_python(blocks, by_name=False)
+                rendered["content"][:1] = resources  # The text of the output; media follow it.
+            except ValidationError:  # It only looked like a resource: it goes out as the text that it is.
                 log.debug("a result of %s is no MCP content", result.tool_name)
         if approval is not None:
             hint = self._approval_hint.replace("{token}", approval.token).replace("{by}", approval.by)

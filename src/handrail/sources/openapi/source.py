@@ -38,7 +38,8 @@ from handrail.sources.source import SkippedTool, SourceStatus
 _OPTIONS: Final = frozenset(
     {
         *("name", "description", "read_only", "concurrency_safe", "idempotent", "key", "lock_key", "verify", "timeout"),
-        *("max_output_chars", "cache_for", "on_interrupt", "strict", "tags", "permission_check", "examples"),
+        *("max_output_chars", "max_media_bytes", "cache_for", "on_interrupt", "strict", "tags", "permission_check"),
+        "examples",
     }
 )
 """What an override may say of a tool."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .anthropic_schema import check_input, check_output, check_totals
-from .reading import Field, Refusal, dotted, first_repeated, words
+from .reading import Field, Refusal, dotted, first_repeated, is_base64, words
 from .schemas import Schema, is_instance
 
 NAME = re.compile("[a-zA-Z0-9_-]{1,128}")
@@ -27,6 +27,8 @@ TYPED_TOOL = re.compile(
     r"|tool_search_tool_bm25|tool_search_tool_regex)(_\d{8})?|mcp_toolset"
 )
 RESULT_BLOCKS = ("text", "image", "search_result", "document", "tool_reference", "browser_state")
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+SOURCES = {"image": ("base64", "url", "file"), "document": ("base64", "text", "content", "url", "file")}
 USERS = words("text image document search_result tool_result container_upload tool_addition tool_removal")
 ASSISTANTS = words(
     """
@@ -196,7 +198,29 @@ def _check_block(block: Field, role: str) -> None:
         block.only(("type", "tool_use_id", "content", "is_error", "toolset_name", "cache_control"))
         content = block.find("content")
         for part in [] if content is None or isinstance(content.value, str) else content.items():
-            part.need("type").one_of(RESULT_BLOCKS)
+            kind = part.need("type").one_of(RESULT_BLOCKS)
+            if kind == "text" and not part.need("text").text():
+                raise Refusal(f"{dotted(part.path)}: text content blocks must be non-empty")
+            if kind in SOURCES:
+                _check_source(part, kind)
+
+
+def _check_source(block: Field, kind: str) -> None:
+    """The fields of anthropic 2.8's ImageBlockParam and DocumentBlockParam."""
+    block.only(("type", "source", "cache_control", *(("title", "context", "citations") if kind == "document" else ())))
+    source = block.need("source")
+    match source.need("type").one_of(SOURCES[kind]):
+        case "base64":
+            source.only(("type", "media_type", "data"))
+            source.need("media_type").one_of(IMAGE_TYPES if kind == "image" else ("application/pdf",))
+            if not is_base64(source.need("data").text()):
+                raise Refusal(f"{dotted(source.path)}.data: invalid base64 data")
+        case "url":
+            source.only(("type", "url"))
+            if not source.need("url").text().startswith("https://"):
+                raise Refusal(f"{dotted(source.path)}.url: Only HTTPS URLs are supported.")
+        case _:
+            pass
 
 
 def _turns(body: Field) -> list[Turn]:

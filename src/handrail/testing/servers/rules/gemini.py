@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from .reading import Field, Refusal, as_map, bracketed, first_repeated, words
+from .reading import Field, Refusal, as_map, bracketed, first_repeated, is_base64, words
 from .schemas import is_malformed
 
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_.:-]{0,127}")
@@ -38,6 +38,7 @@ SCHEMA_FIELDS = words(
     additionalProperties defs ref
     """
 )
+MEDIA_TYPES = words("image/png image/jpeg image/webp application/pdf text/plain")
 TYPES = words("STRING NUMBER INTEGER BOOLEAN ARRAY OBJECT NULL TYPE_UNSPECIFIED")
 TURN = "Please ensure that multiturn requests"
 
@@ -91,8 +92,25 @@ def calls_and_responses_are_complete(body: Field) -> None:
             if response := part.find("functionResponse"):
                 response.need("name").text()
                 response.need("response").members()
+                response.only(("id", "name", "response", "parts", "willContinue", "scheduling"))
+                for media in found.items() if (found := response.find("parts")) else []:
+                    _check_media(media)
             if call and (role is None or role.text() != "model"):
                 raise Refusal("Please ensure that function call turn is a turn of the model.")
+
+
+def _check_media(part: Field) -> None:
+    """providers.md 5.5, `parts[inline_data|file_data, media_processing]`; the MIME types that Google documents."""
+    part.only(("inlineData", "fileData", "mediaProcessing"))
+    if part.find("fileData"):
+        return
+    blob = part.need("inlineData")
+    blob.only(("mimeType", "data", "displayName"))
+    kind = blob.need("mimeType").text()
+    if kind not in MEDIA_TYPES:
+        raise Refusal(f"Unsupported MIME type: {kind}")
+    if not is_base64(blob.need("data").text()):
+        raise Refusal(f"Invalid value at '{bracketed(blob.path)}.data' (TYPE_BYTES), Base64 decoding failed.")
 
 
 def responses_follow_calls(body: Field) -> None:

@@ -1,11 +1,11 @@
 """What OpenAI Responses refuses."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from .openai import name_is_valid, names_are_unique, output_format_is_valid, parts_are
 from .openai import stream_options_need_a_stream as stream_options_need_a_stream
 from .openai_schema import check_function
-from .reading import Field, Refusal, bracketed, words
+from .reading import Field, Refusal, bracketed, is_base64, words
 
 FIELDS = words(
     """
@@ -34,6 +34,7 @@ ITEMS = words(
 )
 FUNCTION_FIELDS = words("type name parameters strict description defer_loading allowed_callers output_schema async")
 CUSTOM_FIELDS = words("type name description format defer_loading allowed_callers async")
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
 OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
 CALLS = frozenset(OUTPUTS.values())
 CHOICES = HOSTED | {"function", "custom", "allowed_tools", "computer_use"}
@@ -161,7 +162,40 @@ def _check_output(item: Field) -> None:
     item.need("call_id").text()
     if not item.has("output"):
         raise item.wording.missing((*item.path, "output"))
-    parts_are(item.need("output"), ("input_text", "input_image", "input_file"))
+    output = item.need("output")
+    parts_are(output, ("input_text", "input_image", "input_file"))
+    for part in [] if isinstance(output.value, str) else output.items():
+        _check_media(part)
+
+
+def _check_media(part: Field) -> None:
+    """The fields of openai 3.49's ResponseInputImageContentParam and ResponseInputFileContentParam."""
+    kind = part.need("type").text()
+    if kind == "input_image":
+        part.only(("type", "detail", "file_id", "image_url", "prompt_cache_breakpoint"))
+        if not part.find("file_id"):
+            url = part.need("image_url")
+            _check_url(url, IMAGE_TYPES)
+    elif kind == "input_file":
+        part.only(("type", "detail", "file_data", "file_id", "file_url", "filename", "prompt_cache_breakpoint"))
+        if data := part.find("file_data"):
+            part.need("filename").text()
+            _check_url(data, None)
+        elif not part.find("file_id"):
+            part.need("file_url").text()
+
+
+def _check_url(url: Field, types: Collection[str] | None) -> None:
+    place = bracketed(url.path)
+    if types is not None and url.text().startswith(("https://", "http://")):
+        return
+    head, _, data = url.text().partition(";base64,")
+    if not head.startswith("data:") or not is_base64(data):
+        message = f"Invalid '{place}'. Expected a valid URL or base64-encoded data in a data URL."
+        raise Refusal(message, code="invalid_value", param=place)
+    if types is not None and (kind := head.removeprefix("data:")) not in types:
+        message = f"Invalid image data in '{place}': unsupported MIME type '{kind}'."
+        raise Refusal(message, code="invalid_image_format", param=place)
 
 
 def _answer(item: Field, asked: dict[str, str], answered: set[str]) -> None:

@@ -1,5 +1,6 @@
 """Read a request field by field, and refuse in the words of the API what is not there or is of the wrong kind."""
 
+from base64 import b64decode
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeGuard
@@ -106,6 +107,14 @@ class Field:
 
     def _at(self, step: str | int, value: object) -> "Field":
         return Field(value=value, path=(*self.path, step), wording=self.wording)
+
+
+def is_base64(text: str) -> bool:
+    """Whether the text is base64 of something."""
+    try:
+        return bool(b64decode(text.replace("-", "+").replace("_", "/"), validate=True))  # Google takes both alphabets.
+    except ValueError:
+        return False
 
 
 def bracketed(path: Path) -> str:
