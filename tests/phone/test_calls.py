@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from handrail import ToolContext, ToolError, tool
+from handrail import Control, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, CallIgnored, PhoneCallEnded, ResultSpoken
+from handrail.core.values import ToolCall
+from handrail.phone import CallMachine, CallSession
+from handrail.phone import signals as s
 from handrail.tenants import TenantConfig
 from tests.phone.calls import play
 from tests.tenants.samples import acme, refer
@@ -690,3 +693,94 @@ def test_a_read_and_an_effect_run_in_tasks_that_are_named_after_the_phone_call_a
 
     assert set(names) == {"c1", "c2"}
     assert all("rtc_1" in name and call_id in name for call_id, name in names.items())
+
+
+@tool(read_only=True)
+async def fetch_person() -> ToolResult:
+    """Have a person take over."""
+    return ToolResult(output="a person takes over", control=Control(mode="manual"))
+
+
+HANDS_OFF = {
+    "model": [
+        {"say": "Hello."},
+        {"say": "One moment, a colleague takes over.", "calls": [{"id": "c1", "name": "fetch_person"}]},
+    ],
+    "otherwise": {"say": "Here I am again."},
+}
+
+
+def test_a_tool_that_hands_the_call_to_a_person_makes_the_agent_stop_talking() -> None:
+    played = play(
+        {
+            **HANDS_OFF,
+            "caller": [{"say": "A person, please."}, {"say": "Hello?"}, {"say": "Is anybody there?"}, {"sleep": 10}],
+            "expect": [{"errors": 0}, {"never_voiced": 1}],
+        },
+        tenants=[acme(greeting="Hello.")],
+        tools=[fetch_person],
+        check=False,
+    )
+
+    assert played.report.failures == ()
+    assert agent_said(played) == ["Hello.", "One moment, a colleague takes over."]
+    assert outputs(played) == {"c1": "a person takes over"}
+    [update] = played.report.client_events("session.update")
+    assert update["session"]["audio"]["input"]["turn_detection"]["create_response"] is False
+    assert played.notes.count("phone_call_handed_off") == 1
+    [ended] = played.of(PhoneCallEnded)
+    assert (ended.unanswered, ended.never_spoken, ended.cut_off) == (0, 0, 1)
+
+
+def test_a_person_speaks_through_the_agent_and_hands_the_call_back() -> None:
+    async def take_over(session: CallSession) -> None:
+        assert session.handed_off
+        session.reply_as_operator("This is Ann. Your parcel arrives tomorrow.")
+        await asyncio.sleep(12)
+        session.hand_back()
+
+    played = play(
+        {
+            **HANDS_OFF,
+            "model": [*HANDS_OFF["model"], {"say": "This is Ann. Your parcel arrives tomorrow."}],
+            "caller": [{"say": "A person, please."}, {"sleep": 6}, {"say": "Thank you!"}, {"sleep": 25}],
+            "expect": [{"errors": 0}],
+        },
+        tenants=[acme(greeting="Hello.")],
+        tools=[fetch_person],
+        on_note={"phone_call_handed_off": take_over},
+    )
+
+    assert agent_said(played) == [
+        "Hello.",
+        "One moment, a colleague takes over.",
+        "This is Ann. Your parcel arrives tomorrow.",
+        "Here I am again.",
+    ]
+    said = [one["response"] for one in played.report.client_events("response.create")]
+    assert "Your parcel arrives tomorrow." in said[1]["instructions"]
+    assert said[1]["tool_choice"] == "none"
+    assert len(said) == 3  # The greeting, the person's words, and one reply to all that the agent missed.
+    assert played.report.never_voiced == ()
+
+
+def test_a_response_that_begins_after_the_call_was_handed_off_is_stopped_and_its_calls_do_not_run() -> None:
+    machine = CallMachine()
+    machine.handle(s.Connected())
+    for response_id, call_id in (("r1", "c1"), ("r2", "c2")):
+        machine.handle(s.ResponseStarted(response_id=response_id))
+        call = ToolCall(id=call_id, name="t", arguments_json="{}", response_id=response_id)
+        commands = machine.handle(s.ToolCalled(call=call))
+        if call_id == "c1":
+            assert [one.call.id for one in commands if isinstance(one, s.RunTool)] == ["c1"]
+            machine.handle(s.ResponseFinished(response_id=response_id, status="completed"))
+            machine.handle(s.ToolFinished(call_id="c1", output="x", hands_off=True))
+
+    assert not [one for one in commands if isinstance(one, s.RunTool)]
+    [output] = [one for one in commands if isinstance(one, s.SendOutput)]
+    assert json.loads(output.output)["error"] == "cancelled"
+    for _ in range(10):  # What was stopped is no failed attempt to speak: it is spoken once the call is handed back.
+        machine.handle(s.ResponseStarted(response_id="r3"))
+        machine.handle(s.ResponseFinished(response_id="r3", status="cancelled"))
+    assert machine.calls.never_spoken == []
+    assert set(machine.calls.unspoken) == {"c1", "c2"}

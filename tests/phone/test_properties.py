@@ -157,6 +157,7 @@ signals = st.one_of(
         call_id=ids,
         output=st.just("x"),
         is_silent=st.booleans(),
+        hands_off=st.sampled_from([False, False, True]),
         approval=st.sampled_from([None, None, "token"]),
     ),
     st.builds(
@@ -169,6 +170,8 @@ signals = st.one_of(
     st.builds(
         s.HangUpRequested, request_id=st.sampled_from([None, "h1"]), goodbye=st.sampled_from(["", "x"]), call_id=ids
     ),
+    st.builds(s.OperatorReplied, text=st.just("x")),
+    st.builds(s.HandedBack),
     st.builds(
         s.TimerFired,
         name=st.sampled_from(
@@ -227,6 +230,8 @@ def test_events_in_any_order_break_no_promise(events: list[s.Signal], end: int) 
             if isinstance(command, s.SendOutput | s.RequestResponse | s.RetrieveItem):
                 assert is_connected
             refers += isinstance(command, s.Refer)
+        if machine.is_handed_off:
+            assert all(one.purpose in ("operator", "announcement", "goodbye") for one in requests)
         assert len(requests) <= 1
         assert not (requests and (is_speaking or machine.active is not None))
         assert all(count == 1 for count in ran.values())

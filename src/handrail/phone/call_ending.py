@@ -151,6 +151,13 @@ class CallEnding:
             self._do(s.StopTimer(name="hang_up"))
             self._do(s.HangUp())
 
+    def refuse(self, signal: s.TransferRequested | s.HangUpRequested) -> None:
+        """The call is over: there is nothing to transfer or to end."""
+        if isinstance(signal, s.TransferRequested):
+            self._do(s.FinishTransfer(request_id=signal.request_id, outcome="ended"))
+        elif signal.request_id is not None:
+            self._do(s.FinishHangUp(request_id=signal.request_id, outcome="ended"))
+
     def end(self, reason: s.EndReason) -> s.EndReason:
         """The call is over: whoever waits is told, and the reason is what the agent did, if it did something."""
         transfer, self._transfer = self._transfer, None

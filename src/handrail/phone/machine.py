@@ -11,10 +11,11 @@ from handrail.core.values import Failure, ToolResult
 from handrail.phone import signals as s
 from handrail.phone.call_ending import CallEnding
 from handrail.phone.confirmation import Confirmations
-from handrail.phone.machine_state import MachineOptions, Speech
+from handrail.phone.handoff import HandOff
+from handrail.phone.machine_state import CallState, MachineOptions, Speech
 from handrail.phone.response_slot import ResponseSlot
 from handrail.phone.signals import Command, Signal
-from handrail.phone.speeches import Speeches
+from handrail.phone.speeches import Filler, Speeches
 from handrail.phone.tool_calls import ToolCalls
 from handrail.tenants.texts import Texts
 
@@ -38,7 +39,6 @@ class CallMachine:
         """Calls that the model has begun to write."""
         self._numbers = 0
         self._consecutive = 0
-        self._fillers = 0
         self.unsent_calls: tuple[str, ...] = ()
         """Calls that had a result while the provider could be reached, and whose output was not sent all the same."""
         self._out: list[Command] = []
@@ -46,6 +46,8 @@ class CallMachine:
         self.calls = ToolCalls(do=self._do, options=self.options)
         self._speeches = Speeches(max_attempts=self.options.max_attempts)
         self._ending = CallEnding(do=self._do, say=self._speeches.add, texts=self._texts, options=self.options)
+        self._hand_off = HandOff(self._do)
+        self._filler = Filler(self._speeches, do=self._do, options=self.options, instructions=self._texts("say.filler"))
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             s.Connected: self._on_connected,
             s.Disconnected: self._on_disconnected,
@@ -69,6 +71,8 @@ class CallMachine:
             s.TransferRequested: self._on_transfer,
             s.ReferFinished: self._on_refer_finished,
             s.HangUpRequested: self._on_hang_up,
+            s.OperatorReplied: self._on_operator_replied,
+            s.HandedBack: self._on_handed_back,
             s.TimerFired: self._on_timer,
         }
 
@@ -78,12 +82,18 @@ class CallMachine:
         if handler is None:
             return []
         if self.ended is not None:
-            return self._after_the_end(signal)
-        handler(signal)
+            self._after_the_end(signal)
+        else:
+            handler(signal)
         if self.ended is None:
             self._advance()
         done, self._out = self._out, []
         return done
+
+    @property
+    def is_handed_off(self) -> bool:
+        """Whether a person has taken over, so that the agent says nothing of its own."""
+        return self._hand_off.is_active
 
     @property
     def active(self) -> str | None:
@@ -104,6 +114,7 @@ class CallMachine:
         # Whatever was going on, its end may have been missed. What the provider does with a second response, or with
         # an output that it has already, is harmless: it refuses.
         self._slot.block()
+        self._hand_off.resume_connection()
         self.calls.send_again()
         for item_id in self._opened:
             self._do(s.RetrieveItem(item_id=item_id))
@@ -115,31 +126,21 @@ class CallMachine:
         self._slot.disconnect()
         self._give_up_request()
         self.calls.break_off_all()
-        for speech in self._speeches.take_ending():
+        for speech in self._speeches.take_unheard():
             self._say_again(speech)
 
     def _on_ended(self, signal: s.Ended) -> None:
-        self._end(signal.reason)
-
-    def _end(self, reason: s.EndReason) -> None:
-        self.ended = reason = self._ending.end(reason)
+        self.ended = self._ending.end(signal.reason)
         if self.is_connected:
             self.unsent_calls = self.calls.unsent
-        self._do(s.FinishCall(reason=reason))
+        self._do(s.FinishCall(reason=self.ended))
 
-    def _after_the_end(self, signal: Signal) -> list[Command]:
+    def _after_the_end(self, signal: Signal) -> None:
         """Late results are recorded, and never sent."""
         if isinstance(signal, s.ToolFinished):
-            one = self.calls.get(signal.call_id)
-            if one is not None and one.is_running:
-                one.is_running = False
-                fields = {"call_id": signal.call_id}
-                return [s.Note(name="tool_result_after_call_end", fields=fields)]
-        if isinstance(signal, s.TransferRequested):
-            return [s.FinishTransfer(request_id=signal.request_id, outcome="ended")]
-        if isinstance(signal, s.HangUpRequested) and signal.request_id is not None:
-            return [s.FinishHangUp(request_id=signal.request_id, outcome="ended")]
-        return []
+            self.calls.record_late(signal.call_id)
+        elif isinstance(signal, s.TransferRequested | s.HangUpRequested):
+            self._ending.refuse(signal)
 
     # Responses.
 
@@ -153,6 +154,8 @@ class CallMachine:
         if speech is None:
             # The provider asked by itself: the response knows what was in the conversation before it.
             self.calls.cover(signal.response_id, None)
+            if self._hand_off.is_active:
+                self._hand_off.cancel(signal.response_id)
             return
         self.calls.cover(signal.response_id, speech.covers)
         self._speeches.begin(signal.response_id, speech)
@@ -172,7 +175,7 @@ class CallMachine:
             else:
                 self.calls.finish_without_words(signal.response_id)
         else:
-            self.calls.break_off(signal.response_id)
+            self.calls.break_off(signal.response_id, count=not self._hand_off.has_cancelled(signal.response_id))
             self.calls.interrupt(signal.response_id)
         if signal.status == "failed":
             self._slot.fail()
@@ -237,21 +240,23 @@ class CallMachine:
         call = signal.call
         self._opened.pop(call.item_id or "", None)
         self._touch()
-        known = self.calls.get(call.id)
-        if known is not None:
-            same = (known.call.name, known.call.arguments_json) == (call.name, call.arguments_json)
-            reason = "other_arguments" if not same else "already_pending" if known.is_running else "already_executed"
-            self._do(s.IgnoreCall(call=call, reason=reason))
-            return
         one = self.calls.add(call)
+        if one is None:
+            return
         self._consecutive += 1
         if len(self.calls) > self.options.max_tool_calls:
-            failure = Failure(code="rate_limited", message=self._texts("calls.too_many"))
-            self.calls.answer(one, ToolResult(error=failure, tool_name=call.name).for_model())
+            self._refuse(one, "rate_limited", "calls.too_many")
             self._do(s.Note(name="tool_calls_exhausted", severity="warning", fields={"call_id": call.id}))
             return
+        if self._hand_off.has_cancelled(call.response_id):
+            self._refuse(one, "cancelled", "calls.handed_off")
+            return
         self._do(s.RunTool(call=call, turn=self.turn))
-        self._await_filler()
+        self._filler.wait()
+
+    def _refuse(self, one: CallState, code: str, text: str) -> None:
+        failure = Failure(code=code, message=self._texts(text))
+        self.calls.answer(one, ToolResult(error=failure, tool_name=one.call.name).for_model())
 
     def _on_finished(self, signal: s.ToolFinished) -> None:
         one = self.calls.get(signal.call_id)
@@ -262,6 +267,9 @@ class CallMachine:
             self.confirmations.add(signal.approval)
             instructions = self._texts("say.read_back", text=signal.read_back)
             self._speeches.add("read_back", instructions, token=signal.approval, covers=(signal.call_id,))
+        if signal.hands_off:
+            is_other = self.active is not None and self.active != one.call.response_id
+            self._hand_off.begin(signal.call_id, other_response=self.active if is_other else None)
         if not self.calls.running:
             self._stop("filler")
 
@@ -274,7 +282,8 @@ class CallMachine:
         self._slot.start_caller()
         self._touch()
         self.turn += 1
-        self._consecutive = self._fillers = 0
+        self._consecutive = 0
+        self._filler.reset()
         self.confirmations.answer(signal.item_id, turn=self.turn)
         self._speeches.drop_for_caller()
         self.calls.interrupt()
@@ -283,7 +292,10 @@ class CallMachine:
     def _on_caller_stopped(self, signal: s.CallerStopped) -> None:
         self._slot.is_caller_speaking = False
         self._touch()
-        self._slot.await_turn()
+        if self._hand_off.is_active:
+            self._slot.owes_turn = True  # The agent answers once it is handed back.
+        else:
+            self._slot.await_turn()
 
     def _on_silence(self, signal: s.SilenceNoticed) -> None:
         if self.active is None:
@@ -366,7 +378,9 @@ class CallMachine:
             case "batch":
                 self.calls.is_batch_late = True
             case "filler":
-                self._on_filler()
+                is_silenced = self._ending.is_under_way or self._hand_off.is_active
+                if self.calls.running and not is_silenced:
+                    self._filler.say(is_quiet=not self._slot.is_busy and not self._speeches.is_playing)
             case "idle":
                 self._on_hang_up(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
             case "max_duration":
@@ -393,19 +407,11 @@ class CallMachine:
     def _on_hang_up(self, signal: s.HangUpRequested) -> None:
         self._ending.request_hang_up(signal, is_caller_speaking=self._slot.is_caller_speaking, turn=self.turn)
 
-    def _await_filler(self) -> None:
-        if self.options.filler_after is not None and self._fillers < self.options.max_fillers:
-            self._start("filler", self.options.filler_after)
+    def _on_operator_replied(self, signal: s.OperatorReplied) -> None:
+        self._speeches.add("operator", self._texts("say.exactly", text=signal.text))
 
-    def _on_filler(self) -> None:
-        if not self.calls.running or self._ending.is_under_way or self._fillers >= self.options.max_fillers:
-            return
-        if self._slot.is_busy or self._speeches.is_playing:
-            self._await_filler()
-            return
-        self._fillers += 1
-        self._speeches.add("filler", self._texts("say.filler"))
-        self._await_filler()
+    def _on_handed_back(self, signal: s.HandedBack) -> None:
+        self._hand_off.end()
 
     # Going on.
 
@@ -430,10 +436,10 @@ class CallMachine:
 
     def _next_speech(self) -> Speech | None:
         """What to say next: the most urgent speech, or a reply to everything that is owed."""
-        is_ending = self._ending.is_under_way
+        is_ending, is_handed_off = self._ending.is_under_way, self._hand_off.is_active
         owed = self.calls.owed(excluding=self._speeches.read_backs)
-        has_reply = bool(owed or self._slot.owes_turn) and not is_ending
-        speech = self._speeches.next(only_ending=is_ending, has_reply=has_reply)
+        has_reply = bool(owed or self._slot.owes_turn) and not is_ending and not is_handed_off
+        speech = self._speeches.next(is_ending=is_ending, is_handed_off=is_handed_off, has_reply=has_reply)
         return Speech("reply", covers=owed) if speech is None and has_reply else speech
 
     def _request(self, speech: Speech) -> None:

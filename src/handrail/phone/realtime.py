@@ -16,6 +16,7 @@ _MAX_ITEMS: Final = 1_000
 _MAX_CALLS: Final = 20_000
 _REQUEST: Final = "handrail_request"
 """The key in a response's metadata that names the request it answers."""
+_TURN_DETECTION: Final = {"type": "server_vad"}
 
 
 def parse_event(data: str | bytes) -> Mapping[str, Any] | None:
@@ -186,6 +187,11 @@ class RealtimeAdapter:
                 if not command.allow_tools:
                     response["tool_choice"] = "none"
                 return {"type": "response.create", "event_id": command.request_id, "response": response}
+            case s.SetAutomaticTurns():
+                audio = {"input": {"turn_detection": {**_TURN_DETECTION, "create_response": command.is_automatic}}}
+                return {"type": "session.update", "session": {"type": "realtime", "audio": audio}}
+            case s.CancelResponse():
+                return {"type": "response.cancel", "response_id": command.response_id}
             case s.RetrieveItem():
                 return {"type": "conversation.item.retrieve", "item_id": command.item_id}
             case _:
@@ -196,7 +202,7 @@ def describe_session(built: ToolBuildResult, definitions: list[Any]) -> Mapping[
     """The configuration that a call is accepted with: instructions with each tool's prompt, tools and tool choice."""
     cfg = built.config
     instructions = "\n\n".join(part for part in (cfg.instructions.strip(), built.prompt) if part)
-    audio: dict[str, Any] = {"input": {"turn_detection": {"type": "server_vad"}}}
+    audio: dict[str, Any] = {"input": {"turn_detection": dict(_TURN_DETECTION)}}
     if cfg.transcription_model is not None:
         audio["input"]["transcription"] = {
             "model": cfg.transcription_model,

@@ -25,6 +25,8 @@ _OWN: Final = (
     s.TransferRequested,
     s.ReferFinished,
     s.HangUpRequested,
+    s.OperatorReplied,
+    s.HandedBack,
     s.TimerFired,
 )
 """Signals that no event of the socket leads to; `Ended` is among them where the socket did not say it."""

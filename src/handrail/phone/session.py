@@ -114,6 +114,21 @@ class CallSession:
         """Say goodbye and end the call."""
         self.feed(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
 
+    @property
+    def handed_off(self) -> bool:
+        """Whether a tool's result handed the call to a person (`Control(mode="manual")`)."""
+        return self._machine.is_handed_off
+
+    def reply_as_operator(self, text: str) -> None:
+        """Have these words said to the caller, exactly, as soon as nobody speaks."""
+        if not text.strip():
+            raise ValueError("text must not be empty.")
+        self.feed(s.OperatorReplied(text=text))
+
+    def hand_back(self) -> None:
+        """Let the agent speak again: it replies to what it missed."""
+        self.feed(s.HandedBack())
+
     async def transfer(self, target_uri: str, *, announcement: str = "") -> TransferOutcome:
         """Announce and refer the call."""
         return await self._control.transfer(target_uri, announcement=announcement)
@@ -263,11 +278,11 @@ class CallSession:
             self._do(command)
 
     def _do(self, command: s.Command) -> None:
+        event = self._adapter.write(command)
+        if event is not None:
+            self._outgoing.put_nowait(event)
+            return
         match command:
-            case s.SendOutput() | s.SendMessage() | s.RequestResponse() | s.RetrieveItem():
-                event = self._adapter.write(command)
-                if event is not None:
-                    self._outgoing.put_nowait(event)
             case s.RunTool():
                 self._runner.start(command.call)
                 self._spawn(self._run_tool(command.call, command.turn), f"tool:{command.call.id}")

@@ -8,7 +8,7 @@ from msgspec import Struct
 from handrail.core.values import ToolCall
 from handrail.tenants.call_control import HangUpOutcome, TransferOutcome
 
-Purpose = Literal["reply", "greeting", "announcement", "goodbye", "read_back", "wrap_up", "filler"]
+Purpose = Literal["reply", "greeting", "announcement", "goodbye", "operator", "read_back", "wrap_up", "filler"]
 ResponseStatus = Literal["completed", "cancelled", "failed", "incomplete"]
 EndReason = Literal["caller", "agent", "transferred", "expired", "lost", "rejected", "shutdown", "failed"]
 
@@ -156,6 +156,8 @@ class ToolFinished(Signal, frozen=True, kw_only=True):
     """The token of an approval that the caller has to give."""
     read_back: str = ""
     """What the caller has to agree to, in words."""
+    hands_off: bool = False
+    """A person takes over: the agent stops talking."""
 
 
 class TransferRequested(Signal, frozen=True, kw_only=True):
@@ -179,6 +181,16 @@ class HangUpRequested(Signal, frozen=True, kw_only=True):
     call_id: str | None = None
     """The tool call that wants it; its output is sent before the call ends."""
     goodbye: str = ""
+
+
+class OperatorReplied(Signal, frozen=True, kw_only=True):
+    """A person wants these words said to the caller."""
+
+    text: str
+
+
+class HandedBack(Signal, frozen=True, kw_only=True):
+    """The person is done: the agent may speak again."""
 
 
 class TimerFired(Signal, frozen=True, kw_only=True):
@@ -233,6 +245,18 @@ class RequestResponse(Command, frozen=True, kw_only=True):
     purpose: Purpose
     instructions: str | None = None
     allow_tools: bool = True
+
+
+class SetAutomaticTurns(Command, frozen=True, kw_only=True):
+    """Have the provider answer the caller by itself, or not."""
+
+    is_automatic: bool
+
+
+class CancelResponse(Command, frozen=True, kw_only=True):
+    """Stop a response that is being generated."""
+
+    response_id: str
 
 
 class RetrieveItem(Command, frozen=True, kw_only=True):

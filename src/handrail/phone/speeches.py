@@ -1,15 +1,17 @@
 """What the agent has to say, in order of urgency, and what the caller is hearing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from handrail.phone.machine_state import Speech
-from handrail.phone.signals import Purpose
+from handrail.phone import signals as s
+from handrail.phone.machine_state import MachineOptions, Speech
+from handrail.phone.signals import Command, Purpose
 
 _ORDER: Final[Mapping[Purpose, int]] = {
     "greeting": 0,
     "announcement": 1,
     "goodbye": 1,
+    "operator": 1,
     "reply": 2,
     "read_back": 3,
     "wrap_up": 4,
@@ -17,7 +19,8 @@ _ORDER: Final[Mapping[Purpose, int]] = {
 }
 _DROPPED_BY_CALLER: Final = ("read_back", "filler", "greeting")
 _ENDING: Final = ("announcement", "goodbye")
-_SAID_AGAIN: Final = ("greeting", "announcement", "goodbye", "read_back")
+_BY_OPERATOR: Final = (*_ENDING, "operator")
+_SAID_AGAIN: Final = ("greeting", "announcement", "goodbye", "operator", "read_back")
 
 
 class Speeches:
@@ -38,9 +41,10 @@ class Speeches:
             self._waiting = [one for one in self._waiting if one.token != token]
         self._waiting.append(Speech(purpose, instructions, token, covers))
 
-    def next(self, *, only_ending: bool, has_reply: bool) -> Speech | None:
-        """The most urgent speech; None if there is none, or if a reply is more urgent."""
-        allowed = [one for one in self._waiting if not only_ending or one.purpose in _ENDING]
+    def next(self, *, is_ending: bool, is_handed_off: bool, has_reply: bool) -> Speech | None:
+        """The most urgent speech that may be said now; None if there is none, or if a reply is more urgent."""
+        only = _ENDING if is_ending else _BY_OPERATOR if is_handed_off else None
+        allowed = [one for one in self._waiting if only is None or one.purpose in only]
         first = min(allowed, key=lambda one: _ORDER[one.purpose], default=None)
         if first is None or (has_reply and _ORDER[first.purpose] > _ORDER["reply"]):
             return None
@@ -95,9 +99,9 @@ class Speeches:
         self._playing.clear()
         return [self._speaking.pop(id) for id in found]
 
-    def take_ending(self) -> list[Speech]:
+    def take_unheard(self) -> list[Speech]:
         """Nothing is known to be heard any more; what has to be said all the same."""
-        found = [one for one in self._speaking.values() if one.purpose in _ENDING]
+        found = [one for one in self._speaking.values() if one.purpose in _BY_OPERATOR]
         self._speaking.clear()
         self._playing.clear()
         return found
@@ -123,3 +127,32 @@ class Speeches:
         """Whether nothing is being said, or about to be said, that the caller has to hear first."""
         waiting = any(one.purpose == "announcement" for one in self._waiting)
         return not (self._playing or self._speaking or waiting)
+
+
+class Filler:
+    """What the agent says while a tool takes long, a few times at most."""
+
+    def __init__(
+        self, speeches: Speeches, *, do: Callable[[Command], None], options: MachineOptions, instructions: str
+    ) -> None:
+        self._speeches = speeches
+        self._do = do
+        self._options = options
+        self._instructions = instructions
+        self._count = 0
+
+    def reset(self) -> None:
+        """The caller spoke: it may be said again."""
+        self._count = 0
+
+    def wait(self) -> None:
+        """Wait for a silence, if it may be said again."""
+        if self._options.filler_after is not None and self._count < self._options.max_fillers:
+            self._do(s.StartTimer(name="filler", seconds=self._options.filler_after))
+
+    def say(self, *, is_quiet: bool) -> None:
+        """Say it if nobody speaks, or wait for the next silence."""
+        if is_quiet and self._count < self._options.max_fillers:
+            self._count += 1
+            self._speeches.add("filler", self._instructions)
+        self.wait()

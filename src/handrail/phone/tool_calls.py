@@ -60,8 +60,14 @@ class ToolCalls:
 
     # Running and answering.
 
-    def add(self, call: ToolCall) -> CallState:
-        """Take on a new call."""
+    def add(self, call: ToolCall) -> CallState | None:
+        """Take on a new call; one that is known neither runs nor gets a second output."""
+        known = self._calls.get(call.id)
+        if known is not None:
+            same = (known.call.name, known.call.arguments_json) == (call.name, call.arguments_json)
+            reason = "other_arguments" if not same else "already_pending" if known.is_running else "already_executed"
+            self._do(s.IgnoreCall(call=call, reason=reason))
+            return None
         one = self._calls[call.id] = CallState(call=call, batch=call.response_id)
         return one
 
@@ -73,6 +79,13 @@ class ToolCalls:
             self._do(s.StartTimer(name="batch", seconds=self._options.batch_timeout))
         if not is_silent:
             self._owed[one.call.id] = None
+
+    def record_late(self, call_id: str) -> None:
+        """The call has its result after the phone call is over."""
+        one = self._calls.get(call_id)
+        if one is not None and one.is_running:
+            one.is_running = False
+            self._do(s.Note(name="tool_result_after_call_end", fields={"call_id": call_id}))
 
     def interrupt(self, response_id: str | None = None) -> None:
         """Interrupt the running calls, all of them or those of one response, once each."""
@@ -154,9 +167,9 @@ class ToolCalls:
                 self._calls[id].batch = response_id
         self.restore(ids, count=not makes_calls)
 
-    def break_off(self, response_id: str) -> None:
+    def break_off(self, response_id: str, *, count: bool = True) -> None:
         """A response was not complete: what it covers still has to be spoken."""
-        self.restore(self._covered.pop(response_id, ()))
+        self.restore(self._covered.pop(response_id, ()), count=count)
 
     def break_off_all(self) -> None:
         """No response is known to be complete any more; that is nobody's failed attempt."""

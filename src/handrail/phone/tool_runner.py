@@ -74,8 +74,9 @@ class ToolRunner:
 
     def _finish(self, call: ToolCall, result: ToolResult) -> s.ToolFinished:
         output, approval = result.for_model(), result.approval
+        hands_off = result.control is not None and result.control.mode == "manual"
         if approval is None or approval.by != "customer":
-            return s.ToolFinished(call_id=call.id, output=output, is_silent=result.silent)
+            return s.ToolFinished(call_id=call.id, output=output, is_silent=result.silent, hands_off=hands_off)
         tool = self.executor.registry.get(call.name)
         text = describe_call(self._built, call.name, tool.dump(tool.parse(call.arguments_json)), self._texts)
         return s.ToolFinished(call_id=call.id, output=output, approval=approval.token, read_back=text)
