@@ -1,32 +1,32 @@
-"""Every exception of Handrail, drawn as a tree.
+"""Every exception of Handrail, as a tree.
 
     HandrailError
-    ├── ToolError                   for the model: it reads the message and can act on it
+    ├── ToolError                   for the model, which reads the message
     │   ├── ToolNotFoundError       tool_not_found          (also a KeyError)
     │   ├── ToolArgsParseError      tool_args_parse_error   (also a ValueError)
     │   ├── InvalidArgumentsError   invalid_arguments       (also a ValueError)
     │   ├── PermissionDeniedError   permission_denied       (also a PermissionError)
     │   ├── CallPausedError         in_progress
     │   └── ToolExecutionError      tool_execution_failed
-    ├── ApprovalError               for whoever decides: this approval cannot be given
-    ├── StoreError                  for the operator: the database is not the one that it was
-    ├── ProviderError               for the operator: a language model could not be asked, or did not answer
+    ├── ApprovalError               for the approver: this approval cannot be decided
+    ├── StoreError                  for the operator: the database was replaced, or an entry is missing
+    ├── ProviderError               for the operator: a request to a language model failed
     │   ├── ProviderKeyError        missing_key, key_refused
     │   ├── UnknownModelError       unknown_model
     │   ├── ProviderLimitError      rate_limit              may work later
     │   ├── ContextTooLongError     context_too_long
-    │   ├── RefusalError            refusal                 the model, or a filter, would not
-    │   ├── BadResponseError        bad_response            what came back is not what was asked for
-    │   └── ProviderDownError       unavailable             no connection, a stream that was cut; may work later
-    ├── SourceError                 for the operator: tools from elsewhere cannot be read
-    ├── ModelFileError              for the operator: a model's file cannot be had, or is not what it should be
+    │   ├── RefusalError            refusal                 the model, or a filter, refused to respond
+    │   ├── BadResponseError        bad_response            the response is malformed or does not fit the schema
+    │   └── ProviderDownError       unavailable             no connection, or a stream that ended early; may work later
+    ├── SourceError                 for the operator: a source of tools cannot be read
+    ├── ModelFileError              for the operator: a model file is missing or damaged
     └── ConfigError                 for the developer: the program must be changed
         ├── ToolDefinitionError     this cannot be a tool   (also a TypeError)
-        │   └── DuplicateToolError  two tools of one name
-        ├── ToolBuildError          a tenant's configuration cannot become a tool
+        │   └── DuplicateToolError  two tools with one name
+        ├── ToolBuildError          a tool cannot be built from a tenant's configuration
         └── MissingExtraError       an optional dependency is absent (also an ImportError)
 
-An error has one audience. What a model may read is a `ToolError`; everything else stays in the log.
+Each error has one audience: only the message of a `ToolError` is shown to a model.
 """
 
 import asyncio
@@ -84,33 +84,33 @@ __all__ = [
 
 
 class HandrailError(Exception):
-    """What every exception of Handrail is."""
+    """The base class of all exceptions of Handrail."""
 
     code: str = "handrail_error"
 
     @cached_property
     def message(self) -> str:
-        """What it says."""
-        return BaseException.__str__(self)  # for a child that does not call our __init__
+        """The text of the error."""
+        return BaseException.__str__(self)  # for a subclass that does not call this __init__
 
     def __init__(self, message: object = "") -> None:
         self.message = str(message)
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        # Some children are also KeyErrors, whose str() is a repr.
+        # Some subclasses are also KeyErrors, whose str() is a repr.
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An exception is made again from its args, which are not what every child here is made from.
-        return _again, (type(self), self.args, self.__dict__)
+        # By default an exception is unpickled from its args, which not every subclass here accepts.
+        return _rebuild, (type(self), self.args, self.__dict__)
 
     def to_log_dict(self) -> dict[str, Any]:
-        """What may be written to a log: never an argument's value."""
+        """Return what may be logged; never the value of an argument."""
         return {"type": type(self).__name__, "code": self.code, "message": self.message}
 
 
-def _again(kind: type[HandrailError], args: tuple[Any, ...], state: dict[str, Any]) -> HandrailError:
+def _rebuild(kind: type[HandrailError], args: tuple[Any, ...], state: dict[str, Any]) -> HandrailError:
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(state)
@@ -118,9 +118,9 @@ def _again(kind: type[HandrailError], args: tuple[Any, ...], state: dict[str, An
 
 
 class ToolError(HandrailError):
-    """A failure that the model is told about, in a sentence made for it.
+    """A failure whose message is written for the model.
 
-    Raised by a handler it means: nothing happened, and here is why.
+    Raise it in a handler if the call had no effect.
     """
 
     code = "tool_execution_failed"
@@ -134,12 +134,12 @@ class ToolError(HandrailError):
             self.retryable = retryable
 
     def to_log_dict(self) -> dict[str, Any]:
-        # The message is the model's, and may quote what the model sent.
+        # The message is for the model, and may quote what the model sent.
         return {"type": type(self).__name__, "code": self.code, "retryable": self.retryable}
 
 
 class ToolNotFoundError(ToolError, KeyError):
-    """A tool of this name is not registered."""
+    """No tool with this name is registered."""
 
     code = "tool_not_found"
 
@@ -191,26 +191,26 @@ class CallPausedError(ToolError):
 
 
 class ToolExecutionError(ToolError):
-    """The handler failed in a way that says nothing useful to a model."""
+    """The handler failed, and the reason is not for the model."""
 
     def __init__(self, message: object = "Tool execution failed.", *, retryable: bool | None = None) -> None:
         super().__init__(message, retryable=retryable)
 
 
 class ApprovalError(HandrailError):
-    """An approval that cannot be given: unknown, expired, decided already, or not this person's to give."""
+    """An approval that cannot be decided: unknown, expired, already decided, or for another person to decide."""
 
     code = "approval_error"
 
 
 class StoreError(HandrailError):
-    """The database is there, but it is not the one that it was: its file was deleted, or an entry is gone."""
+    """The database was replaced while it was in use: its file was deleted, or an entry is missing."""
 
     code = "store_error"
 
 
 class ProviderError(HandrailError):
-    """A language model could not be asked, or did not answer. The message never holds a key."""
+    """A request to a language model failed. The message never contains a key."""
 
     code = "provider_error"
     retryable: bool = False
@@ -222,19 +222,19 @@ class ProviderError(HandrailError):
         if code is not None:
             self.code = code
         self.status = status
-        """What the server answered, where it did."""
+        """The HTTP status of the response, if there was one."""
         self.after = after
-        """Seconds after which the provider wants to be asked again, where it says so."""
+        """The provider's `Retry-After` in seconds, if it sent one."""
 
 
 class ProviderKeyError(ProviderError):
-    """There is no key for this provider, or it does not accept the one it got."""
+    """There is no API key for this provider, or the provider does not accept it."""
 
     code = "missing_key"
 
 
 class UnknownModelError(ProviderError):
-    """The provider has no model of this name, or this key may not use it."""
+    """The provider has no model with this name, or this key may not use it."""
 
     code = "unknown_model"
 
@@ -247,63 +247,63 @@ class ProviderLimitError(ProviderError):
 
 
 class ContextTooLongError(ProviderError):
-    """The conversation does not fit into the model any more."""
+    """The conversation is longer than the model's context window."""
 
     code = "context_too_long"
 
 
 class RefusalError(ProviderError):
-    """The model, or a filter in front of it, would not answer."""
+    """The model, or a content filter of its provider, refused to respond."""
 
     code = "refusal"
 
 
 class BadResponseError(ProviderError):
-    """What came back is not what was asked for."""
+    """The response is not what the API promises, or does not fit the schema that was asked for."""
 
     code = "bad_response"
     retryable = True
 
 
 class ProviderDownError(ProviderError):
-    """The provider could not be reached, failed, or broke off."""
+    """The provider could not be reached, failed, or ended its stream early."""
 
     code = "unavailable"
     retryable = True
 
 
 class SourceError(HandrailError):
-    """A source of tools cannot be reached, or what it says about its tools cannot be read."""
+    """A source of tools cannot be reached, or its definitions cannot be read."""
 
     code = "source_error"
 
 
 class ModelFileError(HandrailError):
-    """A model's file cannot be had, or is not what it should be."""
+    """A model file is missing, cannot be downloaded, or is damaged."""
 
     code = "model_file_error"
 
 
 class ConfigError(HandrailError):
-    """Something in the program or its configuration must be changed."""
+    """The program or its configuration is wrong."""
 
     code = "config_error"
 
 
 class ToolDefinitionError(ConfigError, TypeError):
-    """This cannot be a tool; the message names the part that is in the way."""
+    """This cannot be a tool; the message names the part that is wrong."""
 
     code = "tool_definition_error"
 
 
 class DuplicateToolError(ToolDefinitionError):
-    """Two different tools of one name."""
+    """Two different tools have the same name."""
 
     code = "duplicate_tool"
 
 
 class ToolBuildError(ConfigError):
-    """A tenant's configuration cannot become a tool."""
+    """A tool cannot be built from a tenant's configuration."""
 
     code = "tool_build_error"
 
@@ -315,7 +315,7 @@ class ToolBuildError(ConfigError):
         self.details = dict(details or {})
 
     def to_log_dict(self) -> dict[str, Any]:
-        # Details name the keys that are wrong; their values may be numbers of customers.
+        # Details name the keys that are wrong; their values may be personal data, such as phone numbers.
         return {**super().to_log_dict(), "tenant_id": self.tenant_id, "details": sorted(self.details)}
 
 
@@ -330,7 +330,7 @@ class MissingExtraError(ConfigError, ImportError):
 
 
 def shorten(text: str, limit: int = 80) -> str:
-    """The beginning of a hostile text, printable and of bounded length."""
+    """Shorten an untrusted text to printable characters within a limit."""
     clipped = text if len(text) <= limit else f"{text[:limit]}…"
     return "".join(char if char.isprintable() else "�" for char in clipped)
 

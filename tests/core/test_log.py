@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.core.log import NAME, WITHHELD, careful, log
+from handrail.core.log import NAME, WITHHELD, build_safe_exc_info, log
 from handrail.core.redact import Redactor
 
 CANARY = "kestrel"
@@ -138,7 +138,7 @@ def test_a_chain_without_an_end_has_one_in_the_log() -> None:
     first, second = ValueError(CANARY), KeyError(CANARY)
     first.__cause__, second.__cause__ = second, first
 
-    shown = careful(first, texts=False)[1]
+    shown = build_safe_exc_info(first, texts=False)[1]
 
     length = 0
     while shown is not None:
@@ -147,7 +147,7 @@ def test_a_chain_without_an_end_has_one_in_the_log() -> None:
 
 
 def test_a_redactor_of_ones_own_decides_what_a_text_may_say() -> None:
-    shown = careful(ValueError("see KV-17"), texts=True, redactor=Redactor(patterns=[r"KV-\d+"]))[1]
+    shown = build_safe_exc_info(ValueError("see KV-17"), texts=True, redactor=Redactor(patterns=[r"KV-\d+"]))[1]
 
     assert str(shown) == "see [redacted]"
 

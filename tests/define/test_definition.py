@@ -174,7 +174,7 @@ def test_a_schema_that_strict_mode_cannot_say_goes_out_as_it_is_with_a_warning()
         model_tool_strict = True
 
     for api in APIS:
-        with pytest.warns(UserWarning, match="`tagged` goes out non-strict: tags is a map with open keys"):
+        with pytest.warns(UserWarning, match="`tagged` is sent without strict mode: tags is a map with open keys"):
             definition = flat(tagged, api)
         assert definition.get("strict", False) is False
         assert definition["parameters"]["properties"]["tags"]["additionalProperties"] == {"type": "integer"}

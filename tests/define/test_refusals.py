@@ -69,7 +69,7 @@ BAD: dict[Callable[..., Any], str] = {
     spread: "*bad takes any number of values",
     keywords: "**bad takes any name",
     positional: "the parameter `bad` is positional-only",
-    two_contexts: "both `good` and `bad` want the context",
+    two_contexts: "both `good` and `bad` take the context",
     many_contexts: "the parameter `bad` has no JSON form",
     maybe_context: "the parameter `bad` has no JSON form",
     unknown_name: "the parameter `bad` refers to `NotDefinedAnywhere`, which is not defined here",
@@ -127,14 +127,14 @@ async def counts_later() -> AsyncIterator[int]:
 @pytest.mark.parametrize(
     ("thing", "message"),
     [
-        (counts, "`counts` cannot be a tool: it is a generator; return one value, and use context.progress()"),
+        (counts, "`counts` cannot be a tool: it is a generator; return one value, and report progress"),
         (counts_later, "`counts_later` cannot be a tool: it is a generator"),
-        (lambda: 1, "A lambda has no name that a model could call"),
+        (lambda: 1, "A lambda has no name; pass one"),
         (len, "the parameter `obj` is positional-only"),
-        (max, "it has no signature that could be read"),
-        (Caller(), "can be called, but is no function. Give its method: tool(name=…)(thing.__call__)"),
-        (AsyncCaller(), "can be called, but is no function"),
-        (functools.partial(Caller(), 1), "can be called, but is no function"),
+        (max, "its signature cannot be read"),
+        (Caller(), "is callable, but not a function. Pass its method: tool(name=…)(thing.__call__)"),
+        (AsyncCaller(), "is callable, but not a function"),
+        (functools.partial(Caller(), 1), "is callable, but not a function"),
     ],
     ids=["generator", "async generator", "lambda", "len", "max", "callable", "async callable", "partial of a callable"],
 )
@@ -164,5 +164,5 @@ def test_a_tool_is_not_made_twice() -> None:
     def pay(amount: int) -> int:
         return amount
 
-    with pytest.raises(ToolDefinitionError, match="`pay` is a tool already"):
+    with pytest.raises(ToolDefinitionError, match="`pay` is already a tool"):
         tool(read_only=True)(pay)

@@ -225,7 +225,7 @@ def test_tools_beyond_the_budget_go_out_non_strict_with_their_whole_schema(budge
     assert [bool(one.get("strict")) for one in definitions] == [True] * (len(tools) - 2) + [False] * 2
     assert json.dumps(definitions[-1]["input_schema"]) == json.dumps(tools[-1].input_schema)
     late = [one.text for one in definitions.notes if one.tool == tools[-1].name]
-    assert f"goes out non-strict: a request takes at most {budget}" in late
+    assert f"is sent without strict mode: a request takes at most {budget}" in late
     assert not any("checked here only" in text for text in late)
     assert any("checked here only" in one.text for one in definitions.notes if one.tool == tools[0].name)
 

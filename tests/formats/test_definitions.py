@@ -370,7 +370,7 @@ def test_openai_gets_strict_tools_where_they_can_be_said_and_the_others_as_they_
     assert first["strict"] is True
     assert not second.get("strict")
     assert second["parameters"]["properties"]["meta"]["additionalProperties"] == {"type": "integer"}
-    assert ("unsayable", "goes out non-strict: meta is a map with open keys") in [
+    assert ("unsayable", "is sent without strict mode: meta is a map with open keys") in [
         (one.tool, one.text) for one in definitions.notes
     ]
     calls = api.wire.calls(
@@ -384,7 +384,7 @@ def test_openai_gets_strict_tools_where_they_can_be_said_and_the_others_as_they_
 def test_a_format_without_strict_mode_says_so(api: Api) -> None:
     definitions = api.wire.tools(hard_tools(strict=True))
 
-    assert all("goes out non-strict" in one.text for one in definitions.notes)
+    assert all("is sent without strict mode" in one.text for one in definitions.notes)
     assert '"strict":' not in json.dumps(definitions)
 
 

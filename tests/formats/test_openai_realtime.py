@@ -63,7 +63,7 @@ def test_a_definition_is_flat_and_has_no_strict() -> None:
     definitions = wire.tools([get])
 
     assert definitions == ToolRegistry([get]).to_openai_realtime_tools() == [flat]
-    assert [one.text for one in definitions.notes] == ["goes out non-strict: Realtime has no strict mode"]
+    assert [one.text for one in definitions.notes] == ["is sent without strict mode: Realtime has no strict mode"]
 
 
 @pytest.mark.proves("PH-27")

@@ -131,9 +131,9 @@ def test_an_error_names_the_provider_or_the_server_that_stands_in_for_it() -> No
     home = CHAT.adapter("m", api_key=KEY).endpoint
     other = CHAT.adapter("m", base_url="http://user:pw@localhost:8000/v1").endpoint
 
-    assert build_error(told, endpoint=home, model=model).message.startswith("OpenAI takes no more requests")
+    assert build_error(told, endpoint=home, model=model).message.startswith("OpenAI accepts no more requests")
     assert build_error(told, endpoint=other, model=model).message.startswith(
-        "The server at localhost:8000 takes no more"
+        "The server at localhost:8000 accepts no more"
     )
 
 

@@ -173,7 +173,7 @@ async def test_an_answer_that_does_not_fit_is_mended(subject: Subject, wanted: A
     assert (value if isinstance(value, dict) else value.model_dump(mode="json"))["name"] == "Rex"
     assert len(bodies) == 2
     assert "The answer" in json.dumps(bodies[1])
-    assert "Answer again" in json.dumps(bodies[1])
+    assert "Respond again" in json.dumps(bodies[1])
 
 
 async def test_the_faults_are_named_with_their_places() -> None:
@@ -194,7 +194,7 @@ async def test_an_answer_that_never_fits_is_given_up(subject: Subject, attempts:
 
 @every_adapter
 async def test_a_refusal_is_not_asked_for_again(subject: Subject) -> None:
-    with pytest.raises(RefusalError, match="would not answer"):
+    with pytest.raises(RefusalError, match="refused to respond"):
         await _asked(subject, Pet, refusal("I must not."))
 
 

@@ -48,7 +48,7 @@ def of(**properties: Any) -> dict[str, Any]:
 def test_what_goes_out_strict_is_accepted_and_every_value_finds_its_way_back(made: Made) -> None:
     definition = sent(made.tool)
     if not definition["strict"]:
-        assert "look alike" in wire.tools([made.tool]).notes[0].text
+        assert "cannot be told apart" in wire.tools([made.tool]).notes[0].text
         return
     assert openai_problems(definition["parameters"]) == []
     validator = jsonschema_rs.validator_for(json.loads(json.dumps(definition["parameters"])))
@@ -64,7 +64,7 @@ def test_what_goes_out_strict_to_anthropic_is_accepted_and_no_value_is_lost(made
     definitions = anthropic.tools([made.tool])
     schema = json.loads(json.dumps(definitions[0]["input_schema"]))
     if not definitions[0].get("strict"):
-        assert definitions.notes[0].text.startswith("goes out non-strict: ")
+        assert definitions.notes[0].text.startswith("is sent without strict mode: ")
         return
     assert anthropic_problems(schema) == []
     for plain, _ in made.arguments:
@@ -81,7 +81,7 @@ def test_what_strict_mode_cannot_say_goes_out_as_it_is_with_the_reason(made: Mad
     if not definitions[0]["strict"]:
         assert definitions[0]["parameters"].keys() == made.tool.input_schema.keys()
         assert definitions.notes[0].tool == "made"
-        assert definitions.notes[0].text.startswith("goes out non-strict: ")
+        assert definitions.notes[0].text.startswith("is sent without strict mode: ")
         for plain, _ in made.arguments:
             assert came_back(made.tool, json.dumps(plain)) == json.dumps(plain)
     else:
@@ -122,14 +122,14 @@ def test_a_type_without_a_strict_form_keeps_its_tool_out_of_strict_mode(kind: An
         (of(value={"allOf": [{"minLength": 2}], "minLength": 1, "type": "string"}), "it uses allOf beside minLength"),
         (of(value={"enum": [["a"], ["b"]]}), "value has fixed values that are objects or arrays"),
         (of(value={"anyOf": [{"required": ["a"]}], "type": "object"}), "value has no type"),
-        (of(value={"anyOf": [{"type": "string"}], "oneOf": [{"type": "null"}]}), "value is a union that cannot be"),
+        (of(value={"anyOf": [{"type": "string"}], "oneOf": [{"type": "null"}]}), "value is a union that strict mode"),
         (of(value={"anyOf": [{"type": "string"}], "enum": ["a"]}), "value combines anyOf with enum"),
-        (of(value={"$ref": "#/$defs/No"}), "#/\\$defs/No leads nowhere"),
+        (of(value={"$ref": "#/$defs/No"}), "#/\\$defs/No is not defined"),
         (of(value={"$ref": "https://example.com/schema"}), "value refers to https://example.com/schema"),
         (of(value={"$ref": "#/properties/other"}), "value refers to #/properties/other"),
         (of(value={"$ref": "#/$defs/A", "properties": {}}) | {"$defs": {"A": {"type": "null"}}}, "combines .ref with"),
-        (of(value={"$ref": "#/$defs/A"}) | {"$defs": {"A": {"$ref": "#/$defs/A"}}}, "go in circles"),
-        ({"properties": {}, "required": ["ghost"]}, "requires `ghost` without saying what it is"),
+        (of(value={"$ref": "#/$defs/A"}) | {"$defs": {"A": {"$ref": "#/$defs/A"}}}, "references are circular"),
+        ({"properties": {}, "required": ["ghost"]}, "requires `ghost` without defining it"),
         ({"properties": {"x": {"type": ["string", "null"]}}}, "x can be null and can be left out"),
         ({"properties": {"x": {"type": ["integer", "null"], "default": 5}}}, "x can be null and can be left out"),
         ({"anyOf": [{"type": "object"}]}, "the root is not a plain object"),

@@ -157,7 +157,9 @@ def test_a_union_in_which_null_could_mean_two_things_is_not_strict(union: Any) -
 
     definitions = openai_responses.tools([take])
     assert definitions[0]["strict"] is False
-    assert definitions.notes[0].text == "goes out non-strict: value is a union of things that look alike"
+    assert (
+        definitions.notes[0].text == "is sent without strict mode: value is a union whose branches cannot be told apart"
+    )
 
 
 def test_a_union_in_which_null_means_one_thing_is_strict() -> None:

@@ -1,4 +1,4 @@
-"""Policies as YAML; every error names the file and the line."""
+"""Reads policies from YAML; every error names the file and the line."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from handrail.authorize.policy import Policy, Rule
 from handrail.core.values import Decision
 from handrail.errors import ConfigError, MissingExtraError
 
-_EFFECTS: Final = ("allow", "ask", "deny")
+_ACTIONS: Final = ("allow", "ask", "deny")
 _OPTIONS: Final = ("by", "where", "read_only", "tenant", "agent", "reason", "name")
 _KINDS: Final[Mapping[str, type]] = {
     "by": str,
@@ -30,10 +30,10 @@ def load_policy(path: str | Path) -> Policy:
     rules:
       - deny: pay
         where: {amount: {above: 10000}}
-        reason: over the limit of this desk
+        reason: over the limit of this branch
       - ask: [pay, refund_*]
         by: operator
-    default: deny        # what no rule matches; without it read-only tools run and the customer is asked for others
+    default: deny        # for other calls; if left out, read-only tools run and the customer is asked for the rest
     """
     file = Path(path)
     try:
@@ -63,7 +63,7 @@ def parse_policy(text: str, *, source: str = "policy") -> Policy:
 
 
 class RuleError(ConfigError):
-    """A rule that cannot be read, and the key that is in the way."""
+    """A rule that cannot be read, with the key that is wrong."""
 
     def __init__(self, message: str, *, key: str = "", is_unknown: bool = False) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class RuleError(ConfigError):
 
 
 def read_rules(values: Iterable[Mapping[str, Any]], *, source: str) -> list[Rule]:
-    """Rules from plain values, written as in a policy file; an error names the number of the rule."""
+    """Read rules from plain values, with the keys of a policy file; an error names the number of the rule."""
     rules: list[Rule] = []
     for number, value in enumerate(values, start=1):
         try:
@@ -83,21 +83,21 @@ def read_rules(values: Iterable[Mapping[str, Any]], *, source: str) -> list[Rule
 
 
 def read_rule(values: Mapping[str, Any], *, source: str) -> Rule:
-    """One rule from plain values, or `RuleError`."""
+    """Read one rule from plain values; raises `RuleError`."""
     for key in values:
-        if key not in (*_EFFECTS, *_OPTIONS):
-            known = ", ".join((*_EFFECTS, *_OPTIONS))
+        if key not in (*_ACTIONS, *_OPTIONS):
+            known = ", ".join((*_ACTIONS, *_OPTIONS))
             raise RuleError(f"a rule does not have `{key}`; it has {known}", key=key, is_unknown=True)
-    effects = [key for key in values if key in _EFFECTS]
-    if len(effects) != 1:
-        raise RuleError(f"a rule has one of {', '.join(_EFFECTS)}, and this one has {len(effects)}")
+    actions = [key for key in values if key in _ACTIONS]
+    if len(actions) != 1:
+        raise RuleError(f"a rule has one of {', '.join(_ACTIONS)}, and this one has {len(actions)}")
     options = {key: value for key, value in values.items() if key in _OPTIONS}
     for key, value in options.items():
         if not isinstance(value, _KINDS[key]):
             raise RuleError(f"`{key}` is a {_KINDS[key].__name__}, not {value!r}", key=key)
     try:
-        tools = _read_selectors(values[effects[0]], effects[0])
-        rule = Rule(action=cast(Any, effects[0]), tools=tools, source=source, **options)
+        tools = _read_selectors(values[actions[0]], actions[0])
+        rule = Rule(action=cast(Any, actions[0]), tools=tools, source=source, **options)
         Policy([rule])  # Selectors and conditions are compiled here, so that an error names its rule.
     except RuleError:
         raise
@@ -115,7 +115,7 @@ def _read_selectors(value: Any, key: str) -> tuple[str, ...]:
 
 
 def _find_surprise(tag: str, text: str) -> str | None:
-    """Why a plain scalar is refused: YAML 1.1 reads it as something else than most people do."""
+    """Return why a plain scalar is refused: YAML 1.1 gives it another type than most people expect."""
     kind = tag.rpartition(":")[2]
     surprises = {
         "bool": text not in ("true", "false"),
@@ -129,7 +129,7 @@ def _find_surprise(tag: str, text: str) -> str | None:
 
 
 class _Reader:
-    """Reads YAML nodes, because only nodes know their lines."""
+    """Reads YAML nodes rather than values, because nodes have line numbers."""
 
     def __init__(self, yaml: Any, source: str) -> None:
         self._yaml = yaml
@@ -149,7 +149,7 @@ class _Reader:
         return [self._rule(one) for one in node.value]
 
     def default(self, root: Any) -> Decision | None:
-        """What is decided if no rule matches: `allow`, `deny`, `ask customer` or `ask operator`."""
+        """Read the decision for calls that no rule matches: `allow`, `deny`, `ask customer` or `ask operator`."""
         top = self._mapping(root, "a policy is a mapping with `rules:`")
         if "default" not in top:
             return None
@@ -183,7 +183,7 @@ class _Reader:
 
     def _value(self, node: Any) -> Any:
         self._left -= 1
-        if self._left < 0:  # Through references, a short text can be endless.
+        if self._left < 0:  # With references, a short text can expand without limit.
             self._fail(node, f"a policy has at most {_MOST_VALUES:,} values")
         if isinstance(node, self._yaml.MappingNode):
             return {key: self._value(value) for key, (_, value) in self._mapping(node, "").items()}

@@ -1,4 +1,4 @@
-"""Secrets are references, resolved when a call needs them: never literals in a configuration."""
+"""References to secrets, which are resolved when a call needs them."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ Reference = str | Callable[[], str]
 
 
 class Secrets(Mapping[str, str]):
-    """Secrets by name. A value is fetched when it is looked at, and never shown in a repr."""
+    """A mapping of secrets by name. A value is fetched on access, and never shown in a repr."""
 
     __slots__ = ("_references",)
 
@@ -30,7 +30,7 @@ class Secrets(Mapping[str, str]):
         return resolve_reference(self._references[name], name=f"The secret `{name}`")
 
     def __contains__(self, name: object) -> bool:
-        return name in self._references  # Without fetching it.
+        return name in self._references  # Does not fetch the value.
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._references)
@@ -43,7 +43,7 @@ class Secrets(Mapping[str, str]):
 
 
 def check_reference(reference: object, *, name: str) -> None:
-    """Refuse what is no reference to a secret: `env:NAME`, `file:/path`, `secret:name`, or a function."""
+    """Refuse a value that is not a reference to a secret: `env:NAME`, `file:/path`, `secret:name`, or a function."""
     if not callable(reference) and not _is_reference(reference, ("env", "file", "secret")):
         # The value itself is not in the message: it may be a secret.
         raise ConfigError(
@@ -53,9 +53,9 @@ def check_reference(reference: object, *, name: str) -> None:
 
 
 def resolve_reference(reference: Reference, *, name: str, secrets: Mapping[str, str] | None = None) -> str:
-    """Fetch the value of a reference; `secret:name` is looked up in `secrets`, which are those of a call's context.
+    """Fetch the value of a reference; `secret:name` is looked up in `secrets`, which come from a call's context.
 
-    The value is hidden in everything that this process writes from now on.
+    From now on the value is redacted in everything that this process logs.
     """
     value = _fetch_value(reference, name=name, secrets=secrets)
     hide_value(value)
@@ -79,7 +79,7 @@ def _fetch_value(reference: Reference, *, name: str, secrets: Mapping[str, str] 
     except OSError as error:
         raise ConfigError(f"{name} refers to a file that cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError:
-        # Not chained: the error holds the bytes.
+        # Not chained: the original error contains the bytes.
         raise ConfigError(f"{name} refers to a file that is not text in UTF-8.") from None
 
 

@@ -1,4 +1,4 @@
-"""Where a call happens."""
+"""The context of a tool call: session, customer, turn, and what its handler may use."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ DepsT = TypeVar("DepsT", default=Any, covariant=True)
 
 
 class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
-    """Where a call happens: whose conversation, which turn, and what the handler may use."""
+    """The context of a tool call: session, customer, turn, and what its handler may use."""
 
     session_id: str
     """The conversation or the phone call."""
@@ -24,33 +24,33 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     turn: int = 0
     working_directory: str | None = None
     """The directory that file tools may touch; without it they refuse."""
-    deps: DepsT = None  # pyright: ignore[reportAssignmentType]  # absent unless the caller gives them
+    deps: DepsT = None  # pyright: ignore[reportAssignmentType]  # None unless the caller passes one
     """The caller's own services, typed: `ToolContext[Bank]`."""
     secrets: Mapping[str, str] = {}
     plugin_data: Mapping[str, Any] = {}
     call: ToolCall | None = None
-    """The call that is being run; set by whoever runs it."""
+    """The call that is running; set by the executor."""
     idempotency_key: str | None = None
-    """What to hand downstream, so that a repeated request is recognised there too."""
+    """Pass it to the services that the handler calls, so that they recognise a repeated request."""
     tenant: Any = None
     """The tenant's configuration as it was when the phone call began, a `TenantConfig`; None outside a call."""
     call_control: Any = None
     """What a tool can do with the phone call, a `CallControl`; None outside a call."""
     listener: Callable[[Event], object] | None = None
-    """Who hears what the handler tells."""
+    """Receives the events that the handler emits."""
 
     def __repr__(self) -> str:
-        # Neither secrets nor the caller's services: contexts end up in logs and tracebacks.
+        # Secrets and deps are left out: contexts end up in logs and tracebacks.
         ids = ("session_id", "tenant_id", "agent_id", "customer_id", "turn")
         return f"ToolContext({', '.join(f'{name}={getattr(self, name)!r}' for name in ids)})"
 
     def emit(self, event: Event) -> None:
-        """Hand an event to whoever listens to this call."""
+        """Send an event to the listener of this call."""
         if self.listener is not None:
             self.listener(event)
 
     def progress(self, message: str, *, fraction: float | None = None) -> None:
-        """Say how far a long call has come."""
+        """Emit a `Progress` event for a long call."""
         if self.listener is not None:
             call = self.call
             self.listener(

@@ -1,4 +1,4 @@
-"""The facts that listeners get: frozen, each with its time, session and tenant in itself."""
+"""The events that listeners receive: frozen records, each with its time, session and tenant."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -21,9 +21,9 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class CallAccepted(Event, frozen=True, kw_only=True):
-    """A call was taken on, and may have to wait: for a decision, for a lock, for its turn.
+    """A call was accepted and may have to wait for a decision, a lock or earlier calls.
 
-    What can run at once is only told as started.
+    A call that starts at once only emits `CallStarted`.
     """
 
     call: ToolCall
@@ -35,17 +35,17 @@ class CallStarted(Event, frozen=True, kw_only=True):
     call: ToolCall
     agent_id: str | None = None
     dependencies: tuple[str, ...] = ()
-    """What the caller's `deps` are called: the keys of a mapping, or the name of their type; never what they are."""
+    """The names of the caller's `deps`: the keys of a mapping, or the name of their type; never their values."""
 
 
 class CallFinished(Event, frozen=True, kw_only=True):
-    """A call has its answer."""
+    """A call has its result."""
 
     call: ToolCall
     result: ToolResult
     decision: Decision | None = None
     slow: bool = False
-    """Whether it took longer than calls should."""
+    """Whether the call took longer than the executor's threshold for slow calls."""
 
 
 class CallCancelled(Event, frozen=True, kw_only=True):
@@ -56,26 +56,26 @@ class CallCancelled(Event, frozen=True, kw_only=True):
 
 
 class Cancelling(Event, frozen=True, kw_only=True):
-    """All calls of a session are about to be ended."""
+    """All calls of a session are about to be cancelled."""
 
     tracked: int
-    """Calls that have no answer yet."""
+    """Calls that have no result yet."""
     cancellable: int
     """Those among them that are cancelled at once; the others may finish first."""
 
 
 class Cancellation(Event, frozen=True, kw_only=True):
-    """The calls of a response, or all calls of a session, were cancelled: told once, at the end."""
+    """The calls of a response, or all calls of a session, were cancelled; emitted once, at the end."""
 
     scope: Literal["response", "session"]
     response_id: str | None = None
     reason: str
-    """`missing_response_id`: nothing was cancelled, because nobody said what."""
+    """`missing_response_id`: nothing was cancelled, because the request named no response."""
     cancelled: int = 0
     remaining: int = 0
-    """Handlers that go on all the same."""
+    """Handlers that keep running."""
     pending: int = 0
-    """Calls that still have no answer."""
+    """Calls that still have no result."""
 
 
 class CallIgnored(Event, frozen=True, kw_only=True):
@@ -87,12 +87,12 @@ class CallIgnored(Event, frozen=True, kw_only=True):
 
 
 class DecisionMade(Event, frozen=True, kw_only=True):
-    """A call was refused, or somebody is asked. What is simply allowed makes no event."""
+    """A call was denied, or needs an approval. A call that is simply allowed emits no event."""
 
     call: ToolCall
     decision: Decision
     observed: bool = False
-    """Only observed: the call went ahead all the same."""
+    """True in `mode="observe"`: the decision was recorded and the call ran anyway."""
 
 
 class CircuitBreakerChanged(Event, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ class CircuitBreakerChanged(Event, frozen=True, kw_only=True):
 
 
 class Progress(Event, frozen=True, kw_only=True):
-    """How far a long call has come, in the handler's own words."""
+    """A handler reported the progress of a long call."""
 
     call_id: str
     tool_name: str
@@ -112,7 +112,7 @@ class Progress(Event, frozen=True, kw_only=True):
 
 
 class DoubtResolved(Event, frozen=True, kw_only=True):
-    """An operator found out whether a call whose outcome was unknown took effect."""
+    """An operator recorded whether a call with an unknown outcome took effect."""
 
     call_id: str
     tool_name: str
@@ -122,7 +122,7 @@ class DoubtResolved(Event, frozen=True, kw_only=True):
 
 
 class ToolsBuilt(Event, frozen=True, kw_only=True):
-    """A tenant's configuration became tools."""
+    """The tools of a tenant were built from its configuration."""
 
     tool_names: tuple[str, ...]
     failed: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ class ToolsBuilt(Event, frozen=True, kw_only=True):
 
 
 class ResultSpoken(Event, frozen=True, kw_only=True):
-    """The caller of a phone call begins to hear a response that knows the result of a call."""
+    """The first response that includes the result of a tool call started playing to the caller."""
 
     call_id: str
     tool_name: str
@@ -146,17 +146,17 @@ class PhoneCallEnded(Event, frozen=True, kw_only=True):
     seconds: float
     tool_calls: int = 0
     unanswered: int = 0
-    """Tool calls that got no output although the call went on."""
+    """Tool calls that got no output although the phone call continued."""
     never_spoken: int = 0
-    """Results that no response spoke about although the call went on."""
+    """Results that no response was created for although the phone call continued."""
     cut_off: int = 0
-    """Tool calls whose output or whose words the end of the call came before."""
+    """Tool calls whose output or response was still missing when the phone call ended."""
     usage: Mapping[str, int] = {}
-    """What the model used, in tokens by kind."""
+    """The tokens that the model used, by kind."""
 
 
 class LogEvent(Event, frozen=True, kw_only=True):
-    """A fact with a name and fields of its own, such as one step of a transfer."""
+    """An event with its own name and fields, such as one step of a transfer."""
 
     name: str
     severity: Literal["debug", "info", "warning", "error"] = "info"
@@ -172,10 +172,10 @@ class TurnPlanned(Event, frozen=True, kw_only=True):
     guideline_ids: tuple[str, ...] = ()
     call_ids: tuple[str, ...] = ()
     model_calls: int = 0
-    """Questions to a model in this turn."""
+    """Requests to a model in this turn."""
     iterations: int = 0
     trace: tuple[str, ...] = ()
-    """What was decided, line by line: ids, names and codes, and nobody's words."""
+    """What was decided, line by line: ids, names and codes, without any text of the conversation."""
 
 
 class ApprovalRequested(Event, frozen=True, kw_only=True):
@@ -234,12 +234,12 @@ class TurnFinished(Event, frozen=True, kw_only=True):
 
 
 class ModelCalled(Event, frozen=True, kw_only=True):
-    """A model was asked, and responded or failed."""
+    """A request to a model ended with a response or an error."""
 
     provider: str
-    """Which API and model were asked: `openai:gpt-5`."""
+    """The API and the model of the request: `openai:gpt-5`."""
     model: str = ""
-    """Which model responded, as the provider says."""
+    """The model that responded, as the provider reports it."""
     turn: int = 0
     duration_ms: float
     input_tokens: int = 0

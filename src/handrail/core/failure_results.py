@@ -9,12 +9,12 @@ NOTHING_HAPPENED = "Nothing was done."
 
 
 def failure(code: str, message: str, *, retryable: bool = False) -> ToolResult:
-    """A result that is a failure with this code."""
+    """Build a failed result with this code."""
     return ToolResult(error=Failure(code=code, message=message, retryable=retryable))
 
 
 def error_result(error: ToolError) -> ToolResult:
-    """The failure that a `ToolError` stands for."""
+    """Build the failed result of a `ToolError`."""
     return failure(error.code, error.message, retryable=error.retryable)
 
 
@@ -22,7 +22,7 @@ def error_result(error: ToolError) -> ToolResult:
 
 
 def permission_denied(tool: str, decision: Decision) -> ToolResult:
-    """The policy, a permission check or a person said no."""
+    """The policy, a permission check or a person denied the call."""
     reason = decision.reason or f"the rule {decision.rule} denies it"
     error = Failure(code="permission_denied", message=f"`{tool}` is not allowed: {reason}.")
     return ToolResult(error=error, decision=decision)
@@ -71,25 +71,25 @@ def circuit_open(tool: str, wait: float) -> ToolResult:
 
 
 def unavailable(tool: str) -> ToolResult:
-    """The ledger or the approvals cannot be reached, so that the call cannot run safely."""
+    """The ledger or the approvals are unavailable, so the call cannot run safely."""
     return failure("unavailable", f"`{tool}` cannot be run safely at the moment. {NOTHING_HAPPENED}", retryable=True)
 
 
 def failed_before_start(tool: str) -> ToolResult:
-    """Something failed before the handler was entered."""
+    """Something failed before the handler started."""
     return failure("tool_execution_failed", f"`{tool}` failed. {NOTHING_HAPPENED}")
 
 
 def call_cancelled(tool: str) -> ToolResult:
-    """The call was cancelled before it could do anything."""
+    """The call was cancelled before its handler started."""
     return failure("cancelled", f"`{tool}` was cancelled. {NOTHING_HAPPENED}", retryable=True)
 
 
-# Known from before.
+# Calls and effects that are already recorded.
 
 
 def duplicate_call(tool: str) -> ToolResult:
-    """The id of this call belongs to another call."""
+    """The id of this call was already used for another call."""
     return failure("duplicate_call", f"The id of this call of `{tool}` was used for other arguments before. Not run.")
 
 
@@ -103,7 +103,7 @@ def duplicate_effect(tool: str, done_at: str, arguments: str) -> ToolResult:
 
 
 def host_cannot_change(tool: str) -> ToolResult:
-    """The arguments were changed on their way, and the host can only run the original ones."""
+    """A hook or an approver changed the arguments, and the host can only run the original ones."""
     message = f"The arguments of `{tool}` were changed, and its host can only run the original ones. {NOTHING_HAPPENED}"
     return failure("permission_denied", message)
 
@@ -125,11 +125,11 @@ def join_cancelled(tool: str) -> ToolResult:
     return failure("cancelled", f"This call of `{tool}` was cancelled. Another one with the same effect still runs.")
 
 
-# It ran.
+# The handler was started.
 
 
 def outcome_unknown(tool: str) -> ToolResult:
-    """Whether the call took effect is not known."""
+    """It is not known whether the call took effect."""
     return failure(
         "outcome_unknown",
         f"It is not known whether `{tool}` took effect. It is not run again by itself: "
@@ -159,7 +159,7 @@ def unusable_output(tool: str, problem: str) -> ToolResult:
 
 
 def format_time(timestamp: float) -> str:
-    """A time for a sentence: `2026-01-31 12:00:00 UTC`."""
+    """Format a timestamp for a message: `2026-01-31 12:00:00 UTC`."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(timestamp))
 
 
@@ -168,11 +168,11 @@ def _round(seconds: float) -> str:
 
 
 def confirmed_effect(tool: str, by: str) -> ToolResult:
-    """An operator found out that the effect took place."""
+    """An operator confirmed that the call took effect."""
     return ToolResult(output=f"`{tool}` took effect, as a person found out ({by}).")
 
 
 def confirmed_failure(tool: str, by: str) -> ToolResult:
-    """An operator found out that nothing happened."""
+    """An operator confirmed that the call had no effect."""
     text = f"`{tool}` did not take effect, as a person found out ({by}). It may be called again."
     return failure("tool_execution_failed", text, retryable=True)

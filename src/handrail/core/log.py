@@ -1,4 +1,4 @@
-"""Handrail's own logger: what breaks is written with its type and its frames, never with the values that it quotes."""
+"""Handrail's logger, which writes exceptions without their texts, because those often quote values."""
 
 import logging
 import os
@@ -14,75 +14,75 @@ from handrail.errors import shorten
 NAME: Final = "handrail"
 WITHHELD: Final = "(text withheld, it may quote values; HANDRAIL_DEBUG=1 shows it, redacted)"
 
-_MOST = 50
-"""How many exceptions are shown of one, with its causes and what it is a group of."""
-_TEXT = 500
-"""How many characters of an exception's text are shown."""
+_MAX_EXCEPTIONS = 50
+"""The most exceptions that are shown for one: itself, its causes, and the members of groups."""
+_MAX_TEXT_CHARS = 500
+"""The most characters that are shown of an exception's text."""
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
 class CarefulLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger for code that handles other people's data.
+    """A logger that writes only the type and the frames of an exception, because its text often quotes a value.
 
-    The text of an exception often quotes a value, so only its type and its frames are written. The text is written,
-    too, redacted by pattern, with HANDRAIL_DEBUG=1, with `Executor(debug=True)`, or if the logger's level is DEBUG.
+    With HANDRAIL_DEBUG=1, with `Executor(debug=True)`, or if the logger's level is DEBUG, the text is written, too,
+    redacted by pattern.
     """
 
     show_texts = False
     """Set by `Executor(debug=True)`, for the whole process."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        error = _given(kwargs.get("exc_info"))
-        kwargs["exc_info"] = careful(error, texts=self._can_show_texts()) if error is not None else None
+        error = _find_exception(kwargs.get("exc_info"))
+        kwargs["exc_info"] = build_safe_exc_info(error, texts=self._can_show_texts()) if error is not None else None
         return msg, kwargs
 
     def _can_show_texts(self) -> bool:
         return self.show_texts or os.environ.get("HANDRAIL_DEBUG") == "1" or self.isEnabledFor(logging.DEBUG)
 
 
-def careful(error: BaseException, *, texts: bool, redactor: Redactor | None = None) -> ExcInfo:
-    """What may be logged of an exception: its type, its frames and its causes; its text only if asked for."""
-    shown = _Stand(redactor or _redactor() if texts else None).in_for(error)
+def build_safe_exc_info(error: BaseException, *, texts: bool, redactor: Redactor | None = None) -> ExcInfo:
+    """Build an `exc_info` that is safe to log: types, frames and causes, and redacted texts only with `texts`."""
+    shown = _SafeCopier(redactor or _redactor() if texts else None).copy(error)
     return type(shown), shown, error.__traceback__
 
 
-class _Stand:
-    """Makes exceptions that look like others in a traceback, and hold nothing of them but names and frames."""
+class _SafeCopier:
+    """Copies exceptions so that a traceback shows the same names and frames, without their values."""
 
     def __init__(self, redactor: Redactor | None) -> None:
         self._redactor = redactor
-        self._left = _MOST
+        self._left = _MAX_EXCEPTIONS
 
-    def in_for(self, error: BaseException) -> BaseException:
+    def copy(self, error: BaseException) -> BaseException:
         self._left -= 1
         kind, text = type(error), self._text(error)
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
         if isinstance(error, BaseExceptionGroup) and self._left > 0:
             group = cast(BaseExceptionGroup[BaseException], error)
-            parts = [self.in_for(one) for one in group.exceptions if self._left > 0]
+            parts = [self.copy(one) for one in group.exceptions if self._left > 0]
             shown: BaseException = type(kind.__name__, (BaseExceptionGroup,), names)(text, parts)
         else:
             shown = type(kind.__name__, (Exception,), names)(text)
         shown.__traceback__ = error.__traceback__
         if error.__cause__ is not None and self._left > 0:
-            shown.__cause__ = self.in_for(error.__cause__)
+            shown.__cause__ = self.copy(error.__cause__)
         elif error.__context__ is not None and not error.__suppress_context__ and self._left > 0:
-            shown.__context__ = self.in_for(error.__context__)
+            shown.__context__ = self.copy(error.__context__)
         return shown
 
     def _text(self, error: BaseException) -> str:
-        return WITHHELD if self._redactor is None else shorten(self._redactor.text(_text_of(error)), _TEXT)
+        return WITHHELD if self._redactor is None else shorten(self._redactor.text(_get_text(error)), _MAX_TEXT_CHARS)
 
 
-def _text_of(error: BaseException) -> str:
+def _get_text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  # an exception that cannot even say what it is
+    except Exception:  # noqa: BLE001  # an exception whose __str__ raises
         return ""
 
 
-def _given(exc_info: Any) -> BaseException | None:
+def _find_exception(exc_info: Any) -> BaseException | None:
     if isinstance(exc_info, BaseException):
         return exc_info
     if isinstance(exc_info, tuple):

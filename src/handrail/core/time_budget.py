@@ -1,4 +1,4 @@
-"""A limit for the time that one call may spend in code that could hang: checks, hooks, `verify` and stores."""
+"""A time limit for everything in a call except its handler: checks, hooks, `verify` and stores."""
 
 import asyncio
 import time
@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 class TimeBudget(Struct):
-    """The seconds that are left for everything but the handler. Only the time spent inside `run` counts."""
+    """The time left for everything except the handler. Only the time inside `run` counts."""
 
     _left: float
 
     async def run(self, awaitable: Awaitable[T]) -> T:
-        """Await something within what is left; raise `TimeoutError` when that is used up.
+        """Await something within the time left; raise `TimeoutError` when it is used up.
 
-        It runs in a task of its own, so that one that ignores its cancellation is left behind.
+        It runs in its own task, so that one that ignores its cancellation can be abandoned.
         """
         started = time.monotonic()
         task = asyncio.ensure_future(_capture(awaitable))
@@ -39,10 +39,10 @@ class TimeBudget(Struct):
 
 
 async def _capture(awaitable: Awaitable[T]) -> "tuple[T, None] | tuple[Any, BaseException]":
-    """Hand an exception over as a value: a task that raises SystemExit would end the event loop."""
+    """Return an exception as a value: a task that raises SystemExit would end the event loop."""
     try:
         return await awaitable, None
-    except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
+    except BaseException as error:  # noqa: BLE001  # raised again by `run`
         return None, error
 
 
@@ -56,8 +56,8 @@ def abandon(task: "asyncio.Future[Any]") -> None:
 def _forget(task: "asyncio.Future[Any]") -> None:
     _abandoned.discard(task)
     if not task.cancelled():
-        task.exception()  # asyncio would warn about one that nobody looked at.
+        task.exception()  # Retrieved, or asyncio would log a warning.
 
 
 _abandoned: "set[asyncio.Future[Any]]" = set()
-"""asyncio keeps weak references only: a task that nobody holds could vanish while it runs."""
+"""References to abandoned tasks: asyncio keeps only weak ones, and an unreferenced task can be collected."""

@@ -37,12 +37,12 @@ Rest = ParamSpec("Rest")
 
 OnInterrupt = Literal["cancel", "finish", "finish_silently", "uninterruptible"]
 KeyOf = Callable[[Mapping[str, Any]], object]
-"""From the arguments, as JSON values with their defaults, to what tells two calls apart."""
+"""Takes the arguments, as JSON values with their defaults, and returns the key."""
 
 
 @runtime_checkable
 class ToolLike(Protocol):
-    """What an object needs to be taken as a tool: the harness protocol."""
+    """The members that an object needs to be used as a tool."""
 
     @property
     def name(self) -> str: ...
@@ -68,11 +68,11 @@ class ArgumentParsers:
     """For consequential tools: ambiguous JSON and values of another type are refused."""
 
     def select(self, *, read_only: bool, coerce: bool) -> Callable[[str], Any]:
-        """The parser for these flags."""
+        """Return the parser for these flags."""
         return self.lenient if read_only else self.unambiguous if coerce else self.strict
 
     def wrap(self, change: Callable[[Callable[[str], Any]], Callable[[str], Any]]) -> "ArgumentParsers":
-        """The same parsers, each changed by a function."""
+        """Return the same parsers, each wrapped by a function."""
         return ArgumentParsers(
             lenient=change(self.lenient), unambiguous=change(self.unambiguous), strict=change(self.strict)
         )
@@ -80,10 +80,10 @@ class ArgumentParsers:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Tool(Generic[P, R]):
-    """One thing that a model can do.
+    """A tool that a model can call.
 
-    Made by `@tool`, `LLMFunctionTool`, `build_tool` or `as_tool`; nobody needs to construct one by hand. What a tool
-    does not say is taken for the worst: it changes something, it runs alone, and somebody has to agree first.
+    Build one with `@tool`, `LLMFunctionTool`, `build_tool` or `as_tool` rather than by hand. A tool without flags is
+    consequential, runs alone in its session, and needs an approval.
     """
 
     name: str
@@ -92,22 +92,22 @@ class Tool(Generic[P, R]):
     """JSON Schema of the arguments, an object."""
     output_schema: Mapping[str, Any] | None = None
     function: Callable[P, R]
-    """What the tool was made from; calling the tool calls it."""
+    """The function that the tool was built from; calling the tool calls it."""
     handler: Callable[[Any, ToolContext[Any]], Any]
     """Runs the tool: takes what `parse` returned and the context; a coroutine function if `is_async`."""
     parse: Callable[[str], Any]
-    """JSON text to validated arguments; raises `ToolArgsParseError` or `InvalidArgumentsError`."""
+    """Parses JSON text to validated arguments; raises `ToolArgsParseError` or `InvalidArgumentsError`."""
     parsers: ArgumentParsers | None = field(default=None, repr=False)
-    """Where `parse` is selected from, by `read_only` and `coerce`; None for a `parse` of your own."""
+    """The parsers that `parse` is selected from, by `read_only` and `coerce`; None for a custom `parse`."""
     dump: Callable[[Any], dict[str, Any]]
-    """Validated arguments back to JSON values, with the defaults in: what keys, locks and policies see."""
+    """Converts validated arguments to JSON values, with defaults: what keys, locks and policies see."""
     is_async: bool = True
     takes_context: bool = True
-    """Whether the handler looks at the context at all; one is only made for it if it does."""
+    """Whether the handler uses the context; if it does not, none is built for it."""
     inline: bool = False
     """A sync handler that never blocks, and so needs no worker thread."""
     permission_check: Callable[[dict[str, Any], ToolContext[Any]], Any] | None = None
-    """Raises to refuse. Passing means no objection; the policy still decides."""
+    """Raises to deny the call. If it passes, the policy still decides."""
     read_only: bool = False
     concurrency_safe: bool = False
     idempotent: bool = False
@@ -116,7 +116,7 @@ class Tool(Generic[P, R]):
     lock_key: tuple[str, ...] | KeyOf | None = None
     """Narrows "runs alone" to calls with the same key."""
     verify: Callable[..., Any] | None = None
-    """Asked for the truth when the outcome of a call is unknown."""
+    """Called to find out whether a call took effect when its outcome is unknown."""
     timeout: float | None = None
     max_output_chars: int | None = None
     max_media_bytes: int | None = None
@@ -127,15 +127,15 @@ class Tool(Generic[P, R]):
     """Whether a cached result is the same for all customers of a tenant."""
     on_interrupt: OnInterrupt | None = None
     requires_approval: Literal["customer", "operator"] | None = None
-    """Who has to agree to every call, also where the policy allows it."""
+    """Who must approve every call, even if the policy allows it."""
     hidden_arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The schemas of arguments that are filled in for the model: not in `input_schema`, but seen by a policy."""
+    """The schemas of arguments that the program fills in: not in `input_schema`, but visible to a policy."""
     defer_loading: bool = False
-    """Offered to a model only once `search_tools` has found it."""
+    """Offered to a model only after `search_tools` has found it."""
     coerce: bool = False
     """Convert arguments of another type (`"5"` for an integer) also for a consequential tool."""
     strict: bool = False
-    """Ask the provider to keep to the schema, where it can."""
+    """Ask the provider to enforce the schema, if it can."""
     examples: tuple[Mapping[str, Any], ...] = ()
     tags: frozenset[str] = frozenset()
     source: str = "local"
@@ -144,11 +144,11 @@ class Tool(Generic[P, R]):
     aclose: Callable[[], Awaitable[object]] | None = None
     """Awaited when an executor that has the tool is closed; once for all tools that share it."""
     parameter_metadata: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]], repr=False)
-    """What else stands in the `Annotated[…]` of each parameter, by its name in the schema."""
+    """The other metadata in the `Annotated[…]` of each parameter, by its name in the schema."""
     unbound: bool = False
-    """A method of a class, not yet taken from an instance."""
+    """True for a method that is not bound to an instance."""
     wire: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
-    """What the wire formats have already worked out for this tool."""
+    """A cache for the wire formats."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -180,9 +180,9 @@ class Tool(Generic[P, R]):
             if isinstance(names, tuple):
                 self._check_argument_names(option, cast(tuple[str, ...], names))
         for option in ("permission_check", "verify"):
-            asked = getattr(self, option)
-            if asked is not None and not callable(asked):
-                raise ToolDefinitionError(f"`{self.name}`: {option} must be a function, not {asked!r}.")
+            function = getattr(self, option)
+            if function is not None and not callable(function):
+                raise ToolDefinitionError(f"`{self.name}`: {option} must be a function, not {function!r}.")
 
     def _check_argument_names(self, option: str, names: tuple[str, ...]) -> None:
         known = self.input_schema.get("properties")
@@ -205,7 +205,7 @@ class Tool(Generic[P, R]):
     @overload
     def __get__(self, instance: object, owner: type[Any]) -> Self: ...
     def __get__(self, instance: object, owner: type[Any]) -> "Tool[..., Any]":
-        """A method's tool, taken from an instance, is a tool that has its `self`."""
+        """Bind the tool of a method to its instance."""
         if instance is None or not self.unbound:
             return self
         handler = self.handler
@@ -222,23 +222,23 @@ class Tool(Generic[P, R]):
 
     @property
     def id(self) -> str:
-        """The name; a tool has no other identity."""
+        """The same as `name`."""
         return self.name
 
     @property
     def definition_digest(self) -> str:
-        """The digest of what the tool says it is: an approval of one definition is none of another."""
+        """The digest of the tool's definition: an approval of one definition does not hold for another."""
         known = self.wire.get("definition_digest")
         if known is None:
-            said = [self.name, self.description, self.input_schema, self.output_schema, self.source]
+            described = [self.name, self.description, self.input_schema, self.output_schema, self.source]
             flags = [self.read_only, self.idempotent]
-            text = json.dumps([said, flags], sort_keys=True, default=str)
+            text = json.dumps([described, flags], sort_keys=True, default=str)
             known = self.wire["definition_digest"] = sha256(text.encode()).hexdigest()
         return known
 
     @property
     def consequential(self) -> bool:
-        """Whether running it may change something."""
+        """Whether a call may have an effect; the opposite of `read_only`."""
         return not self.read_only
 
     def is_read_only(self) -> bool:
@@ -250,9 +250,9 @@ class Tool(Generic[P, R]):
         return self.concurrency_safe
 
     async def execute(self, payload: Mapping[str, Any] | str, context: ToolContext[Any]) -> ToolResult:
-        """Validate and run, for a loop written by hand. It does not authorise: call `check_permissions` first.
+        """Validate the arguments and run the handler, without an executor. Call `check_permissions` first.
 
-        What is meant for the model comes back as a failure; any other exception of the handler reaches the caller.
+        A `ToolError` is returned as a failure; any other exception of the handler is raised.
         """
         started = perf_counter()
         try:
@@ -262,10 +262,9 @@ class Tool(Generic[P, R]):
         return finish(output, tool=self, context=context, duration_ms=(perf_counter() - started) * 1000)
 
     async def check_permissions(self, payload: Mapping[str, Any] | str, context: ToolContext[Any]) -> None:
-        """Raise `PermissionError` unless the call may go ahead.
+        """Raise `PermissionError` unless the call is permitted.
 
-        A tool that declares no check is refused unless it is read-only, so that a loop written by hand fails closed
-        too.
+        A tool without a `permission_check` is denied unless it is read-only, so that your own loop fails closed, too.
         """
         if self.permission_check is None:
             if not self.read_only:
@@ -275,10 +274,10 @@ class Tool(Generic[P, R]):
                 )
             return
         arguments = self.dump(self.parse(self._as_text(payload)))
-        verdict = self.permission_check(arguments, context)
-        if inspect.isawaitable(verdict):
-            verdict = await verdict
-        if verdict is not None and verdict is not True:
+        permitted = self.permission_check(arguments, context)
+        if inspect.isawaitable(permitted):
+            permitted = await permitted
+        if permitted is not None and permitted is not True:
             raise PermissionDeniedError(f"The permission check of `{self.name}` refused the call.")
 
     async def invoke(self, arguments: Any, context: ToolContext[Any]) -> Any:
@@ -289,21 +288,21 @@ class Tool(Generic[P, R]):
             output = self.handler(arguments, context)
         else:
             output = await asyncio.to_thread(self.handler, arguments, context)
-        # A plain function around a coroutine function, as decorators make them.
+        # A decorator may wrap a coroutine function in a plain one.
         return await output if inspect.isawaitable(output) else output
 
     def _as_text(self, payload: Mapping[str, Any] | str) -> str:
         if isinstance(payload, str):
             return payload
         given = cast(object, payload)
-        try:  # What is no mapping is told so by the parser, like any other arguments that are no object.
+        try:  # The parser refuses what is not a mapping, like all arguments that are not an object.
             return faithful_json(dict(payload) if isinstance(given, Mapping) else given)
         except ValueError as error:
             raise ToolArgsParseError(f"The arguments cannot be written as JSON: {shorten(str(error))}") from error
 
 
 def finish(output: Any, *, tool: Tool[..., Any], context: ToolContext[Any], duration_ms: float) -> ToolResult:
-    """What a handler returned, as the result of one call."""
+    """Build the result of a call from what its handler returned."""
     call_id = context.call.id if context.call else ""
     if isinstance(output, MediaPart | list | tuple):
         output = find_media_result(cast(object, output)) or cast(Any, output)
@@ -313,7 +312,7 @@ def finish(output: Any, *, tool: Tool[..., Any], context: ToolContext[Any], dura
 
 
 def check_name(name: object) -> None:
-    """Refuse what cannot name a tool anywhere. What one provider refuses is mapped by its format."""
+    """Refuse a name that no tool can have. Names that only one provider refuses are mapped by its format."""
     if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable() or len(name) > 256:
         raise ToolDefinitionError(
             f"A tool's name is 1 to 256 printable characters, without spaces around them, not {shorten(repr(name))}."

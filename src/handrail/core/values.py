@@ -1,4 +1,4 @@
-"""The frozen values that pass between the layers.
+"""The frozen values that are passed between the packages.
 
 They are `msgspec.Struct`s: frozen for real, slotted, and built in a tenth of the time that a frozen dataclass takes,
 which is what makes one tool call cheap (see `docs/speed.md`).
@@ -15,7 +15,7 @@ from handrail.core.text import compact_json, encodable
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):
-    """Why a call has no output, in words for the model."""
+    """Why a call failed: a code, and a message for the model."""
 
     code: str = "tool_execution_failed"
     message: str = ""
@@ -24,10 +24,10 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Control(Struct, frozen=True, kw_only=True, gc=False):
-    """What a result asks of the conversation that it belongs to."""
+    """How a result changes the conversation that it belongs to."""
 
     mode: Literal["auto", "manual"] | None = None
-    """`manual` hands the conversation to a person: the agent stops talking."""
+    """`manual` hands the conversation to a person, and the agent no longer responds."""
     lifespan: Literal["response", "session"] = "session"
     """`response` keeps the result out of the session's history."""
 
@@ -47,7 +47,7 @@ class ToolCall(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
-    """What was decided about a call, by which rule, from where."""
+    """What the policy decided about a call: the action, the rule, and the source of the rule."""
 
     action: Literal["allow", "ask", "deny"]
     by: Literal["customer", "operator"] | None = None
@@ -58,12 +58,12 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Approval(Struct, frozen=True, kw_only=True):
-    """One question to one kind of person about one exact call, and what they decided."""
+    """A request to approve one exact call, and the decision about it."""
 
     token: str
     tool: str
     digest: str
-    """Of the tool's name and its canonical arguments: what was shown is what may run."""
+    """The digest of the tool's name and its canonical arguments; only a call with the same digest may run."""
     session_id: str
     tenant_id: str | None = None
     customer_id: str | None = None
@@ -71,10 +71,10 @@ class Approval(Struct, frozen=True, kw_only=True):
     turn: int
     """The turn in which it was requested; a customer's decision counts from a later one on."""
     arguments: Mapping[str, Any]
-    """The whole arguments, for whoever decides; a `repr` shows their names only."""
+    """The complete arguments, for the person who decides; `repr` shows only their names."""
     question: str = ""
     repeat: int = 0
-    """Which repetition of an effect this is about; 0 is the first time."""
+    """The number of the repetition of the same effect; 0 is the first time."""
     created_at: float
     expires_at: float
     state: Literal["pending", "approved", "denied", "used"] = "pending"
@@ -91,7 +91,7 @@ class Approval(Struct, frozen=True, kw_only=True):
         return f"Approval({values}, arguments=({', '.join(self.arguments)}))"
 
     def is_expired(self, now: float) -> bool:
-        """Whether it is too late to decide about it or to use it."""
+        """Whether it can no longer be decided or used."""
         return now >= self.expires_at
 
 
@@ -105,12 +105,12 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     """
 
     output: Any = None
-    """For the model: a str as it is, or any JSON value."""
+    """For the model: a str, sent unchanged, or any JSON value."""
     error: Failure | None = None
     media: tuple[MediaPart, ...] = ()
     """Images, sounds and files for the model, beside the output; a failure has none."""
     metadata: Mapping[str, Any] = {}
-    """For people and screens; it never reaches a model, and never steers the program."""
+    """For people and user interfaces; it is never sent to a model, and the executor does not read it."""
     context: Any = None
     """For the caller's own code; it is never sent and never stored."""
     control: Control | None = None
@@ -120,17 +120,17 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     decision: Decision | None = None
     """What the policy or a person decided about the call."""
     approval: Approval | None = None
-    """The open question, where the call waits for somebody's approval."""
+    """The pending approval, if the call needs one."""
     origin: Origin = "run"
     """`run`: its handler ran, or the call was refused. `replayed`: the recorded result of the same call or effect.
-    `joined`: the result of another call of the same effect, which was running. `verified`: what the tool's `verify`
-    found out. `cached`: the result of an equal read-only call."""
+    `joined`: the result of another call with the same effect that was running. `verified`: the result that the tool's
+    `verify` returned. `cached`: the result of an equal read-only call."""
     recorded: bool = True
-    """False if the call took effect and the ledger could not be told so."""
+    """False if the call took effect, but its result could not be written to the ledger."""
     silent: bool = False
-    """The conversation was interrupted, and the tool wants its result not to be announced (`finish_silently`)."""
+    """True if the conversation was interrupted and the tool has `on_interrupt="finish_silently"`."""
 
-    if TYPE_CHECKING:  # `error` also takes a str, which the field's type cannot say.
+    if TYPE_CHECKING:  # `error` also accepts a str, which the type of the field does not show.
 
         def __init__(
             self,
@@ -162,7 +162,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether the call did what was asked."""
+        """Whether the call succeeded."""
         return self.error is None
 
     def for_model(self, *, attached: Collection[MediaPart] = ()) -> str:
@@ -206,7 +206,7 @@ def find_media_result(output: object) -> ToolResult | None:
 
 
 def from_handler(result: ToolResult) -> ToolResult:
-    """A result that a handler made, without what only the executor may say about a call."""
+    """Remove the fields that only the executor may set from a result that a handler returned."""
     if (
         result.decision is None
         and result.approval is None

@@ -1,4 +1,4 @@
-"""`build_tool` and `as_tool`: a mapping, or anything tool-shaped, is a tool."""
+"""`build_tool` and `as_tool`: build tools from mappings and from objects with the members of a tool."""
 
 import copy
 import difflib
@@ -19,17 +19,17 @@ _HARNESS_NAMES: Final = {
     "check_permissions": "permission_check",
     "execute": "handler",
 }
-"""The names of the harness protocol, and ours."""
+"""The keys of the harness protocol, and the fields of `Tool` that they set."""
 
 _KNOWN_KEYS: Final = frozenset({*ToolOptions.__annotations__, "input_schema", "output_schema", "handler"})
 _MEMBERS: Final = ("name", "description", "input_schema", "execute")
 
 
 def build_tool(definition: Mapping[str, Any]) -> Tool[..., Any]:
-    """Make a tool of a mapping: the harness protocol's names or the fields of `Tool`, with a JSON Schema for the
+    """Build a tool from a mapping: the harness protocol's names or the fields of `Tool`, with a JSON Schema for the
     arguments.
 
-    A flag that is left out is False, and a key that is not known is an error, so that a misspelt flag opens no hole.
+    A missing flag is False. An unknown key is an error, so that a misspelt flag is not silently ignored.
     """
     if not isinstance(definition, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ToolDefinitionError(f"build_tool takes a mapping, not {type(definition).__name__}.")
@@ -79,23 +79,23 @@ def _normalize_keys(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _evaluate_flag(flag: Callable[[], Any], which: str) -> bool:
-    """What a flag that is a function says."""
+    """Evaluate a flag that is a function."""
     try:
         value = flag()
     except TypeError as error:
-        raise ToolDefinitionError(f"{which} is asked once, without arguments: {error}") from error
+        raise ToolDefinitionError(f"{which} is called once, without arguments: {error}") from error
     if inspect.iscoroutine(value):
         value.close()
     if type(value) is not bool:
-        raise ToolDefinitionError(f"{which} must say True or False, not {value!r}.")
+        raise ToolDefinitionError(f"{which} must return True or False, not {value!r}.")
     return value
 
 
 def _build_handler(execute: Callable[..., Any], *, name: str) -> Callable[[dict[str, Any], ToolContext[Any]], Any]:
-    """`execute(payload, context)`, or `execute(payload)` for one that needs no context."""
+    """Build a handler from `execute(payload, context)` or `execute(payload)`."""
     try:
         signature = inspect.signature(execute)
-    except ValueError:  # No signature to look at.
+    except ValueError:  # The signature cannot be read.
         return lambda arguments, context: execute(arguments, context)
     _check_parameters(signature, name=name)
     if _can_bind(signature, {}, None):
@@ -132,8 +132,8 @@ def _can_bind(signature: inspect.Signature, *values: object) -> bool:
 
 
 def as_tool(source: object) -> Tool[..., Any]:
-    """Make a `Tool` of anything tool-shaped: a tool, a function, an `LLMFunctionTool` class, a mapping, or an object
-    with the members of `ToolLike`.
+    """Build a `Tool` from a tool, a function, an `LLMFunctionTool` class, a mapping, or an object with the members
+    of `ToolLike`.
     """
     if isinstance(source, Tool):
         return _require_bound(cast(Tool[..., Any], source))
@@ -158,7 +158,7 @@ def _require_bound(tool: Tool[..., Any]) -> Tool[..., Any]:
 
 
 def _build_from_class(source: type[Any]) -> Tool[..., Any]:
-    # Asked by name, because the module of `LLMFunctionTool` is only loaded by those who use it.
+    # Found by name, so that the module of `LLMFunctionTool` is only loaded if it is used.
     make = getattr(source, "model_tool_as_tool", None)
     if make is not None:
         return make()
@@ -168,13 +168,13 @@ def _build_from_class(source: type[Any]) -> Tool[..., Any]:
 
 
 def _build_from_object(source: ToolLike) -> Tool[..., Any]:
-    """An object with the protocol's members; what it leaves out is taken for the worst."""
+    """Build a tool from an object with the protocol's members; a missing flag is False."""
     optional = (*_HARNESS_NAMES, *ToolOptions.__annotations__)
     given = {name: getattr(source, name) for name in optional if name not in _MEMBERS and hasattr(source, name)}
     for theirs, ours in _HARNESS_NAMES.items():
         also = given.pop(ours, None) if theirs in given else None
         if theirs.startswith("is_") and also not in (None, True):
-            given[theirs] = False  # Of two answers the worse one.
+            given[theirs] = False  # If the flag and its method disagree, the restrictive one counts.
     return build_tool(
         {
             "name": source.name,

@@ -1,4 +1,4 @@
-"""Definitions for OpenAI's two APIs, made from a name, a description and a schema."""
+"""Builds the tool definitions of OpenAI's two APIs from a name, a description and a schema."""
 
 import warnings
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def tool_def_for_chat_completions_api(
     name: str, description: str | None, strict: bool, schema: dict[str, Any]
 ) -> "ChatCompletionToolParam":
-    """A definition for Chat Completions."""
+    """Build a definition for Chat Completions."""
     parameters, strict = _build_parameters(name, strict, schema)
     function: dict[str, Any] = {"name": name}
     if strict:
@@ -28,7 +28,7 @@ def tool_def_for_chat_completions_api(
 def tool_def_for_responses_api(
     name: str, description: str | None, strict: bool, schema: dict[str, Any]
 ) -> "FunctionToolParam":
-    """A definition for Responses."""
+    """Build a definition for Responses."""
     parameters, strict = _build_parameters(name, strict, schema)
     definition: dict[str, Any] = {"type": "function", "name": name, "parameters": parameters, "strict": strict}
     if description:
@@ -43,7 +43,7 @@ def _build_parameters(name: str, wants_strict: bool, schema: dict[str, Any]) -> 
 
 
 def _build_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """The arguments alone: the tool's own name and description are said elsewhere."""
+    """Build the schema of the arguments, without the title and description of the tool itself."""
     rest = {
         key: value
         for key, value in inline_root_reference(schema).items()
@@ -53,17 +53,17 @@ def _build_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def inline_root_reference(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a recursive model, which Pydantic writes as a reference only, with its definition at the root."""
+    """Inline the root of a recursive model's schema, which Pydantic writes as a reference to a definition."""
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     target = schema.get("$defs", {}).get(name)
     return {**target, "$defs": schema["$defs"]} if target else schema
 
 
 def lower_or_none(schema: dict[str, Any], *, name: str | None = None) -> strict.Lowered | None:
-    """The schema for strict mode; None, with a warning, where strict mode cannot say it."""
+    """Lower a schema to strict mode; None, with a warning, if strict mode cannot represent it."""
     try:
         return strict.lower(_build_object_schema(schema), strict.OPENAI)
     except strict.NotRepresentable as reason:
         if name is not None:
-            warnings.warn(f"`{name}` goes out non-strict: {reason}.", stacklevel=4)
+            warnings.warn(f"`{name}` is sent without strict mode: {reason}.", stacklevel=4)
         return None

@@ -1,4 +1,4 @@
-"""`@tool`: a function with types and a docstring is a tool."""
+"""`@tool`: builds a tool from a function with type annotations and a docstring."""
 
 import inspect
 import json
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class ToolOptions(TypedDict, total=False):
-    """What can be said about a tool beside its function; the fields of `Tool` say what each one means."""
+    """The options of a tool; the fields of `Tool` document them."""
 
     name: str
     description: str
@@ -50,10 +50,10 @@ def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 @overload
 def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a tool of a function: bare, or with options (`@tool(read_only=True, timeout=5)`).
+    """Build a tool from a function, with or without options (`@tool(read_only=True, timeout=5)`).
 
     The name, the description and the arguments come from the function. A parameter annotated `ToolContext` receives the
-    context of the call. What cannot be a tool is refused here, with the name of the parameter in the way.
+    context of the call. A function that cannot be a tool raises `ToolDefinitionError`, which names the parameter.
     """
     if function is not None:
         return build_from_function(function, options)
@@ -65,17 +65,17 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 def build_from_function(function: Callable[..., Any], options: Mapping[str, Any] | None = None) -> Tool[..., Any]:
-    """Make a tool of a function; the options are those of `@tool`."""
+    """Build a tool from a function; the options are those of `@tool`."""
     if isinstance(function, staticmethod):
         function = function.__func__
     _refuse_other_than_function(function)
     options = normalize_options(options or {})
     name = options.pop("name") if "name" in options else unwrap_partial(function).__name__
     if name == "<lambda>":
-        raise ToolDefinitionError("A lambda has no name that a model could call; write tool(name=…)(lambda: …).")
+        raise ToolDefinitionError("A lambda has no name; pass one: tool(name=…)(lambda: …).")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise build_definition_error(
-            name, "it is a generator; return one value, and use context.progress() on the way."
+            name, "it is a generator; return one value, and report progress with context.progress()."
         )
     signature = read_signature(function, name=name)
     arguments = signature.arguments
@@ -115,17 +115,17 @@ def _refuse_unwritable_defaults(signature: Signature, *, name: str) -> None:
 
 def _refuse_other_than_function(function: object) -> None:
     if isinstance(function, Tool):
-        raise ToolDefinitionError(f"`{function.name}` is a tool already.")
+        raise ToolDefinitionError(f"`{function.name}` is already a tool.")
     if isinstance(function, classmethod):
         raise ToolDefinitionError(
-            "@tool cannot be put on a class method. Leave it out, and make the tool of `Class.method` when the class "
-            "is there: tool(Class.method)."
+            "@tool cannot decorate a class method. Leave it out, and build the tool from `Class.method` after the "
+            "class is defined: tool(Class.method)."
         )
     if isinstance(function, type) or not callable(function):
         raise ToolDefinitionError(f"@tool takes a function, not {function!r}.")
     if not inspect.isroutine(inspect.unwrap(unwrap_partial(function))):
         raise ToolDefinitionError(
-            f"{function!r} can be called, but is no function. Give its method: tool(name=…)(thing.__call__)."
+            f"{function!r} is callable, but not a function. Pass its method: tool(name=…)(thing.__call__)."
         )
 
 
@@ -148,12 +148,12 @@ def _build_handler(
 
 
 def build_unbound_error(name: str) -> ToolDefinitionError:
-    """A method cannot run without its `self`."""
+    """Build the error for a method that is not bound to an instance."""
     return ToolDefinitionError(f"`{name}` is a method. Take it from an instance: Class(…).{name}, not Class.{name}.")
 
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options in the shapes that `Tool` holds: tuples of names, frozen sets of tags. One that is None is left out."""
+    """Convert options to the types that `Tool` has: tuples of names, frozen sets of tags. None is left out."""
     copy = {name: value for name, value in options.items() if value is not None}
     for name in copy:
         if name not in ToolOptions.__annotations__:

@@ -46,14 +46,14 @@ Api = Literal["chat.completions", "responses"]
 
 
 class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
-    """What every class whose fields are arguments has in common: its name, its definition, its validation."""
+    """The base of the tool classes: name, definition and validation."""
 
     model_config = pydantic.ConfigDict(populate_by_name=True, coerce_numbers_to_str=True, use_attribute_docstrings=True)
 
     model_tool_strict: ClassVar[bool] = False
     model_tool_custom_name: ClassVar[str | None] = None
     model_tool_name_generator: ClassVar[Callable[[str], str] | None] = None
-    """Makes the tool's name from the name of the class."""
+    """Derives the tool's name from the name of the class."""
     model_tool_custom_description: ClassVar[str | None] = None
     model_tool_custom_json_schema: ClassVar[dict[str, Any] | None] = None
     model_tool_read_only: ClassVar[bool] = False
@@ -62,8 +62,8 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
     model_tool_concurrency_safe: ClassVar[bool] = False
     model_tool_timeout: ClassVar[float | None] = None
 
-    # Worked out once, and looked up in `__dict__`: a child must not inherit them.
-    _answers_to: ClassVar[str | None] = None
+    # Computed once, and looked up in `__dict__`: a subclass must not inherit them.
+    _validated_name: ClassVar[str | None] = None
     _generated_schema: ClassVar[dict[str, Any] | None] = None
     _decode: ClassVar[Callable[[str], str] | None] = None
 
@@ -80,32 +80,32 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
     # For subclasses to override.
 
     def model_tool_handler(self, context: ContextIn) -> Any:
-        """Do the work: from the arguments, which are `self`, to a text for the model and a context for the caller."""
+        """Run the tool with `self` as its arguments: return a text for the model and a context for the caller."""
         raise NotImplementedError(f"{type(self).__name__}.model_tool_handler()")
 
     @classmethod
     def model_tool_format_invalid_arguments_error(cls, err: pydantic.ValidationError) -> str:
-        """What the model reads when its arguments are not valid."""
+        """Format the result for arguments that are not valid."""
         return str(err)
 
     @classmethod
     def model_tool_format_explicit_error(cls, err: ToolError) -> str:
-        """What the model reads when the handler raised an error for it."""
+        """Format the result for an error that the handler raised for the model."""
         return str(err)
 
     @classmethod
     def model_tool_validate_tool_call(cls, name: str, arguments: str) -> Self:
-        """Arguments, as JSON text, to an instance."""
-        if cls.__dict__.get("_answers_to") != name:
+        """Validate JSON arguments and return an instance."""
+        if cls.__dict__.get("_validated_name") != name:
             if name != cls.model_tool_name():
                 raise AssertionError(f"A call of `{name}` was given to `{cls.model_tool_name()}`.")
-            cls._answers_to = name
-        # What `model_validate_json` does, without its checks of options, which take as long as the validation.
+            cls._validated_name = name
+        # Same as `model_validate_json`, without its checks of options, which take as long as the validation.
         return cls.__pydantic_validator__.validate_json(arguments)
 
     @classmethod
     def model_tool_generate_json_schema(cls) -> dict[str, Any]:
-        """The JSON Schema, where none is written by hand."""
+        """Generate the JSON Schema of the arguments."""
         return cls.model_json_schema()
 
     # For callers to use.
@@ -118,7 +118,7 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
 
     @classmethod
     def model_tool_json_schema(cls) -> dict[str, Any]:
-        """The JSON Schema of the arguments; a generated one is made once."""
+        """Return the JSON Schema of the arguments, which is generated once."""
         if cls.model_tool_custom_json_schema:
             return cls.model_tool_custom_json_schema
         if "_generated_schema" not in cls.__dict__:
@@ -152,7 +152,7 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
 
     @classmethod
     def model_tool_validate_handler_result(cls, result: Any) -> ToolHandlerResult[ContextOut]:
-        """What a handler returned, as a `ToolHandlerResult`."""
+        """Validate what a handler returned, as a `ToolHandlerResult`."""
         if type(result) is ToolHandlerResult:
             return cast(ToolHandlerResult[ContextOut], result)
         if not isinstance(result, tuple) or len(cast(tuple[Any, ...], result)) != 2:
@@ -161,7 +161,7 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
 
     @classmethod
     def model_tool_decode_arguments(cls, arguments: Any) -> Any:
-        """In strict mode every argument is sent: turn null back into "left out"."""
+        """Decode arguments that were sent in strict mode, where null means "omitted"."""
         if "_decode" not in cls.__dict__:
             lowered = lower_or_none(cls.model_tool_json_schema())
             cls._decode = lowered.decode if lowered else None
@@ -170,15 +170,15 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
 
     @classmethod
     def model_tool_as_tool(cls) -> Tool[..., Any]:
-        """The `Tool` that this class stands for; `as_tool()` calls it."""
+        """Build the `Tool` of this class; `as_tool()` calls it."""
         return build_from_model(cls)
 
 
 class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextIn, ContextOut]):
-    """A tool as a class: its fields are the arguments, its `model_tool_handler` does the work, sync or async.
+    """A tool as a class: its fields are the arguments, and `model_tool_handler`, sync or async, runs it.
 
-    `ContextIn` is what the caller hands in, `ContextOut` what the handler hands back beside the text for the model. Run
-    by an `Executor` the handler gets `context.deps`, and its context comes back as `ToolResult.context`.
+    `ContextIn` is what the caller passes in; `ContextOut` is what the handler returns beside the text for the model. In
+    an `Executor`, the handler gets `context.deps`, and the context that it returns is `ToolResult.context`.
     """
 
     if TYPE_CHECKING:
@@ -191,12 +191,12 @@ class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextI
     else:
 
         async def model_tool_handler(self, context: ContextIn) -> Any:
-            """Do the work, sync or async: return a text for the model and a context for the caller."""
+            """Run the tool, sync or async: return a text for the model and a context for the caller."""
             raise NotImplementedError(f"{type(self).__name__}.model_tool_handler()")
 
     @classmethod
     async def model_tool_run_tool_call(cls, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]:
-        """Validate a call and run it. What is not meant for the model reaches the caller."""
+        """Validate a call and run it. Exceptions that are not for the model are raised."""
         call = standardize_tool_call(call)
         ready = validate_call(cls, call)
         if isinstance(ready, ToolCallFailure):
@@ -214,7 +214,7 @@ ModelT = TypeVar("ModelT", bound=FunctionToolModel[Any, Any])
 
 
 def validate_call(model: type[ModelT], call: StandardToolCall) -> ModelT | ToolCallFailure:
-    """The first half of running a call: an instance with valid arguments, or the failure to answer with."""
+    """Validate a call: return an instance with its arguments, or the failure."""
     arguments = model.model_tool_decode_arguments(call.arguments) if model.model_tool_strict else call.arguments
     try:
         return model.model_tool_validate_tool_call(call.name, arguments)
@@ -225,7 +225,7 @@ def validate_call(model: type[ModelT], call: StandardToolCall) -> ModelT | ToolC
 def build_success_result(
     model: type[FunctionToolModel[Any, Any]], call: StandardToolCall, result: Any
 ) -> ToolCallSuccess[Any]:
-    """The second half: the answer to a call whose handler returned."""
+    """Build the result of a call from what its handler returned."""
     if result.__class__ is tuple and len(result) == 2:
         content, context = result
     else:
@@ -234,13 +234,13 @@ def build_success_result(
 
 
 def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
-    """The tool that a class stands for."""
+    """Build the tool of a class."""
     name = model.model_tool_name()
     if model.model_tool_handler in (FunctionToolModel.model_tool_handler, LLMFunctionTool.model_tool_handler):
         raise ToolDefinitionError(f"{model.__name__} cannot be run: it has no model_tool_handler.")
     is_async = inspect.iscoroutinefunction(model.model_tool_handler)
-    words = model.model_tool_format_invalid_arguments_error
-    has_own_words = words.__func__ is not FunctionToolModel.model_tool_format_invalid_arguments_error.__func__
+    format_error = model.model_tool_format_invalid_arguments_error
+    has_own_format = format_error.__func__ is not FunctionToolModel.model_tool_format_invalid_arguments_error.__func__
     own_validation = model.model_tool_validate_tool_call.__func__
     has_own_validation = own_validation is not FunctionToolModel.model_tool_validate_tool_call.__func__
     schema = model.model_tool_json_schema()
@@ -251,9 +251,9 @@ def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]
                 return validate_strictly(model.__pydantic_validator__.validate_json, text)
             return model.model_tool_validate_tool_call(name, text)
         except pydantic.ValidationError as error:
-            if not has_own_words:
+            if not has_own_format:
                 raise
-            raise InvalidArgumentsError(words(error)) from None
+            raise InvalidArgumentsError(format_error(error)) from None
 
     form = {"mode": "json", "by_alias": True, "warnings": False}
     arguments = Arguments(

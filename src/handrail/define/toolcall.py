@@ -1,4 +1,4 @@
-"""The vocabulary of dispatch by hand: a call in, a success or a failure out."""
+"""The values of `handrail.openai`: a call, and its success or failure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from openai.types.responses.response_input_param import FunctionCallOutput
 
     ToolMessageContent: TypeAlias = str | Iterable[ChatCompletionContentPartTextParam]
-else:  # `openai` is not imported at run time; this is what Pydantic checks where it meets the name.
+else:  # `openai` is not imported at run time; Pydantic validates with this type instead.
     ToolMessageContent = str | list[dict[str, Any]]
 
 ContextOut = TypeVar("ContextOut", infer_variance=True)
 
 ToolErrorMessageForLLMToSee: TypeAlias = ToolError
-"""Raise it in a handler: the model reads its text as the result of the call."""
+"""Raise it in a handler to send its text to the model as the result of the call."""
 
 ToolCallFailReason: TypeAlias = Literal["invalid_name", "invalid_arguments", "explicit_handler_error"]
 
 
 class ToolHandlerResult(NamedTuple, Generic[ContextOut]):
-    """What a handler returns: text for the model, and anything for the caller's own code."""
+    """What a handler returns: text for the model, and a context for the caller's own code."""
 
     result_content: str
     context: ContextOut
@@ -40,19 +40,19 @@ class ToolHandlerResult(NamedTuple, Generic[ContextOut]):
 class _CallOutcome:
     call_id: str
     result_content: ToolMessageContent
-    """Text for the model; Chat Completions also takes a list of text parts."""
+    """Text for the model; Chat Completions also accepts a list of text parts."""
 
-    # Made once, so that a caller may change what it is going to send. `cached_property` takes a lock on Python 3.11.
+    # Built once, so that a caller can change the message. Not a `cached_property`, which takes a lock on Python 3.11.
 
     @property
     def tool_message(self) -> "ChatCompletionToolMessageParam":
-        """The answer as a Chat Completions message."""
+        """The result as a Chat Completions message."""
         message = {"role": "tool", "tool_call_id": self.call_id, "content": self.result_content}
         return self.__dict__.setdefault("tool_message", message)
 
     @property
     def output_item(self) -> "FunctionCallOutput":
-        """The answer as a Responses item."""
+        """The result as a Responses item."""
         if not isinstance(self.result_content, str):
             raise AssertionError("The Responses API takes text here, not the parts of a chat message.")
         item = {"call_id": self.call_id, "type": "function_call_output", "output": self.result_content}
@@ -69,7 +69,7 @@ class ToolCallSuccess(_CallOutcome, Generic[ContextOut]):
 
 @dataclass(frozen=True, kw_only=True)
 class ToolCallFailure(_CallOutcome):
-    """The model is told why the call failed."""
+    """The call failed; the content tells the model why."""
 
     fail_reason: ToolCallFailReason
     context: None = None
@@ -78,11 +78,11 @@ class ToolCallFailure(_CallOutcome):
 ToolCallResult: TypeAlias = Annotated[
     ToolCallSuccess[ContextOut] | ToolCallFailure, pydantic.Discriminator("fail_reason")
 ]
-"""`fail_reason is None` tells the two apart, for people and for type checkers."""
+"""The result of a call. Check `fail_reason is None` to tell the two apart; type checkers understand it."""
 
 
 class StandardToolCall(Struct, frozen=True, kw_only=True):
-    """A call of any OpenAI API."""
+    """A tool call of either OpenAI API."""
 
     id: str
     name: str
@@ -95,7 +95,7 @@ AnyToolCall: TypeAlias = (
 
 
 def standardize_tool_call(call: AnyToolCall) -> StandardToolCall:
-    """A call of Chat Completions or Responses, an SDK's object or a plain dict, in one shape."""
+    """Convert a call of Chat Completions or Responses, an SDK object or a dict, to a `StandardToolCall`."""
     one: Any = call
     if type(one) is StandardToolCall:
         return one
@@ -121,17 +121,17 @@ _SUCCESS: Any = ToolCallSuccess
 
 
 def build_success(call: StandardToolCall, content: str, context: ContextOut) -> ToolCallSuccess[ContextOut]:
-    """The answer to a call whose handler returned."""
-    # The `__init__` of a frozen dataclass takes a microsecond, a quarter of running a call; so it is filled by hand.
-    answer: Any = object.__new__(_SUCCESS)
-    fields = answer.__dict__
+    """Build the result of a call whose handler returned."""
+    # The `__init__` of a frozen dataclass takes a microsecond, a quarter of running a call, so it is skipped.
+    success: Any = object.__new__(_SUCCESS)
+    fields = success.__dict__
     fields["call_id"] = call.id
     fields["result_content"] = content
     fields["fail_reason"] = None
     fields["context"] = context
-    return answer
+    return success
 
 
 def build_failure(call: StandardToolCall, reason: ToolCallFailReason, text: str) -> ToolCallFailure:
-    """The answer to a call that failed, in words for the model."""
+    """Build the result of a call that failed."""
     return ToolCallFailure(call_id=call.id, result_content=text, fail_reason=reason)

@@ -55,7 +55,7 @@ def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ToolParam]":
         over = [what for what, most in STRICT_LIMITS.items() if spent[what] + price[what] > most]
         if over:
             definitions[position] = {**wired.non_strict_definition}
-            text = f"goes out non-strict: a request takes at most {STRICT_LIMITS[over[0]]} {over[0]}"
+            text = f"is sent without strict mode: a request takes at most {STRICT_LIMITS[over[0]]} {over[0]}"
             true_still = [
                 one for one in definitions.notes if one.tool != tool or not one.text.startswith(_LOCAL_CHECK_NOTE)
             ]
@@ -75,7 +75,7 @@ def _render_tool(tool: Tool[..., Any]) -> RenderedTool:
         try:
             lowered = strict.lower(schema, strict.ANTHROPIC)
         except strict.NotRepresentable as reason:
-            notes += (f"goes out non-strict: {reason}",)
+            notes += (f"is sent without strict mode: {reason}",)
         else:
             tight = names.fit_parameters(lowered.schema, names.ANTHROPIC_PARAMETER)
             strictly, left_out = _build_definition(tool, name, tight)

@@ -43,7 +43,7 @@ def _render_tool(tool: Tool[..., Any]) -> RenderedTool:
     definition: dict[str, Any] = {"name": name, "description": render_description(tool)}
     if schema["properties"]:
         definition["parameters_json_schema"] = renamed.schema
-    unstrict = ("goes out non-strict: Gemini has no strict mode per tool",) if tool.strict else ()
+    unstrict = ("is sent without strict mode: Gemini has no strict mode per tool",) if tool.strict else ()
     return RenderedTool(
         name=name,
         definition=definition,

@@ -27,7 +27,7 @@ def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[RealtimeFunctionToolPa
 
 def _render_tool(tool: Tool[..., Any]) -> RenderedTool:
     name, renamed = names.fit_name(tool.name, names.OPENAI_RESPONSES)
-    unstrict = ("goes out non-strict: Realtime has no strict mode",) if tool.strict else ()
+    unstrict = ("is sent without strict mode: Realtime has no strict mode",) if tool.strict else ()
     return RenderedTool(
         name=name,
         definition={

@@ -29,7 +29,7 @@ def build_parameters(tool: Tool[..., Any]) -> Parameters:
     try:
         lowered = strict.lower(schema, strict.OPENAI)
     except strict.NotRepresentable as reason:
-        return Parameters(schema=to_non_strict(schema), strict=False, notes=(f"goes out non-strict: {reason}",))
+        return Parameters(schema=to_non_strict(schema), strict=False, notes=(f"is sent without strict mode: {reason}",))
     return Parameters(
         schema=lowered.schema,
         strict=True,

@@ -1,4 +1,4 @@
-"""Where model files are kept on this machine, and which are there."""
+"""The local cache of model files."""
 
 import os
 import sys
@@ -14,35 +14,35 @@ from handrail.models.catalogue import CATALOGUE, Model, find_model
 from handrail.models.lock import hold_lock
 
 LOCK: Final = ".lock"
-"""The file in a model's directory that whoever changes the directory holds."""
+"""The lock file in a model's directory, held while the directory is changed."""
 
 
 class CachedModel(Struct, frozen=True, kw_only=True):
-    """What there is of a model."""
+    """A model of the catalogue, and how much of it is on this machine."""
 
     model: Model
     directory: Path
     size: int
-    """On the disk, begun downloads among them."""
+    """Bytes on the disk, including partial downloads."""
     is_complete: bool
 
 
 def get_cache_directory(env: Mapping[str, str] | None = None) -> Path:
-    """The directory of all models: `HANDRAIL_CACHE` if it is set, else where this system keeps a user's caches."""
+    """Return the directory of all models: `HANDRAIL_CACHE` if it is set, else the user's cache directory."""
     env = os.environ if env is None else env
     if chosen := env.get("HANDRAIL_CACHE"):
         return Path(chosen).expanduser() / "models"
     if sys.platform == "win32":
         return Path(env.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "handrail" / "Cache" / "models"
     xdg = Path(env.get("XDG_CACHE_HOME") or "")
-    if xdg.is_absolute():  # The specification says that a relative one is ignored.
+    if xdg.is_absolute():  # The XDG specification says that a relative path is ignored.
         return xdg / "handrail" / "models"
     caches = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
     return caches / "handrail" / "models"
 
 
 def inspect_model(model: Model, *, root: Path | None = None) -> CachedModel:
-    """What there is of one model. Sizes are compared; hashes were, when the files were fetched."""
+    """Inspect the files of one model by size; their hashes were verified after the download."""
     place = (root or get_cache_directory()) / model.name
     files = [path for path in _list_files(place) if path.name != LOCK]
     return CachedModel(
@@ -54,12 +54,12 @@ def inspect_model(model: Model, *, root: Path | None = None) -> CachedModel:
 
 
 def list_models(*, root: Path | None = None, catalogue: Mapping[str, Model] = CATALOGUE) -> tuple[CachedModel, ...]:
-    """Every model of the catalogue, and what there is of it."""
+    """List every model of the catalogue, and how much of it is on this machine."""
     return tuple(inspect_model(model, root=root) for model in catalogue.values())
 
 
 def find_directory(name: str, *, root: Path | None = None, catalogue: Mapping[str, Model] = CATALOGUE) -> Path:
-    """The directory of a model that is there, whole."""
+    """Return the directory of a model whose files are complete, or raise `ModelFileError`."""
     there = inspect_model(find_model(name, catalogue=catalogue), root=root)
     if not there.is_complete:
         raise ModelFileError(
@@ -69,7 +69,7 @@ def find_directory(name: str, *, root: Path | None = None, catalogue: Mapping[st
 
 
 def remove(name: str, *, root: Path | None = None, catalogue: Mapping[str, Model] = CATALOGUE) -> int:
-    """Delete what there is of a model, begun downloads among it; gives back the bytes that were freed."""
+    """Delete the files of a model, including partial downloads; return the number of bytes freed."""
     there = inspect_model(find_model(name, catalogue=catalogue), root=root)
     if not there.directory.is_dir():
         return 0
@@ -77,7 +77,7 @@ def remove(name: str, *, root: Path | None = None, catalogue: Mapping[str, Model
         for path in _list_files(there.directory):
             if path.name != LOCK:
                 path.unlink(missing_ok=True)
-    # The lock's file stays where another process may be waiting for it; an empty directory costs nothing.
+    # The lock file stays: another process may be waiting for it.
     return there.size
 
 

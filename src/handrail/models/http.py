@@ -1,4 +1,4 @@
-"""Reading from an address with the standard library: bounded, resumable, and without credentials in what it says."""
+"""HTTP downloads with the standard library: bounded, resumable, and without credentials in error messages."""
 
 import base64
 import http.client
@@ -14,17 +14,17 @@ from urllib.parse import unquote, urlsplit
 
 CHUNK: Final = 256 * 1024
 TIMEOUT: Final = 30.0
-"""Without a byte, after which a connection counts as broken."""
+"""Seconds without a byte after which a connection counts as broken."""
 MAX_ATTEMPTS: Final = 5
-"""How often a download is taken up again, if each time it came further."""
+"""The most attempts to resume a download, if each one makes progress."""
 
 
 class SourceError(Exception):
-    """This source did not give the file; the text is the reason."""
+    """A source could not deliver the file; the message is the reason."""
 
 
 def remove_credentials(address: str) -> str:
-    """An address as it may be said: without credentials and without a query, where tokens are."""
+    """Remove the credentials and the query, which may contain tokens, from an address."""
     parts = urlsplit(address)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
@@ -32,21 +32,21 @@ def remove_credentials(address: str) -> str:
 def fetch_page(
     address: str, *, accept: str, max_bytes: int, env: Mapping[str, str] | None = None
 ) -> tuple[bytes, str, str]:
-    """A small page: its bytes, its type, and the address that it came from in the end."""
-    with _open(address, {"Accept": accept}, env) as answer:
+    """Fetch a small page: return its bytes, its content type, and its address after redirects."""
+    with _open(address, {"Accept": accept}, env) as response:
         try:
-            body = _read_block(answer, max_bytes + 1)
+            body = _read_block(response, max_bytes + 1)
         except _ConnectionCut as error:
             raise SourceError("the connection broke off") from error
         if len(body) > max_bytes:
             raise SourceError(f"its page is larger than {max_bytes} bytes")
-        return body, answer.headers.get_content_type(), answer.geturl()
+        return body, response.headers.get_content_type(), response.geturl()
 
 
 def download(
     address: str, part: Path, *, size: int, on_bytes: Callable[[int], object], env: Mapping[str, str] | None = None
 ) -> None:
-    """Fill a file up to its size. What is there already is kept, and the rest asked for; so it is when this raises."""
+    """Fill a file up to its size. Bytes that are already in the file are kept, also when this raises."""
     tries = MAX_ATTEMPTS
     while True:
         before = _get_present_bytes(part, size)
@@ -55,7 +55,7 @@ def download(
         try:
             _download_once(address, part, size=size, on_bytes=on_bytes, env=env)
         except _RangeNotSatisfiable:
-            part.unlink()  # More is here than there: it cannot be the beginning of that file.
+            part.unlink()  # The local file is longer than the remote one, so it is not its beginning.
         except _ConnectionCut as error:
             tries -= 1
             if not tries or _get_present_bytes(part, size) <= before:
@@ -65,11 +65,11 @@ def download(
 
 
 class _ConnectionCut(Exception):
-    """A connection ended too early."""
+    """The connection ended early."""
 
 
 class _RangeNotSatisfiable(Exception):
-    """The file there ends before the point at which this download should go on."""
+    """The remote file ends before the offset at which the download should resume."""
 
 
 def _get_present_bytes(part: Path, size: int) -> int:
@@ -87,14 +87,14 @@ def _download_once(
     address: str, part: Path, *, size: int, on_bytes: Callable[[int], object], env: Mapping[str, str] | None
 ) -> None:
     done = _get_present_bytes(part, size)
-    with _open(address, {"Range": f"bytes={done}-"} if done else {}, env) as answer:
-        resumed = done and answer.status == 206
-        if resumed and not (answer.headers.get("Content-Range") or "").startswith(f"bytes {done}-"):
+    with _open(address, {"Range": f"bytes={done}-"} if done else {}, env) as response:
+        resumed = done and response.status == 206
+        if resumed and not (response.headers.get("Content-Range") or "").startswith(f"bytes {done}-"):
             raise SourceError("it answered with another part of the file than the one asked for")
         if not resumed:
             done = 0
         with part.open("ab" if resumed else "wb") as file:
-            while block := _read_block(answer, CHUNK):
+            while block := _read_block(response, CHUNK):
                 done += len(block)
                 if done > size:
                     file.truncate(0)
@@ -105,10 +105,10 @@ def _download_once(
             raise _ConnectionCut
 
 
-def _read_block(answer: Any, max_bytes: int) -> bytes:
+def _read_block(response: Any, max_bytes: int) -> bytes:
     try:
-        return answer.read(max_bytes)
-    except (http.client.HTTPException, OSError) as error:  # Time-outs and TLS among them.
+        return response.read(max_bytes)
+    except (http.client.HTTPException, OSError) as error:  # Includes timeouts and TLS errors.
         raise _ConnectionCut from error
 
 
@@ -123,10 +123,10 @@ def _open(address: str, headers: Mapping[str, str], env: Mapping[str, str] | Non
     )
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        # Not sent on to where a redirect points.
+        # Unredirected: not sent to the target of a redirect.
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
     try:
-        answer = urllib.request.urlopen(request, timeout=TIMEOUT, context=_build_tls_context(env))
+        response = urllib.request.urlopen(request, timeout=TIMEOUT, context=_build_tls_context(env))
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 416 and "Range" in headers:
@@ -135,8 +135,8 @@ def _open(address: str, headers: Mapping[str, str], env: Mapping[str, str] | Non
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise SourceError(f"no connection ({type(reason).__name__}: {reason})") from error
-    with answer:
-        yield answer
+    with response:
+        yield response
 
 
 def _build_tls_context(env: Mapping[str, str] | None) -> ssl.SSLContext:

@@ -1,8 +1,8 @@
-"""The package registry of this machine, as pip is configured to use it, and where in it a wheel is.
+"""Finds wheels in the package registry that pip is configured to use.
 
-pip itself is not used to fetch a wheel: it shows no progress to a program, and begins again where a download broke
-off. So its configuration is read here (the environment, then its files), and the simple index is asked as any
-installer asks it. This package names no registry: where none is configured, pip is asked for its own default.
+pip itself is not used to download a wheel: it reports no progress to a program and cannot resume a download. So its
+configuration is read here (the environment, then its files), and the simple index is queried as an installer does.
+This package names no registry: if none is configured, pip is asked for its default.
 """
 
 import configparser
@@ -25,20 +25,20 @@ MAX_PAGE_BYTES: Final = 32 * 1024 * 1024
 
 
 def list_indexes(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The addresses of the registries to ask, in order; empty where nothing is configured and there is no pip."""
+    """Return the addresses of the registries, in order; empty if none is configured and pip is not installed."""
     env = os.environ if env is None else env
     settings = _read_settings(env)
     main = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or settings.get("index-url")
     extra = f"{settings.get('extra-index-url', '')} {env.get('UV_EXTRA_INDEX_URL', '')} {env.get('UV_INDEX', '')}"
     if main is None and settings.get("no-index", "").lower() not in {"1", "true", "yes", "on"}:
         main = _ask_pip_for_default(env)
-    # An index of uv may have a name before its address: name=https://…
+    # uv allows a name before the address: name=https://…
     found = [re.sub(r"^[\w-]+=(?=\w+:)", "", one) for one in f"{main or ''} {extra}".split()]
     return tuple(dict.fromkeys(found))
 
 
 def find_wheel(wheel: Wheel, index: str, *, env: Mapping[str, str] | None = None) -> str:
-    """The address of a wheel in one registry. Which bytes it must have is pinned here, not believed of the registry."""
+    """Return the address of a wheel in one registry. Its hash comes from the catalogue, not from the registry."""
     page = f"{index.rstrip('/')}/{re.sub(r'[-_.]+', '-', wheel.package).lower()}/"
     where = urlsplit(page)
     if where.scheme == "file" and not where.path.endswith(".html"):
@@ -52,7 +52,7 @@ def find_wheel(wheel: Wheel, index: str, *, env: Mapping[str, str] | None = None
 
 
 def _add_credentials(address: str, index: str) -> str:
-    """Credentials of the index hold for files on its own host, and nowhere else."""
+    """Add the credentials of the index to an address on the same host."""
     there, here = urlsplit(address), urlsplit(index)
     if "@" in here.netloc and "@" not in there.netloc and here.netloc.rpartition("@")[2] == there.netloc:
         return there._replace(netloc=here.netloc, scheme=here.scheme).geturl()
@@ -60,7 +60,7 @@ def _add_credentials(address: str, index: str) -> str:
 
 
 def _iter_links(body: bytes, kind: str) -> Iterator[tuple[str, str]]:
-    """The name and the address of each file that a page of the index lists."""
+    """Yield the name and the address of each file that a page of the index lists."""
     if kind == JSON or kind == "application/json":
         try:
             page = json.loads(body)
@@ -91,14 +91,14 @@ class _Anchors(HTMLParser):
 
 
 def _read_settings(env: Mapping[str, str]) -> dict[str, str]:
-    """What pip's files and its environment say, the later over the earlier, as pip reads them."""
+    """Read pip's configuration files and environment variables, with pip's precedence."""
     settings: dict[str, str] = {}
     for file in _list_config_files(env):
         parser = configparser.RawConfigParser()
         try:
             parser.read(file, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError, OSError):
-            continue  # pip will say so; another file, or the default, may still do.
+            continue  # pip reports it; another file, or the default, may still work.
         for section in ("global", "install", "download"):
             if parser.has_section(section):
                 settings.update(parser.items(section))
@@ -126,7 +126,7 @@ def _list_config_files(env: Mapping[str, str]) -> list[Path]:
 
 
 def _ask_pip_for_default(env: Mapping[str, str]) -> str | None:
-    """The registry that pip uses when it is told of none, as its help says."""
+    """Return the default registry of pip, as its help prints it."""
     command = [sys.executable, "-m", "pip", "download", "--help"]
     try:
         said = subprocess.run(

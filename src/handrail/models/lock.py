@@ -1,4 +1,4 @@
-"""A file that one process holds at a time; the system lets go of it when the process ends, however it ends."""
+"""A lock file between processes, which the operating system releases when the process ends."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ else:
 
 @contextmanager
 def hold_lock(path: Path, *, on_wait: Callable[[], object] | None = None) -> Generator[None]:
-    """Hold the file; `waiting` is called once if somebody else does."""
+    """Hold the lock; `on_wait` is called once if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         told = False
@@ -22,7 +22,7 @@ def hold_lock(path: Path, *, on_wait: Callable[[], object] | None = None) -> Gen
             if on_wait is not None and not told:
                 on_wait()
             told = True
-            time.sleep(0.2)  # What waits for here takes seconds to minutes, and a blocking wait cannot be interrupted.
+            time.sleep(0.2)  # Polled: a blocking wait cannot be interrupted, and downloads take seconds to minutes.
         try:
             yield
         finally:

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from handrail.core import events
 from handrail.core.log import NAME as HANDRAIL
-from handrail.core.log import careful
+from handrail.core.log import build_safe_exc_info
 from handrail.core.redact import Redactor
 from handrail.core.text import compact_json
 from handrail.core.values import Decision, ToolCall, ToolResult
@@ -475,5 +475,5 @@ class JsonFormatter(logging.Formatter):
     def _format_exception(self, record: logging.LogRecord) -> str:
         info = cast(Any, record.exc_info)
         if record.name != HANDRAIL:  # That logger redacts already.
-            info = careful(info[1], texts=True, redactor=self._redactor)
+            info = build_safe_exc_info(info[1], texts=True, redactor=self._redactor)
         return self.formatException(info)

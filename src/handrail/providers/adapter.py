@@ -100,7 +100,7 @@ class Adapter(Protocol):
 
 
 class SdkProvider:
-    """A language model behind an official SDK. The adapter knows the API; errors, costs and cleaning are here."""
+    """A language model behind an official SDK. The adapter knows the API; errors and costs are handled here."""
 
     def __init__(self, adapter: Adapter, *, prices: Prices | None = None) -> None:
         self.adapter = adapter
@@ -113,7 +113,7 @@ class SdkProvider:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The server that is asked, and the key for it."""
+        """The server and the key for it."""
         return self.adapter.endpoint
 
     @property
@@ -136,11 +136,11 @@ class SdkProvider:
             if isinstance(response, list):
                 raise self._bad_response()
             return self._build_response(response, sent)
-        # Raised outside of the handler, so that the SDK's exception, which holds the key, is not chained to ours.
+        # Raised outside of the `except`, so that the SDK's exception, which contains the key, is not chained.
         raise failure
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
-        """Send a request and yield text as it arrives, then the complete response; a stream that is cut raises."""
+        """Send a request and yield text as it arrives, then the complete response; a stream that ends early raises."""
         adapter = self.adapter
         sent = adapter.build_request(request)
         events: list[Any] = []
@@ -210,7 +210,7 @@ class SdkProvider:
 
 
 def _clean(parsed: ParsedResponse) -> ParsedResponse:
-    """The response with text that UTF-8 can hold, native items that JSON can hold, and unique call ids."""
+    """Clean the text for UTF-8 and the native items for JSON, and make the ids of calls unique."""
     items = json.loads(compact_json(list(parsed.native_items)))
     if not all(isinstance(item, dict) for item in items):
         raise TypeError("a native message must be an object")
@@ -232,7 +232,7 @@ def _choose_finish_reason(finish_reason: FinishReason, calls: Sequence[ToolCall]
 
 
 def read_token_count(value: Any) -> int:
-    """A number of tokens; 0 where a server leaves it out or sends null."""
+    """Read a number of tokens; 0 if a server leaves it out or sends null."""
     return value if isinstance(value, int) and value > 0 else 0
 
 

@@ -160,7 +160,7 @@ class _MessagesAdapter:
                 form = {"type": "json_schema", "schema": response_schema.schema}
                 body["output_config"] = {**body.get("output_config", {}), "format": form}
             else:
-                wish = f"Answer with JSON alone, which fits this JSON Schema: {compact_json(response_schema.schema)}"
+                wish = f"Respond only with JSON that fits this JSON Schema: {compact_json(response_schema.schema)}"
                 instructions = f"{instructions}\n\n{wish}".strip()
         if instructions.strip():
             body["system"] = instructions
@@ -175,7 +175,7 @@ class _MessagesAdapter:
         return open_events(self.clients.get().messages.create, body)
 
     def read_text(self, event: Any) -> str:
-        """The words in an event."""
+        """The text in one stream event."""
         return (
             get_field(get_field(event, "delta"), "text") or ""
             if get_field(event, "type") == "content_block_delta"
@@ -187,7 +187,7 @@ class _MessagesAdapter:
         return get_field(event, "type") == "message_stop"
 
     def parse_response(self, response: Any) -> ParsedResponse:
-        """A message, or the events of one."""
+        """Parse a message, or the list of its stream events."""
         first, ending, used = _read_envelope(response)
         reason = get_field(ending, "stop_reason")
         said = wire.assistant_messages(response)
@@ -214,7 +214,7 @@ class _MessagesAdapter:
 
 
 def _define_used_tools(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """Definitions of the tools that were called before: the API has refused a conversation with calls and no tools."""
+    """Define the tools that were called before: the API refuses a conversation with calls and no tools."""
     names = dict.fromkeys(
         call.name for step in steps if isinstance(step, AssistantStep | NativeStep) for call in step.calls
     )
@@ -223,7 +223,7 @@ def _define_used_tools(steps: Sequence[Step]) -> list[dict[str, Any]]:
 
 
 def _can_model_speak_next(last: Step) -> bool:
-    """Whether the model speaks next: newer ones do not go on with their own words, but for a turn that they paused."""
+    """Whether the model may respond next: newer ones do not continue their own message, except a paused turn."""
     if isinstance(last, AssistantStep):
         return False
     blocks = [block for item in last.items for block in item["content"]] if isinstance(last, NativeStep) else []
@@ -231,7 +231,7 @@ def _can_model_speak_next(last: Step) -> bool:
 
 
 def _read_envelope(response: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """How a message begins, how it ends, and its usage: what is said last counts."""
+    """Read the start, the end and the usage of a message; of two values, the later one counts."""
     if not isinstance(response, list):
         if not isinstance(get_field(response, "content"), list):
             raise ValueError("a message has content")

@@ -194,15 +194,15 @@ class _GenerateContentAdapter:
         return _open_chunks(self.clients.get(), body)
 
     def read_text(self, event: Any) -> str:
-        """The words in a chunk."""
+        """The text in one chunk."""
         return "".join(get_field(part, "text") or "" for part in _read_parts(event) if not get_field(part, "thought"))
 
     def is_final(self, event: Any) -> bool:
-        """Whether the model says in this chunk why it stopped, or why it did not begin."""
+        """Whether this chunk has a finish reason, or the reason of a blocked prompt."""
         return bool(_read_finish_reason(event)) or _is_blocked(event)
 
     def parse_response(self, response: Any) -> ParsedResponse:
-        """A response, or the chunks of one."""
+        """Parse a response, or the list of its chunks."""
         chunks = cast(list[Any], response) if isinstance(response, list) else [response]
         reason = next((found for one in reversed(chunks) if (found := _read_finish_reason(one))), "")
         blocked = any(map(_is_blocked, chunks))
@@ -232,7 +232,7 @@ class _GenerateContentAdapter:
 
 
 class _StreamResponse:
-    """The response of a stream, which the SDK leaves to the garbage collector when it is left early."""
+    """Holds the HTTP response of a stream, which the SDK does not close if the stream is left early."""
 
     response: Any = None
 
@@ -241,7 +241,7 @@ _STREAM_RESPONSE: Final[ContextVar[_StreamResponse | None]] = ContextVar("opened
 
 
 async def _keep_response(response: Any) -> None:
-    """The first good response after a stream was asked for is that stream's: nothing else runs in between."""
+    """Keep the first successful response after a stream was requested; no other request runs in between."""
     opened = _STREAM_RESPONSE.get()
     if opened is not None and opened.response is None and response.status_code == 200:
         opened.response = response
@@ -287,7 +287,7 @@ def _read_refusal(response: Any) -> str:
 
 
 def _to_json_contents(contents: Sequence[Any]) -> list[Any]:
-    """What the model said as JSON: a signature is bytes, which the SDK itself can write and read."""
+    """Convert the model's contents to JSON; the SDK encodes signatures, which are bytes."""
     content = _load_sdk().types.Content
     return [content.model_validate(one).model_dump(mode="json", exclude_none=True) for one in contents]
 
@@ -344,7 +344,7 @@ def _render_call(id_: str, name: str, arguments: dict[str, Any]) -> dict[str, An
 
 
 def _merge_roles(contents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The contents with each side's in one, beginning and ending with the person, as the API wants them."""
+    """Merge neighbouring contents of one role; the API requires the user first and last."""
     if contents[0]["role"] != "user":
         contents = [{"role": "user", "parts": [{"text": CONVERSATION_START}]}, *contents]
     if contents[-1]["role"] != "user":

@@ -122,5 +122,5 @@ class Provider(Protocol):
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
-        """Yield text as it arrives, then the complete response, once. A stream that is cut raises."""
+        """Yield text as it arrives, then the complete response, once. A stream that ends early raises."""
         ...

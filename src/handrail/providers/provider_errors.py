@@ -150,8 +150,8 @@ def build_error(details: ErrorDetails, *, endpoint: Endpoint, model: str) -> Pro
         text = f"{endpoint.host} has no such API{number}; is base_url right? It ends before the name of a method{quote}"
         return ProviderError(text, code="bad_request", status=status)
     if status in (402, 429) or details.code in ("rate_limit_exceeded", "rate_limit_error", "insufficient_quota"):
-        wait = f" Ask again in {details.retry_after:g} s." if details.retry_after else ""
-        text = f"{title} takes no more requests for now{number}{quote}{wait}"
+        wait = f" Retry in {details.retry_after:g} s." if details.retry_after else ""
+        text = f"{title} accepts no more requests for now{number}{quote}{wait}"
         return ProviderLimitError(text, status=status, after=details.retry_after)
     if status is None or status >= 500 or status in (408, 409):
         return ProviderDownError(f"{title} failed{number}{quote}", status=status, after=details.retry_after)
@@ -161,19 +161,19 @@ def build_error(details: ErrorDetails, *, endpoint: Endpoint, model: str) -> Pro
 def build_unreachable_error(error: BaseException, *, endpoint: Endpoint) -> ProviderDownError:
     """The provider did not respond. The HTTP library's text is left out, because it may contain an address."""
     slow = "timeout" in type(error).__name__.lower()
-    how = "did not answer in time" if slow else f"could not be reached, or broke off ({type(error).__name__})"
+    how = "did not respond in time" if slow else f"could not be reached, or broke off ({type(error).__name__})"
     return ProviderDownError(f"{endpoint.title} {how}.")
 
 
 def build_cut_stream_error(endpoint: Endpoint) -> ProviderDownError:
     """A stream ended before its last event; what has arrived is discarded, its calls included."""
-    return ProviderDownError(f"{endpoint.title} broke off in the middle of its answer.")
+    return ProviderDownError(f"{endpoint.title} ended the connection in the middle of a response.")
 
 
 def build_bad_response_error(endpoint: Endpoint, response_noun: str) -> BadResponseError:
     """The response is not one of this API."""
-    hint = "Does base_url lead to a server that speaks this API?"
-    return BadResponseError(f"{endpoint.host} answered with something that is not {response_noun}. {hint}")
+    hint = "Is base_url a server for this API?"
+    return BadResponseError(f"{endpoint.host} sent a response that is not {response_noun}. {hint}")
 
 
 def quote_provider_text(text: str, endpoint: Endpoint) -> str:

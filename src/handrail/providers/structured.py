@@ -68,17 +68,19 @@ async def generate_structured(
     for _ in range(max_attempts):
         response = await provider.ask(ModelRequest(messages=history, instructions=instructions, schema=spec.schema))
         if response.finish_reason == "refusal":
-            raise RefusalError(f"{provider.name} would not answer: {shorten(response.text, 300) or 'no reason given'}")
+            raise RefusalError(
+                f"{provider.name} refused to respond: {shorten(response.text, 300) or 'no reason given'}"
+            )
         try:
             return spec.parse(_remove_fence(response.text))
         except ToolError as error:
             problem, where = _describe_for_model(error), _describe_for_log(error)
         history += [
             AssistantMessage(text=response.text),
-            UserMessage(text=f"{problem}\nAnswer again, with JSON alone that fits the schema."),
+            UserMessage(text=f"{problem}\nRespond again, only with JSON that fits the schema."),
         ]
     times = "once" if max_attempts == 1 else f"{max_attempts} times"
-    raise BadResponseError(f"{provider.name} was asked {times}, and its answer does not fit the schema: {where}.")
+    raise BadResponseError(f"{provider.name} was asked {times}, and its response does not fit the schema: {where}.")
 
 
 def _describe_for_model(error: ToolError) -> str:
@@ -91,7 +93,7 @@ def _describe_for_log(error: ToolError) -> str:
     """Where the response is wrong, without its text, which may be private."""
     if isinstance(error, InvalidArgumentsError):
         return f"it is wrong at {', '.join(place or 'its root' for place in error.places)}"
-    return "it is no JSON of that kind"
+    return "it is not valid JSON"
 
 
 def _remove_fence(text: str) -> str:

@@ -155,10 +155,10 @@ def _build_results_step(message: ToolMessage, step: AssistantStep | NativeStep) 
 
 def _check_results(message: ToolMessage, pending: tuple[ToolCall, ...], position: int) -> None:
     if [one.call_id for one in message.results] != [call.id for call in pending]:
-        answers = ", ".join(one.call_id for one in message.results) or "nothing"
+        result_ids = ", ".join(one.call_id for one in message.results) or "nothing"
         calls = ", ".join(call.id for call in pending) or "none"
         raise ConfigError(
-            f"messages[{position - 1}] has results for {answers}, but the calls of the message before it are: {calls}. "
+            f"messages[{position - 1}] has results for {result_ids}, but the message before it has the calls: {calls}. "
             "A ToolMessage needs one result for each of them, in their order."
         )
 

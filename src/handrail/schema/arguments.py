@@ -57,22 +57,22 @@ class Arguments:
         """
         sent = self.dump_sent
 
-        def parse_carefully(text: str) -> Any:
+        def parse_unambiguous(text: str) -> Any:
             refuse_ambiguous(text or "{}")
             return parse(text)
 
         if sent is None:
-            return parse_carefully
+            return parse_unambiguous
 
-        def parse_numbers_carefully(text: str) -> Any:
-            arguments = parse_carefully(text)
+        def parse_finite(text: str) -> Any:
+            arguments = parse_unambiguous(text)
             if found := list(find_non_finite(sent(arguments))):
                 raise validation_errors.build_invalid_error(
                     (validation_errors.format_path(path), "must be a finite number") for path in found
                 )
             return arguments
 
-        return parse_numbers_carefully
+        return parse_finite
 
 
 def build_from_annotations(fields: Mapping[str, Any], *, forbid_extra: bool = True) -> Arguments:
@@ -166,7 +166,7 @@ def validate_strictly(validate_json: Callable[..., Any], text: str) -> Any:
     except ValidationError as error:
         changed = _write_whole_floats(text, error)
         if changed is None:
-            if _is_about_defaults(text, error):  # Everything that was sent is of its type.
+            if _is_about_defaults(text, error):  # Every value that was sent has its type.
                 return validate_json(text)
             raise
     return validate_json(changed, strict=True)

@@ -14,7 +14,7 @@ class Limits:
     properties: int = 5_000
     levels: int = 10
     characters: int = 120_000
-    """In the names of properties and definitions, and in fixed values."""
+    """Characters in the names of properties and definitions, and in fixed values."""
     enum_values: int = 1_000
     long_enum: int = 250
     """An enum with more values than this also has a limit of characters."""
@@ -40,7 +40,7 @@ def check_limits(schema: Schema, limits: Limits, dialect: str) -> None:
         ("characters in one enum", max(long, default=0), limits.long_enum_characters),
     ):
         if count > most:
-            raise NotRepresentable(f"it has {count:,} {what}; {dialect} takes {most:,}")
+            raise NotRepresentable(f"it has {count:,} {what}; {dialect} allows {most:,}")
 
 
 def _count_characters(values: list[Any]) -> int:
@@ -57,12 +57,12 @@ def _count_levels(node: Schema, root: Schema, known: dict[str, int]) -> int:
         return known[target]
     below = [0]
 
-    def look(name: str, child: Any) -> Any:
+    def visit(name: str, child: Any) -> Any:
         if isinstance(child, dict):
             below.append(_count_levels(cast(Schema, child), root, known))
         return cast(Any, child)
 
-    map_children({key: value for key, value in node.items() if key != "$defs"}, look)
+    map_children({key: value for key, value in node.items() if key != "$defs"}, visit)
     return bool({"object", "array"} & (get_types(node) or frozenset())) + max(below)
 
 

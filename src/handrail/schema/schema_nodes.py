@@ -54,19 +54,19 @@ def resolve(node: Any, root: Schema) -> Schema:
         if target is None:
             return node
         node = root if target == "#" else find_definition(root, str(target))
-    raise NotRepresentable("its references go in circles")
+    raise NotRepresentable("its references are circular")
 
 
 def find_definition(root: Schema, target: str) -> Schema:
     """The definition that a local reference names."""
     found = cast(Schema, root.get("$defs", {})).get(target.removeprefix("#/$defs/"))
     if not isinstance(found, dict):
-        raise NotRepresentable(f"{target} leads nowhere")
+        raise NotRepresentable(f"{target} is not defined")
     return cast(Schema, found)
 
 
 def merge_all_of(node: Schema) -> Schema:
-    """The node with an `allOf` of one part merged into it, as Pydantic and others decorate a reference."""
+    """Merge an `allOf` of one part into the node; Pydantic and others write a reference with a description so."""
     if "allOf" not in node:
         return node
     parts = cast(list[Any], node["allOf"])

@@ -73,7 +73,7 @@ def read_signature(function: Callable[..., Any], *, name: str) -> Signature:
         if _is_context(hint):
             if context_parameter:
                 raise build_definition_error(
-                    name, f"both `{context_parameter}` and `{parameter.name}` want the context."
+                    name, f"both `{context_parameter}` and `{parameter.name}` take the context."
                 )
             context_parameter = parameter.name
             continue
@@ -101,7 +101,7 @@ def _read_parameters(function: Callable[..., Any], *, name: str) -> tuple[dict[s
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise build_definition_error(name, "it has no signature that could be read.") from error
+        raise build_definition_error(name, "its signature cannot be read.") from error
     held = function.keywords if isinstance(function, partial) else {}
     parameters = {one: parameter for one, parameter in signature.parameters.items() if one not in held}
     return parameters, signature.return_annotation
@@ -124,7 +124,8 @@ def _refuse_unusable(parameter: inspect.Parameter, function: Callable[..., Any],
         return
     if parameter.name == "cls" and _is_in_class(function):
         raise build_definition_error(
-            name, "it is a class method. Leave out @tool, and make the tool of `Class.method` when the class is there."
+            name,
+            "it is a class method. Leave out @tool, and build the tool from `Class.method` once it is defined.",
         )
     hint = "ToolContext" if parameter.name in ("context", "ctx") else "str"
     raise build_definition_error(

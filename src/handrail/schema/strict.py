@@ -65,7 +65,7 @@ class Dialect:
     bad_pattern: re.Pattern[str]
     limits: Limits | None = None
     any_case: bool = False
-    """Fixed values may come back with other capitals."""
+    """Fixed values may come back in other letter case."""
 
 
 OPENAI = Dialect(
@@ -217,7 +217,7 @@ class _Lowering:
     def _lower_union(self, node: Schema, place: str) -> Schema:
         either = get_branches(node)
         if not either or {"anyOf", "oneOf"} <= node.keys():
-            raise NotRepresentable(f"{place or 'the root'} is a union that cannot be said")
+            raise NotRepresentable(f"{place or 'the root'} is a union that strict mode cannot represent")
         self._drop_neighbours(node, {"anyOf", "oneOf"}, place)
         self.unions.append((place, either))
         return {"anyOf": [self.lower(branch, place) for branch in either], **self._keep_annotations(node)}
@@ -239,7 +239,7 @@ class _Lowering:
             raise NotRepresentable(f"{place or 'the root'} is a map with open keys")
         required = cast(list[str], node.get("required", []))
         if unknown := [name for name in required if name not in properties]:
-            raise NotRepresentable(f"{place or 'the root'} requires `{unknown[0]}` without saying what it is")
+            raise NotRepresentable(f"{place or 'the root'} requires `{unknown[0]}` without defining it")
         lowered: Schema = {}
         for name, child in properties.items():
             below = f"{place}.{name}" if place else name
@@ -265,7 +265,7 @@ class _Lowering:
         for place, either in self.unions:
             for one, other in combinations(either, 2):
                 if (self._has_omittable(one) or self._has_omittable(other)) and not apart(one, other):
-                    raise NotRepresentable(f"{place or 'the root'} is a union of things that look alike")
+                    raise NotRepresentable(f"{place or 'the root'} is a union whose branches cannot be told apart")
 
     def _has_omittable(self, node: Any, seen: set[int] | None = None) -> bool:
         seen = set[int]() if seen is None else seen

@@ -45,7 +45,7 @@ class StrictForm:
     all_required: bool
     """Every property is sent, with null for an omitted one."""
     any_case: bool = False
-    """Fixed values may come back with other capitals."""
+    """Fixed values may come back in other letter case."""
     results: dict[tuple[int, int], bool] = field(default_factory=dict[Any, Any])
     """Results for parts of one value, so that no union is compared twice."""
 
