@@ -35,6 +35,21 @@ FIELDS: dict[str, Any] = {
 }
 
 
+class Trip(BaseModel):
+    day: date = Field("2000-01-01", validate_default=True)  # pyright: ignore[reportArgumentType]
+    stops: list[date] = Field(["2000-01-01"], validate_default=True)  # pyright: ignore[reportArgumentType]
+    seats: int = 1
+
+
+def test_a_nested_default_is_converted_and_a_nested_value_that_was_sent_is_not() -> None:
+    parse = build_from_annotations({"trips": list[Trip]}).build_parsers().strict
+
+    assert parse('{"trips": [{}]}')["trips"][0].day == date(2000, 1, 1)
+    for trip in ({"seats": "2"}, {"day": 1}, {"stops": [1]}, "1"):
+        with pytest.raises(InvalidArgumentsError):
+            parse(json.dumps({"trips": [trip]}))
+
+
 def test_arguments_are_parsed_into_types_and_dumped_into_what_was_sent() -> None:
     arguments = build_from_annotations(FIELDS)
     sent = {"colour": "red", "day": "2030-01-02", "lines": [{"SKU": "a", "children": [{"SKU": "b"}]}]}

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -178,7 +178,21 @@ def _is_about_defaults(text: str, error: ValidationError) -> bool:
     if any(not detail["loc"] or detail["type"] == "missing" for detail in details):
         return False
     sent: Any = json.loads(text)
-    return isinstance(sent, dict) and all(detail["loc"][0] not in sent for detail in details)
+    return isinstance(sent, dict) and all(_is_omitted(sent, detail["loc"]) for detail in details)
+
+
+def _is_omitted(sent: Any, path: Sequence[int | str]) -> bool:
+    """Whether a path leads to a property that was not sent, or into its default."""
+    if path[0] not in sent:
+        return True
+    for position, step in enumerate(path):
+        if isinstance(sent, dict) and step not in sent:
+            # Below the arguments, a name that is not in the value can also be the name of a union branch.
+            return step != "[key]" and all(isinstance(one, int) for one in path[position + 1 :])
+        if not isinstance(sent, dict if isinstance(step, str) else list):
+            return False
+        sent = cast(Any, sent)[step]
+    return False
 
 
 def _write_whole_floats(text: str, error: ValidationError) -> str | None:
