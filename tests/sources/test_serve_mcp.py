@@ -12,8 +12,9 @@ import mcp_types as types
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.lowlevel.server import Server
 
-from handrail import Executor, MediaPart, Policy, ToolCall, ToolContext, ToolResult, tool
+from handrail import Executor, MediaPart, Policy, Rule, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, Event
 from handrail.sources import McpRequest, McpServer, connect, mcp_app
 from tests.sources.bank_server import balance, make_executor, pay, work
@@ -237,3 +238,64 @@ async def test_media_go_out_as_what_they_are_and_come_back_the_same() -> None:
         ["Drawn.", {"type": "resource_link", "uri": "https://a.example/b", "name": "b"}],
         MEDIA,
     )
+
+
+KEY = "handrail/idempotencyKey"
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_an_effect_with_an_idempotency_key_happens_once(mode: str) -> None:
+    paid: list[int] = []
+    failing = ["The bank is closed.", "Still closed."]
+
+    @tool
+    def transfer(amount: int) -> str:
+        """Transfer money."""
+        if failing:
+            raise ToolError(failing.pop(0))
+        paid.append(amount)
+        return f"transferred {amount}"
+
+    async with http_client(Executor([transfer], policy=Policy([Rule.allow("*")])), mode=mode) as client:
+
+        async def send(key: Any, amount: int) -> str:
+            return text(await client.call_tool("transfer", {"amount": amount}, meta={KEY: key}))
+
+        assert "The bank is closed." in await send("k-1", 5)
+        assert "Still closed." in await send("k-1", 5)  # Nothing had happened: the same key is tried again.
+        assert [await send("k-1", 5) for _ in range(3)] == ["transferred 5"] * 3
+        assert "duplicate_call" in await send("k-1", 6)
+        assert await send("k-2", 7) == "transferred 7"
+        for wrong in ("", "a\nb", "x" * 201, 7):
+            with pytest.raises(MCPError, match="must be 1 to 200 printable characters"):
+                await send(wrong, 8)
+    assert paid == [5, 7]
+
+
+async def test_handrail_sends_the_key_of_a_consequential_call_and_none_of_a_read() -> None:
+    sent: list[Any] = []
+
+    async def list_tools(ctx: Any, params: Any) -> types.ListToolsResult:
+        hints = types.ToolAnnotations(read_only_hint=True)
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+        look = types.Tool(name="look", input_schema=schema, annotations=hints)
+        return types.ListToolsResult(tools=[look, types.Tool(name="act", input_schema=schema)])
+
+    async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        sent.append((params.name, (params.meta or {}).get(KEY)))
+        return types.CallToolResult(content=[types.TextContent(text="No.")], is_error=True)
+
+    server: Server[Any] = Server("plain", on_list_tools=list_tools, on_call_tool=call_tool)
+    async with (
+        listening(server.streamable_http_app()) as url,
+        connect([McpServer("plain", url=f"{url}/mcp", trusted=True)]) as sources,
+    ):
+        executor = Executor(sources.tools, policy=Policy([Rule.allow("*")]))
+        for id, name, n in [("1", "look", 1), ("2", "act", 1), ("3", "act", 1), ("4", "act", 2)]:
+            call = ToolCall(id=id, name=f"plain__{name}", arguments_json=f'{{"n": {n}}}')
+            await executor.run(call, ToolContext(session_id="s"))
+    (_, none), (_, first), (_, again), (_, other) = sent
+    assert none is None
+    assert first
+    assert first == again  # The first attempt failed, and this is another one of the same effect.
+    assert other != first

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 Headers = Mapping[str, str] | Callable[[ToolContext[Any] | None], Mapping[str, str]]
 """HTTP headers, or a function of a call's context; it gets None where there is no call, to list the tools."""
 
+IDEMPOTENCY_META_KEY: Final = "handrail/idempotencyKey"
+"""Where the `_meta` of a `tools/call` has the idempotency key of a consequential call."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9]+(?:[_.-][A-Za-z0-9]+)*")
 
 

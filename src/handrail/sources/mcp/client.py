@@ -21,7 +21,7 @@ from handrail.sources.mcp.connection import Connection, ConnectionFailed
 from handrail.sources.mcp.definitions import BuiltTools, McpDefinition, build_tools
 from handrail.sources.mcp.results import build_result
 from handrail.sources.mcp.trace import RequestTrace, current_trace
-from handrail.sources.mcp_server import McpServer
+from handrail.sources.mcp_server import IDEMPOTENCY_META_KEY, McpServer
 from handrail.sources.pins import PinDifference, compare_pins, read_pins
 from handrail.sources.source import SourceStatus
 
@@ -294,6 +294,7 @@ class OpenMcpServer:
                 dict(arguments),
                 read_timeout_seconds=self._server.timeout or _CALL_TIMEOUT,
                 progress_callback=_build_progress_callback(context),
+                meta=_build_meta(context),
             )
         except MCPError as error:
             raise self._interpret_error(connection, name, error, trace, read_only=read_only) from error
@@ -331,6 +332,11 @@ class OpenMcpServer:
 
 def _is_open(task: asyncio.Task[Connection]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _build_meta(context: ToolContext[Any]) -> Any:
+    """What goes with a call, so that the server can recognise a second attempt of the same effect."""
+    return {IDEMPOTENCY_META_KEY: context.idempotency_key} if context.idempotency_key else None
 
 
 def _build_progress_callback(context: ToolContext[Any]) -> Any:

@@ -32,12 +32,16 @@ from handrail.formats import mcp as wire
 from handrail.registry.registry import ToolRegistry
 from handrail.sources.mcp.results import build_resource_blocks
 from handrail.sources.mcp_endpoint import MakeContext, McpRequest
+from handrail.sources.mcp_server import IDEMPOTENCY_META_KEY
 
 _APPROVAL: Final = "approval"
 """The key of the question in a result that asks for input."""
 _MAX_SESSIONS: Final = 1_000
 _NOTIFY_TIMEOUT: Final = 5.0
 _ARGUMENT_CHARS: Final = 2_000
+_MAX_KEY_CHARS: Final = 200
+_MAX_ATTEMPTS: Final = 20
+"""How often one idempotency key may be tried, if every attempt fails."""
 _NO_FIELDS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 """What is asked for: only yes or no."""
 
@@ -141,11 +145,18 @@ class McpEndpoint:
         context = await self._build_context(ctx)
         executor = self._executor.snapshot()  # A call is answered by the tools that it was read with.
         definitions = self._get_pool(executor).definitions
-        request = {"id": uuid4().hex, "params": {"name": params.name, "arguments": params.arguments or {}}}
+        key = _get_idempotency_key(params)
+        request = {"id": key or uuid4().hex, "params": {"name": params.name, "arguments": params.arguments or {}}}
         (call,) = wire.calls(request, definitions)
         if params.request_state is not None:
             await self._apply_elicitation_response(params, context)
         result = await self._run(ctx, executor, call, context)
+        for attempt in range(1, _MAX_ATTEMPTS if key else 0):
+            if result.ok or result.origin != "replayed":
+                break
+            # An attempt before this one failed, and nothing happened: the same key may be tried again.
+            call = structs.replace(call, id=f"{key}#{attempt}")
+            result = await self._run(ctx, executor, call, context)
         approval = _find_open_approval(result)
         if approval is not None and approval.by == "customer" and _can_elicit(ctx):
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
@@ -253,6 +264,17 @@ class McpEndpoint:
         if _promises_structure(executor, result.tool_name) and "structuredContent" not in rendered:
             rendered["isError"] = True  # It was cut, or failed: a client would look in vain for what is promised.
         return types.CallToolResult.model_validate(rendered, by_name=False)
+
+
+def _get_idempotency_key(params: types.CallToolRequestParams) -> str | None:
+    """The key under which the client knows this effect: equal for every attempt, so that it happens once."""
+    key: object = (params.meta or {}).get(IDEMPOTENCY_META_KEY)
+    if key is None:
+        return None
+    if not isinstance(key, str) or not 1 <= len(key) <= _MAX_KEY_CHARS or not key.isprintable():
+        text = f"_meta[{IDEMPOTENCY_META_KEY!r}] must be 1 to {_MAX_KEY_CHARS} printable characters."
+        raise MCPError(types.INVALID_PARAMS, text)
+    return key
 
 
 def _promises_structure(executor: Executor, name: str) -> bool:
