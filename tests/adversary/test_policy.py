@@ -2,9 +2,10 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolFlags, build_tool, tool
 from handrail.authorize.policy_file import parse_policy
@@ -24,6 +25,27 @@ def refund(amount: int) -> str:
     return "refunded"
 
 
+class Address(BaseModel):
+    country: str
+
+
+class Line(BaseModel):
+    count: int
+
+
+@tool
+def send(
+    to: Address,
+    lines: list[Line],
+    kind: Literal["card", "cash"],
+    labels: dict[str, str],
+    anything: Any,
+    limit: int | None = None,
+) -> str:
+    """Send."""
+    return "sent"
+
+
 @tool
 def write(file_path: str) -> str:
     """Write."""
@@ -33,7 +55,7 @@ def write(file_path: str) -> str:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (Rule.deny("refnd"), r"unknown tool 'refnd' in rule 2 \(code\); did you mean 'refund'\?"),
+        (Rule.deny("refnd"), r"rule 2 \(code\): unknown tool 'refnd'; did you mean 'refund'\?"),
         (Rule.deny("refnd", "pay"), "unknown tool 'refnd'"),
         (Rule.deny("mcp:bank"), "selects no tool"),
         (Rule.deny("pay", where={"amuont": {"above": 5}}), "unknown argument 'amuont'; did you mean 'amount'"),
@@ -41,11 +63,33 @@ def write(file_path: str) -> str:
         (Rule.deny("pay", where={"amount": ">1000"}), "can never be compared with '>1000'"),
         (Rule.deny("pay", where={"amount": {"search": "1"}}), "`search` cannot compare"),
         (Rule.deny("pay", where={"urgent": {"above": 1}}), "is a boolean"),
+        (Rule.deny("send", where={"to.contry": "CH"}), "unknown argument 'to.contry'; did you mean 'country'"),
+        (Rule.deny("send", where={"lines[0].cuont": 1}), r"unknown argument 'lines\[0\].cuont'; did you mean 'count'"),
+        (Rule.deny("send", where={"lines[0].count": "many"}), "is a number, and can never be compared with 'many'"),
+        (Rule.deny("send", where={"limit": ">5"}), "is a number"),
+        (Rule.deny("send", where={"kind": "crad"}), "can only be 'card' or 'cash'"),
+        (Rule.deny("send", where={"kind": {"one_of": ["crad", "csh"]}}), "can only be 'card' or 'cash'"),
     ],
 )
 def test_a_rule_that_can_never_apply_is_an_error_when_the_executor_is_built(rule: Rule, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Executor([pay, refund], policy=Policy([Rule.allow("*"), rule]))
+        Executor([pay, refund, send], policy=Policy([Rule.allow("*"), rule]))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"to.country": "CH"},
+        {"lines[0].count": {"above": 1}},
+        {"limit": {"above": 5}},
+        {"limit": None},
+        {"kind": {"one_of": ["cash", "cheque"]}},
+        {"labels.colour": "red"},
+        {"anything.at.all": 1},
+    ],
+)
+def test_a_condition_that_can_hold_is_accepted(where: dict[str, Any]) -> None:
+    assert Executor([send], policy=Policy([Rule.deny("send", where=where)])).diagnostics == ()
 
 
 def test_for_an_open_pool_it_is_a_diagnostic(caplog: pytest.LogCaptureFixture) -> None:
@@ -53,7 +97,7 @@ def test_for_an_open_pool_it_is_a_diagnostic(caplog: pytest.LogCaptureFixture) -
 
     executor = Executor([refund], policy=policy, fallback=lambda call, context: None)
 
-    assert executor.diagnostics == ("unknown tool 'refnd' in rule 2 (code); did you mean 'refund'?",)
+    assert executor.diagnostics == ("rule 2 (code): unknown tool 'refnd'; did you mean 'refund'?",)
     assert "refnd" in caplog.text
     assert Executor([refund], policy=policy, declared={"refnd": ToolFlags()}).diagnostics == ()
 

@@ -84,7 +84,7 @@ async def test_hooks_run_in_order_and_may_leave_a_call_as_it_is(name: str) -> No
 
         return before
 
-    executor, _ = rail_with(Hook(before=append("b")), Hook(before=lambda *_: None), object(), Hook(before=append("c")))
+    executor, _ = rail_with(Hook(before=append("b")), Hook(before=lambda *_: None), Hook(before=append("c")))
 
     assert (await executor.run(call(name, text="a"), at())).output == "abc"
 

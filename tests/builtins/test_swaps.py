@@ -213,16 +213,16 @@ async def test_a_directory_swapped_for_a_link_is_not_listed(
 async def test_a_directory_swapped_right_after_the_path_was_resolved_is_refused(
     desk: Desk, tool: Tool[..., Any], payload: Payload, way: str, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    locate = workspace.resolve_path
+    locate = workspace.resolve_argument
     before = everything_in(desk.outside)
 
-    def locate_then_swap(path: str, context: ToolContext) -> workspace.WorkspacePath:
-        place = locate(path, context)
+    def locate_then_swap(argument: str, path: str, context: ToolContext) -> workspace.WorkspacePath:
+        place = locate(argument, path, context)
         (desk.work / "sub").rename(desk.work / "away")
         (desk.work / "sub").symlink_to(desk.outside)
         return place
 
-    monkeypatch.setattr(workspace, "resolve_path", locate_then_swap)
+    monkeypatch.setattr(workspace, "resolve_argument", locate_then_swap)
     path = str(tree.parent / "new" / "a.txt") if tool.name == "write_file" else target(tool, tree)
     failure = await desk.failure(tool, **payload(path))
     assert failure.code == "permission_denied"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail import PermissionDeniedError, Tool, ToolContext
+from handrail import InvalidArgumentsError, PermissionDeniedError, Tool, ToolContext, ToolError
 from handrail.builtins import EditFileTool, ListFilesTool, ReadFileTool, SearchTextTool, WriteFileTool
 from tests.builtins.conftest import SECRET, TOOLS, Desk, Payload, Swap, every_tool, everything_in, target
 
@@ -35,14 +35,20 @@ async def refused(tool: Tool[..., Any], payload: dict[str, Any], context: ToolCo
 async def test_a_path_that_is_not_absolute_is_refused(
     desk: Desk, tool: Tool[..., Any], payload: Payload, path: str
 ) -> None:
-    assert "must be absolute" in await refused(tool, payload(path), desk.context)
+    with pytest.raises(InvalidArgumentsError, match="must be an absolute path"):
+        await tool.check_permissions(payload(path), desk.context)
+    result = await tool.execute(payload(path), desk.context)
+    assert result.error is not None
+    assert result.error.code == "invalid_arguments"
 
 
 @pytest.mark.proves("HC-27", "HC-D3", "HC-06")
 @every_tool
-async def test_a_path_outside_is_refused_and_named(desk: Desk, tool: Tool[..., Any], payload: Payload) -> None:
+async def test_a_path_outside_is_refused_with_the_name_of_the_argument_and_of_the_working_directory(
+    desk: Desk, tool: Tool[..., Any], payload: Payload
+) -> None:
     message = await refused(tool, payload(str(desk.outside / "secret.txt")), desk.context)
-    assert str(desk.outside / "secret.txt") in message
+    assert f"`{next(name for name in payload('') if 'path' in name or name == 'directory')}` leads outside" in message
     assert str(desk.work) in message
 
 
@@ -178,12 +184,16 @@ async def test_any_path_stays_inside_or_is_refused(
     assert SECRET not in result.for_model()
     assert (everything_in(desk.outside), everything_in(desk.twin), sorted(os.listdir(desk.work.parent))) == before
     code = result.error.code if result.error else None
-    if not path.startswith("/") or "\0" in path or not Path(os.path.realpath(path)).is_relative_to(desk.work):
+    if not path.startswith("/") or "\0" in path:
+        assert code == "invalid_arguments"
+    elif not Path(os.path.realpath(path)).is_relative_to(desk.work):
         assert code == "permission_denied"
-    try:
+    if code not in ("invalid_arguments", "permission_denied"):
         await tool.check_permissions(payload(path), desk.context)
-    except PermissionDeniedError:
-        assert code == "permission_denied"
+        return
+    with pytest.raises(ToolError) as refusal:
+        await tool.check_permissions(payload(path), desk.context)
+    assert refusal.value.code == code
 
 
 # What the system says.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from handrail.authorize.approvals import Approvals, MemoryApprovals
     from handrail.authorize.limits import CircuitBreaker, RateLimit
-    from handrail.authorize.policy import Policy, Rule
+    from handrail.authorize.policy import Policy, PolicyProblem, Rule
     from handrail.authorize.policy_file import load_policy, parse_policy
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "CircuitBreaker",
     "MemoryApprovals",
     "Policy",
+    "PolicyProblem",
     "RateLimit",
     "Rule",
     "load_policy",
@@ -26,6 +27,7 @@ _ON_FIRST_USE = {
     "CircuitBreaker": "handrail.authorize.limits",
     "MemoryApprovals": "handrail.authorize.approvals",
     "Policy": "handrail.authorize.policy",
+    "PolicyProblem": "handrail.authorize.policy",
     "RateLimit": "handrail.authorize.limits",
     "Rule": "handrail.authorize.policy",
     "load_policy": "handrail.authorize.policy_file",

@@ -8,7 +8,10 @@ from decimal import Decimal, InvalidOperation
 from pathlib import PurePath
 from typing import Any, Final, cast
 
+from handrail.authorize.schema_paths import find_nodes
 from handrail.errors import ConfigError
+from handrail.schema.schema_nodes import get_fixed_values
+from handrail.schema.validation_errors import format_path
 
 Test = Callable[[Any, str | None], bool | None]
 """From a value and the working directory to True, False, or None if the condition cannot compare the value."""
@@ -194,36 +197,27 @@ class Condition:
 
     def find_problems(self, schemas: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         """Why this condition can never hold for any of these schemas: unknown arguments, impossible comparisons."""
-        for steps, operator, operand, _ in self._tests:
-            name, names = str(steps[0]), dict[str, None]()
-            nodes: list[Any] = []
-            is_open = False
-            for schema in schemas:
-                properties: Any = schema.get("properties")
-                if not isinstance(properties, Mapping) or "$ref" in schema:
-                    is_open = True
-                    continue
-                known = cast(Mapping[str, Any], properties)
-                names |= dict.fromkeys(known)
-                if name in known:
-                    nodes.append(known[name])
-                elif schema.get("additionalProperties", False) is not False:
-                    is_open = True
-            if is_open:
+        for steps, operator, operand, test in self._tests:
+            found = find_nodes(schemas, steps)
+            if found.is_open:
                 continue
-            if not nodes:
-                yield f"unknown argument {name!r}{suggest(name, names)}"
-            elif len(steps) == 1:
-                problems = [_find_impossible(operator, operand, node) for node in nodes]
-                if all(problems):
-                    yield f"the argument {name!r} {problems[0]}"
+            path = format_path(steps)
+            if not found.nodes:
+                yield f"unknown argument {path!r}{suggest(found.missing, found.names)}"
+                continue
+            problems = [_find_impossible(operator, operand, node, test) for node in found.nodes]
+            if all(problems):
+                yield f"the argument {path!r} {problems[0]}"
         if self._negated is not None:
             yield from self._negated.find_problems(schemas)
 
 
-def _find_impossible(operator: str, operand: Any, node: Any) -> str | None:
+def _find_impossible(operator: str, operand: Any, node: Mapping[str, Any], test: Test) -> str | None:
     """Why a condition can never hold for values of this schema."""
-    kind: Any = cast(Mapping[str, Any], node).get("type") if isinstance(node, Mapping) else None
+    values = get_fixed_values(dict(node))
+    if values is not None and all(test(value, None) is False for value in values):
+        return f"can only be {' or '.join(map(repr, values[:10]))}, so that `{operator}` never holds."
+    kind: Any = node.get("type")
     if not isinstance(kind, str) or kind in ("object", "array", "null"):
         return None
     if kind == "boolean" and operator in _NUMERIC | _TEXTUAL:

@@ -1,14 +1,15 @@
 """Hooks: code of the host that may change a call before it is validated, and refuse it after it was authorised."""
 
+import difflib
 import inspect
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.tool import Tool
 from handrail.core.values import Decision, ToolCall
-from handrail.errors import ToolError, must_propagate
+from handrail.errors import ConfigError, ToolError, must_propagate
 
 
 class Hook(Protocol):
@@ -21,6 +22,39 @@ class Hook(Protocol):
     def authorised(self, call: ToolCall, tool: Tool[..., Any], decision: Decision, context: ToolContext[Any]) -> None:
         """Look at a call that may run; raise to refuse it."""
         ...
+
+
+_PARAMETERS: Final = {"before": ("call", "tool", "context"), "authorised": ("call", "tool", "decision", "context")}
+"""The methods of a hook, and what each is called with."""
+
+
+def check_hooks(hooks: Sequence[object]) -> None:
+    """Raise `ConfigError` for a hook that would never be called, or not as it expects: it would refuse nothing."""
+    for hook in hooks:
+        name = hook.__name__ if isinstance(hook, type) else type(hook).__name__
+        if isinstance(hook, type):
+            raise ConfigError(f"hooks must be objects; give {name}(), not the class.")
+        public = [one for one in dir(hook) if not one.startswith("_") and one not in _PARAMETERS]
+        for one in public:
+            near = difflib.get_close_matches(one.lower(), _PARAMETERS, n=1, cutoff=0.75)
+            if near and callable(getattr(hook, one, None)):
+                raise ConfigError(f"the hook {name} has {one!r}, which is never called; did you mean {near[0]!r}?")
+        found = [one for one in _PARAMETERS if getattr(hook, one, None) is not None]
+        if not found:
+            listed = f"; it has: {', '.join(public[:10])}" if public else ""
+            raise ConfigError(f"the hook {name} has neither 'before' nor 'authorised', and is never called{listed}.")
+        for one in found:
+            _check_parameters(f"{name}.{one}", getattr(hook, one), _PARAMETERS[one])
+
+
+def _check_parameters(name: str, method: Any, parameters: tuple[str, ...]) -> None:
+    try:
+        signature = inspect.signature(method)
+        signature.bind(*parameters)
+    except TypeError as error:
+        raise ConfigError(f"the hook's method {name} must take ({', '.join(parameters)}): {error}.") from error
+    except ValueError:  # A function in C that does not say.
+        return
 
 
 class HookRefusal(Exception):

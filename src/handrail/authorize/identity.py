@@ -41,6 +41,8 @@ class CallDigests:
         key = None if tool.key is None else compute_key(tool.key, arguments)
         owner = context.customer_id or context.session_id
         effect = sent if key is None else keep_secrets_distinct(key, call)
+        if tool.repeatable:
+            effect = f"{len(context.session_id)},{context.session_id}{len(call.id)},{call.id}{effect}"
         # Every part but the last has its length before it: two different calls never make the same text.
         scope = f"{VERSION},{len(tool.name)},{len(tenant)},{tool.name}{tenant}"
         return self._digest(f"{scope}{sent}"), self._digest(f"{scope}{len(owner)},{owner}{effect}")

@@ -229,34 +229,28 @@ class Policy:
         expected = frozenset(cast(Mapping[str, Any], properties)) if is_declared else None
         return CompiledPolicy(tool, candidates=candidates, default=default, expected=expected)
 
-    def find_problems(self, tools: Iterable[Tool[..., Any]]) -> Iterator[str]:
+    def find_problems(self, tools: Iterable[Tool[..., Any]]) -> Iterator["PolicyProblem"]:
         """The rules that can never apply to these tools: names that no tool has, arguments and conditions that no
         schema has. A tool without declared properties can have any argument.
 
         A rule that others shadow is no problem: an emergency `deny: "*"` is one on purpose.
         """
         pool = tuple(tools)
+        names = [tool.name for tool in pool]
         for number, rule in enumerate(self.rules, start=1):
-            where = f"rule {number} ({rule.source})"
-            unknown = [
-                text
-                for text in rule.tools
-                if not set(text) & set("*?[:") and not any(tool.name == text for tool in pool)
-            ]
-            for text in unknown:
-                yield f"unknown tool {text!r} in {where}{suggest(text, [tool.name for tool in pool])}"
             compiled = _CompiledRule(rule)
             selected = [tool for tool in pool if compiled.selects(tool)]
-            if not selected and rule.tools and not unknown:
-                yield f"{where} selects no tool: {rule}."
+            found = [
+                f"unknown tool {text!r}{suggest(text, names)}"
+                for text in rule.tools
+                if not set(text) & set("*?[:") and text not in names
+            ]
+            if not selected and rule.tools and not found:
+                found.append(f"it selects no tool: {rule}.")
             if selected and compiled.condition is not None:
-                schemas = [_get_policy_schema(tool) for tool in selected]
-                for problem in compiled.condition.find_problems(schemas):
-                    yield (
-                        f"{problem.removesuffix('.')} in {where}."
-                        if not problem.endswith("?")
-                        else f"{where}: {problem}"
-                    )
+                found.extend(compiled.condition.find_problems([_get_policy_schema(tool) for tool in selected]))
+            for text in found:
+                yield PolicyProblem(number=number, source=rule.source, text=text)
 
     def names(self, tool: str) -> bool:
         """Whether a rule names this tool, and does not only select it."""
@@ -265,6 +259,18 @@ class Policy:
     def decide(self, tool: Tool[..., Any], arguments: Mapping[str, Any], context: ToolContext[Any]) -> Decision:
         """The decision of this policy about one call."""
         return self.compile(tool).decide(context, lambda: arguments)
+
+
+class PolicyProblem(Struct, frozen=True, kw_only=True):
+    """A rule that can never apply, and why."""
+
+    number: int
+    """Which rule of the policy it is, counted from 1."""
+    source: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"rule {self.number} ({self.source}): {self.text}"
 
 
 class CompiledPolicy:

@@ -25,9 +25,9 @@ def EditFileTool(*, max_bytes: int = 10_000_000) -> Tool[..., str]:
     """The tool `edit_file`; `max_bytes` is how large a file may be, before and after."""
     check_positive("edit_file", max_bytes=max_bytes)
 
-    @tool(name="edit_file", permission_check=workspace.build_permission_check("file_path"))
+    @tool(name="edit_file", repeatable=True, permission_check=workspace.build_permission_check("file_path"))
     def edit_file(
-        file_path: str,
+        file_path: workspace.AbsolutePath,
         old_text: Annotated[str, pydantic.Field(min_length=1)],
         new_text: str,
         context: ToolContext[Any],
@@ -44,7 +44,7 @@ def EditFileTool(*, max_bytes: int = 10_000_000) -> Tool[..., str]:
             new_text: The text to put in its place.
             replace_all: Replace the text wherever it occurs.
         """
-        target = workspace.resolve_path(file_path, context)
+        target = workspace.resolve_argument("file_path", file_path, context)
         old, new = (
             _normalize_newlines(encode_text(old_text, argument="old_text")),
             _normalize_newlines(encode_text(new_text, argument="new_text")),

@@ -30,7 +30,7 @@ def ListFilesTool(*, max_bytes: int = 100_000, max_entries: int = 100_000) -> To
     )
     def list_files(
         context: ToolContext[Any],
-        directory: str | None = None,
+        directory: workspace.AbsolutePath | None = None,
         pattern: str = "*",
         limit: Annotated[int, pydantic.Field(ge=1)] = 500,
     ) -> str:
@@ -44,7 +44,7 @@ def ListFilesTool(*, max_bytes: int = 100_000, max_entries: int = 100_000) -> To
                 "{a,b}" means either. Names that begin with a dot only match where the pattern has the dot.
             limit: How many paths to list at most.
         """
-        target = workspace.resolve_path(directory, context)
+        target = workspace.resolve_argument("directory", directory, context)
         if target.get_kind() != "folder":
             raise ToolError(f"`{target.display_path}` is not a directory. read_file reads a file.")
         walk = DirectoryWalk(target, parse_glob(pattern, argument="pattern"), max_entries=max_entries)

@@ -33,7 +33,7 @@ def ReadFileTool(
         permission_check=workspace.build_permission_check("file_path"),
     )
     def read_file(
-        file_path: str,
+        file_path: workspace.AbsolutePath,
         context: ToolContext[Any],
         offset: Annotated[int, pydantic.Field(ge=1)] = 1,
         limit: Annotated[int, pydantic.Field(ge=1)] = 2_000,
@@ -48,7 +48,7 @@ def ReadFileTool(
             offset: Number of the line to start at, counted from 1.
             limit: How many lines to read at most.
         """
-        target = workspace.resolve_path(file_path, context)
+        target = workspace.resolve_argument("file_path", file_path, context)
         with target.translate_errors(), target.open() as file:
             lines = _LineReader(file, path=target.display_path, max_chars=max_line_chars, max_skipped=max_skipped_bytes)
             return _read_excerpt(lines, offset=offset, limit=limit, output=ToolOutput(max_bytes=max_bytes))

@@ -54,7 +54,7 @@ def SearchTextTool(
     def search_text(
         pattern: Annotated[str, pydantic.Field(min_length=1, max_length=1_000)],
         context: ToolContext[Any],
-        path: str | None = None,
+        path: workspace.AbsolutePath | None = None,
         glob: str = "**/*",
         regex: bool = False,
         ignore_case: bool = False,
@@ -74,7 +74,7 @@ def SearchTextTool(
             limit: How many matches to return at most.
         """
         find = _build_regex_find(pattern, ignore_case) if regex else _build_literal_find(pattern, ignore_case)
-        target = workspace.resolve_path(path, context)
+        target = workspace.resolve_argument("path", path, context)
         if target.get_kind() == "other":
             raise ToolError(f"`{target.display_path}` is a device, a pipe or a socket; search a file or a directory.")
         walk = DirectoryWalk(

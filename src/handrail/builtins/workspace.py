@@ -9,7 +9,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader, FileIO
 from pathlib import PurePath
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import pydantic
+from pydantic_core import PydanticCustomError
 
 from handrail.core.context import ToolContext
 from handrail.errors import PermissionDeniedError, ToolError, shorten
@@ -38,8 +41,33 @@ class Entry(NamedTuple):
     kind: Kind
 
 
-def resolve_path(path: str | None, context: ToolContext[Any]) -> "WorkspacePath":
-    """Resolve a path inside the working directory; None is the directory itself. Raises `PermissionDeniedError`."""
+def _resolve_argument(path: str) -> str:
+    """The path without links and dots, so that policy, approvals and the handler see where it leads."""
+    if not os.path.isabs(path):
+        raise PydanticCustomError("path_type", "must be an absolute path; it begins with the working directory")
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError, RecursionError) as error:  # NUL, text that no file system can hold, endless links
+        raise PydanticCustomError("path_type", "cannot be the path of a file") from error
+
+
+AbsolutePath = Annotated[str, pydantic.AfterValidator(_resolve_argument)]
+"""An argument that is an absolute path; it is resolved when the arguments are validated."""
+
+
+def resolve_argument(argument: str, path: str | None, context: ToolContext[Any]) -> "WorkspacePath":
+    """The path of an `AbsolutePath` argument; refused if it leads elsewhere than when the arguments were validated."""
+    target = resolve_path(path, context, argument=argument)
+    if path is not None and os.path.join(target.root, *target.parts) != path:
+        raise target.build_link_error()
+    return target
+
+
+def resolve_path(path: str | None, context: ToolContext[Any], *, argument: str = "path") -> "WorkspacePath":
+    """Resolve a path inside the working directory; None is the directory itself. Raises `PermissionDeniedError`.
+
+    The message does not name the path: it was resolved, and where a link leads is not for the model.
+    """
     directory = context.working_directory
     if not directory:
         raise PermissionDeniedError(
@@ -50,19 +78,14 @@ def resolve_path(path: str | None, context: ToolContext[Any]) -> "WorkspacePath"
         raise PermissionDeniedError(
             f"The working directory of this session, `{shorten(directory)}`, must be an absolute path."
         )
-    path = directory if path is None else path
-    if not os.path.isabs(path):
-        raise PermissionDeniedError(
-            f"The path `{shorten(path)}` must be absolute. It begins with the working directory, "
-            f"`{shorten(directory, 300)}`."
-        )
     try:
-        root, real = PurePath(os.path.realpath(directory)), PurePath(os.path.realpath(path))
-    except (OSError, ValueError, RecursionError) as error:  # NUL, text that no file system can hold, endless links
-        raise PermissionDeniedError(f"`{shorten(path)}` cannot be the path of a file.") from error
+        root = PurePath(os.path.realpath(directory))
+        real = root if path is None else PurePath(os.path.realpath(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise PermissionDeniedError(f"`{argument}` cannot be the path of a file.") from error
     if not real.is_relative_to(root):
         raise PermissionDeniedError(
-            f"`{shorten(path, 300)}` leads outside the working directory `{shorten(directory, 300)}`; "
+            f"`{argument}` leads outside the working directory `{shorten(directory, 300)}`; "
             "only what is inside may be touched."
         )
     return WorkspacePath(directory=directory, root=str(root), parts=real.relative_to(root).parts)
@@ -72,7 +95,7 @@ def build_permission_check(argument: str) -> Callable[[dict[str, Any], ToolConte
     """The permission check of a tool that takes its path in this argument."""
 
     def permission_check(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
-        resolve_path(arguments[argument], context)
+        resolve_argument(argument, arguments[argument], context)
 
     return permission_check
 
@@ -114,7 +137,7 @@ class WorkspacePath:
         with self.translate_errors(), self._open_folder(self.parts[:-1]) as folder:
             mode = folder.stat(self.parts[-1]).st_mode
             if stat.S_ISLNK(mode):
-                raise self._build_link_error()
+                raise self.build_link_error()
             if stat.S_ISDIR(mode):
                 return "folder"
             return "file" if stat.S_ISREG(mode) else "other"
@@ -194,7 +217,7 @@ class WorkspacePath:
             raise
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EMLINK):  # what O_NOFOLLOW says of a link
-                raise self._build_link_error() from error
+                raise self.build_link_error() from error
             raise ToolError(_describe_os_error(error, self.display_path)) from error
 
     @contextmanager
@@ -231,7 +254,7 @@ class WorkspacePath:
         except NotADirectoryError as error:
             # With O_DIRECTORY and O_NOFOLLOW, Linux reports a link in this way, too.
             if stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-                raise self._build_link_error() from error
+                raise self.build_link_error() from error
             raise
 
     def _verify_location(self, fd: int, parts: tuple[str, ...]) -> None:
@@ -241,13 +264,13 @@ class WorkspacePath:
         except OSError:  # no /proc: then the path must still lead to this very file
             where = os.path.realpath(os.path.join(self.root, *parts))
             if not os.path.samestat(os.stat(where), os.fstat(fd)):
-                raise self._build_link_error() from None
+                raise self.build_link_error() from None
         if not PurePath(where).is_relative_to(self.root):
-            raise self._build_link_error()
+            raise self.build_link_error()
 
     def _require_no_link(self, path: str) -> None:
         if os.path.realpath(path) != path:
-            raise self._build_link_error()
+            raise self.build_link_error()
 
     def _get_name(self) -> str:
         if not self.parts:
@@ -256,7 +279,7 @@ class WorkspacePath:
 
     def _require_file(self, found: os.stat_result) -> None:
         if stat.S_ISLNK(found.st_mode):
-            raise self._build_link_error()
+            raise self.build_link_error()
         if not stat.S_ISREG(found.st_mode):
             raise ToolError(_describe_not_a_file(found.st_mode, self.display_path))
 
@@ -265,7 +288,8 @@ class WorkspacePath:
         if not found.st_mode & 0o222:
             raise ToolError(f"`{self.display_path}` is marked read-only, and stays as it is.")
 
-    def _build_link_error(self) -> PermissionDeniedError:
+    def build_link_error(self) -> PermissionDeniedError:
+        """The error for a path that leads elsewhere than it did."""
         return PermissionDeniedError(
             f"`{self.display_path}` leads through a link that goes in a circle or was changed during the call."
         )

@@ -16,6 +16,7 @@ _COMMANDS: Final = {
     "openapi": "openapi",
     "phone": "phone",
     "doubts": "doubts",
+    "policy": "policy",
 }
 """Each subcommand with its module, which has `add_parser` and `run`."""
 

@@ -2,15 +2,12 @@
 
 import argparse
 import asyncio
-import runpy
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
-from pathlib import Path
 from typing import Any, cast
 
+from handrail.cli.object_reference import load_object
 from handrail.errors import ConfigError, shorten
 from handrail.execute.executor import Executor
 from handrail.sources.connection import connect
@@ -125,7 +122,7 @@ def _load_servers(text: str) -> list[McpServer]:
         return [McpServer("server", url=text)]
     if " " in text:
         return [McpServer("server", command=shlex.split(text))]
-    given: object = _load(text)
+    given: object = load_object(text)
     servers = list(cast(Sequence[object], given)) if isinstance(given, list | tuple) else [given]
     if not servers or not all(isinstance(one, McpServer) for one in servers):
         raise ConfigError(f"{text} must be an McpServer or a list of them, got {type(cast(object, given)).__name__}.")
@@ -133,32 +130,7 @@ def _load_servers(text: str) -> list[McpServer]:
 
 
 def _load_executor(text: str) -> Executor:
-    given = _load(text)
+    given = load_object(text)
     if callable(given) and not isinstance(given, type) and not hasattr(given, "input_schema"):
         given = given()
     return given if isinstance(given, Executor) else Executor(cast(Any, given))
-
-
-def _load(text: str) -> Any:
-    """An object by its place; the file or module is code, and trusted like any other that is run."""
-    where, _, name = text.rpartition(":")
-    if not where or not name:
-        raise ConfigError(f"Name an object as module:object or file.py:object, got {text!r}.")
-    if where.endswith(".py"):
-        if not Path(where).is_file():
-            raise ConfigError(f"There is no file {where}.")
-        names = runpy.run_path(where)
-        if name not in names:
-            raise ConfigError(f"{where} defines no {name}.")
-        return names[name]
-    sys.path.insert(0, "")
-    try:
-        module = import_module(where)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"There is no module {where}: {error}.") from error
-    found: Any = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise ConfigError(f"{where} has no {name}.")
-        found = getattr(found, part)
-    return found

@@ -111,6 +111,8 @@ class Tool(Generic[P, R]):
     read_only: bool = False
     concurrency_safe: bool = False
     idempotent: bool = False
+    repeatable: bool = False
+    """Whether equal calls with other ids are calls of their own, each of which runs: write A, write B, write A."""
     key: tuple[str, ...] | KeyOf | None = None
     """Which arguments make two calls the same call; all of them if unset."""
     lock_key: tuple[str, ...] | KeyOf | None = None
@@ -154,7 +156,16 @@ class Tool(Generic[P, R]):
         check_name(self.name)
         if not isinstance(self.description, str) or encodable(self.description) != self.description:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ToolDefinitionError(f"`{self.name}`: description must be text that can be sent as UTF-8.")
-        for flag in ("read_only", "concurrency_safe", "idempotent", "strict", "coerce", "inline", "cache_public"):
+        for flag in (
+            "read_only",
+            "concurrency_safe",
+            "idempotent",
+            "repeatable",
+            "strict",
+            "coerce",
+            "inline",
+            "cache_public",
+        ):
             if type(getattr(self, flag)) is not bool:
                 raise ToolDefinitionError(f"`{self.name}`: {flag} must be True or False, not {getattr(self, flag)!r}.")
         for limit in ("timeout", "max_output_chars", "max_media_bytes", "cache_for"):
@@ -179,6 +190,8 @@ class Tool(Generic[P, R]):
             names = getattr(self, option)
             if isinstance(names, tuple):
                 self._check_argument_names(option, cast(tuple[str, ...], names))
+        if self.repeatable and self.key is not None:
+            raise ToolDefinitionError(f"`{self.name}`: repeatable calls have no key; leave one of the two out.")
         for option in ("permission_check", "verify"):
             function = getattr(self, option)
             if function is not None and not callable(function):

@@ -18,12 +18,14 @@ class ToolFlags:
     read_only: bool = False
     concurrency_safe: bool = False
     idempotent: bool = False
+    repeatable: bool = False
     key: str | Iterable[str] | KeyOf | None = None
     lock_key: str | Iterable[str] | KeyOf | None = None
     verify: Callable[..., Any] | None = None
     permission_check: Callable[[dict[str, Any], ToolContext[Any]], Any] | None = None
     timeout: float | None = None
     max_output_chars: int | None = None
+    max_media_bytes: int | None = None
     cache_for: float | None = None
     cache_public: bool = False
     on_interrupt: OnInterrupt | None = None

@@ -27,6 +27,7 @@ class ToolOptions(TypedDict, total=False):
     read_only: bool
     concurrency_safe: bool
     idempotent: bool
+    repeatable: bool
     inline: bool
     key: str | Iterable[str] | KeyOf | None
     lock_key: str | Iterable[str] | KeyOf | None

@@ -16,10 +16,10 @@ from msgspec import structs
 from handrail.authorize.approvals import ApprovalEvents, Approvals, MemoryApprovals
 from handrail.authorize.authorizer import Authorizer, Mode, Refusal
 from handrail.authorize.explanation import Explanation, explain_call
-from handrail.authorize.hooks import HOOK_FAILED, HookRefusal, apply_before
+from handrail.authorize.hooks import HOOK_FAILED, HookRefusal, apply_before, check_hooks
 from handrail.authorize.identity import CallDigests
 from handrail.authorize.limits import CircuitBreaker, RateLimit
-from handrail.authorize.policy import Policy
+from handrail.authorize.policy import Policy, PolicyProblem
 from handrail.authorize.secrets import Reference, Secrets
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
@@ -121,6 +121,7 @@ class Executor:
         self._limits_output = bool(max_output_chars)
         self.approvals: Approvals = approvals if approvals is not None else MemoryApprovals()
         self._hooks = tuple(hooks)
+        check_hooks(self._hooks)
         self._fallback = fallback
         self._timeout = timeout
         self._overhead_timeout = overhead_timeout
@@ -206,7 +207,7 @@ class Executor:
         self._unsubscribe: list[Callable[[], None]] = []
         self._tools_listeners: dict[object, Callable[[], None]] = {}
         self.replace_tools(tools)
-        if self._tools and fallback is None and not self._unsubscribe:
+        if self._tools and not self.is_open:
             self._refuse_diagnostics()
 
     def _refuse_diagnostics(self) -> None:
@@ -277,10 +278,23 @@ class Executor:
             self._host_schemas[tool.name] = tool
             self._update_diagnostics()
 
-    def _update_diagnostics(self) -> None:
+    @property
+    def is_open(self) -> bool:
+        """Whether it can get tools that it does not know yet: from sources that change, or through the fallback."""
+        return self._fallback is not None or bool(self._unsubscribe)
+
+    @property
+    def known_tools(self) -> tuple[Tool[..., Any], ...]:
+        """The tools of the pool, and those of another framework that were declared or have passed a schema."""
         host_tools = {**self._host_tools.declared, **self._host_schemas}
-        known = [*self.registry, *(tool for name, tool in host_tools.items() if name not in self.registry)]
-        problems = tuple(self._policy.find_problems(known))
+        return (*self.registry, *(tool for name, tool in host_tools.items() if name not in self.registry))
+
+    def find_policy_problems(self, policy: Policy) -> list[PolicyProblem]:
+        """The rules of a policy that can never apply to the tools that are known here."""
+        return list(policy.find_problems(self.known_tools))
+
+    def _update_diagnostics(self) -> None:
+        problems = tuple(str(one) for one in self.find_policy_problems(self._policy))
         for problem in problems:
             if problem not in self.diagnostics:
                 log.warning("policy: %s", problem)

@@ -1,0 +1,34 @@
+"""Objects that are named on the command line: `module:object` or `file.py:object`."""
+
+import runpy
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from handrail.errors import ConfigError
+
+
+def load_object(text: str) -> Any:
+    """An object by its place; the file or module is code, and trusted like any other that is run."""
+    where, _, name = text.rpartition(":")
+    if not where or not name:
+        raise ConfigError(f"Name an object as module:object or file.py:object, got {text!r}.")
+    if where.endswith(".py"):
+        if not Path(where).is_file():
+            raise ConfigError(f"There is no file {where}.")
+        names = runpy.run_path(where)
+        if name not in names:
+            raise ConfigError(f"{where} defines no {name}.")
+        return names[name]
+    sys.path.insert(0, "")
+    try:
+        module = import_module(where)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"There is no module {where}: {error}.") from error
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"{where} has no {name}.")
+        found = getattr(found, part)
+    return found

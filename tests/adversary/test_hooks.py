@@ -1,0 +1,43 @@
+"""A hook that would never be called refuses nothing: it is an error when the executor is built."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from handrail import ConfigError, Executor
+from handrail.authorize.hooks import Hook
+
+
+def hook(**methods: Any) -> Any:
+    return SimpleNamespace(**methods)
+
+
+class Inherits(Hook):
+    def authorized(self, call: Any, tool: Any, decision: Any, context: Any) -> None:
+        raise AssertionError("it is never called")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (hook(authorized=lambda *_: None), "has 'authorized', which is never called; did you mean 'authorised'"),
+        (hook(authorise=lambda *_: None), "did you mean 'authorised'"),
+        (hook(Before=lambda *_: None), "did you mean 'before'"),
+        (hook(before=lambda *_: None, authorized=lambda *_: None), "did you mean 'authorised'"),
+        (Inherits(), "did you mean 'authorised'"),
+        (hook(after=lambda *_: None), "has neither 'before' nor 'authorised', and is never called; it has: after"),
+        (object(), "has neither 'before' nor 'authorised'"),
+        (Hook, r"give Hook\(\), not the class"),
+        (hook(before=lambda call: call), r"before must take \(call, tool, context\): too many positional"),
+        (hook(authorised=lambda call, tool, context: None), r"must take \(call, tool, decision, context\)"),
+        (hook(before="nothing"), "must take"),
+    ],
+)
+def test_a_hook_that_is_not_called_as_it_expects_is_an_error(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Executor(hooks=[given])
+
+
+def test_other_methods_and_attributes_of_a_hook_are_its_own() -> None:
+    Executor(hooks=[hook(before=lambda *_: None, limit=5, after=lambda: None, reset=lambda: None)])
