@@ -36,6 +36,7 @@ def play(
     tools: Iterable[object] = (),
     context: Callable[[IncomingCall], ToolContext[Any]] | None = None,
     check: bool = True,
+    wrap: Any = None,
     on_note: Mapping[str, Callable[[CallSession], Awaitable[None]]] | None = None,
     **options: Any,
 ) -> Played:
@@ -43,7 +44,7 @@ def play(
 
     `on_note` starts something with the session when the log says this.
     """
-    builder = ToolBuilder()
+    builder = ToolBuilder(wrap=wrap)
     for number, tool in enumerate(tools):
         builder.register(_builder(tool, number))
 

@@ -106,22 +106,23 @@ class Replay(Struct, frozen=True, kw_only=True):
 def replay(path: str | Path) -> Replay:
     """Run a recorded call through the state machine of today, without a provider and without tools."""
     lines = list(_read(Path(path)))
-    if not lines or "call" not in lines[0]:
+    if not lines or not isinstance(lines[0].get("call"), dict):
         raise ConfigError(f"{path}:1: a recording begins with a line `call`.")
-    about = lines[0]["call"]
-    options = msgspec.convert(about["options"], MachineOptions)
-    machine = CallMachine(options, texts=Texts(about.get("locale", "en")))
+    about: dict[str, Any] = lines[0]["call"]
     adapter = RealtimeAdapter()
     sent: list[Mapping[str, Any]] = []
     recorded: list[Mapping[str, Any]] = []
-    for line in lines[1:]:
-        taken: list[s.Signal] = []
-        if "received" in line:
-            taken = adapter.read(line["received"])
-        elif "signal" in line:
-            fields = dict(line["signal"])
-            taken = [msgspec.convert(fields, _KINDS[fields.pop("kind")])]
-        elif "sent" in line:
+    try:
+        options = msgspec.convert(about["options"], MachineOptions)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise ConfigError(f"{path}:1: call.options must be the limits of the call: {error}.") from error
+    machine = CallMachine(options, texts=Texts(about.get("locale", "en")))
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            taken = _take(line, adapter)
+        except (KeyError, TypeError, msgspec.ValidationError) as error:
+            raise ConfigError(f"{path}:{number}: this line cannot be read: {error}.") from error
+        if "sent" in line:
             recorded.append(line["sent"])
         for signal in taken:
             for command in machine.handle(signal):
@@ -129,6 +130,16 @@ def replay(path: str | Path) -> Replay:
                 if event is not None:
                     sent.append(event)
     return Replay(sent=tuple(sent), recorded=tuple(recorded))
+
+
+def _take(line: Mapping[str, Any], adapter: RealtimeAdapter) -> list[s.Signal]:
+    """The signals of one line of a recording."""
+    if "received" in line:
+        return adapter.read(line["received"])
+    if "signal" in line:
+        fields = dict(line["signal"])
+        return [msgspec.convert(fields, _KINDS[fields.pop("kind")])]
+    return []
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:

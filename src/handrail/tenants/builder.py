@@ -1,8 +1,8 @@
 """Building a tenant's tools from its configuration."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, cast
 
 from msgspec import Struct, structs
 from pydantic import BaseModel, ValidationError
@@ -22,7 +22,11 @@ from handrail.tenants.features.request_transfer import build_request_transfer
 Listener = Callable[[Event], object]
 Builder = Callable[[TenantConfig], Any]
 """`builder(cfg) -> Tool | BuiltTool | NoTool | None`; anything tool-shaped is taken as a tool."""
+WrapTools = Callable[[Sequence[Tool[..., Any]]], Iterable[Tool[..., Any]]]
 ToolChoice = Literal["auto", "none", "required"] | dict[str, str]
+
+_CALL_TOOLS: Final = (build_request_transfer, build_end_call, build_collect_digits)
+"""Builders whose tools steer the phone call."""
 
 
 class Diagnostic(Struct, frozen=True, kw_only=True):
@@ -53,13 +57,14 @@ class ToolBuildResult(Struct, frozen=True, kw_only=True):
 class ToolBuilder:
     """Asks each registered builder, in order, for its tool."""
 
-    def __init__(self, *, listeners: Iterable[Listener] = ()) -> None:
+    def __init__(self, *, listeners: Iterable[Listener] = (), wrap: WrapTools | None = None) -> None:
+        """`wrap` puts others in the place of the tools that are not about the call itself, such as a cassette's."""
         self._listeners = tuple(listeners)
+        self._wrap = wrap
         self._builders: list[tuple[str, Builder, str | None]] = []
         self._features: dict[str, type[BaseModel]] = {}
-        self.register(build_request_transfer)
-        self.register(build_end_call)
-        self.register(build_collect_digits)
+        for builder in _CALL_TOOLS:
+            self.register(builder)
 
     def register(self, builder: Builder, *, feature: tuple[str, type[BaseModel]] | None = None) -> None:
         """Add a builder, and with `feature` the name and the model of its section in `features`."""
@@ -133,6 +138,7 @@ class _Build:
         self, builder: ToolBuilder, cfg: TenantConfig, listeners: tuple[Listener, ...], session_id: str
     ) -> None:
         self._builders = builder._builders  # pyright: ignore[reportPrivateUsage]
+        self._wrap = builder._wrap  # pyright: ignore[reportPrivateUsage]
         self._cfg, self._problems = builder._typed(cfg)  # pyright: ignore[reportPrivateUsage]
         self._listeners = listeners
         self._session_id = session_id
@@ -158,7 +164,7 @@ class _Build:
                 self._warn(tool.source, f"there is already a tool named {tool.name!r}")
             else:
                 built[tool.name] = tool
-        tools = tuple(built.values())
+        tools = self._wrap_tools(built)
         choice = self._choose({tool.name for tool in tools})
         result = ToolBuildResult(
             tools=tools,
@@ -180,6 +186,20 @@ class _Build:
             )
         )
         return result
+
+    def _wrap_tools(self, built: Mapping[str, Tool[..., Any]]) -> tuple[Tool[..., Any], ...]:
+        if self._wrap is None:
+            return tuple(built.values())
+        own = {builder.__name__ for builder in _CALL_TOOLS}
+        steering = {one.tool_name for one in self._diagnostics if one.builder in own}
+        given = [tool for name, tool in built.items() if name not in steering]
+        wrapped = {tool.name: tool for tool in map(as_tool, self._wrap(given))}
+        if set(wrapped) != {tool.name for tool in given}:
+            raise ConfigError(
+                f"wrap must return one tool for each that it gets, under the same name; "
+                f"got {', '.join(sorted(wrapped)) or 'none'} for {', '.join(sorted(one.name for one in given))}."
+            )
+        return tuple(wrapped.get(name, tool) for name, tool in built.items())
 
     def _ask(self, name: str, builder: Builder, section: str | None) -> None:
         if section is not None:
