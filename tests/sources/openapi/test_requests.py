@@ -242,3 +242,24 @@ async def test_an_api_key_of_swagger_2_goes_into_the_query(server: ApiServer) ->
     await send(server, DOCUMENTS / "swagger.json", {"tags": ["a", "b"]}, name="findPets", api_key={"key": "secret:key"})
 
     assert server.last.target == "/v1/pets?tags=a%7Cb&api_key=k-123456"
+
+
+async def test_a_messenger_in_swagger_2_with_the_oddities_of_slacks_is_called_by_its_forms(server: ApiServer) -> None:
+    """Tuples without a type, lists of types, two kinds of body, tokens as parameters, a recursive definition."""
+    messenger = DOCUMENTS / "messenger.json"
+    arguments = {"channel": "C 1&2", "thread_ts": 1503435956.000247, "as_user": True, "token": "t"}
+    posted = await send(server, messenger, arguments, name="chat_postMessage", bearer="secret:key")
+    assert posted.ok
+    assert (server.last.method, server.last.target) == ("POST", "/v1/chat.postMessage")
+    assert server.last.headers["authorization"] == "Bearer k-123456"
+    assert server.last.headers["content-type"] == "application/x-www-form-urlencoded"
+    assert server.last.headers["token"] == "t"
+    assert server.last.body == b"channel=C%201%262&thread_ts=1503435956.000247&as_user=true"
+
+    assert (await send(server, messenger, {"limit": 5}, name="conversations_history", bearer="secret:key")).ok
+    assert server.last.target == "/v1/conversations.history?limit=5"
+
+    file = {"file": base64.b64encode(b"\x00\xff").decode(), "title": None, "channels": "C1,C2"}
+    assert (await send(server, messenger, file, name="files_upload")).ok
+    assert server.last.headers["content-type"].startswith("multipart/form-data")
+    assert b"\x00\xff" in server.last.body
