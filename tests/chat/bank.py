@@ -45,6 +45,7 @@ def at(bank: Bank, **more: Any) -> ToolContext[Bank]:
 def chat(lines: Iterable[Scripted], bank: Bank | None = None, *, executor: Any = None, **more: Any) -> ChatSession:
     executor = executor or Executor([balance, pay])
     context = more.pop("context", None) or at(bank or Bank())
+    more.setdefault("allow_memory_ledger", True)  # Where it matters, a test has a store.
     return ChatSession(ScriptedProvider(lines), executor, context=context, **more)
 
 

@@ -38,6 +38,8 @@ lines: st.SearchStrategy[Line] = st.one_of(
 class Kept:
     """One place for one conversation, as strict as the real ones, and through the same bytes."""
 
+    in_memory = True
+
     def __init__(self) -> None:
         self.text: bytes | None = None
 

@@ -78,11 +78,15 @@ async def test_a_conversation_goes_on_with_another_provider_after_a_restart(
     bank, sessions = Bank(), FileSessionStore(tmp_path)
     with subject.server([tool_calls(("balance", {}), ("pay", {"amount": 5}))]) as server:
         async with subject.at(server) as provider:
-            session = ChatSession(provider, Executor([balance, pay]), context=at(bank), sessions=sessions)
+            session = ChatSession(
+                provider, Executor([balance, pay]), context=at(bank), sessions=sessions, allow_memory_ledger=True
+            )
             await session.send("Pay 5.")
     with after.server([text("Paid."), text("Bye.")]) as server:
         async with after.at(server) as provider:
-            session = await ChatSession.load(provider, Executor([balance, pay]), context=at(bank), sessions=sessions)
+            session = await ChatSession.load(
+                provider, Executor([balance, pay]), context=at(bank), sessions=sessions, allow_memory_ledger=True
+            )
             (question,) = await session.approvals()
             await session.approve(question.token)
             paid = await session.resume()

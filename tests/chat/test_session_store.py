@@ -27,6 +27,7 @@ from handrail.testing.scripted import ScriptedProvider
 from handrail.testing.servers import tool_calls
 from tests.chat.bank import PAY_5, Bank, at, balance, chat, pay, yes
 from tests.execute.helpers import code_of
+from tests.guide.kit import agent_with, scripted
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres  # a fixture
 from tests.statements import counted
@@ -48,7 +49,9 @@ async def test_a_conversation_is_saved_by_itself_and_loaded_as_it_was(kept: Any)
     session = chat([tool_calls(("balance", {})), "100 EUR."], sessions=kept)
     await session.send("How much? \0 \N{PILE OF POO}")
     provider = ScriptedProvider(["As I said."])
-    again = await ChatSession.load(provider, Executor([balance, pay]), context=at(Bank()), sessions=kept)
+    again = await ChatSession.load(
+        provider, Executor([balance, pay]), context=at(Bank()), sessions=kept, allow_memory_ledger=True
+    )
 
     assert again.conversation == session.conversation
     assert (await again.send("How much?")).text == "As I said."
@@ -124,7 +127,9 @@ async def test_a_question_in_a_file_is_open_again_after_a_restart(tmp_path: Path
     sessions, bank = FileSessionStore(tmp_path), Bank()
     await chat([tool_calls(("balance", {}), ("pay", {"amount": 5}))], bank, sessions=sessions).send("Pay 5.")
     executor = Executor([balance, pay])
-    session = await ChatSession.load(ScriptedProvider(["Paid."]), executor, context=at(bank), sessions=sessions)
+    session = await ChatSession.load(
+        ScriptedProvider(["Paid."]), executor, context=at(bank), sessions=sessions, allow_memory_ledger=True
+    )
 
     (question,) = await session.approvals()
     assert (question.tool, question.arguments, bank.paid) == ("pay", {"amount": 5}, [])
@@ -135,7 +140,9 @@ async def test_a_question_in_a_file_is_open_again_after_a_restart(tmp_path: Path
 async def test_whoever_saves_an_older_state_is_refused_and_overwrites_nothing(kept: Any) -> None:
     await chat(["One."], sessions=kept).send("a")
     first, second = [
-        await ChatSession.load(ScriptedProvider([line]), Executor(), context=at(Bank()), sessions=kept)
+        await ChatSession.load(
+            ScriptedProvider([line]), Executor(), context=at(Bank()), sessions=kept, allow_memory_ledger=True
+        )
         for line in ("Two.", "Three.")
     ]
     await first.send("b")
@@ -184,6 +191,27 @@ async def test_the_conversation_of_somebody_else_is_not_gone_on_with(kept: Any) 
         context = at(Bank(), **wrong)
         with pytest.raises(ConfigError, match="must be the conversation"):
             await ChatSession.load(ScriptedProvider([]), Executor(), context=context, sessions=kept)
+
+
+async def test_a_conversation_that_outlives_its_ledger_is_refused_unless_that_is_wanted(tmp_path: Path) -> None:
+    sessions, provider = FileSessionStore(tmp_path), ScriptedProvider(["Hello."])
+
+    def open_session(tools: list[Any], **more: Any) -> ChatSession:
+        return ChatSession(provider, Executor(tools), context=at(Bank()), **more)
+
+    with pytest.raises(ConfigError, match=r"ledger=store\.ledger.*allow_memory_ledger=True"):
+        open_session([balance, pay], sessions=sessions)
+    with pytest.raises(ConfigError, match="allow_memory_ledger"):
+        await open_session([balance, pay]).save(sessions)
+    with pytest.raises(ConfigError, match="allow_memory_ledger"):
+        await agent_with(scripted(), tools=[pay]).load_session("s-1", sessions=sessions, create=True)
+    reader = open_session([balance], sessions=sessions)  # Without an effect there is nothing to run twice.
+    reader.executor.replace_tools([balance, pay])
+    with pytest.raises(ConfigError, match="allow_memory_ledger"):
+        await reader.send("Hi.")
+    assert (provider.requests, list(tmp_path.iterdir())) == ([], [])
+
+    assert (await open_session([pay], sessions=sessions, allow_memory_ledger=True).send("Hi.")).text == "Hello."
 
 
 async def test_saving_needs_a_place() -> None:

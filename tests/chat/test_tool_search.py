@@ -56,8 +56,10 @@ async def test_what_a_search_finds_is_offered_from_the_next_step_on_and_the_pref
     )
     context = ToolContext(session_id="s-1")
     store = FileSessionStore(tmp_path)
-    first = await ChatSession(provider, executor, context=context, sessions=store).send("Refund it.")
-    again = await ChatSession.load(provider, executor, context=context, sessions=store)
+    first = await ChatSession(provider, executor, context=context, sessions=store, allow_memory_ledger=True).send(
+        "Refund it."
+    )
+    again = await ChatSession.load(provider, executor, context=context, sessions=store, allow_memory_ledger=True)
     await again.send("And a parcel?")
 
     assert [one.output for one in first.results][1:] == ["refundInvoice"]

@@ -206,14 +206,14 @@ async def test_policy_may_allow_a_consequential_call_without_a_question() -> Non
 @pytest.mark.parametrize("confirm", ["words", "token"])
 async def test_a_saved_session_waits_in_another_process_and_is_confirmed_there(confirm: str, tmp_path: Path) -> None:
     store = FileSessionStore(tmp_path)
-    session, _, _ = await prepared(sessions=store)
+    session, _, _ = await prepared(sessions=store, allow_memory_ledger=True)
     (pending,) = session.conversation.pending
 
     bank = Bank()
     judge = ScriptedJudge([plan(["g1"], needs("transfer_money", SEND_500, confirmation="yes"))], ["It is done."])
     agent = agent_with(judge)  # Its executor knows nothing of the first one's approvals.
     await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
-    loaded = await agent.load_session("s-1", customer_id="c-1", deps=bank, sessions=store)
+    loaded = await agent.load_session("s-1", customer_id="c-1", deps=bank, sessions=store, allow_memory_ledger=True)
     if confirm == "words":
         result = await loaded.send("Yes.")
     else:
@@ -227,12 +227,12 @@ async def test_a_saved_session_waits_in_another_process_and_is_confirmed_there(c
 
 async def test_a_pending_call_goes_on_plain_where_words_confirm_nothing(tmp_path: Path) -> None:
     store = FileSessionStore(tmp_path)
-    await prepared(sessions=store)
+    await prepared(sessions=store, allow_memory_ledger=True)
     bank = Bank()
     executor = Executor([transfer_money])
     context = ToolContext(session_id="s-1", customer_id="c-1", agent_id="desk", deps=bank)
     provider = ScriptedProvider(["Not yet.", "It is transferred."])
-    plain = await ChatSession.load(provider, executor, context=context, sessions=store)
+    plain = await ChatSession.load(provider, executor, context=context, sessions=store, allow_memory_ledger=True)
     (approval,) = await plain.approvals()
     told = await plain.send("Yes, do it!")
 
@@ -242,11 +242,13 @@ async def test_a_pending_call_goes_on_plain_where_words_confirm_nothing(tmp_path
 
 async def test_a_pending_call_that_was_approved_runs_in_a_plain_session(tmp_path: Path) -> None:
     store = FileSessionStore(tmp_path)
-    await prepared(sessions=store)
+    await prepared(sessions=store, allow_memory_ledger=True)
     bank = Bank()
     context = ToolContext(session_id="s-1", customer_id="c-1", agent_id="desk", deps=bank)
     provider = ScriptedProvider(["It is transferred."])
-    plain = await ChatSession.load(provider, Executor([transfer_money]), context=context, sessions=store)
+    plain = await ChatSession.load(
+        provider, Executor([transfer_money]), context=context, sessions=store, allow_memory_ledger=True
+    )
     (approval,) = await plain.approvals()
     await plain.approve(approval.token)
     result = await plain.resume()

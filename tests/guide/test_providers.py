@@ -60,11 +60,22 @@ async def test_one_saved_session_goes_from_plain_to_guided_and_back_on_every_ser
     ]
     with subject.server(script) as server:
         async with subject.at(server) as provider:
-            plain = ChatSession(provider, Executor([get_balance, transfer_money]), context=context, sessions=store)
+            plain = ChatSession(
+                provider,
+                Executor([get_balance, transfer_money]),
+                context=context,
+                sessions=store,
+                allow_memory_ledger=True,
+            )
             await plain.send("How much do I have?")
 
             agent = await an_agent(provider)
-            options: dict[str, Any] = {"customer_id": "c-1", "deps": bank, "sessions": store}
+            options: dict[str, Any] = {
+                "customer_id": "c-1",
+                "deps": bank,
+                "sessions": store,
+                "allow_memory_ledger": True,
+            }
             guided = await agent.load_session("s-1", **options)
             balance = await guided.send("And my savings?")
             asked = await guided.send("Send 500 to Sophie.")
@@ -72,7 +83,9 @@ async def test_one_saved_session_goes_from_plain_to_guided_and_back_on_every_ser
             done = await loaded.send("Yes.")
 
             executor = Executor([get_balance, transfer_money])
-            back = await ChatSession.load(provider, executor, context=context, sessions=store, instructions="")
+            back = await ChatSession.load(
+                provider, executor, context=context, sessions=store, instructions="", allow_memory_ledger=True
+            )
             bye = await back.send("Check again, and bye.")
 
     assert (balance.text, balance.results[0].output) == ("Your savings are 20000 EUR.", "20000 EUR")

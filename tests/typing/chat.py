@@ -26,7 +26,9 @@ async def a_reply_is_whole_or_comes_in_pieces(provider: Provider) -> None:
 
 
 async def a_conversation_answers(provider: Provider, executor: Executor, context: ToolContext[object]) -> None:
-    session = ChatSession(provider, executor, context=context, sessions=FileSessionStore("sessions"))
+    session = ChatSession(
+        provider, executor, context=context, sessions=FileSessionStore("sessions"), allow_memory_ledger=True
+    )
     answer = await session.send("Hi.")
     assert_type(answer, TurnResult)
     assert_type(answer.approvals, tuple[Approval, ...])

@@ -42,13 +42,19 @@ class ChatSession:
         strategy: TurnStrategy | None = None,
         sessions: SessionStore | None = None,
         conversation: Conversation | None = None,
+        allow_memory_ledger: bool = False,
     ) -> None:
+        """`allow_memory_ledger` accepts an executor whose ledger does not outlive the process, as `sessions` does: a
+        call that was running when the process ended may then run twice.
+        """
         self.provider = provider
         self.executor = executor
         self.instructions = instructions
         self._budget = budget or Budget()
         self._strategy = strategy or PlainStrategy()
         self._sessions = sessions
+        self._allow_memory_ledger = allow_memory_ledger
+        self._checked_registry: object = None
         self._context = context
         self._state: TurnState | None = None
         self._turn_start = 0.0
@@ -66,6 +72,7 @@ class ChatSession:
         for name in ("session_id", "tenant_id", "customer_id"):
             if (value := getattr(context, name)) != (expected := getattr(self._conversation, name)):
                 raise ConfigError(f"context.{name} must be the conversation's {name}, {expected!r}, got {value!r}.")
+        self._check_ledger(sessions)
 
     @classmethod
     async def load(
@@ -104,6 +111,21 @@ class ChatSession:
             ]
             session._conversation = structs.replace(session.conversation, pending=tuple(renewed))
         return session
+
+    def _check_ledger(self, sessions: SessionStore | None) -> None:
+        """Refuse a conversation that outlives the ledger of its consequential calls."""
+        executor = self.executor
+        if sessions is None or self._allow_memory_ledger or executor.outlives_process:
+            return
+        if executor.registry is self._checked_registry or getattr(sessions, "in_memory", False):
+            return
+        if any(not tool.read_only for tool in executor.registry):
+            raise ConfigError(
+                "sessions keeps the conversation after this process ends, and the executor's ledger is in memory: a "
+                "call that was running could run twice. Pass Executor(…, ledger=store.ledger), with the store of "
+                "handrail.store.open_store(), or accept it with allow_memory_ledger=True."
+            )
+        self._checked_registry = executor.registry
 
     @property
     def conversation(self) -> Conversation:
@@ -195,6 +217,7 @@ class ChatSession:
     def _start_turn(self) -> TurnState:
         if self._state is not None:
             raise ConfigError("a turn of this conversation is running: wait for its end, or interrupt() it.")
+        self._check_ledger(self._sessions)  # The tools may have changed.
         turn = self._conversation.turn + 1
         self._state = TurnState(
             structs.replace(self._conversation, turn=turn),
@@ -289,6 +312,7 @@ class ChatSession:
         """Save the conversation now. With `sessions`, save it there from now on, during every turn, too."""
         if self._state is not None:
             raise ConfigError("save() cannot be called during a turn: wait for its end. A turn saves after every step.")
+        self._check_ledger(sessions)
         if sessions is not None and self._sessions is not sessions:
             self._replace_conversation(structs.replace(self._conversation, revision=0))
             self._sessions, self._saved = sessions, None

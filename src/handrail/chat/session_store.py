@@ -21,7 +21,7 @@ _MIN_COMPACTION: Final = 65_536
 
 
 class SessionStore(Protocol):
-    """Saves and loads conversations."""
+    """Saves and loads conversations. One whose conversations end with the process has `in_memory = True`."""
 
     async def save(self, conversation: Conversation, *, previous: Conversation | None = None) -> None:
         """Save a conversation; raise `StoreError` unless its revision is the saved one plus 1.

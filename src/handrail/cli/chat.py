@@ -34,7 +34,7 @@ try:
     from rich.console import Console
 
     from handrail.cli.demo import play_demo
-    from handrail.cli.screen import Screen, format_arguments, format_event, strip_controls
+    from handrail.cli.screen import Screen, format_arguments, format_call, format_event, strip_controls
 except ImportError as error:
     raise MissingExtraError(error.name or "rich", extra="cli") from error
 
@@ -157,7 +157,11 @@ class TerminalChat:
 
     async def _open_plain(self, sources: Sources) -> ChatSession:
         executor = Executor([*self._agent.tools, sources], policy=self._agent.policy)
-        options: dict[str, Any] = {"context": self._context, "instructions": self._agent.instructions}
+        options: dict[str, Any] = {
+            "context": self._context,
+            "instructions": self._agent.instructions,
+            "allow_memory_ledger": True,  # `_talk` asks before it resumes a call that may have run.
+        }
         if self._saved_as:
             return await ChatSession.load(self._provider, executor, sessions=self._sessions, create=True, **options)
         return ChatSession(self._provider, executor, **options)
@@ -165,15 +169,25 @@ class TerminalChat:
     async def _open_guided(self, agent: Agent) -> ChatSession:
         if agent.judge is None:
             agent.provider = self._provider
-        options: dict[str, Any] = {"customer_id": self._context.customer_id, "deps": self._context.deps}
+        options: dict[str, Any] = {
+            "customer_id": self._context.customer_id,
+            "deps": self._context.deps,
+            "allow_memory_ledger": True,
+        }
         if self._saved_as:
             return await agent.load_session(self._name, sessions=self._sessions, create=True, **options)
         return agent.session(self._name, **options)
 
     async def _talk(self) -> None:
-        if self._session.conversation.open_calls:
-            self._screen.print_notice("The last turn of this conversation is not finished; resuming it.")
-            await self._run_turn(self._session.resume_stream)
+        if open_calls := self._session.conversation.open_calls:
+            self._screen.print_notice("The last turn of this conversation is not finished.")
+            registry = self._session.executor.registry
+            effects = [one for one in open_calls if one.name not in registry or not registry.get(one.name).read_only]
+            if len(await self._session.approvals()) >= len(effects):
+                await self._run_turn(self._session.resume_stream)
+            else:  # The ledger was in memory: nobody knows whether they ran.
+                calls = ", ".join(map(format_call, effects))
+                self._screen.print_notice(f"It is not known whether it ran: {calls}\n/again runs it, maybe once more.")
         while (line := await self._read_line("you")) is not None:
             if line.strip() and not await self._handle_line(line.strip()):
                 break

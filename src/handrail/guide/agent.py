@@ -371,6 +371,7 @@ class Agent:
         budget: Budget | None = None,
         sessions: SessionStore | None = None,
         conversation: Conversation | None = None,
+        allow_memory_ledger: bool = False,
     ) -> GuidedSession:
         """Open a session: a `ChatSession` whose turns follow the guidelines."""
         context = self._context(session_id, customer_id, tenant_id, deps, plugin_data, secrets)
@@ -379,6 +380,7 @@ class Agent:
             self.executor,
             context=context,
             conversation=conversation,
+            allow_memory_ledger=allow_memory_ledger,
             **self._session_options(budget, sessions),
         )
 
@@ -394,11 +396,13 @@ class Agent:
         secrets: Mapping[str, str] | None = None,
         budget: Budget | None = None,
         create: bool = False,
+        allow_memory_ledger: bool = False,
     ) -> GuidedSession:
         """Load a session that was saved. With `create`, start a new one if none is saved under this id."""
         context = self._context(session_id, customer_id, tenant_id, deps, plugin_data, secrets)
         options = self._session_options(budget, sessions)
         provider = self.provider or NoProvider()
+        options["allow_memory_ledger"] = allow_memory_ledger
         return await GuidedSession.load(provider, self.executor, context=context, create=create, **options)
 
     def _context(
