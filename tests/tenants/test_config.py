@@ -93,6 +93,14 @@ def test_another_target_is_refused_with_its_field_and_without_its_value(target: 
         ({"opening_hours": {"mon": "9-17"}}, "opening_hours.mon"),
         ({"limits": {"max_duration": 4000}}, "limits.max_duration"),
         ({"mcp_servers": [{"name": "crm"}]}, "url or command"),
+        ({"guidelines": [{"action": "Help."}]}, "guidelines.0"),
+        ({"guidelines": [{"condition": " "}]}, "must have a condition"),
+        ({"guidelines": [{"condition": "c", "criticality": "urgent"}]}, "guidelines.0.criticality"),
+        ({"guidelines": [{"condition": "c"}, {"condition": "d", "tool": ["x"]}]}, "guidelines.1.tool"),
+        ({"guidelines": [{"condition": "c", "tools": [""]}]}, "guidelines.0.tools.0"),
+        ({"guidelines": [{"condition": "c", "tools": "refund"}]}, "guidelines.0.tools"),
+        ({"guidelines": ["be kind"]}, "guidelines.0"),
+        ({"guidelines": [{"condition": "c", "id": "g"}, {"condition": "d", "id": "g"}]}, "unique"),
     ],
 )
 def test_what_is_wrong_is_named(changes: dict[str, Any], field: str) -> None:

@@ -13,6 +13,7 @@ from handrail.core.log import log
 from handrail.core.tool import Tool
 from handrail.define.build import as_tool
 from handrail.errors import ConfigError, ToolBuildError
+from handrail.guide.values import Guideline
 from handrail.tenants.built import BuiltTool, NoTool
 from handrail.tenants.config import Features, FunctionChoice, TenantConfig
 from handrail.tenants.features.collect_digits import build_collect_digits
@@ -50,6 +51,8 @@ class ToolBuildResult(Struct, frozen=True, kw_only=True):
     diagnostics: tuple[Diagnostic, ...] = ()
     read_backs: Mapping[str, Callable[[Mapping[str, Any]], str]] = {}
     """What a caller is asked to agree to, for the tools that say it in their own words."""
+    guidelines: tuple[Guideline, ...] = ()
+    """The tenant's guidelines with the tools that were built; one that is left without any of its tools is left out."""
     config: TenantConfig
     """The configuration with the sections of all registered features typed."""
 
@@ -166,13 +169,15 @@ class _Build:
                 built[tool.name] = tool
         tools = self._wrap_tools(built)
         choice = self._choose({tool.name for tool in tools})
+        rules, guidelines = self._rules(tools), self._guidelines({tool.name for tool in tools})
         result = ToolBuildResult(
             tools=tools,
             tool_choice=choice,
-            rules=self._rules(tools),
+            rules=rules,
             prompt="\n\n".join(one.prompt.strip() for one in self._built if one.prompt.strip()),
-            diagnostics=tuple(self._diagnostics),
             read_backs={as_tool(one.tool).name: one.read_back for one in self._built if one.read_back is not None},
+            guidelines=guidelines,
+            diagnostics=tuple(self._diagnostics),
             config=cfg,
         )
         self._emit(
@@ -186,6 +191,17 @@ class _Build:
             )
         )
         return result
+
+    def _guidelines(self, names: set[str]) -> tuple[Guideline, ...]:
+        kept: list[Guideline] = []
+        for number, one in enumerate(self._cfg.guidelines):
+            known = tuple(name for name in one.tools if name in names)
+            if missing := [name for name in one.tools if name not in names]:
+                what = "which was not built" if known else "which was not built, and is left out"
+                self._warn("guidelines", f"guidelines.{number} names the tool {missing[0]!r}, {what}")
+            if known or not one.tools:
+                kept.append(structs.replace(one, tools=known))
+        return tuple(kept)
 
     def _wrap_tools(self, built: Mapping[str, Tool[..., Any]]) -> tuple[Tool[..., Any], ...]:
         if self._wrap is None:

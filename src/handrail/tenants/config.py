@@ -23,6 +23,8 @@ from handrail.authorize.policy_file import read_rules
 from handrail.authorize.secrets import Secrets
 from handrail.core.tool import check_name
 from handrail.errors import ConfigError, ToolDefinitionError
+from handrail.guide.values import Guideline
+from handrail.tenants.guidelines import TenantGuideline
 from handrail.tenants.opening_hours import OpeningHours, Timezone
 from handrail.tenants.targets import normalise_number, normalise_target
 from handrail.tenants.texts import Texts
@@ -221,8 +223,8 @@ class TenantConfig(BaseModel):
     """References, such as `env:CRM_KEY` or `file:/run/secrets/crm`; never the secrets themselves."""
     mcp_servers: tuple[McpServerConfig, ...] = ()
     openapi: tuple[OpenApiConfig, ...] = ()
-    guidelines: tuple[dict[str, Any], ...] = ()
-    """For chats."""
+    guidelines: tuple[TenantGuideline, ...] = ()
+    """For guided chats: `condition`, `action`, `tools`, `criticality`, `always`, `id`."""
     policy: tuple[dict[str, Any], ...] = ()
     """Rules as in a policy file."""
     texts: dict[str, Annotated[str, Field(max_length=2_000)]] = {}
@@ -254,6 +256,12 @@ class TenantConfig(BaseModel):
             except ToolDefinitionError as error:
                 raise ValueError(error.message) from error
         return choice
+
+    @field_validator("guidelines")
+    @classmethod
+    def _check_guidelines(cls, guidelines: tuple[Guideline, ...]) -> tuple[Guideline, ...]:
+        _refuse_twice(one.id for one in guidelines if one.id)
+        return guidelines
 
     @field_validator("mcp_servers", "openapi")
     @classmethod

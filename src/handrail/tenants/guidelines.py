@@ -1,0 +1,58 @@
+"""A tenant's guidelines: written as mappings, validated field by field, used as `Guideline` values."""
+
+from typing import Annotated, Any
+
+from msgspec import structs
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, model_validator
+from pydantic_core import core_schema
+
+from handrail.core.tool import check_name
+from handrail.errors import ToolDefinitionError
+from handrail.guide.values import Criticality, Guideline
+
+
+def _check_tool(name: str) -> str:
+    try:
+        check_name(name)
+    except ToolDefinitionError as error:
+        raise ValueError(error.message) from error
+    return name
+
+
+class _GuidelineFields(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    condition: Annotated[str, Field(max_length=2_000)] = ""
+    action: Annotated[str, Field(max_length=20_000)] = ""
+    tools: tuple[Annotated[str, AfterValidator(_check_tool)], ...] = ()
+    criticality: Criticality = "medium"
+    always: bool = False
+    id: Annotated[str, Field(max_length=64)] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_value(cls, given: Any) -> Any:
+        return structs.asdict(given) if isinstance(given, Guideline) else given
+
+    @model_validator(mode="after")
+    def _check_condition(self) -> "_GuidelineFields":
+        if not self.condition.strip() and not self.always:
+            raise ValueError("must have a condition, or `always: true`")
+        return self
+
+
+def _to_guideline(fields: _GuidelineFields) -> Guideline:
+    return Guideline(**fields.model_dump())
+
+
+TenantGuideline = Annotated[
+    Guideline,
+    GetPydanticSchema(
+        lambda _, handler: core_schema.no_info_after_validator_function(
+            _to_guideline,
+            handler.generate_schema(_GuidelineFields),
+            serialization=core_schema.plain_serializer_function_ser_schema(structs.asdict),
+        )
+    ),
+]
+"""A `Guideline`, or a mapping with its fields."""

@@ -1,0 +1,115 @@
+"""A tenant's guidelines: from a file to a guided chat with the tenant's own tools."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from handrail import Agent, Executor, Guideline, Policy, tool
+from handrail.core.tool import Tool
+from handrail.errors import ConfigError
+from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
+from handrail.store import open_store
+from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
+from tests.tenants.samples import acme
+
+FILE = """
+tenant_id: shop
+guidelines:
+  - condition: The customer asks where an order is
+    action: Look it up and tell them
+    tools: [find_order]
+    criticality: high
+  - condition: The customer wants their money back
+    tools: [find_order, refund]
+    id: money
+  - condition: The customer wants a present
+    tools: [wrap_up]
+  - action: Be kind.
+    always: true
+"""
+
+
+@tool(read_only=True)
+def find_order(order_id: str) -> str:
+    """Find an order."""
+    return f"{order_id} arrives tomorrow."
+
+
+@tool
+def refund(order_id: str) -> str:
+    """Pay an order back."""
+    return "done"
+
+
+def builder(*tools: Tool[..., object]) -> ToolBuilder:
+    made = ToolBuilder()
+    for one in tools:
+
+        def build(cfg: TenantConfig, one: Tool[..., object] = one) -> Tool[..., object]:
+            return one
+
+        build.__name__ = f"build_{one.name}"
+        made.register(build)
+    return made
+
+
+async def test_guidelines_of_a_file_lead_a_chat_with_the_tools_of_the_tenant(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(FILE)
+    [cfg] = TenantDirectory.from_files(tmp_path)
+    built = builder(find_order, refund).build_tools(cfg)
+    judge = ScriptedJudge(
+        [Plan((GuidelineMatch("g1"),), (ToolVerdict("find_order", "needs_to_run", {"order_id": "A-1"}),))],
+        ["It arrives tomorrow."],
+    )
+    agent = Agent(judge=judge, executor=Executor(built.tools, policy=Policy(built.rules)), guidelines=built.guidelines)
+
+    result = await agent.session(session_id="s-1", tenant_id=cfg.tenant_id).send("Where is A-1?")
+
+    assert result.text == "It arrives tomorrow."
+    assert "find_order for g1: needs_to_run" in result.trace.tree()
+    assert "result: A-1 arrives tomorrow." in result.trace.tree()
+
+
+def test_a_guideline_keeps_the_tools_that_were_built_and_goes_without_any() -> None:
+    cfg = acme(
+        guidelines=[
+            Guideline(condition="both", tools=("find_order", "refund")),
+            {"condition": "gone", "tools": ["refund"]},
+            {"condition": "none"},
+        ]
+    )
+
+    built = builder(find_order).build_tools(cfg)
+
+    assert [(one.condition, one.tools) for one in built.guidelines] == [("both", ("find_order",)), ("none", ())]
+    assert [one.message for one in built.diagnostics if one.status == "warning"] == [
+        "guidelines.0 names the tool 'refund', which was not built",
+        "guidelines.1 names the tool 'refund', which was not built, and is left out",
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_an_error_in_a_guideline_names_file_line_and_field(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"shop{suffix}"
+    wrong = {"tenant_id": "shop", "guidelines": [{"condition": "c"}, {"condition": "d", "criticality": "urgent"}]}
+    path.write_text(json.dumps(wrong, indent=0))
+
+    with pytest.raises(ConfigError) as caught:
+        TenantDirectory.from_files(tmp_path)
+
+    line = 1 + path.read_text().splitlines().index('"criticality": "urgent"')
+    assert f"shop{suffix}:{line}: guidelines.1.criticality: Input should be 'low', 'medium' or 'high'" in str(
+        caught.value
+    )
+
+
+async def test_guidelines_survive_a_database_and_count_for_the_version(tmp_path: Path) -> None:
+    cfg = acme(guidelines=[{"condition": "c", "tools": ["find_order"], "criticality": "high"}])
+    async with open_store(f"sqlite+aiosqlite:///{tmp_path}/tenants.db") as store:
+        await store.tenants.put(cfg, who="ann")
+        found = await store.tenants.get(cfg.tenant_id)
+
+    assert found is not None
+    assert found.guidelines == (Guideline(condition="c", tools=("find_order",), criticality="high"),)
+    assert found.version == cfg.version != acme().version
