@@ -14,6 +14,8 @@ class Statements:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, int]] = []
+        self.parameters: list[Any] = []
+        """Of each statement, as the driver gets them."""
 
     @property
     def rows_written(self) -> int:
@@ -33,6 +35,7 @@ def counted(store: Any) -> Generator[Statements]:
 
     def note(connection: Any, cursor: Any, text: str, parameters: Any, context: Any, executemany: bool) -> None:
         statements.sent.append((text.strip(), len(parameters) if executemany else 1))
+        statements.parameters.append(parameters)
 
     engine = store._database._engine.sync_engine
     event.listen(engine, "before_cursor_execute", note)

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from handrail.authorize.approvals import new_token
 from handrail.core.values import Approval
-from handrail.errors import ApprovalError
+from handrail.errors import ApprovalError, ConfigError
 from handrail.store import open_store
 from handrail.store.store import Store
 from tests.store.samples import an_approval
@@ -266,6 +266,35 @@ async def test_the_open_questions_are_listed_oldest_first_and_by_session_or_tena
     assert await kept.approvals.pending(session_id="s-1") == [asked[0], asked[2]]
     assert await kept.approvals.pending(tenant_id="t-1") == [asked[0], asked[1]]
     assert await kept.approvals.pending(session_id="s-1", tenant_id="t-1") == [asked[0]]
+
+
+async def test_open_questions_and_past_ones_are_read_page_by_page(kept: Any) -> None:
+    now = time.time()
+    asked = [
+        await kept.approvals.ask(an_approval(created_at=now + number // 2, expires_at=now + 900 + number // 2))
+        for number in range(7)  # Two at a time.
+    ]
+    await kept.approvals.ask(an_approval(session_id="s-2"))
+
+    pages = [await kept.approvals.pending(session_id="s-1", limit=3)]
+    while page := await kept.approvals.pending(session_id="s-1", limit=3, after=pages[-1][-1]):
+        pages.append(page)
+    past = [await kept.approvals.history(session_id="s-1", limit=3)]
+    while page := await kept.approvals.history(session_id="s-1", limit=3, before=past[-1][0]):
+        past.append(page)
+
+    assert [len(page) for page in pages] == [len(page) for page in past] == [3, 3, 1]
+    in_order = sorted(asked, key=lambda one: (one.created_at, one.token))
+    assert [one for page in pages for one in page] == in_order
+    assert [one for page in reversed(past) for one in page] == in_order
+
+
+async def test_a_limit_below_one_and_an_unknown_filter_are_refused(kept: Any) -> None:
+    for query in (kept.approvals.pending, kept.approvals.history):
+        with pytest.raises(ConfigError, match="limit must be at least 1, got 0"):
+            await query(limit=0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sesion_id'"):
+        await kept.approvals.history(sesion_id="s-1")
 
 
 async def test_a_question_is_answered_through_another_store_in_the_same_database(url: str) -> None:

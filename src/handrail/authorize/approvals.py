@@ -5,7 +5,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, cast
 from weakref import WeakSet
 
 from msgspec import structs
@@ -14,7 +14,17 @@ from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUse
 from handrail.core.log import log
 from handrail.core.redact import HIDDEN
 from handrail.core.values import Approval
-from handrail.errors import ApprovalError
+from handrail.errors import ApprovalError, ConfigError
+
+
+class ApprovalFilters(TypedDict, total=False):
+    """What `history` filters by: each approval that is returned has all of the given values."""
+
+    session_id: str | None
+    tenant_id: str | None
+    customer_id: str | None
+    tool: str | None
+    who: str | None
 
 
 class Approvals(Protocol):
@@ -67,21 +77,24 @@ class Approvals(Protocol):
         """Deny the call; `who` is the customer's id, or the operator's name."""
         ...
 
-    async def pending(self, *, session_id: str | None = None, tenant_id: str | None = None) -> list[Approval]:
-        """The open questions, oldest first."""
-        ...
-
-    async def history(
+    async def pending(
         self,
         *,
         session_id: str | None = None,
         tenant_id: str | None = None,
-        customer_id: str | None = None,
-        tool: str | None = None,
-        who: str | None = None,
         limit: int = 100,
+        after: Approval | None = None,
     ) -> list[Approval]:
-        """The newest approvals that match, whatever their state, oldest first: who decided what, when and why."""
+        """The open questions, those first that expire first; `after` is the last one of the page before."""
+        ...
+
+    async def history(
+        self, *, limit: int = 100, before: Approval | None = None, **filters: Unpack[ApprovalFilters]
+    ) -> list[Approval]:
+        """The newest approvals that match, whatever their state, oldest first: who decided what, when and why.
+
+        `before` is the first one of a page: the page of older ones is returned.
+        """
         ...
 
     async def wait(self, token: str, timeout: float) -> Approval:
@@ -145,6 +158,31 @@ def _describe(approval: Approval) -> dict[str, Any]:
         "customer_id": approval.customer_id,
         "arguments_digest": approval.digest,
     }
+
+
+def pending_position(approval: Approval) -> tuple[float, str]:
+    """Where an approval stands in `pending`."""
+    return approval.expires_at, approval.token
+
+
+def history_position(approval: Approval) -> tuple[float, str]:
+    """Where an approval stands in `history`."""
+    return approval.created_at, approval.token
+
+
+def read_filters(filters: ApprovalFilters) -> dict[str, str]:
+    """The filters that have a value; raise `TypeError` for one that does not exist."""
+    for name in filters:
+        if name not in ApprovalFilters.__annotations__:
+            raise TypeError(f"history() got an unexpected keyword argument {name!r}")
+    return {name: value for name, value in cast(dict[str, str | None], filters).items() if value is not None}
+
+
+def check_limit(limit: int) -> int:
+    """A limit that is at least 1, or `ConfigError`."""
+    if limit < 1:
+        raise ConfigError(f"limit must be at least 1, got {limit!r}.")
+    return limit
 
 
 async def wait_for_decision(
@@ -276,37 +314,37 @@ class MemoryApprovals:
         self.events.emit_decided(after)
         return after
 
-    async def pending(self, *, session_id: str | None = None, tenant_id: str | None = None) -> list[Approval]:
+    async def pending(
+        self,
+        *,
+        session_id: str | None = None,
+        tenant_id: str | None = None,
+        limit: int = 100,
+        after: Approval | None = None,
+    ) -> list[Approval]:
         now = time.time()
-        return [
+        found = [
             one
             for one in self._approvals.values()
             if one.state == "pending"
             and not one.is_expired(now)
             and session_id in (None, one.session_id)
             and tenant_id in (None, one.tenant_id)
+            and (after is None or pending_position(one) > pending_position(after))
         ]
+        return sorted(found, key=pending_position)[: check_limit(limit)]
 
     async def history(
-        self,
-        *,
-        session_id: str | None = None,
-        tenant_id: str | None = None,
-        customer_id: str | None = None,
-        tool: str | None = None,
-        who: str | None = None,
-        limit: int = 100,
+        self, *, limit: int = 100, before: Approval | None = None, **filters: Unpack[ApprovalFilters]
     ) -> list[Approval]:
-        filters = {
-            "session_id": session_id, "tenant_id": tenant_id, "customer_id": customer_id, "tool": tool, "who": who
-        }  # fmt: skip
-        wanted = {name: value for name, value in filters.items() if value is not None}
+        wanted = read_filters(filters)
         found = [
             one
             for one in self._approvals.values()
             if all(getattr(one, name) == value for name, value in wanted.items())
+            and (before is None or history_position(one) < history_position(before))
         ]
-        return found[-limit:] if limit > 0 else []
+        return sorted(found, key=history_position)[-check_limit(limit) :]
 
     async def wait(self, token: str, timeout: float) -> Approval:
         return await wait_for_decision(self._get, token, timeout=timeout, interval=_MEMORY_INTERVAL)

@@ -266,7 +266,7 @@ class ChatSession:
 
     async def approvals(self) -> list[Approval]:
         """The open approvals of this conversation, including those that an operator decides."""
-        return await self.executor.approvals.pending(session_id=self._context.session_id)
+        return await self.executor.approvals.pending(session_id=self._context.session_id, limit=1_000)
 
     async def approve(self, token: str) -> None:
         """Approve a call as the customer. It runs with the next `resume()` or `send()`."""

@@ -227,11 +227,16 @@ class TurnState:
 
     async def end_with_pending(self) -> None:
         """If calls are pending, end the turn with `approval_required` and their open approvals."""
-        tokens = {one.approval.token for one in self.conversation.pending}
+        tokens = [one.approval.token for one in self.conversation.pending]
         if tokens:
-            every = await self.executor.approvals.pending(session_id=self.context.session_id)
-            self._approvals = [one for one in every if one.token in tokens]
+            self._approvals = await self._find_open(tokens)
             self.stop_reason = self.stop_reason or "approval_required"
+
+    async def _find_open(self, tokens: Iterable[str]) -> list[Approval]:
+        """The approvals among these that nobody has decided yet."""
+        found = [await self.executor.approvals.get(token) for token in tokens]
+        now = time.time()
+        return [one for one in found if one is not None and one.state == "pending" and not one.is_expired(now)]
 
     def report_model_call(
         self, started: float, *, provider: str | None = None, usage: Usage | None = None, error: str | None = None
@@ -281,8 +286,7 @@ class TurnState:
         progress.results += results
         tokens = {one.approval.token: one.call_id for one in results if one.approval is not None}
         final = [one for one in results if not self._is_open(one)]
-        every = await self.executor.approvals.pending(session_id=self.context.session_id) if tokens else []
-        approvals = [one for one in every if one.token in tokens]
+        approvals = await self._find_open(tokens)
         if keep_pending:
             by_id = {call.id: call for call in calls}
             awaiting = [PendingCall(call=by_id[tokens[one.token]], approval=one) for one in approvals]

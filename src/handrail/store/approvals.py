@@ -2,19 +2,28 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from msgspec import structs
-from sqlalchemy import bindparam, literal_column, select, update
+from sqlalchemy import bindparam, literal, literal_column, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
-from handrail.authorize.approvals import ApprovalEvents, decide_approval, wait_for_decision
+from handrail.authorize.approvals import (
+    ApprovalEvents,
+    ApprovalFilters,
+    check_limit,
+    decide_approval,
+    history_position,
+    pending_position,
+    read_filters,
+    wait_for_decision,
+)
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.values import Approval
 from handrail.store.database import Database, to_storable
-from handrail.store.tables import OPEN, QUESTION
+from handrail.store.tables import OPEN, PENDING, QUESTION
 from handrail.store.tables import approvals as table
 
 
@@ -132,33 +141,41 @@ class SqlApprovals:
             return _approval(row)
         return None
 
-    async def pending(self, *, session_id: str | None = None, tenant_id: str | None = None) -> list[Approval]:
-        """List the open approvals, oldest first."""
-        query = select(table).where(table.c.state == "pending", table.c.expires_at > time.time())
-        if session_id is not None:
-            query = query.where(table.c.session_id == session_id)
-        if tenant_id is not None:
-            query = query.where(table.c.tenant_id == tenant_id)
-        rows = await self._database.fetch(query.order_by(table.c.created_at, table.c.token))
-        return [_approval(row) for row in rows]
-
-    async def history(
+    async def pending(
         self,
         *,
         session_id: str | None = None,
         tenant_id: str | None = None,
-        customer_id: str | None = None,
-        tool: str | None = None,
-        who: str | None = None,
         limit: int = 100,
+        after: Approval | None = None,
     ) -> list[Approval]:
-        """Return the newest approvals that match, whatever their state, oldest first."""
-        filters = {
-            "session_id": session_id, "tenant_id": tenant_id, "customer_id": customer_id, "tool": tool, "who": who
-        }  # fmt: skip
-        query = select(table).where(*(table.c[name] == value for name, value in filters.items() if value is not None))
-        rows = await self._database.fetch(query.order_by(table.c.created_at.desc(), table.c.token).limit(limit))
-        return [_approval(row) for row in reversed(rows)]
+        """List the open approvals, those first that expire first; `after` is the last one of the page before."""
+        # As a literal: an index of the pending ones only is not used for a parameter.
+        query = select(table).where(PENDING, table.c.expires_at > time.time())
+        if session_id is not None:
+            query = query.where(table.c.session_id == session_id)
+        if tenant_id is not None:
+            query = query.where(table.c.tenant_id == tenant_id)
+        if after is not None:
+            query = query.where(
+                tuple_(table.c.expires_at, table.c.token) > tuple_(*map(literal, pending_position(after)))
+            )
+        query = query.order_by(table.c.expires_at, table.c.token).limit(check_limit(limit))
+        return [_approval(row) for row in await self._database.fetch(query)]
+
+    async def history(
+        self, *, limit: int = 100, before: Approval | None = None, **filters: Unpack[ApprovalFilters]
+    ) -> list[Approval]:
+        """Return the newest approvals that match, whatever their state, oldest first.
+
+        `before` is the first one of a page: the page of older ones is returned.
+        """
+        query = select(table).where(*(table.c[name] == value for name, value in read_filters(filters).items()))
+        if before is not None:
+            position = tuple_(table.c.created_at, table.c.token)
+            query = query.where(position < tuple_(*map(literal, history_position(before))))
+        query = query.order_by(table.c.created_at.desc(), table.c.token.desc()).limit(check_limit(limit))
+        return [_approval(row) for row in reversed(await self._database.fetch(query))]
 
     async def wait(self, token: str, timeout: float) -> Approval:
         """Wait until an approval is decided, used or expired; it looks every half a second."""

@@ -9,10 +9,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import literal, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
+from handrail.authorize.approvals import check_limit
 from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed, Event
 from handrail.core.log import log
 from handrail.errors import ConfigError, StoreError
@@ -22,6 +23,8 @@ from handrail.store.tables import audit as table
 
 DROPPED = "events_dropped"
 """The kind of a row that replaces missing events; its detail has their count."""
+PURGED = "audit_purged"
+"""The kind of a row that says that older rows were deleted; its detail has their count."""
 _PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach the database; the last one repeats."""
 
@@ -84,8 +87,14 @@ class Audit:
             return
         self._add(event)
 
+    def record_purge(self, *, before: float, count: int) -> None:
+        """Queue a row that says that rows older than `before` were deleted."""
+        self._add_row(self._build_own_row(PURGED, {"before": before, "count": count}))
+
     def _add(self, event: Event) -> None:
-        row = self._facts.build(event)
+        self._add_row(self._facts.build(event))
+
+    def _add_row(self, row: dict[str, Any]) -> None:
         with self._lock:
             row |= {"writer": self._writer, "number": next(self._numbers)}
             if self._closed or self.waiting >= self._max_waiting:
@@ -140,23 +149,31 @@ class Audit:
         since: float | None = None,
         until: float | None = None,
         limit: int = 100,
+        before: Fact | None = None,
     ) -> list[Fact]:
-        """Return the newest matching rows, at most `limit`, oldest first."""
+        """Return the newest matching rows, at most `limit`, oldest first.
+
+        `before` is the first row of a page: the page of older ones is returned.
+        """
         equal = {
             "session_id": session_id,
             "tenant_id": tenant_id,
             "call_id": call_id,
             "tool": tool,
             "kind": find_kind(kind) if isinstance(kind, type) else kind,
-            "ok": ok,
         }
         query = select(table).where(*(table.c[name] == value for name, value in equal.items() if value is not None))
+        if ok is not None:
+            query = query.where(table.c.ok.is_(ok))  # A constant, not a parameter: failures have an index of their own.
         if since is not None:
             query = query.where(table.c.at >= since)
         if until is not None:
             query = query.where(table.c.at < until)
-        newest = query.order_by(table.c.at.desc(), table.c.writer, table.c.number.desc()).limit(limit)
-        return [_build_fact(row) for row in reversed(await self._database.fetch(newest))]
+        if before is not None:
+            position = tuple_(table.c.at, table.c.writer, table.c.number)
+            query = query.where(position < tuple_(literal(before.at), literal(before.writer), literal(before.number)))
+        newest = query.order_by(table.c.at.desc(), table.c.writer.desc(), table.c.number.desc())
+        return [_build_fact(row) for row in reversed(await self._database.fetch(newest.limit(check_limit(limit))))]
 
     # The writer.
 
@@ -186,12 +203,14 @@ class Audit:
         return rows
 
     def _build_dropped_row(self) -> dict[str, Any]:
-        row = self._facts.build(Event(at=time.time(), session_id=""))
-        row |= {"kind": DROPPED, "detail": {"count": self._unreported}}
+        row = self._build_own_row(DROPPED, {"count": self._unreported})
         row |= {"writer": self._writer, "number": next(self._numbers)}
         self._accepted += 1
         self._unreported = 0
         return row
+
+    def _build_own_row(self, kind: str, detail: dict[str, Any]) -> dict[str, Any]:
+        return self._facts.build(Event(at=time.time(), session_id="")) | {"kind": kind, "detail": detail}
 
     async def _write(self, rows: Sequence[dict[str, Any]]) -> None:
         """Write a batch, and retry while the database is unreachable; write row by row if it refuses the batch."""

@@ -38,6 +38,7 @@ class Database:
         # SQLite has one writer at a time. It waits for other processes by polling, in growing intervals; this
         # lock is faster between the tasks of this process.
         self._write_lock = asyncio.Lock() if self.is_sqlite else None
+        self._timeout = timeout
         self._file: tuple[int, int] | None = None
 
     async def fetch(self, statement: Executable, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
@@ -59,9 +60,7 @@ class Database:
         """Run and commit one statement; return how many rows it changed."""
         self._require_same_file()
         with translate_errors(self.url, action="write to"):
-            if self._write_lock is None:
-                return await self._write(statement, values)
-            async with self._write_lock:
+            async with self._hold_write_lock():
                 return await self._write(statement, values)
 
     async def _write(self, statement: Executable, values: Mapping[str, Any]) -> int:
@@ -77,8 +76,27 @@ class Database:
                 async with self._transactional.begin() as connection:
                     yield connection
                 return
-            async with self._write_lock, begin_immediate(self._engine) as connection:
+            async with self._hold_write_lock(), begin_immediate(self._engine) as connection:
                 yield connection
+
+    @asynccontextmanager
+    async def _hold_write_lock(self) -> AsyncGenerator[None]:
+        """Hold this process's lock for writes to SQLite; raise `StoreError` if it is not free in time."""
+        if self._write_lock is None:
+            yield
+            return
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._write_lock.acquire()
+        except TimeoutError as error:
+            raise StoreError(
+                f"cannot write to the database {self.url.database}: "
+                f"other writes of this process kept it busy for {self._timeout:g} seconds."
+            ) from error
+        try:
+            yield
+        finally:
+            self._write_lock.release()
 
     def pin_file(self) -> None:
         """Remember the identity of the SQLite file, to notice when it is replaced."""

@@ -14,6 +14,7 @@ from handrail.errors import StoreError
 from handrail.execute.ledger import Entry, RecordedResult
 from handrail.store.approvals import CONSUME, SqlApprovals
 from handrail.store.database import Database, build_engine
+from handrail.store.tables import UNSETTLED
 from handrail.store.tables import approvals as approvals_table
 from handrail.store.tables import ledger as table
 
@@ -135,8 +136,8 @@ class SqlLedger:
 
     async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
         """Find the entries whose outcome is not known, the oldest first."""
-        is_unknown = (table.c.state == "unknown") | ((table.c.state == "running") & (table.c.lease_until <= now))
-        wanted = select(literal_column("'id'", String), table).where(is_unknown).order_by(table.c.claimed_at)
+        is_unknown = (table.c.state == "unknown") | (table.c.lease_until <= now)
+        wanted = select(literal_column("'id'", String), table).where(UNSETTLED, is_unknown).order_by(table.c.claimed_at)
         if session_id is not None:
             wanted = wanted.where(table.c.session_id == session_id)
         return [_entry(row) for row in await self._database.fetch(wanted.limit(limit))]

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from sqlalchemy import delete, select
+from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from handrail.core.redact import Redactor
@@ -13,9 +13,10 @@ from handrail.store.audit import Audit
 from handrail.store.database import Database
 from handrail.store.facts import FactBuilder
 from handrail.store.ledger import SqlLedger
+from handrail.store.retention import purge_approvals, purge_audit, purge_sessions, purge_settled
 from handrail.store.schema_version import ensure_newest
 from handrail.store.sessions import SqlSessionStore
-from handrail.store.tables import approvals, ledger, messages, sessions, settings
+from handrail.store.tables import settings
 from handrail.store.tenants import SqlTenants
 
 
@@ -32,22 +33,21 @@ class Store:
         self.tenants = SqlTenants(database)
         self.audit = audit
 
-    async def purge(self, *, before: float) -> int:
-        """Delete settled calls, expired approvals and conversations older than `before`; return how many rows.
+    async def purge(self, *, before: float, audit_before: float | None = None) -> int:
+        """Delete settled calls, expired approvals and conversations older than `before`; return how many.
 
-        Running calls and calls with an unknown outcome stay, and so does the audit. A repeat of a deleted call is not
-        recognised any more, so choose a time further back than any repeat.
+        Running calls and calls with an unknown outcome stay. A repeat of a deleted call is not recognised any more, so
+        choose a time further back than any repeat. With `audit_before`, rows of the audit that are older than that are
+        deleted, too, and a row of kind `audit_purged` says so. It deletes in small transactions: other writes do not
+        wait for it, and what is deleted stays deleted if it is interrupted.
         """
-        deleted = 0
-        async with self._database.transaction() as connection:
-            for statement in (
-                delete(ledger).where(ledger.c.state.in_(("committed", "failed")), ledger.c.settled_at < before),
-                delete(approvals).where(approvals.c.expires_at < before),
-                delete(sessions).where(sessions.c.saved_at < before),
-            ):
-                deleted += (await connection.execute(statement)).rowcount
-            left = select(sessions.c.session_id).where(sessions.c.session_id == messages.c.session_id).exists()
-            await connection.execute(delete(messages).where(~left))
+        deleted = await purge_settled(self._database, before=before)
+        deleted += await purge_approvals(self._database, before=before)
+        deleted += await purge_sessions(self._database, before=before)
+        if audit_before is not None:
+            facts = await purge_audit(self._database, before=audit_before)
+            self.audit.record_purge(before=audit_before, count=facts)
+            deleted += facts
         return deleted
 
 

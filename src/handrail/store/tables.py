@@ -36,6 +36,8 @@ settings: Final = Table(
     Column("value", LargeBinary, nullable=False),
 )
 """Settings that all processes on this database share."""
+AUDIT_PURGED: Final = "audit_purged_before"
+"""The setting with the time, as text, up to which rows of the audit may be deleted: its triggers read it."""
 
 ledger: Final = Table(
     "handrail_ledger",
@@ -65,9 +67,10 @@ ledger: Final = Table(
     Column("guideline_ids", JSON(none_as_null=True)),
     UniqueConstraint("key", "number", name="handrail_ledger_effect"),
     CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
-    Index("handrail_ledger_unsettled", "state", "claimed_at"),
     Index("handrail_ledger_settled", "settled_at"),
 )
+UNSETTLED: Final = text("state IN ('running', 'unknown')")
+Index("handrail_ledger_unsettled", ledger.c.claimed_at, sqlite_where=UNSETTLED, postgresql_where=UNSETTLED)
 Index(
     "handrail_ledger_sent",
     ledger.c.sent_key,
@@ -109,7 +112,17 @@ Index(
     postgresql_where=OPEN,
 )
 """At most one request is open for the same call; after it was used, there can be another."""
-Index("handrail_approvals_expiry", approvals.c.state, approvals.c.expires_at)
+PENDING: Final = text("state = 'pending'")
+for _name, _columns in {
+    "handrail_approvals_pending": ("expires_at", "token"),
+    "handrail_approvals_pending_session": ("session_id", "expires_at", "token"),
+    "handrail_approvals_pending_tenant": ("tenant_id", "expires_at", "token"),
+}.items():
+    Index(_name, *(approvals.c[one] for one in _columns), sqlite_where=PENDING, postgresql_where=PENDING)
+for _name in ("session_id", "tenant_id", "customer_id", "tool", "who"):
+    Index(f"handrail_approvals_{_name.removesuffix('_id')}", approvals.c[_name], approvals.c.created_at)
+Index("handrail_approvals_created", approvals.c.created_at)
+Index("handrail_approvals_expiry", approvals.c.expires_at)
 
 audit: Final = Table(
     "handrail_audit",
@@ -140,7 +153,10 @@ audit: Final = Table(
     Column("output", Text),
     Index("handrail_audit_session", "session_id", "at"),
     Index("handrail_audit_tenant", "tenant_id", "at"),
+    Index("handrail_audit_call", "call_id", "at"),
     Index("handrail_audit_tool", "tool", "at"),
+    Index("handrail_audit_kind", "kind", "at"),
+    Index("handrail_audit_failures", "at", sqlite_where=text("ok IS 0"), postgresql_where=text("ok IS false")),
     Index("handrail_audit_at", "at"),
 )
 """One row for each event; triggers refuse to change or delete one. A writer numbers its rows without gaps, so that a

@@ -237,8 +237,8 @@ class McpEndpoint:
         self, token: str, action: Literal["accept", "decline", "cancel"], context: ToolContext[Any]
     ) -> bool:
         approvals = self._executor.approvals
-        pending = await approvals.pending(session_id=context.session_id)
-        if action == "cancel" or not any(one.token == token for one in pending):  # Not one of this client's.
+        asked = await approvals.get(token)
+        if action == "cancel" or asked is None or asked.session_id != context.session_id:  # Not one of this client's.
             return False
         decide = approvals.approve if action == "accept" else approvals.deny
         try:

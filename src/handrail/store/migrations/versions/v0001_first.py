@@ -7,6 +7,7 @@ revision = "0001"
 down_revision = None
 
 REFUSAL = "the audit is append-only"
+PURGED = "audit_purged_before"
 
 
 def upgrade() -> None:
@@ -44,7 +45,14 @@ def upgrade() -> None:
         sa.UniqueConstraint("key", "number", name="handrail_ledger_effect"),
         sa.CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
     )
-    op.create_index("handrail_ledger_unsettled", "handrail_ledger", ["state", "claimed_at"])
+    unsettled = sa.text("state IN ('running', 'unknown')")
+    op.create_index(
+        "handrail_ledger_unsettled",
+        "handrail_ledger",
+        ["claimed_at"],
+        sqlite_where=unsettled,
+        postgresql_where=unsettled,
+    )
     op.create_index("handrail_ledger_settled", "handrail_ledger", ["settled_at"])
     is_changed = sa.text("sent_key <> key")
     op.create_index(
@@ -85,7 +93,23 @@ def upgrade() -> None:
         sqlite_where=still_open,
         postgresql_where=still_open,
     )
-    op.create_index("handrail_approvals_expiry", "handrail_approvals", ["state", "expires_at"])
+    pending = sa.text("state = 'pending'")
+    for name, columns in (
+        ("pending", ["expires_at", "token"]),
+        ("pending_session", ["session_id", "expires_at", "token"]),
+        ("pending_tenant", ["tenant_id", "expires_at", "token"]),
+    ):
+        op.create_index(
+            f"handrail_approvals_{name}",
+            "handrail_approvals",
+            columns,
+            sqlite_where=pending,
+            postgresql_where=pending,
+        )
+    for name in ("session_id", "tenant_id", "customer_id", "tool", "who"):
+        op.create_index(f"handrail_approvals_{name.removesuffix('_id')}", "handrail_approvals", [name, "created_at"])
+    op.create_index("handrail_approvals_created", "handrail_approvals", ["created_at"])
+    op.create_index("handrail_approvals_expiry", "handrail_approvals", ["expires_at"])
     op.create_table(
         "handrail_audit",
         sa.Column("writer", sa.String, primary_key=True),
@@ -113,28 +137,44 @@ def upgrade() -> None:
         sa.Column("arguments", sa.JSON),
         sa.Column("output", sa.Text),
     )
-    for column in ("session", "tenant", "tool"):
-        name = "tool" if column == "tool" else f"{column}_id"
-        op.create_index(f"handrail_audit_{column}", "handrail_audit", [name, "at"])
+    for name in ("session_id", "tenant_id", "call_id", "tool", "kind"):
+        op.create_index(f"handrail_audit_{name.removesuffix('_id')}", "handrail_audit", [name, "at"])
+    op.create_index(
+        "handrail_audit_failures",
+        "handrail_audit",
+        ["at"],
+        sqlite_where=sa.text("ok IS 0"),
+        postgresql_where=sa.text("ok IS false"),
+    )
     op.create_index("handrail_audit_at", "handrail_audit", ["at"])
     _protect_the_audit()
 
 
 def _protect_the_audit() -> None:
     if op.get_bind().dialect.name == "sqlite":
-        for change in ("update", "delete"):
+        purged = f"SELECT CAST(CAST(value AS TEXT) AS REAL) FROM handrail_settings WHERE name = '{PURGED}'"
+        for change, condition in (("update", "TRUE"), ("delete", f"NOT coalesce(OLD.at < ({purged}), FALSE)")):
             op.execute(
                 f"CREATE TRIGGER handrail_audit_no_{change} BEFORE {change.upper()} ON handrail_audit "
-                f"BEGIN SELECT RAISE(ABORT, '{REFUSAL}'); END"
+                f"WHEN {condition} BEGIN SELECT RAISE(ABORT, '{REFUSAL}'); END"
             )
         return
     op.execute(
         f"CREATE FUNCTION handrail_audit_refuse() RETURNS trigger LANGUAGE plpgsql AS "
         f"$$ BEGIN RAISE EXCEPTION '{REFUSAL}'; END $$"
     )
+    purged = f"SELECT convert_from(value, 'UTF8')::double precision FROM handrail_settings WHERE name = '{PURGED}'"
     op.execute(
-        "CREATE TRIGGER handrail_audit_no_change BEFORE UPDATE OR DELETE ON handrail_audit "
+        f"CREATE FUNCTION handrail_audit_refuse_newer() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN IF OLD.at < ({purged}) THEN RETURN OLD; END IF; RAISE EXCEPTION '{REFUSAL}'; END $$"
+    )
+    op.execute(
+        "CREATE TRIGGER handrail_audit_no_update BEFORE UPDATE ON handrail_audit "
         "FOR EACH ROW EXECUTE FUNCTION handrail_audit_refuse()"
+    )
+    op.execute(
+        "CREATE TRIGGER handrail_audit_no_delete BEFORE DELETE ON handrail_audit "
+        "FOR EACH ROW EXECUTE FUNCTION handrail_audit_refuse_newer()"
     )
     op.execute(
         "CREATE TRIGGER handrail_audit_no_truncate BEFORE TRUNCATE ON handrail_audit "
@@ -148,3 +188,4 @@ def downgrade() -> None:
         op.drop_table(table)
     if op.get_bind().dialect.name == "postgresql":
         op.execute("DROP FUNCTION handrail_audit_refuse()")
+        op.execute("DROP FUNCTION handrail_audit_refuse_newer()")

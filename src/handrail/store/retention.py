@@ -1,0 +1,74 @@
+"""Deletes what is old, in batches: no other write waits for more than one of them."""
+
+import asyncio
+import time
+from typing import Final
+
+from sqlalchemy import ColumnElement, Table, delete, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+
+from handrail.store.database import Database
+from handrail.store.tables import AUDIT_PURGED, approvals, audit, ledger, messages, sessions, settings
+
+_ROWS: Final = 1_000
+"""Rows of one batch, which is a transaction of its own."""
+_SESSIONS: Final = 20
+"""Conversations of one batch: a conversation goes with all of its messages, or not at all."""
+
+
+async def purge_settled(database: Database, *, before: float) -> int:
+    """Delete calls that were settled before this time; return how many."""
+    is_settled = ledger.c.state.in_(("committed", "failed"))
+    return await _purge_rows(database, ledger, ledger.c.settled_at, before, is_settled)
+
+
+async def purge_approvals(database: Database, *, before: float) -> int:
+    """Delete approvals that expired before this time, whatever was decided; return how many."""
+    return await _purge_rows(database, approvals, approvals.c.expires_at, before)
+
+
+async def purge_audit(database: Database, *, before: float) -> int:
+    """Delete rows of the audit that are older than this time; return how many."""
+    # The triggers of the audit refuse to delete any row that is not older than this setting.
+    new = (sqlite if database.is_sqlite else postgresql).insert(settings)
+    allow = new.on_conflict_do_update(index_elements=[settings.c.name], set_={"value": new.excluded.value})
+    await database.write(allow, {"name": AUDIT_PURGED, "value": repr(before).encode()})
+    return await _purge_rows(database, audit, audit.c.at, before)
+
+
+async def purge_sessions(database: Database, *, before: float) -> int:
+    """Delete conversations that were last saved before this time, with their messages; return how many."""
+    is_old = sessions.c.saved_at < before
+    oldest = select(sessions.c.session_id).where(is_old).order_by(sessions.c.saved_at).limit(_SESSIONS)
+    deleted = 0
+    while ids := [row[0] for row in await database.fetch(oldest)]:
+        begun = time.monotonic()
+        async with database.transaction() as connection:
+            # One that was saved in between is not old any more.
+            statement = delete(sessions).where(sessions.c.session_id.in_(ids), is_old).returning(sessions.c.session_id)
+            gone = [row[0] for row in await connection.execute(statement)]
+            await connection.execute(delete(messages).where(messages.c.session_id.in_(gone)))
+        deleted += len(gone)
+        await _yield_lock(database, time.monotonic() - begun)
+    return deleted
+
+
+async def _purge_rows(
+    database: Database, table: Table, column: ColumnElement[float], before: float, *conditions: ColumnElement[bool]
+) -> int:
+    keys = list(table.primary_key.columns)
+    oldest = select(*keys).where(column < before, *conditions).order_by(column).limit(_ROWS)
+    statement = delete(table).where((keys[0] if len(keys) == 1 else tuple_(*keys)).in_(oldest))
+    deleted = 0
+    while True:
+        begun = time.monotonic()
+        count = await database.write(statement, {})
+        deleted += count
+        if count < _ROWS:
+            return deleted
+        await _yield_lock(database, time.monotonic() - begun)
+
+
+async def _yield_lock(database: Database, seconds: float) -> None:
+    """Leave SQLite's lock free for as long as it was held: other processes ask for it at intervals."""
+    await asyncio.sleep(min(seconds, 1.0) if database.is_sqlite else 0)

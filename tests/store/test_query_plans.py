@@ -1,0 +1,120 @@
+"""Every public query finds its rows by an index, in both databases: its cost does not grow with what is stored."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handrail.store import open_store
+from handrail.store.store import Store
+from handrail.store.tables import approvals, audit, ledger, messages, sessions
+from tests.statements import counted
+
+ROWS = 2_000
+
+Query = Callable[[Store], Awaitable[Any]]
+
+QUERIES: dict[str, tuple[Query, str]] = {
+    "the audit": (lambda store: store.audit.query(), "audit_at"),
+    "the audit since": (lambda store: store.audit.query(since=ROWS - 5.0), "audit_at"),
+    "the audit of a session": (lambda store: store.audit.query(session_id="s-7"), "audit_session"),
+    "the audit of a tenant": (lambda store: store.audit.query(tenant_id="t-7"), "audit_tenant"),
+    "the audit of a call": (lambda store: store.audit.query(call_id="c-7"), "audit_call"),
+    "the audit of a tool": (lambda store: store.audit.query(tool="tool-7"), "audit_tool"),
+    "the audit of a kind": (lambda store: store.audit.query(kind="kind-7"), "audit_kind"),
+    "the failures in the audit": (lambda store: store.audit.query(ok=False), "audit_failures"),
+    "approvals by token": (lambda store: store.approvals.get("a-7"), "approvals"),
+    "pending approvals": (lambda store: store.approvals.pending(), "approvals_pending"),
+    "pending approvals of a session": (
+        lambda store: store.approvals.pending(session_id="s-7"),
+        "approvals_pending_session",
+    ),
+    "pending approvals of a tenant": (
+        lambda store: store.approvals.pending(tenant_id="t-7"),
+        "approvals_pending_tenant",
+    ),
+    "past approvals": (lambda store: store.approvals.history(), "approvals_created"),
+    "past approvals of a session": (lambda store: store.approvals.history(session_id="s-7"), "approvals_session"),
+    "past approvals of a tenant": (lambda store: store.approvals.history(tenant_id="t-7"), "approvals_tenant"),
+    "past approvals of a customer": (lambda store: store.approvals.history(customer_id="cu-7"), "approvals_customer"),
+    "past approvals of a tool": (lambda store: store.approvals.history(tool="tool-7"), "approvals_tool"),
+    "past approvals of a person": (lambda store: store.approvals.history(who="w-7"), "approvals_who"),
+    "what is known of a call": (
+        lambda store: store.ledger.recall(session_id="s-7", call_id="c-7", key="key-7"),
+        "ledger",
+    ),
+    "calls in doubt": (lambda store: store.ledger.find_doubts(now=1.0), "ledger_unsettled"),
+    "calls in doubt of a session": (lambda store: store.ledger.find_doubts(now=1.0, session_id="s-7"), "ledger"),
+    "a conversation": (lambda store: store.sessions.load("none"), "messages"),
+    "the purge": (lambda store: store.purge(before=1.0, audit_before=1.0), ""),
+}
+
+
+def rows_of(number: int) -> dict[Any, dict[str, Any]]:
+    """A row of each table; every column that a query filters by has many values, and most rows are history."""
+    ids = {"session_id": f"s-{number % 100}", "tenant_id": f"t-{number % 50}"}
+    is_open = number % 100 == 0
+    at = 2.0 + number
+    return {
+        ledger: {
+            **{"identity": "i", "arguments_digest": "d", "arguments": "{}", "number": 0, "repeat": 0, "turn": 1},
+            **ids,
+            **{"call_id": f"c-{number}", "tool": "pay", "key": f"key-{number}", "sent_key": f"key-{number}"},
+            **{"owner": "me", "claimed_at": at, "lease_until": at, "run_until": at, "settled_at": at},
+            "state": "unknown" if is_open else "committed",
+        },
+        approvals: {
+            **{"digest": f"d-{number}", "by": "operator", "turn": 1, "arguments": {}, "question": "", "repeat": 0},
+            **ids,
+            **{"token": f"a-{number}", "tool": f"tool-{number % 50}", "customer_id": f"cu-{number % 50}"},
+            **{"who": f"w-{number % 50}", "reason": "", "created_at": at, "expires_at": 1e12 if is_open else at},
+            "state": "pending" if is_open else "used",
+        },
+        audit: {
+            **ids,
+            **{"writer": "w", "number": number, "at": at, "kind": f"kind-{number % 50}"},
+            **{"tool": f"tool-{number % 50}", "call_id": f"c-{number}", "ok": not is_open},
+        },
+        sessions: {**ids, "session_id": f"s-{number}", "revision": 1, "saved_at": at, "state": b"{}"},
+        messages: {"session_id": f"s-{number}", "position": 0, "message": b"{}"},
+    }
+
+
+async def explain(connection: AsyncConnection, text: str, parameters: Any) -> str:
+    is_sqlite = connection.dialect.name == "sqlite"
+    explained = await connection.exec_driver_sql(f"EXPLAIN {'QUERY PLAN ' * is_sqlite}{text}", tuple(parameters))
+    return "\n".join(str(row[-1]) for row in explained)
+
+
+def reads_whole_table(plan: str) -> bool:
+    lines = [line.strip(" ->") for line in plan.splitlines()]
+    return any(
+        line.startswith("Seq Scan") or (line.startswith("SCAN handrail_") and "INDEX" not in line) for line in lines
+    )
+
+
+async def test_every_public_query_uses_an_index(url: str) -> None:
+    wrong: dict[str, str] = {}
+    async with open_store(url) as store:
+        every = [rows_of(number) for number in range(ROWS)]
+        async with store._database.transaction() as connection:
+            for table in every[0]:
+                await connection.execute(insert(table), [one[table] for one in every])
+        async with store._database._engine.connect() as connection:
+            await connection.exec_driver_sql("ANALYZE")
+            if not store._database.is_sqlite:
+                await connection.exec_driver_sql("SET enable_seqscan = off")
+            for name, (query, index) in QUERIES.items():
+                with counted(store) as statements:
+                    await query(store)
+                plans = [
+                    await explain(connection, text, parameters)
+                    for (text, _), parameters in zip(statements.sent, statements.parameters, strict=True)
+                    if not text.startswith(("BEGIN", "INSERT"))
+                ]
+                assert plans
+                if any(map(reads_whole_table, plans)) or f"handrail_{index}" not in "".join(plans):
+                    wrong[name] = "\n".join(plans)
+
+    assert wrong == {}
