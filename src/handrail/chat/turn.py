@@ -66,6 +66,8 @@ class PlainStrategy:
                 return
 
 
+_MAX_WAITING_EVENTS: Final = 100
+"""Events of a model that wait for a slow reader; the model's stream is not read further while there are as many."""
 DROPPED_OUTPUT: Final = "(This result was removed after the reply that used it.)"
 
 
@@ -143,7 +145,8 @@ class TurnState:
             tool_choice=tool_choice or ToolChoice(),
         )
         queue: asyncio.Queue[Any] = asyncio.Queue()
-        reading = self._read_stream(request, queue)
+        room = asyncio.Semaphore(_MAX_WAITING_EVENTS)
+        reading, texts = self._read_stream(request, queue, room), list[str]()
         start, error = time.monotonic(), None
         try:
             streaming = stream_task(
@@ -151,9 +154,10 @@ class TurnState:
             )
             async with aclosing(streaming) as events:
                 async for event in events:
+                    room.release()
                     if isinstance(event, TextDelta):
                         delta = TextDelta(text=encodable(event.text))
-                        self._text += delta.text
+                        texts.append(delta.text)
                         yield delta
                     else:
                         self.response = normalize_response(
@@ -163,6 +167,7 @@ class TurnState:
             error = provider_error.code
             raise
         finally:
+            self._text = "".join(texts)
             self.report_model_call(start, error=error)
         if self.response is not None:
             self._text = self.response.text
@@ -256,8 +261,9 @@ class TurnState:
             )
         )
 
-    async def _read_stream(self, request: ModelRequest, queue: asyncio.Queue[Any]) -> None:
+    async def _read_stream(self, request: ModelRequest, queue: asyncio.Queue[Any], room: asyncio.Semaphore) -> None:
         async for event in self.provider.stream(request):
+            await room.acquire()
             queue.put_nowait(event)
 
     async def run_open_calls(self, *, keep_pending: bool = False) -> AsyncGenerator[ChatEvent]:

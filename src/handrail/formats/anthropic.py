@@ -235,18 +235,20 @@ def assistant_messages(response: Any) -> "list[MessageParam]":
 def _content_from_events(events: Sequence[Any]) -> list[Any]:
     """The pieces of a stream as blocks."""
     blocks: dict[int, dict[str, Any]] = {}
-    texts: dict[int, str] = {}
+    pieces: dict[tuple[int, str], list[str]] = {}
     for event in events:
         index: int = get_field(event, "index") or 0
         delta = get_field(event, "delta")
         if get_field(event, "type") == "content_block_start":
             blocks[index] = dict(to_plain(get_field(event, "content_block")))
         elif get_field(event, "type") == "content_block_delta" and index in blocks:
-            texts[index] = texts.get(index, "") + (get_field(delta, "partial_json") or "")
-            for name in ("text", "thinking", "signature"):
+            for name in ("partial_json", "text", "thinking", "signature"):
                 if (piece := get_field(delta, name)) is not None:
-                    blocks[index][name] = (blocks[index].get(name) or "") + piece
-    for index, text in texts.items():
-        if str(blocks[index].get("type")).endswith("tool_use") and text:  # Also a server's own.
-            blocks[index]["input"] = parse_object(text)
+                    pieces.setdefault((index, name), []).append(piece)
+    for (index, name), texts in pieces.items():
+        block = blocks[index]
+        if name != "partial_json":
+            block[name] = "".join((block.get(name) or "", *texts))
+        elif str(block.get("type")).endswith("tool_use") and (text := "".join(texts)):  # Also a server's own.
+            block["input"] = parse_object(text)
     return [block for _, block in sorted(blocks.items())]

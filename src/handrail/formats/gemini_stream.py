@@ -19,8 +19,8 @@ class PartialCall:
         self.is_complete = False
         """Whether the last piece has arrived."""
         self._arguments: Any = {}
-        self._open_paths: set[str] = set()
-        """The paths whose text goes on."""
+        self._open_paths: dict[str, tuple[list[str | int], list[str]]] = {}
+        """The paths whose text goes on, with their steps and the pieces so far: they are joined once."""
         self._is_broken = False
 
     def add(self, call: Any) -> None:
@@ -38,6 +38,8 @@ class PartialCall:
 
     def render_arguments(self) -> str:
         """The arguments. A call that was cut off, or whose pieces make no sense, must not run."""
+        for steps, pieces in self._open_paths.values():
+            self._set(steps, "".join(pieces))
         text = to_json_text(self._arguments)
         return text if self.is_complete and not self._open_paths and not self._is_broken else make_unparsable(text)
 
@@ -52,14 +54,25 @@ class PartialCall:
             return
         value = next((value for kind in _KINDS if (value := get_camel_field(piece, kind)) is not None), None)
         value = None if value == "NULL_VALUE" and get_camel_field(piece, "null_value") is not None else value
+        will_continue = get_camel_field(piece, "will_continue")
+        if path in self._open_paths or will_continue:
+            if not isinstance(value, str):
+                self._is_broken = True
+                return
+            _, pieces = self._open_paths.setdefault(path, (steps, []))
+            pieces.append(value)
+            if will_continue and len(pieces) > 1:
+                return
+            value = "".join(pieces)
+        self._set(steps, value)
+        if not will_continue:
+            self._open_paths.pop(path, None)
+
+    def _set(self, steps: list[str | int], value: Any) -> None:
         try:
-            _set_path(self._arguments, steps, value, append=path in self._open_paths)
+            _set_path(self._arguments, steps, value)
         except (KeyError, IndexError, TypeError, AttributeError, RecursionError):
             self._is_broken = True
-        if get_camel_field(piece, "will_continue"):
-            self._open_paths.add(path)
-        else:
-            self._open_paths.discard(path)
 
 
 class CallAssembler:
@@ -116,7 +129,7 @@ def _parse_step(match: re.Match[str]) -> str | int:
     return plain if plain is not None else re.sub(r"\\(.)", r"\1", single if single is not None else double)
 
 
-def _set_path(arguments: Any, steps: list[str | int], value: Any, *, append: bool) -> None:
+def _set_path(arguments: Any, steps: list[str | int], value: Any) -> None:
     """Put a value where the path leads; a list only grows at its end."""
     for step, following in zip(steps, [*steps[1:], None], strict=True):
         holds: Any = value if following is None else [] if isinstance(following, int) else {}
@@ -125,7 +138,7 @@ def _set_path(arguments: Any, steps: list[str | int], value: Any, *, append: boo
         if isinstance(step, int) and step == len(arguments):
             arguments.append(holds)
         elif following is None:
-            arguments[step] = arguments[step] + value if append else value
+            arguments[step] = value
         elif isinstance(step, str):
             arguments.setdefault(step, holds)
         arguments = arguments[step]
