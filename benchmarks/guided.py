@@ -22,7 +22,7 @@ from handrail import Agent, Tool, tool
 from handrail.core.text import compact_json
 from handrail.guide import Draft, GuidelineMatch, Plan, PlanRequest, ReplyRequest, ToolVerdict
 from handrail.guide.judges import prompts
-from handrail.guide.judges.provider import REPLY_SCHEMA, plan_schema
+from handrail.guide.judges.provider import REPLY_SCHEMA, build_plan_schema
 
 RESULTS = Path(__file__).with_name("guided.json")
 ORIGINAL = {"ms": "280–360", "one tool": 5, "cascade": 6, "22 guidelines": 11, "tokens": 15_000}
@@ -156,8 +156,13 @@ async def measure(setup: Callable[[], Awaitable[tuple[Agent, Judge]]], *, rounds
         "model_calls": len(judge.plans) + len(judge.replies),
     }
     if count is not None:
-        plans = [(prompts.PLAN, prompts.plan_text(one), compact_json(plan_schema(one))) for one in judge.plans]
-        replies = [(prompts.REPLY, prompts.reply_text(one), compact_json(REPLY_SCHEMA)) for one in judge.replies]
+        plans = [
+            (prompts.PLAN, prompts.render_plan_request(one), compact_json(build_plan_schema(one)))
+            for one in judge.plans
+        ]
+        replies = [
+            (prompts.REPLY, prompts.render_reply_request(one), compact_json(REPLY_SCHEMA)) for one in judge.replies
+        ]
         found["tokens"] = sum(count(text) for question in (*plans, *replies) for text in question)
     return found
 

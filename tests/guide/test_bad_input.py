@@ -43,7 +43,7 @@ async def test_relationships_in_a_circle_are_refused_when_they_are_made(kind: An
     a, b, c = [await agent.create_guideline(one) for one in "abc"]
     await agent.create_relationship(a, kind, b)
     await agent.create_relationship(b, kind, c)
-    with pytest.raises(ConfigError, match=f"circle: g3 {kind} g1 {kind} g2 {kind} g3"):
+    with pytest.raises(ConfigError, match=f"cycle: g3 {kind} g1 {kind} g2 {kind} g3"):
         await agent.create_relationship(c, kind, a)
     with pytest.raises(ConfigError, match="itself"):
         await agent.create_relationship(a, kind, a)
@@ -68,7 +68,7 @@ async def test_a_guideline_that_makes_no_sense_is_refused(options: dict[str, Any
 def test_an_agent_needs_somebody_who_judges_and_one_place_for_its_tools() -> None:
     with pytest.raises(ConfigError, match="provider or a judge"):
         Agent(tools=[get_balance]).session(session_id="s")
-    with pytest.raises(ConfigError, match="executor must be given without"):
+    with pytest.raises(ConfigError, match="executor must be passed without"):
         Agent(judge=scripted(), executor=Executor([]), tools=[get_balance])
     with pytest.raises(ConfigError, match="match_first must be"):
         GuideSettings(match_first="sometimes")
@@ -113,7 +113,7 @@ async def test_a_judge_that_answers_garbage_is_asked_again_with_the_error_three_
     assert (bank.reads, result.text, result.stop_reason) == ([], "What can I do for you?", "completed")
     (evaluation,) = result.insights.evaluations
     assert (evaluation.tool, evaluation.state) == ("get_balance", "cannot_run")
-    assert "no usable answer" in evaluation.reason
+    assert "no usable response" in evaluation.reason
 
 
 async def test_a_judge_that_mends_its_answer_is_heard() -> None:
@@ -162,7 +162,7 @@ async def test_a_judge_that_hangs_is_not_waited_for() -> None:
     result = await asyncio.wait_for(open_session(agent).send("How much?"), 20)
 
     assert result.stop_reason == "completed"
-    assert "no answer within 0.01 seconds" in result.insights.evaluations[0].reason
+    assert "no response within 0.01 seconds" in result.insights.evaluations[0].reason
 
 
 async def test_a_judge_that_cancels_itself_does_not_cancel_the_turn() -> None:
@@ -250,7 +250,7 @@ async def test_the_snippets_of_the_document_run_as_printed() -> None:
         (evaluation,) = result.insights.evaluations
         assert (evaluation.tool, evaluation.state) == ("get_balance", "cannot_run")
         assert (evaluation.reason, evaluation.guideline_ids) == (
-            "it is not available: it has no handler, or its source is away",
+            "it is not available: it has no handler, or its source is not connected",
             ("g1",),
         )
         assert result.results == ()

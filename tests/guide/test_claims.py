@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from handrail.guide.claims import claims, effect_of
+from handrail.guide.claims import build_effect, find_false_claims
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "claims.json").read_text())
-EFFECTS = [effect_of(name, text) for name, text in CASES["tools"].items()]
+EFFECTS = [build_effect(name, text) for name, text in CASES["tools"].items()]
 
 
 def share(texts: list[str]) -> tuple[float, list[str]]:
     """Which share of the texts makes a claim, and those that do not."""
-    missed = [text for text in texts if not claims(text, candidates=EFFECTS)]
+    missed = [text for text in texts if not find_false_claims(text, candidates=EFFECTS)]
     return 1 - len(missed) / len(texts), missed
 
 
@@ -25,21 +25,21 @@ def test_claims_are_found_and_honest_texts_are_left_alone(part: str, recall: flo
     wrong, _ = share(CASES[part]["honest"])
 
     assert found >= recall, missed
-    assert wrong <= alarms, [text for text in CASES[part]["honest"] if claims(text, candidates=EFFECTS)]
+    assert wrong <= alarms, [text for text in CASES[part]["honest"] if find_false_claims(text, candidates=EFFECTS)]
 
 
 def test_what_was_really_done_may_be_said() -> None:
-    done, open_ = [effect_of("transfer_money")], [effect_of("pay_bill")]
+    done, open_ = [build_effect("transfer_money")], [build_effect("pay_bill")]
 
-    assert claims("I transferred the money. Shall I pay the bill?", candidates=open_, committed=done) == ()
-    assert claims("It is done.", candidates=open_, committed=done) == ()
-    assert claims("I transferred the money and paid the bill.", candidates=open_, committed=done)
-    assert claims("The bill has been paid.", candidates=open_, committed=done)
+    assert find_false_claims("I transferred the money. Shall I pay the bill?", candidates=open_, committed=done) == ()
+    assert find_false_claims("It is done.", candidates=open_, committed=done) == ()
+    assert find_false_claims("I transferred the money and paid the bill.", candidates=open_, committed=done)
+    assert find_false_claims("The bill has been paid.", candidates=open_, committed=done)
 
 
 def test_an_effect_that_nobody_considered_is_only_claimed_in_the_first_person() -> None:
-    effects = [effect_of("cancel_order", "Cancel an order.")]
+    effects = [build_effect("cancel_order", "Cancel an order.")]
 
-    assert claims("I have cancelled your order.", candidates=[], others=effects)
-    assert claims("Your bank has cancelled the order by itself.", candidates=[], others=effects) == ()
-    assert claims("I have looked at it.", candidates=[], others=effects) == ()
+    assert find_false_claims("I have cancelled your order.", candidates=[], others=effects)
+    assert find_false_claims("Your bank has cancelled the order by itself.", candidates=[], others=effects) == ()
+    assert find_false_claims("I have looked at it.", candidates=[], others=effects) == ()

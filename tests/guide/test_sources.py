@@ -86,4 +86,4 @@ async def test_a_tool_whose_source_is_away_is_an_insight_and_works_again_when_it
 
     assert [len(one.results) for one in (there, away, back)] == [1, 0, 1]
     (evaluation,) = away.insights.evaluations
-    assert (evaluation.state, "its source is away" in evaluation.reason) == ("cannot_run", True)
+    assert (evaluation.state, "its source is not connected" in evaluation.reason) == ("cannot_run", True)

@@ -1,4 +1,4 @@
-"""Code checks every verdict: required values, types, choices, unknown arguments, evidence. Nothing runs unchecked."""
+"""Checks the plans of a judge: their structure, and the arguments, choices and evidence of every verdict."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from handrail.guide.values import GuidelineMatch, InvalidData, MissingData, Plan
 
 MAX_MATCHES: Final = 1_000
 MAX_VERDICTS: Final = 100
-"""How many verdicts one plan may have; one with more is malformed."""
+"""The most verdicts that a plan may have."""
 MAX_REASON: Final = 500
 
 _STATES: Final = ("needs_to_run", "data_already_in_context", "not_applicable", "cannot_run")
@@ -28,66 +28,66 @@ class _Description(TypedDict):
     significance: str
 
 
-class MalformedAnswer(Exception):
-    """A judge's answer cannot be used; the text says what is wrong with it, for the judge."""
+class MalformedResponse(Exception):
+    """A judge's response cannot be used; the message tells the judge why."""
 
 
 class CheckedArguments(Struct, frozen=True, kw_only=True):
-    """The arguments of one verdict, and what is wrong with them."""
+    """The arguments of one verdict, and the problems that were found."""
 
     arguments: Mapping[str, Any] = {}
     arguments_json: str = "{}"
     key: str = ""
-    """Equal for equal calls; empty unless the arguments are valid."""
+    """The same for equal calls; empty unless the arguments are valid."""
     missing: tuple[MissingData, ...] = ()
     invalid: tuple[InvalidData, ...] = ()
     error: str = ""
-    """What else is in the way."""
+    """A problem of the arguments as a whole."""
 
     @property
     def ok(self) -> bool:
-        """Whether a call may be made with them."""
+        """Whether a call can be made with these arguments."""
         return bool(self.key)
 
 
-def check_plan(answer: object) -> Plan:
-    """What a judge answered, if it is a plan in shape; `MalformedAnswer` names the place that is not."""
-    if not isinstance(answer, Plan):
-        raise MalformedAnswer(f"The answer must be a Plan, got {type(answer).__name__}.")
-    matches = _tuple(answer.matches, "matches", MAX_MATCHES)
-    verdicts = _tuple(answer.verdicts, "verdicts", MAX_VERDICTS)
+def check_plan(response: object) -> Plan:
+    """Check that a judge's response is a `Plan` with values of the right types; raises `MalformedResponse`."""
+    if not isinstance(response, Plan):
+        raise MalformedResponse(f"The response must be a Plan, got {type(response).__name__}.")
+    matches = _check_tuple(response.matches, "matches", MAX_MATCHES)
+    verdicts = _check_tuple(response.verdicts, "verdicts", MAX_VERDICTS)
     for place, match in enumerate(matches):
         if not isinstance(match, GuidelineMatch):
-            raise MalformedAnswer(f"matches[{place}] must be a GuidelineMatch, got {type(match).__name__}.")
+            raise MalformedResponse(f"matches[{place}] must be a GuidelineMatch, got {type(match).__name__}.")
         _check_type(match.guideline_id, str, f"matches[{place}].guideline_id")
         _check_type(match.applies, bool, f"matches[{place}].applies")
         _check_type(match.reason, str, f"matches[{place}].reason")
     for place, verdict in enumerate(verdicts):
         if not isinstance(verdict, ToolVerdict):
-            raise MalformedAnswer(f"verdicts[{place}] must be a ToolVerdict, got {type(verdict).__name__}.")
+            raise MalformedResponse(f"verdicts[{place}] must be a ToolVerdict, got {type(verdict).__name__}.")
         _check_type(verdict.tool, str, f"verdicts[{place}].tool")
         _check_type(verdict.reason, str, f"verdicts[{place}].reason")
         _check_type(verdict.arguments, Mapping, f"verdicts[{place}].arguments")
         _check_type(verdict.evidence, Mapping, f"verdicts[{place}].evidence")
         if verdict.state not in _STATES:
-            raise MalformedAnswer(f"verdicts[{place}].state must be one of {', '.join(_STATES)}.")
+            raise MalformedResponse(f"verdicts[{place}].state must be one of {', '.join(_STATES)}.")
         if verdict.confirmation not in (None, "yes", "no"):
-            raise MalformedAnswer(f"verdicts[{place}].confirmation must be 'yes', 'no' or None.")
-    return answer
+            raise MalformedResponse(f"verdicts[{place}].confirmation must be 'yes', 'no' or None.")
+    return response
 
 
-def _tuple(value: object, name: str, limit: int) -> tuple[object, ...]:
+def _check_tuple(value: object, name: str, limit: int) -> tuple[object, ...]:
     if not isinstance(value, tuple | list):
-        raise MalformedAnswer(f"{name} must be a tuple, got {type(value).__name__}.")
+        raise MalformedResponse(f"{name} must be a tuple, got {type(value).__name__}.")
     found = tuple(cast("tuple[object, ...]", value))
     if len(found) > limit:
-        raise MalformedAnswer(f"{name} must have at most {limit} entries, got {len(found)}.")
+        raise MalformedResponse(f"{name} must have at most {limit} entries, got {len(found)}.")
     return found
 
 
 def _check_type(value: object, kind: type[Any], place: str) -> None:
     if not isinstance(value, kind):
-        raise MalformedAnswer(f"{place} must be a {kind.__name__}, got {type(value).__name__}.")
+        raise MalformedResponse(f"{place} must be a {kind.__name__}, got {type(value).__name__}.")
 
 
 def check_arguments(
@@ -98,19 +98,19 @@ def check_arguments(
     choices: Mapping[str, Sequence[Any]],
     is_customers_word: Callable[[str], bool],
 ) -> CheckedArguments:
-    """Check what a judge inferred, by the tool's own validation and by the options of its parameters."""
-    given = _without_nulls(tool, verdict.arguments)
+    """Check inferred arguments with the tool's own validation and the options of its parameters."""
+    given = _drop_nulls(tool, verdict.arguments)
     try:
-        text = arguments_text(tool, given)
+        text = render_arguments(tool, given)
     except ValueError as error:
         return CheckedArguments(error=f"the arguments are not JSON: {shorten(str(error))}")
     missing = {name: "it was not given" for name in tool.required if name not in given}
     invalid: dict[str, str] = {}
     error, key = "", ""
     try:
-        key = arguments_key(tool, text)
+        key = build_arguments_key(tool, text)
     except InvalidArgumentsError as problem:
-        invalid, error = _by_parameter(problem, [*tool.properties, *map(str, given)])
+        invalid, error = _group_by_parameter(problem, [*tool.properties, *map(str, given)])
         invalid = {name: reason for name, reason in invalid.items() if name not in missing}
     except ToolError as problem:
         error = problem.message
@@ -119,16 +119,16 @@ def check_arguments(
             invalid[name] = "it is not one of the choices"
     if tool.tool.consequential:
         for name in given:
-            if name not in invalid and (reason := _lacks_evidence(tool, name, verdict, is_customers_word)):
+            if name not in invalid and (reason := _find_missing_evidence(tool, name, verdict, is_customers_word)):
                 missing[name] = reason
     if not (missing or invalid or error):
         return CheckedArguments(arguments=given, arguments_json=text, key=key)
-    reported = _reported(tool, [*missing, *invalid])
+    reported = _select_reportable(tool, [*missing, *invalid])
     return CheckedArguments(
         arguments=given,
         arguments_json=text,
         missing=tuple(
-            MissingData(tool=tool.name, guideline_ids=guideline_ids, reason=reason, **_described(tool, name))
+            MissingData(tool=tool.name, guideline_ids=guideline_ids, reason=reason, **_describe_parameter(tool, name))
             for name, reason in missing.items()
             if name in reported
         ),
@@ -137,9 +137,9 @@ def check_arguments(
                 tool=tool.name,
                 guideline_ids=guideline_ids,
                 reason=reason,
-                **_described(tool, name),
+                **_describe_parameter(tool, name),
                 value=given.get(name),
-                choices=tuple(choices.get(name) or _enumerated(tool, name)),
+                choices=tuple(choices.get(name) or _list_enum_values(tool, name)),
             )
             for name, reason in invalid.items()
             if name in reported
@@ -148,34 +148,34 @@ def check_arguments(
     )
 
 
-def arguments_text(tool: GuidedTool, arguments: Mapping[str, Any]) -> str:
-    """Inferred arguments as JSON text; `ValueError` if they are not JSON."""
-    return faithful_json(_without_nulls(tool, arguments))
+def render_arguments(tool: GuidedTool, arguments: Mapping[str, Any]) -> str:
+    """Render inferred arguments as JSON text; raises `ValueError` if they are not JSON."""
+    return faithful_json(_drop_nulls(tool, arguments))
 
 
-def arguments_key(tool: GuidedTool, arguments_json: str) -> str:
-    """What is equal for equal calls of a tool: the validated arguments, with their defaults. Raises `ToolError`."""
+def build_arguments_key(tool: GuidedTool, arguments_json: str) -> str:
+    """Build the key of a call from its validated arguments, with defaults; raises `ToolError`."""
     value = tool.tool.parse(arguments_json)
     try:
         canonical = canonical_json(tool.tool.dump(value))
-    except Exception as error:  # the developer's own types
-        log.error("the arguments of %s could not be written down", tool.name, exc_info=error)
+    except Exception as error:  # raised by a type of the developer
+        log.error("the arguments of %s could not be serialized", tool.name, exc_info=error)
         raise ToolError("the arguments could not be compared") from error
-    # Where a value hides itself when it is written down, two different ones look the same: tell them apart by the text.
+    # Secret types serialize to asterisks, so the sent text tells two different values apart.
     sent = canonical_json(from_json(arguments_json or "{}")) if "**********" in canonical else ""
     return f"{tool.name}\0{canonical}\0{sent}"
 
 
-def _without_nulls(tool: GuidedTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments without those that are null where the schema takes no null: models write so what they lack."""
+def _drop_nulls(tool: GuidedTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop nulls that the schema does not accept: models send them for values that they do not know."""
     return {
         str(name): value
         for name, value in arguments.items()
-        if value is not None or name not in tool.properties or _takes_null(tool.properties[name])
+        if value is not None or name not in tool.properties or _can_be_null(tool.properties[name])
     }
 
 
-def _takes_null(node: Any) -> bool:
+def _can_be_null(node: Any) -> bool:
     if not isinstance(node, Mapping):
         return True
     schema = cast(Mapping[str, Any], node)
@@ -187,11 +187,11 @@ def _takes_null(node: Any) -> bool:
     if "enum" in schema or "const" in schema:
         return None in schema.get("enum", [schema.get("const")])
     branches = cast("list[Any] | None", schema.get("anyOf", schema.get("oneOf")))
-    return any(map(_takes_null, branches)) if branches else "$ref" not in schema
+    return any(map(_can_be_null, branches)) if branches else "$ref" not in schema
 
 
-def _by_parameter(problem: InvalidArgumentsError, names: Iterable[str]) -> tuple[dict[str, str], str]:
-    """What is wrong, by parameter; and what is wrong with the arguments as a whole."""
+def _group_by_parameter(problem: InvalidArgumentsError, names: Iterable[str]) -> tuple[dict[str, str], str]:
+    """Group the errors by parameter; also return the error of the arguments as a whole."""
     by_length = sorted(set(names), key=len, reverse=True)
     found: dict[str, str] = {}
     for place, reason in _PLACE.findall(problem.message):
@@ -208,27 +208,29 @@ def _is_among(value: Any, allowed: Sequence[Any]) -> bool:
     return value in allowed
 
 
-def _lacks_evidence(
+def _find_missing_evidence(
     tool: GuidedTool, name: str, verdict: ToolVerdict, is_customers_word: Callable[[str], bool]
 ) -> str | None:
     evidence = verdict.evidence.get(name)
     if not isinstance(evidence, str) or not evidence.strip():
         return "nothing in the conversation supports a value for it"
-    if tool.option(name).source == "customer" and not is_customers_word(evidence):
+    if tool.get_options(name).source == "customer" and not is_customers_word(evidence):
         return "the customer has not said it"
     return None
 
 
-def _reported(tool: GuidedTool, names: Iterable[str]) -> set[str]:
-    """The parameters that may be named: not hidden, not the context's, and of the first open group of precedence."""
-    asked = [name for name in names if not (tool.option(name).hidden or tool.option(name).source == "context")]
-    groups = [tool.option(name).precedence for name in asked]
+def _select_reportable(tool: GuidedTool, names: Iterable[str]) -> set[str]:
+    """Select the parameters to report: not hidden, not from the context, and of the lowest precedence."""
+    asked = [
+        name for name in names if not (tool.get_options(name).hidden or tool.get_options(name).source == "context")
+    ]
+    groups = [tool.get_options(name).precedence for name in asked]
     first = min((one for one in groups if one is not None), default=None)
     return {name for name, group in zip(asked, groups, strict=True) if group == first}
 
 
-def _described(tool: GuidedTool, name: str) -> _Description:
-    option = tool.option(name)
+def _describe_parameter(tool: GuidedTool, name: str) -> _Description:
+    option = tool.get_options(name)
     return {
         "parameter": name,
         "display_name": option.display_name or name.replace("_", " "),
@@ -236,12 +238,12 @@ def _described(tool: GuidedTool, name: str) -> _Description:
     }
 
 
-def _enumerated(tool: GuidedTool, name: str) -> Sequence[Any]:
-    """The values that the schema lists for a parameter."""
-    return _values(tool.properties.get(name), tool.tool.input_schema)
+def _list_enum_values(tool: GuidedTool, name: str) -> Sequence[Any]:
+    """List the values that the schema allows for a parameter."""
+    return _read_enum(tool.properties.get(name), tool.tool.input_schema)
 
 
-def _values(node: Any, root: Mapping[str, Any]) -> Sequence[Any]:
+def _read_enum(node: Any, root: Mapping[str, Any]) -> Sequence[Any]:
     if not isinstance(node, Mapping):
         return ()
     schema = cast(Mapping[str, Any], node)
@@ -250,22 +252,22 @@ def _values(node: Any, root: Mapping[str, Any]) -> Sequence[Any]:
     if "const" in schema:
         return (schema["const"],)
     if isinstance(target := schema.get("$ref"), str):
-        return _values(cast(Mapping[str, Any], root.get("$defs", {})).get(target.rpartition("/")[2]), {})
+        return _read_enum(cast(Mapping[str, Any], root.get("$defs", {})).get(target.rpartition("/")[2]), {})
     branches = cast(Sequence[Any], schema.get("anyOf", schema.get("oneOf", ())))
-    return [value for branch in branches for value in _values(branch, root)] or _values(schema.get("items"), root)
+    return [value for branch in branches for value in _read_enum(branch, root)] or _read_enum(schema.get("items"), root)
 
 
-def hides(tool: GuidedTool, text: str) -> bool:
-    """Whether a text about a tool names one of its hidden parameters."""
-    words = normalised(text)
+def has_hidden_name(tool: GuidedTool, text: str) -> bool:
+    """Whether a text names a hidden parameter of a tool."""
+    words = normalize_text(text)
     names = (
         name for parameter, one in tool.options.items() if one.hidden for name in (parameter, one.display_name) if name
     )
-    return any(normalised(name) in words for name in names)
+    return any(normalize_text(name) in words for name in names)
 
 
-def normalised(text: str) -> str:
-    """A text for comparing: without case, punctuation, and more than one space."""
+def normalize_text(text: str) -> str:
+    """Normalize a text for comparison: no case, no punctuation, single spaces."""
     return f" {_plain(text)} "
 
 

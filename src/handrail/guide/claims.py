@@ -1,4 +1,4 @@
-"""The lexical rule against false claims: which sentences of a reply say that an effect has happened (English)."""
+"""Finds sentences in a reply that claim an effect which did not happen, by English word patterns."""
 
 import re
 from collections.abc import Iterable, Sequence, Set
@@ -58,38 +58,40 @@ _STOP: Final = frozenset(
 
 
 class Effect(Struct, frozen=True, kw_only=True):
-    """A consequential tool, and the words by which a text may speak of it."""
+    """A consequential tool, and the word stems that refer to it."""
 
     tool: str
     stems: frozenset[str]
     open_values: frozenset[str] = frozenset()
-    """Words of the arguments with which it did not happen, where it also happened with others."""
+    """Words of the arguments of calls that did not happen, if other calls of the tool did."""
     done_values: frozenset[str] = frozenset()
-    """Words of the arguments with which it happened."""
+    """Words of the arguments of calls that happened."""
 
     def is_claimed_by(self, stems: Set[str], words: Set[str]) -> bool:
-        """Whether a sentence that claims something may claim this effect where it did not happen."""
+        """Whether a claim can be about this effect, with arguments with which it did not happen."""
         if not self.stems & stems:
             return False
         return not (self.done_values & words) or bool((self.open_values - self.done_values) & words)
 
 
-def effect_of(name: str, description: str = "") -> Effect:
-    """The effect of a tool: its name's words, and the first words of its description."""
-    words = _words(f"{name.replace('_', ' ')} {' '.join(description.split()[:8])}")
+def build_effect(name: str, description: str = "") -> Effect:
+    """Build the effect of a tool from the words of its name and the first words of its description."""
+    words = _split_words(f"{name.replace('_', ' ')} {' '.join(description.split()[:8])}")
     return Effect(tool=name, stems=frozenset(_stem(word) for word in words if word not in _STOP and len(word) > 2))
 
 
-def claims(
+def find_false_claims(
     text: str, *, candidates: Sequence[Effect], others: Sequence[Effect] = (), committed: Sequence[Effect] = ()
 ) -> tuple[str, ...]:
-    """The sentences of a text that say an effect has happened which has not.
+    """Find the sentences that claim an effect which did not happen.
 
-    `candidates` have no committed result and were considered in this turn: any claim that no committed effect explains
-    is theirs. `others` were not considered: only a claim in the first person that names one of them counts.
+    `candidates` were considered in this turn and have no successful result: every claim that no committed effect
+    explains counts for them. `others` were not considered: only a claim in the first person that names one counts.
     """
     return tuple(
-        sentence for sentence in _sentences(text) if _is_false_claim(sentence, candidates, others, tuple(committed))
+        sentence
+        for sentence in _split_sentences(text)
+        if _is_false_claim(sentence, candidates, others, tuple(committed))
     )
 
 
@@ -100,10 +102,10 @@ def _is_false_claim(
     if lowered.rstrip(" \"'*)").endswith("?") or _CONDITIONAL.search(lowered):
         return False
     for clause in re.split(r"[,;:–—()]|\bbut\b|\bso\b|\bhowever\b", lowered):
-        how = _claim_in(clause.strip())
+        how = _find_claim_kind(clause.strip())
         if how is None:
             continue
-        stems, words = {_stem(word) for word in _words(lowered)}, value_words(lowered)
+        stems, words = {_stem(word) for word in _split_words(lowered)}, extract_value_words(lowered)
         done = any(one.stems & stems for one in committed)
         wrong = any(one.is_claimed_by(stems, words) for one in candidates)
         explained = done or any(one.stems & stems and one.done_values & words for one in candidates)
@@ -114,8 +116,8 @@ def _is_false_claim(
     return False
 
 
-def _claim_in(clause: str) -> str | None:
-    """How a clause claims something: `person` (I have sent it), `passive` (it was sent), `general` (it is done)."""
+def _find_claim_kind(clause: str) -> str | None:
+    """Find how a clause claims something: `person` (I sent it), `passive` (it was sent), `general` (it is done)."""
     if not clause or _OPEN.search(clause):
         return None
     if any(_BASE.match(found[1]) for found in _MANAGED.finditer(clause)):
@@ -131,22 +133,22 @@ def _claim_in(clause: str) -> str | None:
 
 
 def _is_past(word: str) -> bool:
-    """Whether a word is the past form of a verb with consequences."""
+    """Whether a word is the past form of a verb for an effect."""
     if word in _IRREGULAR:
         return _BASE.match(_IRREGULAR[word]) is not None
     return word.endswith("ed") and _BASE.match(word) is not None
 
 
-def value_words(text: str) -> frozenset[str]:
-    """The words and numbers of a text, for comparing values."""
+def extract_value_words(text: str) -> frozenset[str]:
+    """Extract the words and numbers of a text, to compare values."""
     return frozenset(re.findall(r"\w+", re.sub(r"(?<=\d),(?=\d{3}\b)", "", text.casefold())))
 
 
-def _sentences(text: str) -> Iterable[str]:
+def _split_sentences(text: str) -> Iterable[str]:
     return (one.strip() for one in re.findall(r"[^.!?\n]+(?:\.(?=\d)[^.!?\n]+)*[.!?]*", text) if one.strip())
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return re.findall(r"[^\W\d_]+", text.casefold())
 
 

@@ -1,22 +1,23 @@
-"""Confirmation in words: what the judge's verdicts say about the calls that wait for the customer's yes."""
+"""Decides about pending calls: which of them the customer confirmed, rejected or dropped in a message."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
+from handrail.authorize.approvals import Approvals
 from handrail.chat.conversation import PendingCall
 from handrail.guide.values import ToolVerdict
 
 
 class PendingDecision(Struct, frozen=True, kw_only=True):
-    """What to do with a pending call."""
+    """What to do with a pending call, and why."""
 
     pending: PendingCall
     action: Literal["run", "keep", "deny", "withdraw"]
-    """`run`: the customer agreed. `deny`: they said no. `withdraw`: they want something else, or changed the subject.
-    """
+    """`run`: the customer confirmed it. `deny`: they rejected it. `withdraw`: they want something else."""
     reason: str
     verdict: ToolVerdict | None = None
 
@@ -29,11 +30,10 @@ def decide_pending(
     *,
     can_confirm: Mapping[str, bool],
 ) -> tuple[list[PendingDecision], set[int]]:
-    """Decide about every pending call; the second value has the places of the verdicts that were only about one.
+    """Decide about every pending call; also return the indexes of the verdicts that were only about a pending call.
 
-    `keys` has the key of the arguments of each verdict (by its place) that is valid, `pending_keys` that of each
-    pending call (by its id). `can_confirm` says whether words may confirm a call: it was read back, the customer has
-    spoken since, it is the customer who is asked, and no guideline of it was found not to apply.
+    `keys` has the key of the arguments of each valid verdict, by its index; `pending_keys` that of each pending call,
+    by its id. `can_confirm` says whether a message of the customer can confirm a call.
     """
     counts = Counter(one.call.name for one in pending)
     decisions: list[PendingDecision] = []
@@ -42,12 +42,12 @@ def decide_pending(
         about = [item for item in enumerate(verdicts) if item[1].tool == one.call.name]
         key = pending_keys.get(one.call.id)
         equal = [item for item in about if key is not None and keys.get(item[0]) == key]
-        decision, place = _decide(
+        decision, index = _decide(
             one, about, equal, is_only_one=counts[one.call.name] == 1, can_confirm=can_confirm.get(one.call.id, False)
         )
         decisions.append(decision)
-        if place is not None:
-            used.add(place)
+        if index is not None:
+            used.add(index)
     return decisions, used
 
 
@@ -57,24 +57,38 @@ _Item = tuple[int, ToolVerdict]
 def _decide(
     one: PendingCall, about: Sequence[_Item], equal: Sequence[_Item], *, is_only_one: bool, can_confirm: bool
 ) -> tuple[PendingDecision, int | None]:
-    def decision(action: Literal["run", "keep", "deny", "withdraw"], reason: str, verdict: ToolVerdict | None = None):
+    def build(action: Literal["run", "keep", "deny", "withdraw"], reason: str, verdict: ToolVerdict | None = None):
         return PendingDecision(pending=one, action=action, reason=reason, verdict=verdict)
 
-    # A no counts wherever it can mean this call: nothing is lost by not running it.
-    for place, verdict in [*equal, *about]:
-        if verdict.confirmation == "no" and ((place, verdict) in equal or is_only_one or not verdict.arguments):
-            return decision("deny", "the customer said no", verdict), place
-    for place, verdict in equal:
+    # A "no" counts for every call that it can be about: not running a call loses nothing.
+    for index, verdict in [*equal, *about]:
+        if verdict.confirmation == "no" and ((index, verdict) in equal or is_only_one or not verdict.arguments):
+            return build("deny", "the customer said no", verdict), index
+    for index, verdict in equal:
         if verdict.state != "needs_to_run":
             continue
         if verdict.confirmation == "yes" and can_confirm:
-            return decision("run", "the customer agreed in words", verdict), place
+            return build("run", "the customer agreed in words", verdict), index
         reason = "a yes does not count for it yet" if verdict.confirmation else "nobody has agreed yet"
-        return decision("keep", reason, verdict), place
+        return build("keep", reason, verdict), index
     if one.approval.by != "customer":
-        return decision("keep", f"it waits for the {one.approval.by}"), None
-    for place, verdict in about:
+        return build("keep", f"it waits for the {one.approval.by}"), None
+    for index, verdict in about:
         if verdict.confirmation == "yes" and not verdict.arguments:
-            return decision("keep", "the yes did not repeat its arguments", verdict), place
+            return build("keep", "the yes did not repeat its arguments", verdict), index
     changed = any(verdict.state == "needs_to_run" for _, verdict in about)
-    return decision("withdraw", "the customer wants something else" if changed else "it was not confirmed"), None
+    return build("withdraw", "the customer wants something else" if changed else "it was not confirmed"), None
+
+
+async def find_approval_state(approvals: Approvals, pending: PendingCall) -> str | None:
+    """Find the state of a pending call's approval; None if it has expired."""
+    approval = pending.approval
+    found = await approvals.find(
+        session_id=approval.session_id,
+        tool=approval.tool,
+        digest=approval.digest,
+        by=approval.by,
+        repeat=approval.repeat,
+        now=time.time(),
+    )
+    return found.state if found is not None else None

@@ -1,39 +1,41 @@
-"""An agent's definition, compiled once and shared by all of its turns."""
+"""The compiled definition of an agent, which all of its turns share."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 
 from msgspec import Struct
 
 from handrail.core.context import ToolContext
+from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError
-from handrail.guide.claims import Effect
+from handrail.guide.claims import Effect, build_effect
 from handrail.guide.journeys import JourneyStates
 from handrail.guide.parameters import GuidedTool
 from handrail.guide.prefilter import Prefilter
 from handrail.guide.relationships import Relationships
-from handrail.guide.values import CandidateTool, Guideline
+from handrail.guide.values import CandidateTool, Criticality, Guideline
 
+MAX_TEXT: Final = 10_000
+"""The most characters of a condition, an action or a term: they are part of every request to the judge."""
 RANK: Final = {"high": 0, "medium": 1, "low": 2}
 """The order in which the calls of one iteration run."""
 
 
 class GuideSettings(Struct, frozen=True, kw_only=True):
-    """How a guided turn plans."""
+    """Limits and thresholds of planning."""
 
     max_iterations: int = 3
-    """How often the results of tools go back into planning."""
+    """The most iterations of planning in one turn."""
     match_first: int | Literal["always"] = 12
-    """Above this number of tools, guidelines are matched first, and only the tools of those that apply are shown to the
-    judge."""
+    """Above this number of tools, guidelines are matched first, and only the tools of those that match are sent."""
     max_tools_per_plan: int = 12
-    """How many tools one question shows after guidelines were matched; tools that overlap stay together."""
+    """The most tools in one request after guidelines were matched; tools that overlap stay together."""
     prefilter_above: int = 100
-    """Above this number of guidelines, a pre-filter picks the ones that the judge is asked about."""
+    """Above this number of guidelines, a pre-filter selects the ones that the judge is asked about."""
     prefilter_limit: int = 60
     judge_timeout: float = 60.0
-    """How many seconds one question to the judge may take."""
+    """The timeout of one request to the judge, in seconds."""
 
     def __post_init__(self) -> None:
         for name in ("max_iterations", "max_tools_per_plan", "prefilter_limit"):
@@ -46,17 +48,17 @@ class GuideSettings(Struct, frozen=True, kw_only=True):
 
 
 class Variable(Struct, frozen=True, kw_only=True):
-    """Something that the judge knows about the customer or the world."""
+    """A value that is part of every request to the judge."""
 
     name: str
     value: Any = None
     read: Callable[[ToolContext[Any]], Awaitable[Any] | Any] | None = None
     fresh_for: float = 0.0
-    """How many seconds a session keeps what `read` returned."""
+    """Seconds for which a session caches the result of `read`."""
 
 
 class Guide(Struct, frozen=True, kw_only=True):
-    """Everything about an agent that does not change from turn to turn."""
+    """The compiled definition of an agent."""
 
     agent_id: str | None
     instructions: str
@@ -67,7 +69,7 @@ class Guide(Struct, frozen=True, kw_only=True):
     candidates: Mapping[str, CandidateTool]
     """Each tool as the judge sees it, with all of its guidelines."""
     effects: Mapping[str, Effect]
-    """Of the consequential tools."""
+    """The effects of the consequential tools."""
     relationships: Relationships
     journeys: JourneyStates
     variables: tuple[Variable, ...]
@@ -75,3 +77,77 @@ class Guide(Struct, frozen=True, kw_only=True):
     settings: GuideSettings
     prefilter: Prefilter | None
     clock: Callable[[], datetime]
+
+
+class _Definition(TypedDict):
+    """The fields of `Guide` that are taken over unchanged."""
+
+    agent_id: str | None
+    instructions: str
+    relationships: Relationships
+    journeys: JourneyStates
+    variables: tuple[Variable, ...]
+    terms: Mapping[str, str]
+    settings: GuideSettings
+    prefilter: Prefilter | None
+    clock: Callable[[], datetime]
+
+
+def compile_guide(
+    *, guidelines: Mapping[str, Guideline], tools: Mapping[str, GuidedTool], **definition: Unpack[_Definition]
+) -> Guide:
+    """Compile a definition."""
+    return Guide(
+        guidelines=tuple(guidelines.values()),
+        by_id=dict(guidelines),
+        always=frozenset(one.id for one in guidelines.values() if one.always),
+        tools=tools,
+        candidates={
+            name: CandidateTool(
+                name=name,
+                description=one.tool.description,
+                schema=one.schema,
+                guideline_ids=tuple(each.id for each in guidelines.values() if name in each.tools),
+                consequential=one.tool.consequential,
+            )
+            for name, one in tools.items()
+        },
+        effects={
+            name: build_effect(name, one.tool.description) for name, one in tools.items() if one.tool.consequential
+        },
+        **definition,
+    )
+
+
+def check_guideline(guideline: Guideline) -> None:
+    """Refuse a guideline without a condition, or with an unknown criticality."""
+    for name in ("condition", "action"):
+        check_text(name, getattr(guideline, name))
+    if not guideline.condition.strip() and not guideline.always:
+        raise ConfigError("condition must not be empty, unless always=True.")
+    if guideline.criticality not in get_args(Criticality):
+        allowed = ", ".join(get_args(Criticality))
+        raise ConfigError(f"criticality must be one of {allowed}, got {guideline.criticality!r}.")
+
+
+def check_variable(variable: Variable) -> Variable:
+    """Refuse a variable with both a value and a function, or with a value that is not JSON."""
+    check_text("name", variable.name)
+    if variable.read is not None and (variable.value is not None or not callable(variable.read)):
+        raise ConfigError(f"the variable {variable.name!r} must have a value or a function that reads it, not both.")
+    if variable.read is None:
+        try:
+            compact_json(variable.value)
+        except ValueError as error:
+            raise ConfigError(f"the value of the variable {variable.name!r} must be JSON: {error}") from error
+    return variable
+
+
+def check_text(name: str, text: object) -> None:
+    """Refuse what is not a text of limited length."""
+    if not isinstance(text, str):
+        raise ConfigError(f"{name} must be a text, got {type(text).__name__}.")
+    if len(text) > MAX_TEXT:
+        raise ConfigError(f"{name} must be at most {MAX_TEXT} characters, got {len(text)}.")
+    if encodable(text) != text:
+        raise ConfigError(f"{name} must be text that can be sent as UTF-8.")

@@ -1,4 +1,4 @@
-"""From a plan to the calls that run: pure, and the only place where a verdict becomes a call."""
+"""Turns a plan into the calls that run: a pure function, and the only place where a verdict becomes a call."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
@@ -7,13 +7,20 @@ from msgspec import Struct
 
 from handrail.core.text import encodable
 from handrail.errors import ToolError, shorten
-from handrail.guide.checking import MAX_REASON, CheckedArguments, arguments_key, arguments_text, check_arguments, hides
+from handrail.guide.checking import (
+    MAX_REASON,
+    CheckedArguments,
+    build_arguments_key,
+    check_arguments,
+    has_hidden_name,
+    render_arguments,
+)
 from handrail.guide.definition import RANK, Guide
 from handrail.guide.parameters import GuidedTool
 from handrail.guide.values import InvalidData, MissingData, Plan, ToolEvaluation, ToolVerdict, VerdictState
 
 NO_GUIDELINE_APPLIES = "no guideline that asks for it applies"
-NOT_AVAILABLE = "it is not available: it has no handler, or its source is away"
+NOT_AVAILABLE = "it is not available: it has no handler, or its source is not connected"
 
 
 class PlannedCall(Struct, frozen=True, kw_only=True):
@@ -29,18 +36,18 @@ class PlannedCall(Struct, frozen=True, kw_only=True):
 
 
 class Situation(Struct, frozen=True, kw_only=True):
-    """What a plan is checked against."""
+    """The state of the turn that a plan is checked against."""
 
     guide: Guide
     iteration: int
     shown: Set[str]
     """The tools that the judge was shown."""
     active: Set[str]
-    """The guidelines that apply."""
+    """The active guidelines."""
     choices: Mapping[str, Mapping[str, Sequence[Any]] | None]
-    """By tool; None where they could not be read."""
+    """The choices of parameters, by tool; None if they could not be read."""
     done: Set[str]
-    """The keys of calls that were made in this turn, or that the customer said no to."""
+    """The keys of calls that were made in this turn, or that the customer rejected."""
     known: Set[str]
     """Tools whose result was in the conversation before this turn."""
     ran: Set[str]
@@ -49,49 +56,51 @@ class Situation(Struct, frozen=True, kw_only=True):
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """What a plan comes to."""
+    """The outcome of a plan: an evaluation of each tool, and the calls to run."""
 
     evaluations: tuple[ToolEvaluation, ...]
     calls: tuple[PlannedCall, ...]
-    """In the order in which they run: the most critical first."""
+    """The calls in the order in which they run, the most critical first."""
     missing: tuple[MissingData, ...]
     invalid: tuple[InvalidData, ...]
 
 
-def guidelines_of(guide: Guide, tool: str, active: Set[str]) -> tuple[str, ...]:
-    """The active guidelines that ask for a tool."""
+def select_guidelines(guide: Guide, tool: str, active: Set[str]) -> tuple[str, ...]:
+    """Select the active guidelines that ask for a tool."""
     candidate = guide.candidates.get(tool)
     return tuple(one for one in candidate.guideline_ids if one in active) if candidate else ()
 
 
-def candidate_names(guide: Guide, active: Set[str]) -> list[str]:
-    """The tools of the active guidelines, each once, in the order of the guidelines."""
+def list_candidates(guide: Guide, active: Set[str]) -> list[str]:
+    """List the tools of the active guidelines, without duplicates, in the order of the guidelines."""
     return list(dict.fromkeys(tool for one in guide.guidelines if one.id in active for tool in one.tools))
 
 
-def verdict_keys(plan: Plan, guide: Guide) -> dict[int, str]:
-    """The key of the arguments of every verdict that has valid ones, by its place."""
+def build_verdict_keys(plan: Plan, guide: Guide) -> dict[int, str]:
+    """Build the key of every verdict with valid arguments, by its index."""
     found: dict[int, str] = {}
     for place, verdict in enumerate(plan.verdicts):
-        key = call_key(guide, verdict.tool, verdict.arguments)
+        key = build_call_key(guide, verdict.tool, verdict.arguments)
         if key is not None:
             found[place] = key
     return found
 
 
-def call_key(guide: Guide, tool: str, arguments: Mapping[str, Any] | str) -> str | None:
-    """The key of a call; None if its arguments are not valid, or there is no such tool."""
+def build_call_key(guide: Guide, tool: str, arguments: Mapping[str, Any] | str) -> str | None:
+    """Build the key of a call; None if its arguments are not valid, or there is no such tool."""
     known = guide.tools.get(tool)
     if known is None:
         return None
     try:
-        return arguments_key(known, arguments if isinstance(arguments, str) else arguments_text(known, arguments))
+        return build_arguments_key(
+            known, arguments if isinstance(arguments, str) else render_arguments(known, arguments)
+        )
     except (ToolError, ValueError):
         return None
 
 
 def evaluate(plan: Plan, situation: Situation, *, skip: Set[int] = frozenset()) -> Evaluation:
-    """Check every verdict of a plan; `skip` has the places of those that were only about a pending call."""
+    """Check every verdict of a plan; `skip` has the indexes of those that were only about a pending call."""
     return _Evaluator(situation).run(plan, skip)
 
 
@@ -108,9 +117,11 @@ class _Evaluator:
         for place, verdict in enumerate(plan.verdicts):
             judged.add(verdict.tool)
             if place not in skip:
-                self._judge(verdict)
+                self._evaluate(verdict)
         self._add_unjudged(judged)
-        calls = sorted(self._calls.values(), key=lambda call: call.rank)  # Stable: equals keep the judge's order.
+        calls = sorted(
+            self._calls.values(), key=lambda call: call.rank
+        )  # The sort is stable: equal ranks keep the judge's order.
         return Evaluation(
             evaluations=tuple(self._evaluations),
             calls=tuple(calls),
@@ -118,20 +129,20 @@ class _Evaluator:
             invalid=tuple(self._invalid),
         )
 
-    def _judge(self, verdict: ToolVerdict) -> None:
+    def _evaluate(self, verdict: ToolVerdict) -> None:
         here = self._situation
         tool = here.guide.tools.get(verdict.tool)
         if tool is None or verdict.tool not in here.shown:
-            self._note(shorten(verdict.tool, 100), "cannot_run", "it is not a candidate")
+            self._add_evaluation(shorten(verdict.tool, 100), "cannot_run", "it is not a candidate")
             return
-        asked_by = guidelines_of(here.guide, tool.name, here.active)
-        reason = _reason(tool, verdict.reason)
+        asked_by = select_guidelines(here.guide, tool.name, here.active)
+        reason = _clean_reason(tool, verdict.reason)
         if not asked_by:
-            self._note(tool.name, "not_applicable", NO_GUIDELINE_APPLIES, verdict=verdict)
+            self._add_evaluation(tool.name, "not_applicable", NO_GUIDELINE_APPLIES, verdict=verdict)
         elif verdict.state in ("data_already_in_context", "not_applicable"):
-            self._note(tool.name, verdict.state, reason, asked_by, verdict)
+            self._add_evaluation(tool.name, verdict.state, reason, asked_by, verdict)
         elif not tool.runnable:
-            self._note(tool.name, "cannot_run", NOT_AVAILABLE, asked_by, verdict)
+            self._add_evaluation(tool.name, "cannot_run", NOT_AVAILABLE, asked_by, verdict)
         else:
             self._check(tool, verdict, asked_by, reason)
 
@@ -139,7 +150,9 @@ class _Evaluator:
         here = self._situation
         choices = here.choices.get(tool.name, {})
         if choices is None:
-            self._note(tool.name, "cannot_run", "the choices of a parameter could not be read", asked_by, verdict)
+            self._add_evaluation(
+                tool.name, "cannot_run", "the choices of a parameter could not be read", asked_by, verdict
+            )
             return
         checked = check_arguments(
             tool, verdict, guideline_ids=asked_by, choices=choices, is_customers_word=here.is_customers_word
@@ -147,17 +160,19 @@ class _Evaluator:
         if verdict.state == "cannot_run" or not checked.ok:
             self._missing += checked.missing
             self._invalid += checked.invalid
-            why = "; ".join(filter(None, [reason, _problems(checked)]))
-            self._note(tool.name, "cannot_run", why, asked_by, verdict)
+            why = "; ".join(filter(None, [reason, _describe_problems(checked)]))
+            self._add_evaluation(tool.name, "cannot_run", why, asked_by, verdict)
         elif checked.key in here.done:
-            self._note(tool.name, "data_already_in_context", "it was called in this turn", asked_by, verdict)
-        elif checked.key in self._calls:  # Identical calls collapse.
-            self._note(tool.name, "data_already_in_context", "the same call is already planned", asked_by, verdict)
+            self._add_evaluation(tool.name, "data_already_in_context", "it was called in this turn", asked_by, verdict)
+        elif checked.key in self._calls:  # Of identical calls only one runs.
+            self._add_evaluation(
+                tool.name, "data_already_in_context", "the same call is already planned", asked_by, verdict
+            )
         else:
-            self._call(tool, checked, asked_by, reason)
-            self._note(tool.name, "needs_to_run", reason, asked_by, verdict)
+            self._add_call(tool, checked, asked_by, reason)
+            self._add_evaluation(tool.name, "needs_to_run", reason, asked_by, verdict)
 
-    def _call(self, tool: GuidedTool, checked: CheckedArguments, asked_by: tuple[str, ...], reason: str) -> None:
+    def _add_call(self, tool: GuidedTool, checked: CheckedArguments, asked_by: tuple[str, ...], reason: str) -> None:
         by_id = self._situation.guide.by_id
         self._calls[checked.key] = PlannedCall(
             tool=tool.name,
@@ -170,30 +185,30 @@ class _Evaluator:
         )
 
     def _add_unjudged(self, judged: set[str]) -> None:
-        """Candidates without a verdict: one that needs no inference runs, unless its result is already there."""
+        """Add the candidates without a verdict: one that needs no inference runs, unless its result is known."""
         here = self._situation
-        for name in candidate_names(here.guide, here.active):
+        for name in list_candidates(here.guide, here.active):
             if name in judged:
                 continue
             tool = here.guide.tools[name]
-            asked_by = guidelines_of(here.guide, name, here.active)
+            asked_by = select_guidelines(here.guide, name, here.active)
             if name in here.ran:
-                self._note(name, "data_already_in_context", "it was called in this turn", asked_by)
+                self._add_evaluation(name, "data_already_in_context", "it was called in this turn", asked_by)
                 continue
             if not tool.needs_no_inference:
                 if name in here.shown:
                     state: VerdictState = "not_applicable" if tool.runnable else "cannot_run"
                     reason = "the judge gave no verdict" if tool.runnable else NOT_AVAILABLE
-                    self._note(name, state, reason, asked_by)
+                    self._add_evaluation(name, state, reason, asked_by)
                 continue
-            key = arguments_key(tool, "{}")
+            key = build_arguments_key(tool, "{}")
             if key in here.done or name in here.known:
-                self._note(name, "data_already_in_context", "its result is already there", asked_by)
+                self._add_evaluation(name, "data_already_in_context", "its result is already there", asked_by)
                 continue
-            self._call(tool, CheckedArguments(key=key), asked_by, "it needs no arguments")
-            self._note(name, "needs_to_run", "it needs no arguments", asked_by)
+            self._add_call(tool, CheckedArguments(key=key), asked_by, "it needs no arguments")
+            self._add_evaluation(name, "needs_to_run", "it needs no arguments", asked_by)
 
-    def _note(
+    def _add_evaluation(
         self,
         tool: str,
         state: VerdictState,
@@ -213,12 +228,12 @@ class _Evaluator:
         )
 
 
-def _reason(tool: GuidedTool, reason: str) -> str:
-    """The judge's reason, unless it names what the customer must not hear of."""
-    return "" if hides(tool, reason) else encodable(shorten(reason, MAX_REASON))
+def _clean_reason(tool: GuidedTool, reason: str) -> str:
+    """Return the judge's reason, unless it names a hidden parameter."""
+    return "" if has_hidden_name(tool, reason) else encodable(shorten(reason, MAX_REASON))
 
 
-def _problems(checked: CheckedArguments) -> str:
+def _describe_problems(checked: CheckedArguments) -> str:
     parts = [checked.error]
     if checked.missing:
         parts.append(f"missing: {', '.join(one.parameter for one in checked.missing)}")

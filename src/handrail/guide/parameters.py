@@ -1,4 +1,4 @@
-"""What guided calling knows about a tool's parameters: options, choices, and the schema that the judge sees."""
+"""The options of a tool's parameters in guided calling, and the schema that the judge sees."""
 
 import asyncio
 import inspect
@@ -20,19 +20,19 @@ _CHOICES_TIMEOUT: Final = 10.0
 
 
 class ParameterOptions(Struct, frozen=True, kw_only=True):
-    """What the conversation needs to know about a parameter: `Annotated[str, ParameterOptions(…)]`."""
+    """Options of a parameter in guided calling: `Annotated[str, ParameterOptions(…)]`."""
 
     display_name: str = ""
-    """What the customer calls it."""
+    """The name to use with the customer."""
     hidden: bool = False
-    """Whether the customer must never hear of it."""
+    """Whether it must never be mentioned to the customer."""
     significance: str = ""
-    """Why it is needed, in words for the customer."""
+    """Why it is needed, for the customer."""
     source: Literal["customer", "context", "any"] = "any"
-    """Who supplies it. A consequential call with a value of the `customer` needs evidence in the customer's own words;
-    a value of the `context` is never asked for."""
+    """Who supplies it. For a consequential call, a value of the `customer` needs evidence in the customer's messages; a
+    value of the `context` is never asked for."""
     precedence: int | None = None
-    """Of the values that are missing or invalid, only the lowest number is reported; those without one come last."""
+    """Only the missing and invalid values with the lowest number are reported; those without one come last."""
     examples: Sequence[Any] = ()
     choices: Choices | None = None
     """The values that it may have: a list, or a function of the context, sync or async, that returns one."""
@@ -45,12 +45,12 @@ class ParameterOptions(Struct, frozen=True, kw_only=True):
 
 
 class GuidedTool(Struct, frozen=True, kw_only=True):
-    """A tool with everything about it that does not change from turn to turn."""
+    """A tool, compiled for guided calling."""
 
     tool: Tool[..., Any]
     options: Mapping[str, ParameterOptions]
     schema: Mapping[str, Any]
-    """The input schema with choices and examples in it."""
+    """The input schema, with choices and examples."""
     properties: Mapping[str, Any]
     required: tuple[str, ...]
     runnable: bool = True
@@ -63,7 +63,7 @@ class GuidedTool(Struct, frozen=True, kw_only=True):
 
     @property
     def needs_no_inference(self) -> bool:
-        """Whether there is nothing to infer: a read-only tool without parameters runs as soon as it is a candidate."""
+        """Whether it is a read-only tool without parameters, which runs as soon as it is a candidate."""
         return self.tool.read_only and not self.properties and self.runnable
 
     @property
@@ -71,8 +71,8 @@ class GuidedTool(Struct, frozen=True, kw_only=True):
         """Whether some parameter's choices depend on the context."""
         return any(callable(one.choices) for one in self.options.values())
 
-    def option(self, parameter: str) -> ParameterOptions:
-        """The options of a parameter."""
+    def get_options(self, parameter: str) -> ParameterOptions:
+        """Return the options of a parameter."""
         return self.options.get(parameter, _NO_OPTIONS)
 
 
@@ -82,7 +82,7 @@ _NO_OPTIONS: Final = ParameterOptions()
 def compile_tool(
     tool: Tool[..., Any], *, options: Mapping[str, ParameterOptions] | None = None, runnable: bool = True
 ) -> GuidedTool:
-    """A tool with the options of its annotations, and those that are given beside them."""
+    """Compile a tool with the options in its annotations, and further ones."""
     properties = cast(Mapping[str, Any], tool.input_schema.get("properties", {}))
     annotated = {
         name: one
@@ -99,19 +99,19 @@ def compile_tool(
     return GuidedTool(
         tool=tool,
         options=every,
-        schema=with_choices(tool.input_schema, static, {name: one.examples for name, one in every.items()}),
+        schema=add_choices(tool.input_schema, static, {name: one.examples for name, one in every.items()}),
         properties=properties,
         required=tuple(cast(Iterable[str], tool.input_schema.get("required", ()))),
         runnable=runnable,
     )
 
 
-def with_choices(
+def add_choices(
     schema: Mapping[str, Any],
     choices: Mapping[str, Sequence[Any]],
     examples: Mapping[str, Sequence[Any]] | None = None,
 ) -> Mapping[str, Any]:
-    """A schema in which some parameters have an enumeration of values, and examples."""
+    """Return a copy of a schema with choices and examples for some parameters."""
     properties = dict(cast(Mapping[str, Any], schema.get("properties", {})))
     changed = False
     for name, node in properties.items():
@@ -128,9 +128,9 @@ def with_choices(
 
 
 async def resolve_choices(tool: GuidedTool, context: ToolContext[Any]) -> dict[str, tuple[Any, ...]]:
-    """The choices of every parameter that has some, asked of the context where they depend on it.
+    """Read the choices of every parameter that has some; functions are called with the context.
 
-    Raises `ConfigError` where a function of the developer fails, hangs or returns something else.
+    Raises `ConfigError` if a function fails, times out or does not return a list.
     """
     found: dict[str, tuple[Any, ...]] = {}
     for name, option in tool.options.items():
@@ -138,19 +138,19 @@ async def resolve_choices(tool: GuidedTool, context: ToolContext[Any]) -> dict[s
         if choices is None:
             continue
         if callable(choices):
-            choices = await _ask_choices(choices, f"{tool.name}.{name}", context)
+            choices = await _read_choices(choices, f"{tool.name}.{name}", context)
         found[name] = tuple(choices)
     return found
 
 
-async def _ask_choices(choices: Callable[..., Any], where: str, context: ToolContext[Any]) -> Sequence[Any]:
+async def _read_choices(choices: Callable[..., Any], where: str, context: ToolContext[Any]) -> Sequence[Any]:
     try:
         async with asyncio.timeout(_CHOICES_TIMEOUT):
             given: Any = choices(context)
             if inspect.isawaitable(given):
                 given = await given
         _check_choices(given)
-    except Exception as error:  # the developer's code; the tool cannot run without its answer
+    except Exception as error:  # the developer's code; the tool cannot run without its choices
         log.error("the choices of %s could not be read", where, exc_info=error)
         raise ConfigError(f"the choices of {where} could not be read") from error
     return cast(Sequence[Any], given)
@@ -167,6 +167,6 @@ def _check_choices(choices: Any) -> None:
         raise ConfigError(f"choices must be JSON values: {error}") from error
 
 
-def with_resolved(tool: GuidedTool, choices: Mapping[str, Sequence[Any]]) -> GuidedTool:
-    """The tool with the choices of this turn in its schema."""
-    return structs.replace(tool, schema=with_choices(tool.schema, choices))
+def apply_choices(tool: GuidedTool, choices: Mapping[str, Sequence[Any]]) -> GuidedTool:
+    """Return the tool with the choices of this turn in its schema."""
+    return structs.replace(tool, schema=add_choices(tool.schema, choices))

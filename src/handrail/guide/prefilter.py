@@ -1,4 +1,4 @@
-"""A pre-filter for agents with many guidelines: which of them the judge is asked about."""
+"""Pre-filters: select the guidelines that the judge is asked about, for agents with many."""
 
 import asyncio
 import math
@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from handrail.errors import ConfigError
 from handrail.guide.values import Guideline
 from handrail.models.embedding import Embedding
 from handrail.registry.search import Embedder, TextSimilarity
@@ -25,22 +26,22 @@ _COMMON: Final = frozenset(
 
 
 class Prefilter(Protocol):
-    """Picks the guidelines that a text may be about."""
+    """Selects the guidelines that a text may be about."""
 
     async def select(self, guidelines: Sequence[Guideline], text: str, limit: int) -> Sequence[str]:
-        """The ids of at most `limit` guidelines, the likeliest first; none if it cannot tell: then all are asked."""
+        """Return the ids of at most `limit` guidelines, the likeliest first; none to select all."""
         ...
 
 
 class LexicalPrefilter:
-    """Ranks guidelines by the rare words that they share with a text."""
+    """Ranks guidelines by the words that they share with a text; rare words count more."""
 
     def __init__(self) -> None:
         self._indexed: Sequence[Guideline] | None = None
         self._places: dict[str, list[int]] = {}
 
     async def select(self, guidelines: Sequence[Guideline], text: str, limit: int) -> Sequence[str]:
-        """The guidelines that share the most, then the others in their order; none if nothing is shared."""
+        """Return the guidelines that share the most words, then the others in order; none if no word is shared."""
         if self._indexed is not guidelines:
             self._index(guidelines)
         scores: defaultdict[int, float] = defaultdict(float)
@@ -64,13 +65,13 @@ class LexicalPrefilter:
 
 
 class EmbeddingPrefilter:
-    """Ranks guidelines by how close their condition is to a text in meaning: `pip install 'handrail[embedded]'`."""
+    """Ranks guidelines by the similarity of their condition to a text. Needs `handrail[embedded]`."""
 
     def __init__(self, embedder: Embedder | None = None) -> None:
         self._meaning = TextSimilarity(embedder or Embedding())
 
     async def select(self, guidelines: Sequence[Guideline], text: str, limit: int) -> Sequence[str]:
-        """The guidelines that are closest."""
+        """Return the most similar guidelines."""
         conditions = [one.condition for one in guidelines]
         scores = await asyncio.to_thread(self._meaning.measure, conditions, text)
         ranked = sorted(range(len(guidelines)), key=lambda place: -scores[place])
@@ -79,3 +80,12 @@ class EmbeddingPrefilter:
 
 def _stems(text: str) -> list[str]:
     return [word[:5] for word in _WORD.findall(text.casefold()) if word not in _COMMON]
+
+
+def build_prefilter(given: Prefilter | str | None) -> Prefilter | None:
+    """Build the pre-filter of a name; an object that is one is returned as it is."""
+    if given is None or not isinstance(given, str):
+        return given
+    if given not in ("lexical", "embedding"):
+        raise ConfigError(f"prefilter must be 'lexical', 'embedding', None or an object with select(), got {given!r}.")
+    return LexicalPrefilter() if given == "lexical" else EmbeddingPrefilter()

@@ -1,4 +1,4 @@
-"""Recording a guided turn: what was decided, as the trace and as the insights."""
+"""Records a guided turn, and builds its trace and its insights."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ _MAX_OUTPUT = 300
 
 
 class Recorder:
-    """Collects what happens in one turn."""
+    """Records the decisions, calls and results of one turn."""
 
     def __init__(self, guide: Guide, redactor: Redactor) -> None:
         self._guide = guide
@@ -27,32 +27,32 @@ class Recorder:
         self._missing: dict[str, tuple[MissingData, ...]] = {}
         self._invalid: dict[str, tuple[InvalidData, ...]] = {}
         self._calls: dict[str, tuple[int, int]] = {}
-        """Where each call is: the iteration and the candidate."""
+        """The indexes of the iteration and the candidate of each call."""
 
-    # What happens.
+    # Recording.
 
-    def begin(self, number: int) -> None:
-        """A new iteration."""
+    def start_iteration(self, number: int) -> None:
+        """Start a new iteration."""
         self._iterations.append(IterationTrace(number=number))
 
-    def guidelines(self, said: Mapping[str, tuple[bool, str]]) -> None:
-        """Which guidelines apply, and why."""
+    def record_guidelines(self, matches: Mapping[str, tuple[bool, str]]) -> None:
+        """Record which guidelines apply, and why."""
         by_id = self._guide.by_id
-        self._change(
+        self._update(
             guidelines=tuple(
                 GuidelineTrace(id=one, condition=by_id[one].condition, applies=applies, reason=reason)
-                for one, (applies, reason) in said.items()
+                for one, (applies, reason) in matches.items()
             )
         )
 
-    def evaluated(self, evaluation: Evaluation) -> None:
-        """The verdicts of an iteration, after the checks."""
+    def record_evaluation(self, evaluation: Evaluation) -> None:
+        """Record the verdicts of an iteration, after the checks."""
         self._evaluations += evaluation.evaluations
         for tool in {one.tool for one in evaluation.evaluations}:
-            # What an earlier iteration missed, this one has decided anew.
+            # Replaces what an earlier iteration reported for the tool.
             self._missing[tool] = tuple(one for one in evaluation.missing if one.tool == tool)
             self._invalid[tool] = tuple(one for one in evaluation.invalid if one.tool == tool)
-        self._change(
+        self._update(
             candidates=(
                 *self._iterations[-1].candidates,
                 *(
@@ -62,18 +62,18 @@ class Recorder:
             )
         )
 
-    def cannot_run(self, tool: str, reason: str, iteration: int) -> None:
-        """A candidate about which there is no usable verdict."""
+    def record_failure(self, tool: str, reason: str, iteration: int) -> None:
+        """Record a candidate without a usable verdict."""
         one = ToolEvaluation(tool=tool, state="cannot_run", reason=reason, iteration=iteration)
         self._evaluations.append(one)
-        self._change(
+        self._update(
             candidates=(*self._iterations[-1].candidates, CandidateTrace(tool=tool, state="cannot_run", reason=reason))
         )
 
-    def call(
+    def record_call(
         self, call: ToolCall, arguments: Mapping[str, Any], *, reason: str = "", confirmation: str | None = None
     ) -> None:
-        """A call is about to be made."""
+        """Record a call that is about to run."""
         trace = CallTrace(id=call.id, arguments=self._redactor.value(dict(arguments)))
         candidates = list(self._iterations[-1].candidates)
         place = next(
@@ -91,10 +91,10 @@ class Recorder:
             place = len(candidates) - 1
         candidates[place] = structs.replace(candidates[place], call=trace, confirmation=confirmation)
         self._calls[call.id] = (len(self._iterations) - 1, place)
-        self._change(candidates=tuple(candidates))
+        self._update(candidates=tuple(candidates))
 
-    def result(self, result: ToolResult | None, call_id: str, decision: Decision | None) -> None:
-        """What became of a call; None if it waits for an approval."""
+    def record_result(self, result: ToolResult | None, call_id: str, decision: Decision | None) -> None:
+        """Record the result of a call; None if it waits for an approval."""
         if call_id not in self._calls:
             return
         number, place = self._calls[call_id]
@@ -114,19 +114,19 @@ class Recorder:
         candidates[place] = structs.replace(candidates[place], call=call)
         self._iterations[number] = structs.replace(self._iterations[number], candidates=tuple(candidates))
 
-    def note(self, text: str) -> None:
-        """Anything else that matters."""
+    def add_note(self, text: str) -> None:
+        """Add a note to the current iteration."""
         if not self._iterations:
-            self.begin(0)
-        self._change(notes=(*self._iterations[-1].notes, text))
+            self.start_iteration(0)
+        self._update(notes=(*self._iterations[-1].notes, text))
 
-    def _change(self, **fields: Any) -> None:
+    def _update(self, **fields: Any) -> None:
         self._iterations[-1] = structs.replace(self._iterations[-1], **fields)
 
-    # What is known at the end.
+    # Reading.
 
-    def insights(self, candidates: Iterable[str]) -> ToolInsights:
-        """The insights, of which only those about tools that are still candidates ask for something."""
+    def build_insights(self, candidates: Iterable[str]) -> ToolInsights:
+        """Build the insights; only tools that are still candidates report missing and invalid data."""
         current = list(candidates)
         return ToolInsights(
             evaluations=tuple(self._evaluations),
@@ -134,8 +134,8 @@ class Recorder:
             invalid_data=tuple(one for tool in current for one in self._invalid.get(tool, ())),
         )
 
-    def trace(self, *, session_id: str, turn: int, reply: ReplyTrace, model_calls: int) -> TurnTrace:
-        """The trace so far."""
+    def build_trace(self, *, session_id: str, turn: int, reply: ReplyTrace, model_calls: int) -> TurnTrace:
+        """Build the trace so far."""
         return TurnTrace(
             session_id=session_id,
             turn=turn,
@@ -144,6 +144,6 @@ class Recorder:
             model_calls=model_calls,
         )
 
-    def states(self, number: int) -> dict[str, str]:
-        """The last state of every candidate of an iteration."""
+    def get_states(self, number: int) -> dict[str, str]:
+        """Return the last state of every candidate of an iteration."""
         return {one.tool: one.state for one in self._evaluations if one.iteration == number}

@@ -1,4 +1,4 @@
-"""Relationships between guidelines, and which guidelines are active because of them."""
+"""Relationships between guidelines, and the active guidelines that follow from them."""
 
 from collections.abc import Iterable, Mapping, Set
 from typing import Final, Literal, get_args
@@ -13,7 +13,7 @@ RELATIONS: Final = get_args(Relation)
 
 
 class Relationships:
-    """The relationships of one agent. A circle is refused when it is made."""
+    """The relationships of one agent. A relationship that would make a cycle is refused."""
 
     def __init__(self) -> None:
         self._edges: dict[str, dict[str, tuple[str, ...]]] = {kind: {} for kind in get_args(GuidelineRelation)}
@@ -21,7 +21,7 @@ class Relationships:
         self._linked: dict[str, set[str]] = {}
 
     def add(self, source: str, kind: str, target: str) -> None:
-        """Add one; between tools for `overlaps`, else between guidelines. Both ids are known to exist."""
+        """Add a relationship, between tools for `overlaps`, else between guidelines. Both ids must exist."""
         if kind not in RELATIONS:
             raise ConfigError(f"kind must be one of {', '.join(RELATIONS)}, got {kind!r}.")
         if source == target:
@@ -31,40 +31,40 @@ class Relationships:
             self._overlaps.setdefault(target, set()).add(source)
             return
         edges = self._edges[kind]
-        if (path := _path(edges, target, source)) is not None:
+        if (path := _find_path(edges, target, source)) is not None:
             circle = f" {kind} ".join([source, *path])
-            raise ConfigError(f"{source!r} {kind} {target!r} would make a circle: {circle}.")
+            raise ConfigError(f"{source!r} {kind} {target!r} would make a cycle: {circle}.")
         edges[source] = (*edges.get(source, ()), target)
         self._linked.setdefault(source, set()).add(target)
         if kind == "takes_priority_over":
             self._linked.setdefault(target, set()).add(source)
 
-    def linked(self, ids: Iterable[str]) -> set[str]:
-        """These guidelines, and all whose state decides about them or follows from them."""
-        return _reachable(self._linked, ids)
+    def find_linked(self, ids: Iterable[str]) -> set[str]:
+        """Find these guidelines, and all that are related to them."""
+        return _find_reachable(self._linked, ids)
 
-    def entailed(self, ids: Iterable[str]) -> set[str]:
-        """These guidelines, and all that they entail."""
-        return _reachable(self._edges["entails"], ids)
+    def find_entailed(self, ids: Iterable[str]) -> set[str]:
+        """Find these guidelines, and all that they entail."""
+        return _find_reachable(self._edges["entails"], ids)
 
     def resolve(self, matched: Iterable[str]) -> "Resolution":
-        """The active guidelines among those that matched and those that these entail."""
+        """Find the active guidelines among those that matched and those that they entail."""
         matched = set(matched)
         if not any(self._edges.values()):
             return Resolution(active=frozenset(matched), reasons={})
         suppressed: dict[str, str] = {}
         while True:
-            entailed = _reachable(self._edges["entails"], matched - suppressed.keys()) - suppressed.keys()
-            active, unmet = self._with_dependencies(entailed)
-            newly = self._suppressed(active)
+            entailed = _find_reachable(self._edges["entails"], matched - suppressed.keys()) - suppressed.keys()
+            active, unmet = self._drop_unmet(entailed)
+            newly = self._find_suppressed(active)
             if not newly:
                 break
             suppressed |= newly
         reasons = dict.fromkeys(active - matched, "entailed by another guideline")
         return Resolution(active=frozenset(active), reasons={**reasons, **unmet, **suppressed})
 
-    def _with_dependencies(self, ids: set[str]) -> tuple[set[str], dict[str, str]]:
-        """Without those that depend on a guideline which is not active, and why."""
+    def _drop_unmet(self, ids: set[str]) -> tuple[set[str], dict[str, str]]:
+        """Drop the guidelines that depend on one which is not active; also return why."""
         active, unmet = set(ids), dict[str, str]()
         edges = self._edges["depends_on"]
         while True:
@@ -79,16 +79,15 @@ class Relationships:
             unmet |= lacking
             active -= lacking.keys()
 
-    def _suppressed(self, active: Set[str]) -> dict[str, str]:
-        """Those that an active guideline takes priority over; one that is itself suppressed suppresses nothing."""
+    def _find_suppressed(self, active: Set[str]) -> dict[str, str]:
+        """Find the guidelines that an active one takes priority over; a suppressed one suppresses none."""
         edges = self._edges["takes_priority_over"]
         pairs = [(one, other) for one in active for other in edges.get(one, ()) if other in active]
         beaten = {other for _, other in pairs}
         return {other: f"{one} takes priority" for one, other in sorted(pairs) if one not in beaten}
 
-    def batches(self, tools: Iterable[str], *, size: int) -> list[tuple[str, ...]]:
-        """The tools in as few groups of at most `size` as their order allows; those that overlap, also through another
-        one of them, stay together."""
+    def split_into_batches(self, tools: Iterable[str], *, size: int) -> list[tuple[str, ...]]:
+        """Split tools into batches of at most `size`, in order; tools that overlap, also indirectly, stay together."""
         names = list(dict.fromkeys(tools))
         present, placed = set(names), set[str]()
         batches: list[list[str]] = []
@@ -96,7 +95,7 @@ class Relationships:
             if name in placed:
                 continue
             within = {one: others & present for one, others in self._overlaps.items() if one in present}
-            together = _reachable(within, [name])
+            together = _find_reachable(within, [name])
             group = [one for one in names if one in together]
             placed |= together
             if batches and len(batches[-1]) + len(group) <= size:
@@ -107,13 +106,13 @@ class Relationships:
 
 
 class Resolution(Struct, frozen=True, kw_only=True):
-    """Which guidelines are active, and why others are not, or why some are that nobody matched."""
+    """The active guidelines, and the reasons of those that relationships made active or inactive."""
 
     active: frozenset[str]
     reasons: Mapping[str, str]
 
 
-def _reachable(edges: Mapping[str, Iterable[str]], start: Iterable[str]) -> set[str]:
+def _find_reachable(edges: Mapping[str, Iterable[str]], start: Iterable[str]) -> set[str]:
     found, todo = set[str](), list(start)
     while todo:
         one = todo.pop()
@@ -123,8 +122,8 @@ def _reachable(edges: Mapping[str, Iterable[str]], start: Iterable[str]) -> set[
     return found
 
 
-def _path(edges: Mapping[str, tuple[str, ...]], start: str, end: str) -> list[str] | None:
-    """The way from one node to another, if there is one."""
+def _find_path(edges: Mapping[str, tuple[str, ...]], start: str, end: str) -> list[str] | None:
+    """Find a path from one node to another."""
     before: dict[str, str] = {}
     todo = [start]
     while todo:

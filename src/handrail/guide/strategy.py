@@ -9,16 +9,16 @@ from handrail.chat.turn_result import ChatEvent
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
 from handrail.guide.definition import Guide
+from handrail.guide.inputs import VariableReader
 from handrail.guide.turn import GuidedTurn
 from handrail.guide.values import GuidedTurnResult, Judge
-from handrail.guide.variables import VariableReader
 from handrail.providers.provider import ModelRequest, ModelResponse, StreamEvent
 
 
 class GuidedStrategy:
-    """Guidelines decide which tools are considered, a judge which of them run, and code checks both.
+    """The `TurnStrategy` of guided calling: guidelines select the tools, a judge selects the calls, code checks both.
 
-    `guide` is asked at the beginning of every turn, so that a guideline that was added counts from the next one on.
+    `guide` is called at the beginning of every turn, so that changes apply from the next turn on.
     """
 
     keeps_pending: Final = True
@@ -30,7 +30,7 @@ class GuidedStrategy:
         self._variables = VariableReader()
 
     def run(self, state: TurnState) -> AsyncGenerator[ChatEvent]:
-        """Bring the conversation to where the next word is the customer's."""
+        """Run a turn until the customer is next."""
         turn = GuidedTurn(self._guide(), self._judge, state, variables=self._variables, redactor=self._redactor)
         return turn.run()
 
@@ -39,11 +39,11 @@ class GuidedSession(ChatSession):
     """A `ChatSession` whose turns are guided: their results have insights and a trace."""
 
     async def send(self, text: str) -> GuidedTurnResult:
-        """Say something, and wait for the end of the turn."""
+        """Send a message, and wait for the end of the turn."""
         return cast(GuidedTurnResult, await super().send(text))
 
     async def resume(self) -> GuidedTurnResult:
-        """Resume a turn that stopped: somebody has decided, a provider failed, a budget ran out."""
+        """Resume a turn that stopped for an approval, an error of the provider, or its budget."""
         return cast(GuidedTurnResult, await super().resume())
 
     def send_sync(self, text: str) -> GuidedTurnResult:
@@ -56,21 +56,21 @@ class GuidedSession(ChatSession):
 
 
 class NoProvider:
-    """Stands where a session wants a provider and only a judge is asked."""
+    """The provider of a session that only has a judge; every request to it is an error."""
 
     @property
     def name(self) -> str:
-        """No API, no model."""
+        """`none`."""
         return "none"
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
         """Refuse."""
-        raise _no_provider()
+        raise _build_no_provider_error()
 
     def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
         """Refuse."""
-        raise _no_provider()
+        raise _build_no_provider_error()
 
 
-def _no_provider() -> ConfigError:
-    return ConfigError("This agent has no provider, only a judge: it can only play guided turns.")
+def _build_no_provider_error() -> ConfigError:
+    return ConfigError("This agent has no provider, only a judge: it can only run guided turns.")

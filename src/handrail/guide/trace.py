@@ -20,18 +20,18 @@ class GuidelineTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CallTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A call that was made for a candidate, and what became of it."""
+    """A call that was made for a candidate, and its result."""
 
     id: str
     arguments: Mapping[str, Any] = {}
-    """Redacted."""
+    """The arguments, redacted."""
     decision: Decision | None = None
     ok: bool | None = None
     """None while the call waits for an approval."""
     error: str = ""
     """The code of the failure."""
     output: str = ""
-    """Redacted, and shortened."""
+    """The output, redacted and shortened."""
     duration_ms: float = 0.0
 
 
@@ -47,17 +47,17 @@ class CandidateTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class IterationTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One round of planning."""
+    """One iteration of planning."""
 
     number: int
     guidelines: tuple[GuidelineTrace, ...] = ()
     candidates: tuple[CandidateTrace, ...] = ()
     notes: tuple[str, ...] = ()
-    """What else happened: a judge that failed, a pending call that ended."""
+    """Other events, such as a judge that failed or a pending call that was withdrawn."""
 
 
 class ReplyTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the reply was made."""
+    """How the reply was written."""
 
     text: str = ""
     guideline_ids: tuple[str, ...] = ()
@@ -65,11 +65,11 @@ class ReplyTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rejected: tuple[str, ...] = ()
     """Why drafts were dropped."""
     replaced: bool = False
-    """Whether the text is a plain one instead of the judge's."""
+    """Whether a plain text replaced the draft."""
 
 
 class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that was decided in one turn."""
+    """Everything that was decided in one turn."""
 
     session_id: str = ""
     turn: int = 0
@@ -78,27 +78,28 @@ class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     model_calls: int = 0
 
     def why(self, call_id: str) -> str:
-        """Why a call was made, in one line; the last thing that is known of it, if it was in several iterations."""
+        """Explain in one line why a call was made; if it was in several iterations, the last one."""
         found = ""
         for iteration in self.iterations:
             for one in iteration.candidates:
                 if one.call is not None and one.call.id == call_id:
-                    found = self._why(iteration, one, one.call)
+                    found = self._explain(iteration, one, one.call)
         return found or f"{call_id}: no call of this turn"
 
-    def _why(self, iteration: IterationTrace, candidate: CandidateTrace, call: CallTrace) -> str:
-        known = {one.id: one for one in self._guidelines()}
+    def _explain(self, iteration: IterationTrace, candidate: CandidateTrace, call: CallTrace) -> str:
+        known = {one.id: one for one in self._iter_guidelines()}
         asked = ", ".join(
-            f"{one} ({_line(known[one].condition, 80)})" if one in known else one for one in candidate.guideline_ids
+            f"{one} ({_clean_line(known[one].condition, 80)})" if one in known else one
+            for one in candidate.guideline_ids
         )
-        reason = f": {_line(candidate.reason)}" if candidate.reason else ""
-        decided = f"; policy: {_decision(call.decision)}" if call.decision else ""
+        reason = f": {_clean_line(candidate.reason)}" if candidate.reason else ""
+        decided = f"; policy: {_format_decision(call.decision)}" if call.decision else ""
         return (
-            f"{candidate.tool}({_line(compact_json(call.arguments))}) in iteration {iteration.number} "
-            f"because of {asked or 'no guideline'}; {candidate.state}{reason}{decided}; {_outcome(call)}"
+            f"{candidate.tool}({_clean_line(compact_json(call.arguments))}) in iteration {iteration.number} "
+            f"because of {asked or 'no guideline'}; {candidate.state}{reason}{decided}; {_format_outcome(call)}"
         )
 
-    def _guidelines(self) -> Iterator[GuidelineTrace]:
+    def _iter_guidelines(self) -> Iterator[GuidelineTrace]:
         for iteration in self.iterations:
             yield from iteration.guidelines
 
@@ -107,7 +108,7 @@ class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.json.encode(self).decode()
 
     def summary(self) -> tuple[str, ...]:
-        """One line for every guideline and verdict, with ids, names and codes only: what an audit may keep."""
+        """Summarize every guideline and verdict in one line each, with ids, names and codes only, for an audit log."""
         lines: list[str] = []
         for iteration in self.iterations:
             number = iteration.number
@@ -130,48 +131,48 @@ class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
         lines = [f"turn {self.turn} ({self.model_calls} model calls)"]
         for iteration in self.iterations:
             lines.append(f"├─ iteration {iteration.number}")
-            lines += [f"│  ├─ {line}" for line in _iteration_lines(iteration)]
+            lines += [f"│  ├─ {line}" for line in _format_iteration(iteration)]
         reply = self.reply
         how = " (plain text instead of the draft)" if reply.replaced else ""
-        lines += [f"├─ draft dropped: {_line(one)}" for one in reply.rejected]
-        lines.append(f"└─ reply{how}: {_line(reply.text) or '(none)'}")
+        lines += [f"├─ draft dropped: {_clean_line(one)}" for one in reply.rejected]
+        lines.append(f"└─ reply{how}: {_clean_line(reply.text) or '(none)'}")
         return "\n".join(lines)
 
 
-def _iteration_lines(iteration: IterationTrace) -> Iterator[str]:
+def _format_iteration(iteration: IterationTrace) -> Iterator[str]:
     for guideline in iteration.guidelines:
         mark = "applies" if guideline.applies else "does not apply"
-        reason = f": {_line(guideline.reason)}" if guideline.reason else ""
-        yield f"guideline {guideline.id} {mark} ({_line(guideline.condition, 60)}){reason}"
+        reason = f": {_clean_line(guideline.reason)}" if guideline.reason else ""
+        yield f"guideline {guideline.id} {mark} ({_clean_line(guideline.condition, 60)}){reason}"
     for one in iteration.candidates:
         by = f" for {', '.join(one.guideline_ids)}" if one.guideline_ids else ""
         answer = f", confirmation: {one.confirmation}" if one.confirmation else ""
-        reason = f": {_line(one.reason)}" if one.reason else ""
+        reason = f": {_clean_line(one.reason)}" if one.reason else ""
         yield f"{one.tool}{by}: {one.state}{answer}{reason}"
         if (call := one.call) is not None:
-            yield f"   call {call.id} {_line(compact_json(call.arguments))}"
+            yield f"   call {call.id} {_clean_line(compact_json(call.arguments))}"
             if call.decision is not None:
-                yield f"   decision: {_decision(call.decision)}"
-            yield f"   {_outcome(call)}"
+                yield f"   decision: {_format_decision(call.decision)}"
+            yield f"   {_format_outcome(call)}"
     for note in iteration.notes:
-        yield f"note: {_line(note)}"
+        yield f"note: {_clean_line(note)}"
 
 
-def _decision(decision: Decision) -> str:
+def _format_decision(decision: Decision) -> str:
     who = f" {decision.by}" if decision.by else ""
     rule = f" by {decision.rule}" if decision.rule else ""
     return f"{decision.action}{who}{rule}" + (f" ({decision.source})" if decision.source else "")
 
 
-def _outcome(call: CallTrace) -> str:
+def _format_outcome(call: CallTrace) -> str:
     if call.ok is None:
         return "result: waits for an approval"
     if call.ok:
-        return f"result: {_line(call.output)} ({call.duration_ms:.0f} ms)"
-    return f"result: {call.error}: {_line(call.output)}"
+        return f"result: {_clean_line(call.output)} ({call.duration_ms:.0f} ms)"
+    return f"result: {call.error}: {_clean_line(call.output)}"
 
 
-def _line(text: str, limit: int = 160) -> str:
-    """A text on one line, without anything that could move a terminal's cursor."""
+def _clean_line(text: str, limit: int = 160) -> str:
+    """Return a text as one line without control characters."""
     line = " ".join("".join(char if char.isprintable() or char.isspace() else "�" for char in text).split())
     return line if len(line) <= limit else f"{line[:limit]}…"

@@ -9,68 +9,56 @@ from msgspec import structs
 from pydantic_core import from_json
 
 from handrail.chat.conversation import PendingCall
-from handrail.chat.turn import DROPPED_OUTPUT, TurnState
+from handrail.chat.turn import TurnState
 from handrail.chat.turn_result import ChatEvent, TurnResult
-from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, TurnPlanned
 from handrail.core.redact import Redactor
 from handrail.core.values import Decision, ToolCall
-from handrail.errors import ApprovalError, ConfigError, shorten
-from handrail.guide.checking import normalised
-from handrail.guide.confirmation import PendingDecision, decide_pending
+from handrail.errors import ApprovalError, shorten
+from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state
 from handrail.guide.definition import Guide
 from handrail.guide.evaluation import (
     PlannedCall,
     Situation,
-    call_key,
-    candidate_names,
+    build_call_key,
+    build_verdict_keys,
     evaluate,
-    verdict_keys,
 )
-from handrail.guide.parameters import resolve_choices
-from handrail.guide.planning import Knowledge, Planned, Planner
-from handrail.guide.questions import Questions
+from handrail.guide.inputs import TurnInputs, VariableReader
+from handrail.guide.judge_client import JudgeClient
+from handrail.guide.matching import GuidelineState
+from handrail.guide.planning import Planner, PlanningResult
 from handrail.guide.recorder import Recorder
-from handrail.guide.replying import Writer, Written
+from handrail.guide.reply_writer import ReplyWriter, WrittenReply
 from handrail.guide.trace import TurnTrace
-from handrail.guide.values import GuidedTurnResult, GuidelineMatch, Judge, Plan, ReplyRequest
-from handrail.guide.variables import VariableReader
-from handrail.providers.messages import AssistantMessage, ToolMessage, UserMessage
+from handrail.guide.values import GuidedTurnResult, Judge, Plan, ReplyRequest
+from handrail.providers.messages import AssistantMessage, UserMessage
 from handrail.providers.provider import TextDelta
 
 
 class GuidedTurn:
-    """The working state of one turn."""
+    """Plays one guided turn: plans, runs the calls, plans again with their results, and replies."""
 
     def __init__(
         self, guide: Guide, judge: Judge, state: TurnState, *, variables: VariableReader, redactor: Redactor
     ) -> None:
         self._guide = guide
         self._state = state
-        self._reader = variables
-        self._questions = Questions(state, timeout=guide.settings.judge_timeout)
-        self._planner = Planner(guide, judge, state, self._questions)
-        self._writer = Writer(guide, judge, state, self._questions)
+        self._inputs = TurnInputs(guide, state, variables)
+        self._guidelines = GuidelineState(guide)
+        self._client = JudgeClient(state, timeout=guide.settings.judge_timeout)
+        self._planner = Planner(guide, judge, state, self._client)
+        self._writer = ReplyWriter(guide, judge, state, self._client)
         self._recorder = Recorder(guide, redactor)
         self._iteration = 0
-        self._matched: dict[str, GuidelineMatch] = {}
-        """What was said last about each guideline in this turn."""
-        self._active: frozenset[str] = frozenset()
-        self._carried: set[str] = set()
-        """Guidelines of calls that an earlier turn prepared: they guide the reply, and bring in no tools."""
-        self._considered: set[str] = set()
-        """Every tool that was a candidate in this turn."""
         self._done: set[str] = set()
-        """Keys of calls that were made in this turn, or that the customer said no to."""
+        """Keys of calls that were made in this turn, or that the customer rejected."""
         self._calls: list[ToolCall] = []
         self._decisions: dict[str, Decision | None] = {}
-        self._knowledge: Knowledge | None = None
-        self._known: frozenset[str] | None = None
-        self._customers_words: tuple[str, ...] | None = None
-        state.make_result = self._result
+        state.make_result = self._build_result
 
     async def run(self) -> AsyncGenerator[ChatEvent]:
-        """Bring the conversation to where the next word is the customer's."""
+        """Run the turn until the customer is next."""
         try:
             async with aclosing(self._run()) as events:
                 async for event in events:
@@ -85,97 +73,103 @@ class GuidedTurn:
         state = self._state
         messages = state.conversation.messages
         has_spoken = bool(messages) and isinstance(messages[-1], UserMessage)
-        async with aclosing(self._carry_over()) as events:
+        async with aclosing(self._run_decided()) as events:
             async for event in events:
                 yield event
-        if not _is_customers_turn(state) or state.check_budget() is not None:
+        if not _needs_reply(state) or state.check_budget() is not None:
             await state.end_with_pending()
             return
-        if has_spoken or not self._calls:  # After an approval alone the reply comes first; it may bring in more.
+        if has_spoken or not self._calls:  # After an approval alone, reply first; the reply may match more guidelines.
             async with aclosing(self._plan_and_run()) as events:
                 async for event in events:
                     yield event
         while state.check_budget() is None and (written := await self._write()) is not None:
             if not written.new_matches:
-                await self._say(written.text)
+                await self._save_reply(written.text)
                 yield TextDelta(text=written.text)
                 break
-            self._matched |= {one.guideline_id: one for one in written.new_matches}
-            self._active, _ = self._resolve()
+            self._guidelines.add_matches(written.new_matches)
+            self._resolve_guidelines()
             async with aclosing(self._plan_and_run(only_new=True)) as events:
                 async for event in events:
                     yield event
         await state.end_with_pending()
 
-    # What was left by an earlier turn.
+    # Calls that an earlier turn left.
 
-    async def _carry_over(self) -> AsyncGenerator[ChatEvent]:
-        """Run the calls that somebody has decided about since the last turn, or that a process left unanswered."""
+    async def _run_decided(self) -> AsyncGenerator[ChatEvent]:
+        """Run the calls that were decided since the last turn, or that a stopped process left without a result."""
         state = self._state
         if state.conversation.open_calls:
             calls = state.conversation.open_calls
-            self._recorder.begin(0)
-            self._note_calls(calls)
+            self._recorder.start_iteration(0)
+            self._record_calls(calls)
             async with aclosing(state.run_calls(())) as events:
                 async for event in events:
                     yield event
         decided = [one for one in state.conversation.pending if await self._is_decided(one)]
         if decided:
-            self._recorder.begin(0)
-            self._note_calls(one.call for one in decided)
+            self._recorder.start_iteration(0)
+            self._record_calls(one.call for one in decided)
             async with aclosing(state.run_calls(one.call for one in decided)) as events:
                 async for event in events:
                     yield event
 
     async def _is_decided(self, pending: PendingCall) -> bool:
-        """Whether the question about a pending call is no longer open: approved, denied, or expired."""
-        asked = pending.approval
-        found = await self._state.executor.approvals.find(
-            session_id=asked.session_id,
-            tool=asked.tool,
-            digest=asked.digest,
-            by=asked.by,
-            repeat=asked.repeat,
-            now=time.time(),
-        )
-        if found is None:  # Expired. The customer's words are heard first; without any, the question is asked anew.
-            return not _is_customers_turn(self._state)
-        return found.state != "pending"
+        """Whether the approval of a pending call was decided or has expired."""
+        state = await find_approval_state(self._state.executor.approvals, pending)
+        if (
+            state is None
+        ):  # Expired. The customer's message is planned first; without one, the call is asked about again.
+            return not _needs_reply(self._state)
+        return state != "pending"
 
-    def _note_calls(self, calls: Iterable[ToolCall]) -> None:
+    def _record_calls(self, calls: Iterable[ToolCall]) -> None:
         for call in calls:
             self._calls.append(call)
-            self._recorder.call(call, _arguments(call), reason="it was decided since the last turn", confirmation="yes")
-            if (key := call_key(self._guide, call.name, call.arguments_json)) is not None:
-                self._done.add(key)
-            self._carried.update(one for one in call.guideline_ids if one in self._guide.by_id)
-            self._considered.add(call.name)
+            self._record_confirmed(call, reason="it was decided since the last turn")
+            self._guidelines.considered.add(call.name)
 
-    # One iteration.
+    def _record_confirmed(self, call: ToolCall, *, reason: str) -> None:
+        self._recorder.record_call(call, _read_arguments(call), reason=reason, confirmation="yes")
+        self._mark_done(call)
+        self._guidelines.add_prepared(call.guideline_ids)
+
+    def _mark_done(self, call: ToolCall) -> None:
+        if (key := build_call_key(self._guide, call.name, call.arguments_json)) is not None:
+            self._done.add(key)
+
+    # Iterations.
 
     async def _plan_and_run(self, *, only_new: bool = False) -> AsyncGenerator[ChatEvent]:
-        """Plan and run, again and again, while results may let more run; `only_new` if guidelines apply that did not
-        before, whose tools may need no question."""
-        asks = not only_new or any(not self._guide.tools[one].needs_no_inference for one in self._new_tools())
+        """Plan and run while results may let more calls run; with `only_new`, the judge is not asked if the tools of
+        the guidelines that became active need no inference."""
+        asks_judge = not only_new or self._needs_inference(self._guidelines.list_new_candidates())
         while True:
-            async with aclosing(self._iterate(asks=asks)) as events:
+            async with aclosing(self._iterate(asks_judge=asks_judge)) as events:
                 async for event in events:
                     yield event
             if self._state.check_budget() is not None or self._iteration >= self._guide.settings.max_iterations:
                 return
-            self._active, _ = self._resolve()  # What ran may have led to the next state of a journey.
-            if new := self._new_tools():
-                asks = any(not self._guide.tools[one].needs_no_inference for one in new)
+            self._resolve_guidelines()  # The results may have led to the next state of a journey.
+            if new := self._guidelines.list_new_candidates():
+                asks_judge = self._needs_inference(new)
             elif self._should_plan_again():
-                asks = True
+                asks_judge = True
             else:
                 return
 
-    async def _iterate(self, *, asks: bool) -> AsyncGenerator[ChatEvent]:
-        """Plan, check the plan, run what it comes to."""
+    def _needs_inference(self, tools: Iterable[str]) -> bool:
+        return any(not self._guide.tools[one].needs_no_inference for one in tools)
+
+    async def _iterate(self, *, asks_judge: bool) -> AsyncGenerator[ChatEvent]:
+        """Plan, check the plan, and run its calls."""
         self._iteration += 1
-        self._recorder.begin(self._iteration)
-        planned = await self._plan() if asks else Planned()
+        self._recorder.start_iteration(self._iteration)
+        planned = PlanningResult()
+        if asks_judge:
+            matched = self._guidelines.get_matched_ids()
+            planned = await self._planner.plan(self._iteration, matched, await self._inputs.read())
         if planned is None:
             return
         self._match(planned)
@@ -185,48 +179,26 @@ class GuidedTurn:
                 async for event in events:
                     yield event
 
-    async def _plan(self) -> Planned | None:
-        knowledge = await self._know()
-        return await self._planner.plan(self._iteration, self._applied(), knowledge)
-
-    def _new_tools(self) -> list[str]:
-        return [one for one in candidate_names(self._guide, self._active) if one not in self._considered]
-
-    def _match(self, planned: Planned) -> None:
-        """Take over what the judge says about guidelines; what relationships make of it is code's."""
-        said: dict[str, tuple[bool, str]] = {}
-        for one in planned.matches:
-            if one.guideline_id not in self._guide.by_id:
-                self._recorder.note(f"the judge named an unknown guideline: {shorten(one.guideline_id)}")
-                continue
-            self._matched[one.guideline_id] = one
-        self._active, reasons = self._resolve()
-        for one in self._guide.guidelines:
-            match = self._matched.get(one.id)
-            if one.id in self._active or match is not None or one.id in reasons:
-                reason = "always" if one.always else match.reason if match else ""
-                said[one.id] = (one.id in self._active, reasons.get(one.id) or shorten(reason, 500))
-        self._recorder.guidelines(said)
-        self._considered.update(candidate_names(self._guide, self._active))
+    def _match(self, planned: PlanningResult) -> None:
+        """Update the active guidelines with what the judge matched."""
+        for unknown in self._guidelines.add_matches(planned.matches):
+            self._recorder.add_note(f"the judge named an unknown guideline: {shorten(unknown)}")
+        reasons = self._resolve_guidelines()
+        self._recorder.record_guidelines(self._guidelines.explain(reasons))
+        self._guidelines.consider_candidates()
         if planned.error:
-            self._recorder.note(planned.error)
+            self._recorder.add_note(planned.error)
             for tool in sorted(planned.shown) or [""]:
-                self._recorder.cannot_run(tool, planned.error, self._iteration)
+                self._recorder.record_failure(tool, planned.error, self._iteration)
         for tool, reason in planned.failed.items():
-            self._recorder.cannot_run(tool, reason, self._iteration)
+            self._recorder.record_failure(tool, reason, self._iteration)
 
-    def _applied(self) -> set[str]:
-        return {one for one, match in self._matched.items() if match.applies}
+    def _resolve_guidelines(self) -> dict[str, str]:
+        done = {one.tool_name for one in self._state.results if one.ok} | self._inputs.list_known_tools()
+        return self._guidelines.resolve(done)
 
-    def _resolve(self) -> tuple[frozenset[str], dict[str, str]]:
-        """The guidelines that are active after what journeys and relationships make of the matches, and why."""
-        done = {one.tool_name for one in self._state.results if one.ok} | self._known_results()
-        applied, passed = self._guide.journeys.resolve(self._applied() | self._guide.always, done)
-        resolution = self._guide.relationships.resolve(applied)
-        return resolution.active, {**resolution.reasons, **passed}
-
-    async def _decide(self, planned: Planned) -> list[ToolCall]:
-        """The calls of this iteration: those that the customer confirmed, and new ones that pass every check."""
+    async def _decide(self, planned: PlanningResult) -> list[ToolCall]:
+        """Return the calls of this iteration: those that the customer confirmed, and new ones that pass every check."""
         guide, state = self._guide, self._state
         plan = Plan(matches=planned.matches, verdicts=planned.verdicts)
         confirmed: list[ToolCall] = []
@@ -235,36 +207,36 @@ class GuidedTurn:
             decisions, used = decide_pending(
                 state.conversation.pending,
                 plan.verdicts,
-                verdict_keys(plan, guide),
-                self._pending_keys(),
+                build_verdict_keys(plan, guide),
+                self._build_pending_keys(),
                 can_confirm={one.call.id: self._can_confirm(one) for one in state.conversation.pending},
             )
-            confirmed = [call for one in decisions if (call := await self._act_on(one)) is not None]
-        kept = set(self._pending_keys().values())
+            confirmed = [call for one in decisions if (call := await self._apply_decision(one)) is not None]
+        kept = set(self._build_pending_keys().values())
         evaluation = evaluate(
             plan,
             Situation(
                 guide=guide,
                 iteration=self._iteration,
                 shown=frozenset() if planned.error else planned.shown - planned.failed.keys(),
-                active=self._active,
-                choices=(await self._know()).choices,
+                active=self._guidelines.active,
+                choices=(await self._inputs.read()).choices,
                 done=self._done | kept,
-                known=self._known_results(),
+                known=self._inputs.list_known_tools(),
                 ran={call.name for call in self._calls},
-                is_customers_word=self._is_customers_word,
+                is_customers_word=self._inputs.is_customers_word,
             ),
             skip=used,
         )
-        self._recorder.evaluated(evaluation)
-        new = [self._call(number, one) for number, one in enumerate(evaluation.calls, start=1)]
+        self._recorder.record_evaluation(evaluation)
+        new = [self._build_call(number, one) for number, one in enumerate(evaluation.calls, start=1)]
         for call, one in zip(new, evaluation.calls, strict=True):
-            self._recorder.call(call, one.arguments)
+            self._recorder.record_call(call, one.arguments)
             self._done.add(one.key)
         self._calls += [*confirmed, *new]
         return [*confirmed, *new]
 
-    def _call(self, number: int, planned: PlannedCall) -> ToolCall:
+    def _build_call(self, number: int, planned: PlannedCall) -> ToolCall:
         turn = self._state.conversation.turn
         return ToolCall(
             id=f"guided_{turn}_{self._iteration}_{number}",
@@ -275,7 +247,7 @@ class GuidedTurn:
         )
 
     def _should_plan_again(self) -> bool:
-        """Whether the results of this iteration may let another tool run that could not before."""
+        """Whether the results of this iteration may let another tool run."""
         if self._iteration >= self._guide.settings.max_iterations:
             return False
         response = f"guided_{self._state.conversation.turn}_{self._iteration}"
@@ -283,100 +255,97 @@ class GuidedTurn:
         fresh = [one for one in self._state.results if one.call_id in ran]
         if not fresh:
             return False
-        states = self._recorder.states(self._iteration)
+        states = self._recorder.get_states(self._iteration)
         ran_tools = {call.name for call in ran.values()}
         together = {
             tool
             for one in self._guide.guidelines
-            if one.id in self._active and ran_tools & set(one.tools)
+            if one.id in self._guidelines.active and ran_tools & set(one.tools)
             for tool in one.tools
         }
         return any(
             self._guide.tools[tool].runnable
             and (state == "cannot_run" or (state == "not_applicable" and tool in together))
             for tool, state in states.items()
-            if tool in self._considered
+            if tool in self._guidelines.considered
         )
 
     # Pending calls.
 
-    def _pending_keys(self) -> dict[str, str]:
+    def _build_pending_keys(self) -> dict[str, str]:
         keys = {
-            one.call.id: call_key(self._guide, one.call.name, one.call.arguments_json)
+            one.call.id: build_call_key(self._guide, one.call.name, one.call.arguments_json)
             for one in self._state.conversation.pending
         }
         return {call_id: key for call_id, key in keys.items() if key is not None}
 
     def _can_confirm(self, pending: PendingCall) -> bool:
-        """Whether the customer's words can confirm a call: they were asked, in an earlier turn, and have spoken since;
-        and nothing says that the guidelines of the call do not apply any more."""
+        """Whether a message of the customer can confirm a call: it was read back in an earlier turn, the customer has
+        written since, and not all guidelines of the call were rejected."""
         read_back = pending.read_back_at
         spoken = any(isinstance(one, UserMessage) for one in self._state.conversation.messages[read_back:])
         asked_by = [one for one in pending.call.guideline_ids if one in self._guide.by_id]
-        dropped = [one for one in asked_by if one in self._matched and not self._matched[one].applies]
         return (
             pending.approval.by == "customer"
             and read_back > 0
             and pending.approval.turn < self._state.context.turn
             and spoken
             and bool(asked_by)
-            and len(dropped) < len(asked_by)
+            and not all(map(self._guidelines.is_rejected, asked_by))
         )
 
-    async def _act_on(self, decision: PendingDecision) -> ToolCall | None:
-        """Do what was decided about a pending call; the call, if it is to run."""
+    async def _apply_decision(self, decision: PendingDecision) -> ToolCall | None:
+        """Approve, deny or withdraw a pending call; return the call if it should run."""
         pending, approvals = decision.pending, self._state.executor.approvals
         call, token = pending.call, pending.approval.token
         who = self._state.context.customer_id or "customer"
-        self._considered.add(call.name)
+        self._guidelines.considered.add(call.name)
         if decision.action == "keep":
             return None
         if decision.action == "run":
-            with suppress(ApprovalError):  # Expired, or decided elsewhere: running it asks again, or says so.
+            with suppress(ApprovalError):  # Expired, or decided elsewhere: then the executor asks again, or refuses.
                 await approvals.approve(token, by="customer", who=who, reason="agreed in words")
-            self._recorder.call(call, _arguments(call), reason=decision.reason, confirmation="yes")
-            if (key := call_key(self._guide, call.name, call.arguments_json)) is not None:
-                self._done.add(key)
-            self._carried.update(one for one in call.guideline_ids if one in self._guide.by_id)
+            self._record_confirmed(call, reason=decision.reason)
             return call
         if decision.action == "deny":
-            if (key := call_key(self._guide, call.name, call.arguments_json)) is not None:
-                self._done.add(key)
+            self._mark_done(call)
             with suppress(ApprovalError):
                 await approvals.deny(token, by="customer", who=who, reason="said no in words")
         await approvals.withdraw(token)
         conversation = self._state.conversation
         rest = tuple(one for one in conversation.pending if one.call.id != call.id)
         await self._state.update(structs.replace(conversation, pending=rest))
-        self._recorder.note(f"{call.name} ({call.id}) will not run: {decision.reason}")
+        self._recorder.add_note(f"{call.name} ({call.id}) will not run: {decision.reason}")
         return None
 
     # The reply.
 
-    async def _write(self) -> Written | None:
-        """The reply, or the guidelines that apply only now; None if the turn ended."""
+    async def _write(self) -> WrittenReply | None:
+        """Write the reply, or return guidelines that apply only now; None if the turn ended."""
         guide, state = self._guide, self._state
         self._record_results()
-        knowledge = await self._know()
+        inputs = await self._inputs.read()
         may_plan = self._iteration < guide.settings.max_iterations
-        scope = await self._planner.scope(self._applied())
+        scope = await self._planner.select_guidelines(self._guidelines.get_matched_ids())
+        followed = self._guidelines.list_for_reply()
+        followed_ids = {one.id for one in followed}
         request = ReplyRequest(
             messages=state.conversation.messages,
             instructions=guide.instructions,
-            guidelines=tuple(one for one in guide.guidelines if one.id in self._active | self._carried),
-            candidates=tuple(one for one in scope if one.id not in self._active | self._carried),
+            guidelines=followed,
+            candidates=tuple(one for one in scope if one.id not in followed_ids),
             results=state.results,
-            insights=self._recorder.insights(candidate_names(guide, self._active)),
+            insights=self._recorder.build_insights(self._guidelines.list_candidates()),
             pending=state.conversation.pending,
-            variables=knowledge.variables,
+            variables=inputs.variables,
             terms=guide.terms,
         )
         return await self._writer.write(
-            request, considered=self._considered, pending=state.conversation.pending, may_plan=may_plan
+            request, considered=self._guidelines.considered, pending=state.conversation.pending, may_plan=may_plan
         )
 
-    async def _say(self, text: str) -> None:
-        """Save the reply together with the fact that it read pending calls back."""
+    async def _save_reply(self, text: str) -> None:
+        """Save the reply, and mark the pending calls that it reads back."""
         state = self._state
         conversation = state.conversation
         at = len(conversation.messages) + 1
@@ -387,84 +356,44 @@ class GuidedTurn:
         state.conversation = structs.replace(conversation, pending=pending)
         await state.reply_with(text)
 
-    # What is known.
-
-    async def _know(self) -> Knowledge:
-        if self._knowledge is None:
-            context = self._state.context
-            choices: dict[str, Any] = {}
-            for name, tool in self._guide.tools.items():
-                if tool.options:
-                    choices[name] = await _choices(tool, context)
-            self._knowledge = Knowledge(
-                variables=await self._reader.read(self._guide.variables, context), choices=choices
-            )
-        return self._knowledge
-
-    def _known_results(self) -> frozenset[str]:
-        """The tools whose result was in the conversation before this turn planned anything."""
-        if self._known is None:
-            self._known = frozenset(
-                one.tool_name
-                for message in self._state.conversation.messages
-                if isinstance(message, ToolMessage)
-                for one in message.results
-                if one.ok and one.output != DROPPED_OUTPUT
-            )
-        return self._known
-
-    def _is_customers_word(self, text: str) -> bool:
-        if self._customers_words is None:
-            messages = self._state.conversation.messages
-            self._customers_words = tuple(normalised(one.text) for one in messages if isinstance(one, UserMessage))
-        words = normalised(text)
-        return any(words in one for one in self._customers_words)
-
-    # What is told.
+    # Trace and events.
 
     def _record_results(self) -> None:
         results = {one.call_id: one for one in self._state.results}
         for call in self._calls:
-            self._recorder.result(results.get(call.id), call.id, self._decisions.get(call.id))
+            self._recorder.record_result(results.get(call.id), call.id, self._decisions.get(call.id))
 
-    def _trace(self) -> TurnTrace:
-        return self._recorder.trace(
+    def _build_trace(self) -> TurnTrace:
+        return self._recorder.build_trace(
             session_id=self._state.context.session_id,
             turn=self._state.conversation.turn,
             reply=self._writer.trace,
-            model_calls=self._questions.asked,
+            model_calls=self._client.model_calls,
         )
 
-    def _result(self, result: TurnResult) -> TurnResult:
+    def _build_result(self, result: TurnResult) -> TurnResult:
         fields = {name: getattr(result, name) for name in TurnResult.__struct_fields__}
-        insights = self._recorder.insights(candidate_names(self._guide, self._active))
-        return GuidedTurnResult(**fields, insights=insights, trace=self._trace())
+        insights = self._recorder.build_insights(self._guidelines.list_candidates())
+        return GuidedTurnResult(**fields, insights=insights, trace=self._build_trace())
 
     def _emit(self) -> None:
-        context, trace = self._state.context, self._trace()
+        context, trace = self._state.context, self._build_trace()
         self._state.executor.emit(
             TurnPlanned(
                 at=time.time(),
                 session_id=context.session_id,
                 tenant_id=context.tenant_id,
                 turn=self._state.conversation.turn,
-                guideline_ids=tuple(one.id for one in self._guide.guidelines if one.id in self._active | self._carried),
+                guideline_ids=tuple(one.id for one in self._guidelines.list_for_reply()),
                 call_ids=tuple(call.id for call in self._calls),
-                model_calls=self._questions.asked,
+                model_calls=self._client.model_calls,
                 iterations=self._iteration,
                 trace=trace.summary(),
             )
         )
 
 
-async def _choices(tool: Any, context: ToolContext[Any]) -> Any:
-    try:
-        return await resolve_choices(tool, context)
-    except ConfigError:  # Logged where it happened; without them the tool cannot run.
-        return None
-
-
-def _arguments(call: ToolCall) -> dict[str, Any]:
+def _read_arguments(call: ToolCall) -> dict[str, Any]:
     try:
         found = from_json(call.arguments_json or "{}")
     except ValueError:
@@ -472,7 +401,7 @@ def _arguments(call: ToolCall) -> dict[str, Any]:
     return cast(dict[str, Any], found) if isinstance(found, dict) else {}
 
 
-def _is_customers_turn(state: TurnState) -> bool:
-    """Whether there is something to reply to: the customer's words, or results."""
+def _needs_reply(state: TurnState) -> bool:
+    """Whether there is something to reply to: a message of the customer, or results."""
     messages = state.conversation.messages
     return bool(messages) and not isinstance(messages[-1], AssistantMessage)

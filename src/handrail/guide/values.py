@@ -1,4 +1,4 @@
-"""The values of guided calling: guidelines, the judge's questions and answers, and the insights of a turn."""
+"""The values of guided calling: guidelines, the requests to a judge and its responses, and insights."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,18 +18,18 @@ Criticality = Literal["low", "medium", "high"]
 
 
 class Guideline(Struct, frozen=True, kw_only=True):
-    """A condition, what to do when it applies, and the tools that may be needed for it."""
+    """A condition, the action when it applies, and the tools that the action may need."""
 
     condition: str
     action: str = ""
     tools: tuple[str, ...] = ()
-    """Names of tools; they are candidates only while the guideline applies."""
+    """The names of its tools, which are candidates only while the guideline applies."""
     criticality: Criticality = "medium"
     """Calls of one iteration run in this order, the most critical first."""
     always: bool = False
-    """Whether it applies in every turn, without a question to the judge."""
+    """Whether it applies in every turn, without being matched."""
     id: str = ""
-    """Given by the agent where it is left out: `g1`, `g2`, …"""
+    """If left out, the agent assigns `g1`, `g2`, …"""
 
 
 class CandidateTool(Struct, frozen=True, kw_only=True):
@@ -58,14 +58,14 @@ class ToolVerdict(Struct, frozen=True):
     state: VerdictState
     arguments: Mapping[str, Any] = {}
     evidence: Mapping[str, str] = {}
-    """For each argument, the words that it comes from. A consequential call needs it for every argument."""
+    """For each argument, the quote that it comes from. A consequential call needs one for every argument."""
     reason: str = ""
     confirmation: Literal["yes", "no"] | None = None
-    """What the customer said about a pending call of this tool with these arguments."""
+    """Whether the customer confirmed or rejected the pending call of this tool with these arguments."""
 
 
 class Plan(Struct, frozen=True):
-    """The judge's answer to `PlanRequest`."""
+    """The judge's response to a `PlanRequest`."""
 
     matches: tuple[GuidelineMatch, ...] = ()
     verdicts: tuple[ToolVerdict, ...] = ()
@@ -74,7 +74,7 @@ class Plan(Struct, frozen=True):
 
 
 class PlanRequest(Struct, frozen=True, kw_only=True):
-    """Which guidelines apply, and what should run for them?"""
+    """A request to match guidelines and to decide which of their tools should run."""
 
     iteration: int
     messages: tuple[Message, ...]
@@ -82,20 +82,20 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     instructions: str = ""
     guidelines: tuple[Guideline, ...] = ()
     tools: tuple[CandidateTool, ...] = ()
-    """The tools of these guidelines; none where guidelines are matched first."""
+    """The tools of these guidelines; none if guidelines are matched first."""
     variables: Mapping[str, Any] = {}
     terms: Mapping[str, str] = {}
     results: tuple[ToolResult, ...] = ()
-    """Of this turn."""
+    """The results of this turn."""
     pending: tuple[PendingCall, ...] = ()
-    """Calls that were read back to the customer and wait for a yes."""
+    """Calls that were read back to the customer and wait for a confirmation."""
     now: datetime | None = None
     error: str = ""
-    """What was wrong with the previous answer to this request, if it is asked again."""
+    """What was wrong with the previous response, if the request is repeated."""
 
 
 class MissingData(Struct, frozen=True, kw_only=True):
-    """A value that a call needs and that nobody has given."""
+    """A value that a call needs and that is not known."""
 
     tool: str
     parameter: str
@@ -113,7 +113,7 @@ class InvalidData(MissingData, frozen=True, kw_only=True):
 
 
 class ToolEvaluation(Struct, frozen=True, kw_only=True):
-    """What was decided for one candidate, after the checks."""
+    """The decision about one candidate, after the checks."""
 
     tool: str
     state: VerdictState
@@ -124,7 +124,7 @@ class ToolEvaluation(Struct, frozen=True, kw_only=True):
 
 
 class ToolInsights(Struct, frozen=True, kw_only=True):
-    """What was decided for the tools of a turn, and what stands in the way of those that cannot run."""
+    """The decisions about the tools of a turn, and the data that is missing or invalid."""
 
     evaluations: tuple[ToolEvaluation, ...] = ()
     missing_data: tuple[MissingData, ...] = ()
@@ -132,59 +132,59 @@ class ToolInsights(Struct, frozen=True, kw_only=True):
 
 
 class ReplyRequest(Struct, frozen=True, kw_only=True):
-    """What should be said to the customer?"""
+    """A request to write the reply to the customer."""
 
     messages: tuple[Message, ...]
     instructions: str = ""
     guidelines: tuple[Guideline, ...] = ()
-    """Those that apply."""
+    """The guidelines that apply."""
     candidates: tuple[Guideline, ...] = ()
-    """Those that do not apply yet, and may because of what the tools returned."""
+    """Guidelines that do not apply yet, but may because of the results."""
     results: tuple[ToolResult, ...] = ()
     insights: ToolInsights = ToolInsights()
     pending: tuple[PendingCall, ...] = ()
-    """Calls that are prepared: the reply reads them back and asks for a yes."""
+    """Pending calls: the reply reads them back and asks for a confirmation."""
     variables: Mapping[str, Any] = {}
     terms: Mapping[str, str] = {}
     error: str = ""
-    """What was wrong with the previous draft, if another one is asked for."""
+    """What was wrong with the previous draft, if the request is repeated."""
 
 
 class Draft(Struct, frozen=True):
-    """The judge's answer to `ReplyRequest`."""
+    """The judge's response to a `ReplyRequest`."""
 
     text: str
     new_matches: tuple[GuidelineMatch | str, ...] = ()
-    """Candidates that apply only now. The draft is dropped, and planning continues with them."""
+    """Further guidelines that apply now. The draft is dropped, and planning continues with them."""
     claims: tuple[str, ...] = ()
-    """Tools whose effect the text says has happened, if the judge can tell."""
+    """Tools whose effect the text claims, if the judge can tell."""
     usage: Usage = Usage()
     model_calls: int = 1
 
 
 class GuidedTurnResult(TurnResult, frozen=True, kw_only=True):
-    """How a guided turn ended, and why."""
+    """The result of a guided turn, with its insights and its trace."""
 
     insights: ToolInsights = ToolInsights()
     trace: TurnTrace = TurnTrace()
 
 
 class Judge(Protocol):
-    """Whoever decides what the conversation asks for. Code checks every answer."""
+    """Decides which guidelines and tools a conversation asks for. Every response is checked."""
 
     async def plan(self, request: PlanRequest) -> Plan:
         """Match guidelines, and decide about their tools."""
         ...
 
     async def reply(self, request: ReplyRequest) -> Draft:
-        """Write to the customer."""
+        """Write the reply to the customer."""
         ...
 
 
 @runtime_checkable
 class ClaimChecker(Protocol):
-    """A judge that can also be asked the third question."""
+    """A judge that can also check a reply for false claims."""
 
     async def check(self, text: str, effects: tuple[str, ...]) -> tuple[str, ...]:
-        """Which of these effects (names of tools) does a text say have happened?"""
+        """Return the tools, among these, whose effect a text claims."""
         ...

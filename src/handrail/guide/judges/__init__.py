@@ -1,4 +1,4 @@
-"""Judges: whoever decides what a conversation asks for."""
+"""Judges, which decide what a conversation asks for: a model, the embedded model, or a script."""
 
 from handrail.guide.judges.embedded import EmbeddedJudge
 from handrail.guide.judges.provider import CheckingJudge, ProviderJudge
@@ -11,5 +11,5 @@ __all__ = ["CheckingJudge", "EmbeddedJudge", "ProviderJudge", "ScriptedJudge", "
 
 
 def make_judge(provider: Provider) -> Judge:
-    """The judge that fits a provider: the embedded one gets a judge of its own."""
+    """Build the judge for a provider; the embedded provider has its own."""
     return EmbeddedJudge(provider) if isinstance(provider, EmbeddedProvider) else ProviderJudge(provider)

@@ -1,4 +1,4 @@
-"""A judge for models too small to plan: an embedding picks the tool, the model fills in its arguments, code replies."""
+"""A judge for small models: an embedding selects the tool, the model fills in arguments, replies are templates."""
 
 import asyncio
 import re
@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from handrail.core.tool import Tool
 from handrail.define.build import build_tool
 from handrail.errors import ToolError
-from handrail.guide.reply import plain_reply
+from handrail.guide.reply_texts import build_plain_reply
 from handrail.guide.values import CandidateTool, Draft, GuidelineMatch, Plan, PlanRequest, ReplyRequest, ToolVerdict
 from handrail.models.embedding import Embedding
 from handrail.providers.embedded.picking import SMALL_TALK, ToolRanker
@@ -25,9 +25,9 @@ _NO: Final = re.compile(r"\W*(no|nope|don't|do not|stop|cancel|never mind|rather
 
 
 class EmbeddedJudge:
-    """Asks the embedded provider for at most one call per turn, and templates the reply.
+    """Asks the embedded provider for at most one call per turn, and replies with a template.
 
-    It matches the guidelines of the tool that was picked; guidelines without tools apply only with `always=True`.
+    It matches the guidelines of the selected tool; guidelines without tools apply only with `always=True`.
     """
 
     def __init__(self, provider: Provider, *, embedding: Embedder | None = None) -> None:
@@ -38,8 +38,8 @@ class EmbeddedJudge:
         self._tools: dict[str, tuple[CandidateTool, Tool[..., Any]]] = {}
 
     async def plan(self, request: PlanRequest) -> Plan:
-        """Match the guideline of one tool, and infer one call of it."""
-        message = _last_message(request.messages)
+        """Select one tool, match its guidelines, and infer one call."""
+        message = _read_last_message(request.messages)
         if request.iteration > 1 or not message:
             return Plan(model_calls=0)
         confirmation = (
@@ -60,14 +60,14 @@ class EmbeddedJudge:
             )
         if not request.tools:
             return Plan(matches=await asyncio.to_thread(self._match, request, message), model_calls=0)
-        tools = [self._tool(one) for one in request.tools]
+        tools = [self._build_tool(one) for one in request.tools]
         response = await self.provider.ask(ModelRequest(messages=[UserMessage(text=message)], tools=tools))
-        verdict = self._verdict(response.calls[0], message) if response.calls else None
+        verdict = self._build_verdict(response.calls[0], message) if response.calls else None
         if verdict is None:
             picked = await asyncio.to_thread(self._ranker.rank, tools, message)
             if picked.is_small_talk:
                 return Plan(usage=response.usage)
-            # The provider asks for a value instead of calling: everything that is required is taken for missing.
+            # The provider asked for a value instead of calling: all required values count as missing.
             verdict = ToolVerdict(picked.tools[0].name, "cannot_run", reason="a value was not found in the message")
         candidate = next(one for one in request.tools if one.name == verdict.tool)
         return Plan(
@@ -76,7 +76,7 @@ class EmbeddedJudge:
             usage=response.usage,
         )
 
-    def _verdict(self, call: Any, message: str) -> ToolVerdict | None:
+    def _build_verdict(self, call: Any, message: str) -> ToolVerdict | None:
         try:
             found = from_json(call.arguments_json or "{}")
         except ValueError:
@@ -85,7 +85,7 @@ class EmbeddedJudge:
         return ToolVerdict(call.name, "needs_to_run", arguments, dict.fromkeys(arguments, message))
 
     def _match(self, request: PlanRequest, message: str) -> tuple[GuidelineMatch, ...]:
-        """The guideline whose condition is closest to the message, unless small talk is closer."""
+        """Match the guideline whose condition is most similar to the message, unless small talk is more similar."""
         conditions = [one.condition for one in request.guidelines]
         scores = self._meaning.measure([*conditions, *SMALL_TALK], message)
         best = max(range(len(conditions)), key=lambda place: scores[place])
@@ -93,27 +93,27 @@ class EmbeddedJudge:
             return ()
         return (GuidelineMatch(request.guidelines[best].id, True, "its condition is closest to the message"),)
 
-    def _tool(self, candidate: CandidateTool) -> Tool[..., Any]:
+    def _build_tool(self, candidate: CandidateTool) -> Tool[..., Any]:
         known = self._tools.get(candidate.name)
         if known is None or known[0] != candidate:
             definition = {
                 "name": candidate.name,
                 "description": candidate.description,
                 "input_schema": candidate.schema,
-                "handler": _never_run,
+                "handler": _refuse_call,
             }
             known = self._tools[candidate.name] = (candidate, build_tool(definition))
         return known[1]
 
     async def reply(self, request: ReplyRequest) -> Draft:
-        """What was found out and what is missing, in plain words. Pending calls are read back by the strategy."""
-        text = plain_reply(results=request.results, insights=request.insights, pending=(), tools={})
+        """Reply with results and missing values. Pending calls are read back by the strategy."""
+        text = build_plain_reply(results=request.results, insights=request.insights, pending=(), tools={})
         return Draft("I can do that." if request.pending and not request.results else text, model_calls=0)
 
 
-def _never_run(arguments: dict[str, Any]) -> Any:
+def _refuse_call(arguments: dict[str, Any]) -> Any:
     raise ToolError("This tool is only described here.")
 
 
-def _last_message(messages: Sequence[Message]) -> str:
+def _read_last_message(messages: Sequence[Message]) -> str:
     return next((one.text for one in reversed(messages) if isinstance(one, UserMessage)), "")

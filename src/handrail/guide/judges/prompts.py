@@ -1,11 +1,11 @@
-"""What a model is asked: the prompts of the provider's judge, rendered as compactly as they stay clear."""
+"""The prompts of `ProviderJudge`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from handrail.core.text import compact_json
 from handrail.core.values import ToolResult
-from handrail.guide.reply import visible_arguments
+from handrail.guide.reply_texts import select_visible_arguments
 from handrail.guide.values import CandidateTool, Guideline, PlanRequest, ReplyRequest
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 
@@ -43,25 +43,25 @@ new_matches: ids of further guidelines that apply only because of the results; e
 claims: names of tools whose effect the text says has happened; else empty."""
 
 
-def plan_text(request: PlanRequest) -> str:
-    """The question of a plan, as one text."""
+def render_plan_request(request: PlanRequest) -> str:
+    """Render a plan request as one text."""
     parts = [
-        *_common(request.instructions, request.variables, request.terms),
-        _section("Guidelines", (_guideline(one) for one in request.guidelines)),
-        _section("Tools", (_tool(one) for one in request.tools)),
-        _section(
+        *_render_common(request.instructions, request.variables, request.terms),
+        _render_section("Guidelines", (_render_guideline(one) for one in request.guidelines)),
+        _render_section("Tools", (_render_tool(one) for one in request.tools)),
+        _render_section(
             "Pending calls",
             (f"{one.call.id}: {one.call.name} {one.call.arguments_json}" for one in request.pending),
         ),
         f"Now: {request.now.strftime('%A %Y-%m-%d %H:%M %Z')}" if request.now else "",
-        conversation(request.messages),
+        render_conversation(request.messages),
         f"Your previous answer could not be used: {request.error}" if request.error else "",
     ]
     return "\n\n".join(filter(None, parts))
 
 
-def reply_text(request: ReplyRequest) -> str:
-    """The question of a reply, as one text."""
+def render_reply_request(request: ReplyRequest) -> str:
+    """Render a reply request as one text."""
     insights = request.insights
     missing = (
         f"{one.tool} needs {one.display_name or one.parameter}" + (f" ({one.significance})" if one.significance else "")
@@ -69,7 +69,7 @@ def reply_text(request: ReplyRequest) -> str:
     )
     invalid = (
         f"{one.tool}: {one.display_name or one.parameter} cannot be {compact_json(one.value)} ({one.reason})"
-        + (f"; choices: {', '.join(map(_value, one.choices))}" if one.choices else "")
+        + (f"; choices: {', '.join(map(_render_value, one.choices))}" if one.choices else "")
         for one in insights.invalid_data
     )
     blocked = (
@@ -78,71 +78,71 @@ def reply_text(request: ReplyRequest) -> str:
         if one.state == "cannot_run" and one.reason and one.tool
     )
     parts = [
-        *_common(request.instructions, request.variables, request.terms),
-        _section("Guidelines that apply", (_guideline(one) for one in request.guidelines)),
-        _section("Further guidelines", (_guideline(one) for one in request.candidates)),
-        _section("Results of this turn", (_result(one) for one in request.results)),
-        _section("Missing", missing),
-        _section("Invalid", invalid),
-        _section("Not run", dict.fromkeys(blocked)),
-        _section(
+        *_render_common(request.instructions, request.variables, request.terms),
+        _render_section("Guidelines that apply", (_render_guideline(one) for one in request.guidelines)),
+        _render_section("Further guidelines", (_render_guideline(one) for one in request.candidates)),
+        _render_section("Results of this turn", (_render_result(one) for one in request.results)),
+        _render_section("Missing", missing),
+        _render_section("Invalid", invalid),
+        _render_section("Not run", dict.fromkeys(blocked)),
+        _render_section(
             "Pending, not done yet",
             (
-                f"{one.call.name} {compact_json(visible_arguments(one, None))} waits for the {one.approval.by}"
+                f"{one.call.name} {compact_json(select_visible_arguments(one, None))} waits for the {one.approval.by}"
                 for one in request.pending
             ),
         ),
-        conversation(request.messages),
+        render_conversation(request.messages),
         f"Your previous draft could not be used: {request.error}" if request.error else "",
     ]
     return "\n\n".join(filter(None, parts))
 
 
-def _common(instructions: str, variables: Mapping[str, Any], terms: Mapping[str, str]) -> list[str]:
+def _render_common(instructions: str, variables: Mapping[str, Any], terms: Mapping[str, str]) -> list[str]:
     return [
         f"About the agent: {instructions}" if instructions else "",
-        _section("Variables", (f"{name}: {_value(value)}" for name, value in variables.items())),
-        _section("Terms", (f"{name}: {text}" for name, text in terms.items())),
+        _render_section("Variables", (f"{name}: {_render_value(value)}" for name, value in variables.items())),
+        _render_section("Terms", (f"{name}: {text}" for name, text in terms.items())),
     ]
 
 
-def _section(title: str, lines: Iterable[str]) -> str:
+def _render_section(title: str, lines: Iterable[str]) -> str:
     listed = [f"- {line}" for line in lines]
     return "\n".join([f"{title}:", *listed]) if listed else ""
 
 
-def _guideline(guideline: Guideline) -> str:
+def _render_guideline(guideline: Guideline) -> str:
     when = "always" if guideline.always else f"when {guideline.condition}"
     return f"{guideline.id}: {when}" + (f", then {guideline.action}" if guideline.action else "")
 
 
-def _tool(tool: CandidateTool) -> str:
+def _render_tool(tool: CandidateTool) -> str:
     changes = " CHANGES THINGS" if tool.consequential else ""
     asked_by = ", ".join(tool.guideline_ids)
-    return f"{tool.name} (for {asked_by}){changes}: {tool.description} {parameters(tool.schema)}".rstrip()
+    return f"{tool.name} (for {asked_by}){changes}: {tool.description} {render_parameters(tool.schema)}".rstrip()
 
 
-def parameters(schema: Mapping[str, Any]) -> str:
-    """The parameters of a tool in a short form; a schema that has none is not mentioned."""
+def render_parameters(schema: Mapping[str, Any]) -> str:
+    """Render the parameters of a tool in a short form; empty if it has none."""
     properties = cast(Mapping[str, Any], schema.get("properties", {}))
     if not properties:
         return ""
     required = set(cast(Sequence[str], schema.get("required", ())))
     listed = {
-        name: _short(node) if name in required else {"optional": True, **_short(node)}
+        name: _shorten_node(node) if name in required else {"optional": True, **_shorten_node(node)}
         for name, node in properties.items()
     }
     shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
     return f"Arguments: {compact_json({**listed, **shared})}"
 
 
-def _short(node: Any) -> dict[str, Any]:
+def _shorten_node(node: Any) -> dict[str, Any]:
     found: Mapping[str, Any] = cast(Mapping[str, Any], node) if isinstance(node, Mapping) else {}
     return {key: value for key, value in found.items() if key not in ("title", "default", "additionalProperties")}
 
 
-def conversation(messages: Sequence[Message]) -> str:
-    """The end of a conversation, as text."""
+def render_conversation(messages: Sequence[Message]) -> str:
+    """Render the end of a conversation."""
     lines = ["Conversation:"]
     for message in messages[-_MAX_MESSAGES:]:
         match message:
@@ -157,7 +157,7 @@ def conversation(messages: Sequence[Message]) -> str:
     return "\n".join(lines)
 
 
-def _result(result: ToolResult) -> str:
+def _render_result(result: ToolResult) -> str:
     how = "succeeded" if result.ok else "FAILED"
     return f"{result.tool_name} ({result.call_id}) {how}: {_clip(result.for_model())}"
 
@@ -166,5 +166,5 @@ def _clip(text: str) -> str:
     return text if len(text) <= _MAX_RESULT else f"{text[:_MAX_RESULT]}… ({len(text) - _MAX_RESULT} more characters)"
 
 
-def _value(value: Any) -> str:
+def _render_value(value: Any) -> str:
     return value if isinstance(value, str) else compact_json(value)

@@ -1,4 +1,4 @@
-"""A judge over any provider: structured output for both questions; the provider's own tool calling is not used."""
+"""A judge for any provider, with structured output; the provider's own tool calling is not used."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
@@ -23,40 +23,43 @@ _STATES: Final = ["needs_to_run", "data_already_in_context", "not_applicable", "
 
 
 class ProviderJudge:
-    """Asks a language model. One model call per question."""
+    """Asks a language model; one model call per request."""
 
     def __init__(self, provider: Provider) -> None:
         self.provider = provider
 
     async def plan(self, request: PlanRequest) -> Plan:
-        """Match guidelines and decide about tools, in one answer."""
-        meter = _Metered(self.provider)
-        answer = await generate_structured(
-            meter, plan_schema(request), prompts.plan_text(request), instructions=prompts.PLAN, max_attempts=1
+        """Match guidelines and decide about tools, in one response."""
+        meter = _MeteredProvider(self.provider)
+        response = await generate_structured(
+            meter,
+            build_plan_schema(request),
+            prompts.render_plan_request(request),
+            instructions=prompts.PLAN,
+            max_attempts=1,
         )
-        return read_plan(answer, request, usage=meter.usage, model_calls=meter.calls)
+        return read_plan(response, request, usage=meter.usage, model_calls=meter.calls)
 
     async def reply(self, request: ReplyRequest) -> Draft:
-        """Write the reply, and say what else applies, in one answer."""
-        meter = _Metered(self.provider)
-        answer: Any = await generate_structured(
-            meter, REPLY_SCHEMA, prompts.reply_text(request), instructions=prompts.REPLY, max_attempts=1
+        """Write the reply, and match further guidelines, in one response."""
+        meter = _MeteredProvider(self.provider)
+        response: Any = await generate_structured(
+            meter, REPLY_SCHEMA, prompts.render_reply_request(request), instructions=prompts.REPLY, max_attempts=1
         )
         return Draft(
-            text=answer["text"],
-            new_matches=tuple(answer["new_matches"]),
-            claims=tuple(answer["claims"]),
+            text=response["text"],
+            new_matches=tuple(response["new_matches"]),
+            claims=tuple(response["claims"]),
             usage=meter.usage,
             model_calls=meter.calls,
         )
 
 
 class CheckingJudge(ProviderJudge):
-    """A `ProviderJudge` that also checks replies with a question of its own, where an effect is open: one model call
-    more in such turns."""
+    """A `ProviderJudge` that also checks replies for false claims: one more model call in turns with open effects."""
 
     async def check(self, text: str, effects: tuple[str, ...]) -> tuple[str, ...]:
-        """Which of these effects does a text say have happened?"""
+        """Return the tools, among these, whose effect a text claims."""
         question = (
             f"Text to a customer:\n{text}\n\nNone of these has happened: {', '.join(effects)}.\n"
             "Which of them does the text say has been done, is done, or is certain? Future, questions and conditions "
@@ -68,12 +71,12 @@ class CheckingJudge(ProviderJudge):
             "required": ["claimed"],
             "additionalProperties": False,
         }
-        answer: Any = await generate_structured(self.provider, schema, question, max_attempts=1)
-        return tuple(answer["claimed"])
+        response: Any = await generate_structured(self.provider, schema, question, max_attempts=1)
+        return tuple(response["claimed"])
 
 
-class _Metered:
-    """A provider that counts what one question takes."""
+class _MeteredProvider:
+    """A provider that counts model calls and usage."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
@@ -94,20 +97,20 @@ class _Metered:
         return self._provider.stream(request)
 
 
-def plan_schema(request: PlanRequest) -> dict[str, Any]:
-    """The schema of a plan: ids and names are those of the request, so that a model cannot invent others."""
-    match = _object(
+def build_plan_schema(request: PlanRequest) -> dict[str, Any]:
+    """Build the schema of a plan: ids and names are enums, so that a model cannot invent others."""
+    match = _build_object_schema(
         guideline_id={"type": "string", "enum": [one.id for one in request.guidelines] or [""]},
         reason=_REASON,
     )
     properties: dict[str, Any] = {"matches": {"type": "array", "items": match}}
     if request.tools:
-        argument = _object(
+        argument = _build_object_schema(
             name={"type": "string"},
             value={"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}]},
             evidence={"type": "string", "description": "The words that the value comes from."},
         )
-        verdict = _object(
+        verdict = _build_object_schema(
             tool={"type": "string", "enum": [one.name for one in request.tools]},
             reason=_REASON,
             arguments={"type": "array", "items": argument},
@@ -118,10 +121,10 @@ def plan_schema(request: PlanRequest) -> dict[str, Any]:
             verdict["properties"]["confirmation"] = {"enum": ["yes", "no", "none"]}
             verdict["required"] += ["pending", "confirmation"]
         properties["verdicts"] = {"type": "array", "items": verdict}
-    return _object(**properties)
+    return _build_object_schema(**properties)
 
 
-def _object(**properties: Any) -> dict[str, Any]:
+def _build_object_schema(**properties: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": properties,
@@ -130,36 +133,36 @@ def _object(**properties: Any) -> dict[str, Any]:
     }
 
 
-REPLY_SCHEMA: Final = _object(
+REPLY_SCHEMA: Final = _build_object_schema(
     text={"type": "string"},
     new_matches={"type": "array", "items": {"type": "string"}},
     claims={"type": "array", "items": {"type": "string"}},
 )
 
 
-def read_plan(answer: Any, request: PlanRequest, *, usage: Usage, model_calls: int) -> Plan:
-    """What a model answered, as a plan. A guideline that it leaves out does not apply."""
-    said = {one["guideline_id"]: one["reason"] for one in answer["matches"]}
+def read_plan(response: Any, request: PlanRequest, *, usage: Usage, model_calls: int) -> Plan:
+    """Read a model's response as a plan. A guideline that is left out does not apply."""
+    reasons = {one["guideline_id"]: one["reason"] for one in response["matches"]}
     tools = {one.name: one for one in request.tools}
     return Plan(
-        matches=tuple(GuidelineMatch(one.id, one.id in said, said.get(one.id, "")) for one in request.guidelines),
-        verdicts=tuple(_verdict(one, tools, request) for one in answer.get("verdicts", ())),
+        matches=tuple(GuidelineMatch(one.id, one.id in reasons, reasons.get(one.id, "")) for one in request.guidelines),
+        verdicts=tuple(_read_verdict(one, tools, request) for one in response.get("verdicts", ())),
         usage=usage,
         model_calls=model_calls,
     )
 
 
-def _verdict(answer: Mapping[str, Any], tools: Mapping[str, CandidateTool], request: PlanRequest) -> ToolVerdict:
-    name = answer["tool"]
+def _read_verdict(response: Mapping[str, Any], tools: Mapping[str, CandidateTool], request: PlanRequest) -> ToolVerdict:
+    name = response["tool"]
     properties = cast(Mapping[str, Any], tools[name].schema.get("properties", {}))
-    given = cast(Sequence[Mapping[str, Any]], answer["arguments"])
-    arguments = {one["name"]: _value(one["value"], properties.get(one["name"])) for one in given}
+    given = cast(Sequence[Mapping[str, Any]], response["arguments"])
+    arguments = {one["name"]: _convert_value(one["value"], properties.get(one["name"])) for one in given}
     evidence = {one["name"]: one["evidence"] for one in given}
-    confirmation = answer.get("confirmation")
-    pending = next((one.call for one in request.pending if one.call.id == answer.get("pending")), None)
-    state = answer["state"]
+    confirmation = response.get("confirmation")
+    pending = next((one.call for one in request.pending if one.call.id == response.get("pending")), None)
+    state = response["state"]
     if pending is not None and confirmation in ("yes", "no") and pending.name == name:
-        # The model names the call; its arguments are copied here, so that they cannot be copied wrongly.
+        # The model only names the pending call; its arguments are copied here.
         arguments, state = from_json(pending.arguments_json or "{}"), "needs_to_run"
     else:
         confirmation = None
@@ -168,13 +171,13 @@ def _verdict(answer: Mapping[str, Any], tools: Mapping[str, CandidateTool], requ
         state=state,
         arguments=arguments,
         evidence=evidence,
-        reason=answer["reason"],
+        reason=response["reason"],
         confirmation=confirmation,
     )
 
 
-def _value(value: Any, node: Any) -> Any:
-    """A value as the parameter wants it: lists and objects come as JSON text, and numbers sometimes as text."""
+def _convert_value(value: Any, node: Any) -> Any:
+    """Convert a value to the parameter's type: lists and objects are sent as JSON text, numbers sometimes as text."""
     if not isinstance(value, str) or not isinstance(node, Mapping):
         return value
     kind = cast(Mapping[str, Any], node).get("type")

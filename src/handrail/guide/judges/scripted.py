@@ -1,4 +1,4 @@
-"""A judge with its answers written down: for tests, examples and offline runs."""
+"""A judge with scripted responses, for tests, examples and offline runs."""
 
 from collections.abc import Callable, Iterable
 
@@ -10,9 +10,9 @@ ReplyStep = Draft | str | Callable[[ReplyRequest], Draft | str]
 
 
 class ScriptedJudge:
-    """Answers each question with the next line of its script, or with what a function makes of the request.
+    """Responds to each request with the next step of its script: a value, or a function of the request.
 
-    A function instead of a list answers every question. The requests are kept, for a test to look at.
+    A function instead of a list responds to every request. The requests are kept for assertions.
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class ScriptedJudge:
 
     @property
     def questions(self) -> int:
-        """How often it was asked."""
+        """The number of requests so far."""
         return len(self.plan_requests) + len(self.reply_requests)
 
     async def plan(self, request: PlanRequest) -> Plan:
-        """The next plan."""
+        """Return the next plan."""
         self.plan_requests.append(request)
         step = self._plans if callable(self._plans) else next(self._plans, None)
         if step is None:
@@ -39,7 +39,7 @@ class ScriptedJudge:
         return step(request) if callable(step) else step
 
     async def reply(self, request: ReplyRequest) -> Draft:
-        """The next draft."""
+        """Return the next draft."""
         self.reply_requests.append(request)
         step = self._replies if callable(self._replies) else next(self._replies, None)
         if step is None:

@@ -22,6 +22,7 @@ from handrail.guide import (
     ReplyRequest,
     ToolVerdict,
 )
+from handrail.guide.judge_client import NO_USABLE_RESPONSE
 
 
 @tool(read_only=True, concurrency_safe=True)
@@ -207,7 +208,9 @@ async def _score(judge: Judge, case: GuidedCase) -> GuidedScore:
 def _read(case: GuidedCase, result: GuidedTurnResult) -> GuidedScore:
     candidates = [one for iteration in result.trace.iterations for one in iteration.candidates]
     made = [one for one in candidates if one.call is not None]
-    failed = [note for iteration in result.trace.iterations for note in iteration.notes if "no usable answer" in note]
+    failed = [
+        note for iteration in result.trace.iterations for note in iteration.notes if note.startswith(NO_USABLE_RESPONSE)
+    ]
     active = {one.id: one.applies for iteration in result.trace.iterations for one in iteration.guidelines}
     return GuidedScore(
         case=case,
