@@ -8,6 +8,7 @@ from handrail.core.redact import Redactor
 from handrail.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from handrail.store.encryption import EncryptionKey
     from handrail.store.store import Store
 
 __all__ = ["open_store"]
@@ -20,6 +21,7 @@ def open_store(
     pool_size: int = 10,
     timeout: float = 10.0,
     redactor: Redactor | None = None,
+    encryption_key: "EncryptionKey | None" = None,
     audit_values: bool = False,
     audit_batch_size: int = 100,
     audit_interval: float = 0.2,
@@ -30,6 +32,9 @@ def open_store(
     - `migrate`: create or update the tables. Several processes can open the database at once.
     - `pool_size`: the maximum number of connections of this process.
     - `timeout`: seconds to wait for a connection, a statement or a lock; after that a call is refused as `unavailable`.
+    - `encryption_key`: encrypts what would be in the database in full: the arguments of open approvals, and those that
+      an approver changed. A key of `cryptography.fernet.Fernet.generate_key()`; or several, the newest first, to change
+      it. Needs `handrail[encryption]`. Another key than the database's raises `StoreError`.
     - `audit_values`: also write arguments and outputs to the audit, redacted by field and pattern with `redactor`. A
       value that only its type marks as secret, such as a `SecretStr`, needs its name in the redactor's `fields`.
     - `audit_batch_size`, `audit_interval`: the audit writes this many rows at once, or after this many seconds.
@@ -48,6 +53,7 @@ def open_store(
         pool_size=pool_size,
         timeout=timeout,
         redactor=redactor or Redactor(),
+        encryption_key=encryption_key,
         audit_values=audit_values,
         audit_batch_size=audit_batch_size,
         audit_interval=audit_interval,

@@ -23,6 +23,7 @@ from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.values import Approval
 from handrail.store.database import Database, to_storable
+from handrail.store.encryption import Cipher
 from handrail.store.tables import OPEN, PENDING, QUESTION
 from handrail.store.tables import approvals as table
 
@@ -30,10 +31,11 @@ from handrail.store.tables import approvals as table
 class SqlApprovals:
     """The approvals of all processes that share a database."""
 
-    def __init__(self, database: Database, *, redactor: Redactor) -> None:
+    def __init__(self, database: Database, *, redactor: Redactor, cipher: Cipher) -> None:
         self.events = ApprovalEvents()
         self._database = database
         self._redactor = redactor
+        self._cipher = cipher
         # A new request replaces an equal one that has expired.
         new = (sqlite if database.is_sqlite else postgresql).insert(table)
         self._upsert = new.on_conflict_do_update(
@@ -60,7 +62,7 @@ class SqlApprovals:
             )
             if known is not None:
                 return known
-            if await self._database.write(self._upsert, _values(approval)) == 1:
+            if await self._database.write(self._upsert, self._values(approval)) == 1:
                 self.events.emit_requested(approval)
                 return approval
             # Another process made the same request in between: find it.
@@ -71,7 +73,7 @@ class SqlApprovals:
         """Find the approval of exactly this call that is neither expired nor used."""
         values = {"session_id": session_id, "tool": tool, "digest": digest, "by": by, "repeat": repeat, "now": now}
         for row in await self._database.fetch(_FIND, values):
-            return _approval(row)
+            return self._approval(row)
         return None
 
     async def consume(self, token: str, *, now: float) -> bool:
@@ -126,7 +128,7 @@ class SqlApprovals:
                 "to_state": after.state,
                 "to_who": after.who,
                 "to_reason": to_storable(self._redactor.text(after.reason)),
-                "to_arguments": after.changed_arguments,
+                "to_arguments": self._cipher.encrypt(after.changed_arguments),
                 "to_decided_at": now,
                 "to_redacted": self._redactor.value(after.arguments),
             }
@@ -138,7 +140,7 @@ class SqlApprovals:
     async def get(self, token: str) -> Approval | None:
         """Find an approval; its arguments are whole until it is decided, and redacted from then on."""
         for row in await self._database.fetch(_GET, {"of_token": token}):
-            return _approval(row)
+            return self._approval(row)
         return None
 
     async def pending(
@@ -161,7 +163,7 @@ class SqlApprovals:
                 tuple_(table.c.expires_at, table.c.token) > tuple_(*map(literal, pending_position(after)))
             )
         query = query.order_by(table.c.expires_at, table.c.token).limit(check_limit(limit))
-        return [_approval(row) for row in await self._database.fetch(query)]
+        return [self._approval(row) for row in await self._database.fetch(query)]
 
     async def history(
         self, *, limit: int = 100, before: Approval | None = None, **filters: Unpack[ApprovalFilters]
@@ -175,11 +177,24 @@ class SqlApprovals:
             position = tuple_(table.c.created_at, table.c.token)
             query = query.where(position < tuple_(*map(literal, history_position(before))))
         query = query.order_by(table.c.created_at.desc(), table.c.token.desc()).limit(check_limit(limit))
-        return [_approval(row) for row in reversed(await self._database.fetch(query))]
+        return [self._approval(row) for row in reversed(await self._database.fetch(query))]
 
     async def wait(self, token: str, timeout: float) -> Approval:
         """Wait until an approval is decided, used or expired; it looks every half a second."""
         return await wait_for_decision(self.get, token, timeout=timeout, interval=0.5)
+
+    def _values(self, approval: Approval) -> dict[str, Any]:
+        return {
+            **structs.asdict(approval),
+            "question": to_storable(approval.question),
+            "arguments": self._cipher.encrypt(approval.arguments),
+        }
+
+    def _approval(self, row: tuple[Any, ...]) -> Approval:
+        values: dict[str, Any] = dict(zip(table.columns.keys(), row, strict=True))
+        for name in ("arguments", "changed_arguments"):
+            values[name] = self._cipher.decrypt(values[name])
+        return Approval(**values)
 
 
 _BY_TOKEN = table.c.token == bindparam("of_token")
@@ -211,11 +226,3 @@ _GET = select(table).where(_BY_TOKEN)
 _FIND = select(table).where(
     *(table.c[name] == bindparam(name) for name in QUESTION), table.c.state != literal_column("'used'"), _NOT_EXPIRED
 )
-
-
-def _values(approval: Approval) -> dict[str, Any]:
-    return {**structs.asdict(approval), "question": to_storable(approval.question)}
-
-
-def _approval(row: tuple[Any, ...]) -> Approval:
-    return Approval(**dict(zip(table.columns.keys(), row, strict=True)))

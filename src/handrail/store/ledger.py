@@ -14,6 +14,7 @@ from handrail.errors import StoreError
 from handrail.execute.ledger import Entry, RecordedResult
 from handrail.store.approvals import CONSUME, SqlApprovals
 from handrail.store.database import Database, build_engine
+from handrail.store.encryption import Cipher
 from handrail.store.tables import UNSETTLED
 from handrail.store.tables import approvals as approvals_table
 from handrail.store.tables import ledger as table
@@ -26,20 +27,21 @@ class _NotClaimed(Exception):
 class SqlLedger:
     """The ledger of all processes that share a database."""
 
-    def __init__(self, database: Database, *, digest_key: bytes) -> None:
+    def __init__(self, database: Database, *, digest_key: bytes, cipher: Cipher) -> None:
         self.digest_key = digest_key
         self._database = database
+        self._cipher = cipher
         self._insert = (sqlite if database.is_sqlite else postgresql).insert(table).on_conflict_do_nothing()
 
     async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
         """Find the entry with this id and the newest entry with this key or sent key, in one round trip."""
         rows = await self._database.fetch(_RECALL, {"id_session": session_id, "id_call": call_id, "of_key": key})
-        found = {row[0]: _entry(row) for row in rows}
+        found = {row[0]: self._entry(row) for row in rows}
         return found.get("id"), found.get("key") or found.get("sent")
 
     async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
         """Write the entry and consume the approval, both or neither."""
-        values = _values(entry)
+        values = self._values(entry)
         if approval is None:
             return await self._database.write(self._insert, values) == 1
         if not isinstance(approvals, SqlApprovals) or not approvals.is_in(self._database):
@@ -106,7 +108,7 @@ class SqlLedger:
             "to_state": entry.state,
             "to_settled_at": entry.settled_at,
             "to_recorded": encode_record(entry.recorded),
-            "to_changed": entry.changed_arguments,
+            "to_changed": self._cipher.encrypt_text(entry.changed_arguments),
         }
         if await self._database.write(_SETTLE, values) == 1:
             return
@@ -140,7 +142,7 @@ class SqlLedger:
         wanted = select(literal_column("'id'", String), table).where(UNSETTLED, is_unknown).order_by(table.c.claimed_at)
         if session_id is not None:
             wanted = wanted.where(table.c.session_id == session_id)
-        return [_entry(row) for row in await self._database.fetch(wanted.limit(limit))]
+        return [self._entry(row) for row in await self._database.fetch(wanted.limit(limit))]
 
     async def resolve(self, entry: Entry) -> bool:
         """Write what an operator found out; only one of several can, and only while it is in doubt."""
@@ -154,6 +156,60 @@ class SqlLedger:
             "to_recorded": encode_record(entry.recorded),
         }
         return await self._database.write(_RESOLVE, values) == 1
+
+    def _values(self, entry: Entry) -> dict[str, Any]:
+        return {
+            "session_id": entry.session_id,
+            "call_id": entry.call_id,
+            "tool": entry.tool,
+            "tenant_id": entry.tenant_id,
+            "identity": entry.identity,
+            "key": entry.key,
+            "sent_key": entry.sent_key,
+            "arguments_digest": entry.arguments_digest,
+            "arguments": entry.arguments,
+            "changed_arguments": self._cipher.encrypt_text(entry.changed_arguments),
+            "customer_id": entry.customer_id,
+            "agent_id": entry.agent_id,
+            "number": entry.number,
+            "repeat": entry.repeat,
+            "turn": entry.turn,
+            "owner": entry.owner,
+            "claimed_at": entry.claimed_at,
+            "lease_until": entry.lease_until,
+            "run_until": entry.run_until,
+            "state": entry.state,
+            "settled_at": entry.settled_at,
+            "recorded": encode_record(entry.recorded),
+            "guideline_ids": list(entry.guideline_ids) or None,
+        }
+
+    def _entry(self, row: tuple[Any, ...]) -> Entry:
+        return Entry(
+            session_id=row[1],
+            call_id=row[2],
+            tool=row[3],
+            tenant_id=row[4],
+            identity=row[5],
+            key=row[6],
+            sent_key=row[7],
+            arguments_digest=row[8],
+            arguments=row[9],
+            changed_arguments=self._cipher.decrypt_text(row[10]),
+            customer_id=row[11],
+            agent_id=row[12],
+            number=row[13],
+            repeat=row[14],
+            turn=row[15],
+            owner=row[16],
+            claimed_at=row[17],
+            lease_until=row[18],
+            run_until=row[19],
+            state=row[20],
+            settled_at=row[21],
+            recorded=decode_record(row[22]),
+            guideline_ids=tuple(row[23] or ()),
+        )
 
 
 UNIQUE_VIOLATION = "23505"
@@ -228,64 +284,13 @@ _RESOLVE = (
         (table.c.state == literal_column("'unknown'"))
         | ((table.c.state == literal_column("'running'")) & (table.c.lease_until <= bindparam("now"))),
     )
-    .values(state=bindparam("to_state"), settled_at=bindparam("to_settled_at"), recorded=bindparam("to_recorded"))
-)
-
-
-def _values(entry: Entry) -> dict[str, Any]:
-    return {
-        "session_id": entry.session_id,
-        "call_id": entry.call_id,
-        "tool": entry.tool,
-        "tenant_id": entry.tenant_id,
-        "identity": entry.identity,
-        "key": entry.key,
-        "sent_key": entry.sent_key,
-        "arguments_digest": entry.arguments_digest,
-        "arguments": entry.arguments,
-        "changed_arguments": entry.changed_arguments,
-        "customer_id": entry.customer_id,
-        "agent_id": entry.agent_id,
-        "number": entry.number,
-        "repeat": entry.repeat,
-        "turn": entry.turn,
-        "owner": entry.owner,
-        "claimed_at": entry.claimed_at,
-        "lease_until": entry.lease_until,
-        "run_until": entry.run_until,
-        "state": entry.state,
-        "settled_at": entry.settled_at,
-        "recorded": encode_record(entry.recorded),
-        "guideline_ids": list(entry.guideline_ids) or None,
-    }
-
-
-def _entry(row: tuple[Any, ...]) -> Entry:
-    return Entry(
-        session_id=row[1],
-        call_id=row[2],
-        tool=row[3],
-        tenant_id=row[4],
-        identity=row[5],
-        key=row[6],
-        sent_key=row[7],
-        arguments_digest=row[8],
-        arguments=row[9],
-        changed_arguments=row[10],
-        customer_id=row[11],
-        agent_id=row[12],
-        number=row[13],
-        repeat=row[14],
-        turn=row[15],
-        owner=row[16],
-        claimed_at=row[17],
-        lease_until=row[18],
-        run_until=row[19],
-        state=row[20],
-        settled_at=row[21],
-        recorded=decode_record(row[22]),
-        guideline_ids=tuple(row[23] or ()),
+    .values(
+        state=bindparam("to_state"),
+        settled_at=bindparam("to_settled_at"),
+        recorded=bindparam("to_recorded"),
+        changed_arguments=None,
     )
+)
 
 
 _ENCODING_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)

@@ -11,6 +11,7 @@ from handrail.core.redact import Redactor
 from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
 from handrail.store.database import Database
+from handrail.store.encryption import Cipher, EncryptionKey
 from handrail.store.facts import FactBuilder
 from handrail.store.ledger import SqlLedger
 from handrail.store.retention import purge_approvals, purge_audit, purge_sessions, purge_settled
@@ -24,10 +25,12 @@ class Store:
     """An open database: pass its parts to `Executor(…, ledger=store.ledger, approvals=store.approvals,
     listeners=[store.audit])` and `ChatSession(…, sessions=store.sessions)`."""
 
-    def __init__(self, database: Database, *, digest_key: bytes, redactor: Redactor, audit: Audit) -> None:
+    def __init__(
+        self, database: Database, *, digest_key: bytes, redactor: Redactor, audit: Audit, cipher: Cipher
+    ) -> None:
         self._database = database
-        self.ledger = SqlLedger(database, digest_key=digest_key)
-        self.approvals = SqlApprovals(database, redactor=redactor)
+        self.ledger = SqlLedger(database, digest_key=digest_key, cipher=cipher)
+        self.approvals = SqlApprovals(database, redactor=redactor, cipher=cipher)
         self.approvals.events.set_audit(audit.record_approval)
         self.sessions = SqlSessionStore(database)
         self.tenants = SqlTenants(database)
@@ -59,17 +62,20 @@ async def open_sql_store(
     pool_size: int,
     timeout: float,
     redactor: Redactor,
+    encryption_key: EncryptionKey | None,
     audit_values: bool,
     audit_batch_size: int,
     audit_interval: float,
     audit_max_waiting: int,
 ) -> AsyncGenerator[Store]:
     """Open a database; see `handrail.store.open_store`."""
+    cipher = Cipher(encryption_key)
     database = Database(url, pool_size=pool_size, timeout=timeout)
     try:
         await ensure_newest(database.url, migrate=migrate)
         database.pin_file()
         digest_key = await _load_digest_key(database)
+        await cipher.check(database)
         audit = Audit(
             database,
             facts=FactBuilder(redactor=redactor, values=audit_values),
@@ -78,7 +84,7 @@ async def open_sql_store(
             max_waiting=audit_max_waiting,
         )
         try:
-            yield Store(database, digest_key=digest_key, redactor=redactor, audit=audit)
+            yield Store(database, digest_key=digest_key, redactor=redactor, audit=audit, cipher=cipher)
         finally:
             await audit.close(timeout=timeout)
     finally:
