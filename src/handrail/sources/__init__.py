@@ -2,13 +2,14 @@
 
 from handrail.sources.connection import Sources, connect
 from handrail.sources.mcp_endpoint import McpRequest, mcp_app, serve_mcp
-from handrail.sources.mcp_server import McpServer
+from handrail.sources.mcp_server import Elicitation, McpServer
 from handrail.sources.openapi import OpenApi
 from handrail.sources.pins import PinDifference
 from handrail.sources.plugins import Plugins, load_plugins
 from handrail.sources.source import OpenSource, SkippedTool, Source, SourceStatus
 
 __all__ = [
+    "Elicitation",
     "McpRequest",
     "McpServer",
     "OpenApi",

@@ -1,12 +1,14 @@
 """`McpServer`: where an MCP server is, and how far it is trusted."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from handrail.authorize.secrets import Reference, check_reference
 from handrail.core.context import ToolContext
@@ -22,6 +24,25 @@ IDEMPOTENCY_META_KEY: Final = "handrail/idempotencyKey"
 """Where the `_meta` of a `tools/call` has the idempotency key of a consequential call."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]+(?:[_.-][A-Za-z0-9]+)*")
+
+
+class Elicitation(Struct, frozen=True, kw_only=True):
+    """A question of an MCP server to a person, in the middle of a call. Its texts are the server's own."""
+
+    server: str
+    """The name of the `McpServer`."""
+    message: str
+    schema: Mapping[str, Any] | None = None
+    """The fields that are asked for, as a JSON Schema; None if the person is to visit a URL."""
+    url: str | None = None
+    """The https address that the person is to visit."""
+    context: ToolContext[Any] | None = None
+    """Of the call that it belongs to; None where that is not certain, because several calls are running."""
+
+
+ElicitationAnswer = Mapping[str, Any] | bool | None
+"""The fields; True for a question without any and for a URL that was visited; False or None to decline."""
+OnElicitation = Callable[[Elicitation], ElicitationAnswer | Awaitable[ElicitationAnswer]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +66,9 @@ class McpServer:
     headers: Headers = field(default_factory=dict[str, str], repr=False)
     auth: Any = field(default=None, repr=False)
     """An `httpx2.Auth`, such as one of the SDK's OAuth providers (`mcp.client.auth.OAuthClientProvider`)."""
-    elicitation: Any = field(default=None, repr=False)
-    """The SDK's elicitation callback: answers what the server asks a person. Without it, the server cannot ask."""
+    on_elicitation: OnElicitation | None = field(default=None, repr=False)
+    """Answers what the server asks a person in the middle of a call; it may be async. Without it, the server is told
+    that nobody can be asked."""
     protocol: str = "auto"
     """`auto` finds out which revision the server speaks; `legacy` is for one that takes offence at being asked."""
     trusted: bool = False
@@ -84,6 +106,8 @@ class McpServer:
             raise ConfigError(f"bearer, headers and auth are for a server with url=…; give {self.name!r} env=….")
         if self.bearer is not None:
             check_reference(self.bearer, name=f"bearer of the MCP server {self.name!r}")
+        if self.on_elicitation is not None and not callable(self.on_elicitation):
+            raise ConfigError(f"on_elicitation must be a function, got {type(self.on_elicitation).__name__}.")
         for limit in ("connect_timeout", "max_message_bytes", "max_tools", "max_definition_bytes"):
             if not getattr(self, limit) > 0:
                 raise ConfigError(f"{limit} must be more than 0, got {getattr(self, limit)!r}.")

@@ -8,13 +8,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
-import mcp_types as types
 from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import AnyUrl
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
-from handrail.sources import McpServer, Sources, connect
+from handrail.sources import Elicitation, McpServer, Sources, connect
 
 SCENARIO = os.environ["MCP_CONFORMANCE_SCENARIO"]
 GIVEN: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
@@ -22,13 +21,10 @@ IS_MODERN = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", "2026-07-28") >= 
 BACK = AnyUrl("http://localhost:3000/callback")
 
 
-class Person:
+def answer_question(question: Elicitation) -> dict[str, Any]:
     """Whoever answers the server's questions: with the defaults, and yes."""
-
-    async def __call__(self, context: Any, params: Any) -> types.ElicitResult:
-        asked = getattr(params, "requested_schema", {}).get("properties", {})
-        content = {name: one["default"] for name, one in asked.items() if "default" in one}
-        return types.ElicitResult(action="accept", content=content or {"confirmed": True})
+    asked = (question.schema or {}).get("properties", {})
+    return {name: one["default"] for name, one in asked.items() if "default" in one} or {"confirmed": True}
 
 
 class Tokens:
@@ -134,7 +130,7 @@ async def main(url: str) -> int:
         "suite",
         url=url,
         auth=make_auth(url) if SCENARIO.startswith("auth/") else None,
-        elicitation=Person(),
+        on_elicitation=answer_question,
         protocol="legacy" if is_legacy else "auto",
         connect_timeout=60,
     )

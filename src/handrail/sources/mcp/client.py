@@ -38,7 +38,12 @@ _MAX_PROGRESS: Final = 1_000
 _CALL_TIMEOUT: Final = 3_600.0
 """The executor has a limit of its own; this one is for whoever calls a tool without it."""
 
-_NOT_RUN: Final = frozenset({types.INVALID_PARAMS, types.METHOD_NOT_FOUND, types.HEADER_MISMATCH})
+_NOT_RUN: Final = frozenset(
+    {
+        *(types.INVALID_PARAMS, types.METHOD_NOT_FOUND, types.HEADER_MISMATCH),
+        types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+    }
+)
 """Errors of the protocol after which nothing has happened."""
 
 
@@ -265,7 +270,7 @@ class OpenMcpServer:
         for key, task in list(self._tenant_connections.items()):
             if len(self._tenant_connections) <= _MAX_CONNECTIONS:
                 return
-            if task.done() and (not _is_open(task) or task.result().active_calls == 0):
+            if task.done() and (not _is_open(task) or not task.result().active_calls):
                 del self._tenant_connections[key]
                 if _is_open(task):
                     closing = asyncio.create_task(task.result().aclose())
@@ -287,7 +292,7 @@ class OpenMcpServer:
             raise self._build_unavailable() from error
         trace = RequestTrace()
         token = current_trace.set(trace)
-        connection.active_calls += 1
+        connection.active_calls[trace] = context
         try:
             result = await client.call_tool(
                 name,
@@ -304,7 +309,7 @@ class OpenMcpServer:
             log.error("the MCP server %s answered %s wrongly", self._server.name, name, exc_info=error)
             raise ToolError("The server's answer is not what it has promised, and was dropped.") from error
         finally:
-            connection.active_calls -= 1
+            del connection.active_calls[trace]
             current_trace.reset(token)
         return build_result(result)
 

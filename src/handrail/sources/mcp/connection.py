@@ -12,9 +12,11 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.errors import ConfigError, shorten
 from handrail.sources.mcp.definitions import McpDefinition
+from handrail.sources.mcp.elicitation import ElicitationHandler
 from handrail.sources.mcp.http import make_client
 from handrail.sources.mcp.listing import CheckedStream
 from handrail.sources.mcp.stdio import ServerProcess, open_process
@@ -56,8 +58,10 @@ class Connection:
         self._lost = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[Client] | None = None
-        self.active_calls = 0
-        """Calls that wait for an answer."""
+        self.active_calls: dict[RequestTrace, ToolContext[Any]] = {}
+        """The calls that wait for an answer."""
+        asks = server.on_elicitation is not None
+        self._elicitation = ElicitationHandler(server, self._find_context) if asks else None
         self._reason = ""
         self._skipped: list[SkippedTool] = []
         """What was taken out of the list of tools that is being read."""
@@ -73,6 +77,13 @@ class Connection:
     def reason(self) -> str:
         """Why it was lost, for the operator."""
         return self._process.describe_end() if self._process is not None else self._reason
+
+    def _find_context(self) -> ToolContext[Any] | None:
+        """The context of the call that a question of the server belongs to, if that is certain."""
+        trace = current_trace.get()
+        if trace in self.active_calls:  # A newer server asks as the answer to a call.
+            return self.active_calls[trace]
+        return next(iter(self.active_calls.values())) if len(self.active_calls) == 1 else None
 
     async def open(self) -> None:
         """Connect, or raise `ConnectionFailed`."""
@@ -164,7 +175,7 @@ class Connection:
             self._checked(transport),  # pyright: ignore[reportArgumentType]  # a context manager of streams is what it takes
             message_handler=self._receive,
             client_info=_INFO,
-            elicitation_callback=server.elicitation,
+            elicitation_callback=self._elicitation,
             mode=server.protocol,
             read_timeout_seconds=server.connect_timeout,
             cache=None,
