@@ -15,7 +15,7 @@ from handrail.core.context import ToolContext
 from handrail.core.events import Event, LogEvent
 from handrail.core.log import log
 from handrail.core.redact import Redactor
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, StoreError
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
 from handrail.phone.incoming import IncomingCall
@@ -24,7 +24,15 @@ from handrail.phone.realtime import describe_session
 from handrail.phone.recording import Recorder
 from handrail.phone.session import CallSession
 from handrail.phone.transport import RealtimeTransport, Transport
-from handrail.phone.webhook import Deduplicator, Headers, WebhookResponse, read_webhook
+from handrail.phone.webhook import (
+    WINDOW,
+    Deduplicator,
+    Headers,
+    Webhook,
+    WebhookClaims,
+    WebhookResponse,
+    read_webhook,
+)
 from handrail.sources.connection import Sources
 from handrail.tenants.builder import ToolBuilder, ToolBuildResult
 from handrail.tenants.config import TenantConfig
@@ -41,6 +49,8 @@ _OWN_OPTIONS = frozenset(("tools", "policy", "ledger", "approvals", "listeners",
 """Options of an executor that the gateway sets itself."""
 NOT_FOUND, UNAVAILABLE, BUSY, DECLINED = 404, 480, 486, 603
 """What SIP calls the reasons to turn a call away."""
+_CLAIM_TIMEOUT = 5.0
+"""Seconds that the store has to say whether a webhook was taken."""
 _APPROVAL_TIMEOUT = 120.0
 """Seconds in which a caller can agree; what was refused can be asked for again after that."""
 
@@ -54,6 +64,8 @@ class PhoneStore(Protocol):
     def approvals(self) -> Approvals: ...
     @property
     def audit(self) -> Listener: ...
+    @property
+    def webhooks(self) -> WebhookClaims: ...
 
 
 class PhoneGateway:
@@ -119,6 +131,8 @@ class PhoneGateway:
             seen=self._seen,
             now=time.monotonic(),
         )
+        if webhook.outcome == "incoming":
+            webhook = await self._claim(webhook)
         call = webhook.call
         session_id = call.session_id if call is not None else ""
         severity = "warning" if webhook.outcome == "refused" else "info"
@@ -128,6 +142,20 @@ class PhoneGateway:
             self._tasks[session_id] = task
             task.add_done_callback(lambda _: self._tasks.pop(session_id, None))
         return webhook.response
+
+    async def _claim(self, webhook: Webhook) -> Webhook:
+        """Ask the store whether another process has taken it. If nobody can tell, it has to be delivered again."""
+        if self._store is None:
+            return webhook
+        try:
+            async with asyncio.timeout(_CLAIM_TIMEOUT):
+                is_new = await self._store.webhooks.claim(webhook.ids, window=WINDOW)
+        except (StoreError, TimeoutError) as error:
+            self._seen.discard(webhook.ids)
+            log.error("the webhook of the phone call cannot be claimed: %s", error)
+            response = WebhookResponse(status=503, body="the store cannot be reached")
+            return structs.replace(webhook, response=response, outcome="refused", reason=response.body)
+        return webhook if is_new else structs.replace(webhook, outcome="duplicate")
 
     # One call.
 

@@ -1,8 +1,8 @@
 """What a webhook request means, decided without I/O: a signature, a clock and a memory in, a call or a status out."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, cast
 
 from msgspec import Struct
 from pydantic_core import from_json
@@ -14,6 +14,8 @@ Verify = Callable[[bytes, dict[str, str]], object]
 """Raises unless the request is signed and recent."""
 
 MAX_BODY = 1_000_000
+WINDOW = 3_600.0
+"""Seconds in which a webhook that is delivered again is recognised."""
 _SIGNED = ("webhook-id", "webhook-timestamp", "webhook-signature")
 _INCOMING = "realtime.call.incoming"
 
@@ -32,12 +34,22 @@ class Webhook(Struct, frozen=True, kw_only=True):
     outcome: Literal["incoming", "duplicate", "ignored", "refused"]
     reason: str = ""
     call: IncomingCall | None = None
+    ids: tuple[str, ...] = ()
+    """What a second delivery of it, or of its call, has in common with it."""
+
+
+class WebhookClaims(Protocol):
+    """Which webhooks some process has taken; `open_store(…).webhooks` is one."""
+
+    async def claim(self, ids: Sequence[str], *, window: float) -> bool:
+        """Claim ids that mean the same webhook for a while; False if one of them was claimed before."""
+        ...
 
 
 class Deduplicator:
     """Remembers ids for a while, so that a request that is delivered again is recognised."""
 
-    def __init__(self, *, window: float = 3_600.0, max_ids: int = 100_000) -> None:
+    def __init__(self, *, window: float = WINDOW, max_ids: int = 100_000) -> None:
         self._window = window
         self._max_ids = max_ids
         self._seen: OrderedDict[str, float] = OrderedDict()
@@ -50,6 +62,11 @@ class Deduplicator:
             return False
         self._seen[id] = now
         return True
+
+    def discard(self, ids: Iterable[str]) -> None:
+        """Forget ids: what they name was not taken."""
+        for id in ids:
+            self._seen.pop(id, None)
 
 
 def read_webhook(
@@ -85,10 +102,11 @@ def read_webhook(
     call = read_incoming(cast(dict[str, Any], data)) if isinstance(data, dict) else None
     if call is None:
         return Webhook(response=WebhookResponse(status=200), outcome="ignored", reason="it names no call")
-    is_new = seen.add(f"id:{given['webhook-id']}", now=now)
-    if not seen.add(f"call:{call.session_id}", now=now) or not is_new:
+    ids = f"id:{given['webhook-id']}", f"call:{call.session_id}"
+    are_new = [seen.add(id, now=now) for id in ids]
+    if not all(are_new):
         return Webhook(response=WebhookResponse(status=200), outcome="duplicate", call=call)
-    return Webhook(response=WebhookResponse(status=200), outcome="incoming", call=call)
+    return Webhook(response=WebhookResponse(status=200), outcome="incoming", call=call, ids=ids)
 
 
 def _refuse(status: int, reason: str) -> Webhook:

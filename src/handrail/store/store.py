@@ -1,4 +1,4 @@
-"""An open database with its ledger, approvals, sessions, tenants and audit."""
+"""An open database with its ledger, approvals, sessions, tenants, webhooks and audit."""
 
 import secrets
 from collections.abc import AsyncGenerator
@@ -19,6 +19,7 @@ from handrail.store.schema_version import ensure_newest
 from handrail.store.sessions import SqlSessionStore
 from handrail.store.tables import settings
 from handrail.store.tenants import SqlTenants
+from handrail.store.webhooks import SqlWebhookClaims
 
 
 class Store:
@@ -34,6 +35,7 @@ class Store:
         self.approvals.events.set_audit(audit.record_approval)
         self.sessions = SqlSessionStore(database)
         self.tenants = SqlTenants(database)
+        self.webhooks = SqlWebhookClaims(database)
         self.audit = audit
 
     async def purge(self, *, before: float, audit_before: float | None = None) -> int:

@@ -204,6 +204,15 @@ tenant_numbers: Final = Table(
 )
 """The numbers of the newest revisions: one number means one tenant."""
 
+webhooks: Final = Table(
+    "handrail_webhooks",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("expires_at", Double, nullable=False),
+    Index("handrail_webhooks_expiry", "expires_at"),
+)
+"""The webhooks that some process has taken; one that is delivered again finds its row."""
+
 
 def read_revision(connection: Connection) -> str | None:
     """Read the revision of a database; None if it is empty."""

@@ -1,4 +1,4 @@
-"""Tenants, every version of each, and the numbers that callers dial."""
+"""Tenants, every version of each, the numbers that callers dial, and the webhooks that were taken."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -24,9 +24,16 @@ def upgrade() -> None:
         sa.Column("tenant_id", sa.String, nullable=False),
     )
     op.create_index("handrail_tenant_numbers_tenant", "handrail_tenant_numbers", ["tenant_id"])
+    op.create_table(
+        "handrail_webhooks",
+        sa.Column("id", sa.String, primary_key=True),
+        sa.Column("expires_at", sa.Double, nullable=False),
+    )
+    op.create_index("handrail_webhooks_expiry", "handrail_webhooks", ["expires_at"])
 
 
 def downgrade() -> None:
     """Drop the tables, and every tenant in them."""
+    op.drop_table("handrail_webhooks")
     op.drop_table("handrail_tenant_numbers")
     op.drop_table("handrail_tenants")
