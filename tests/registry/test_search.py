@@ -1,11 +1,13 @@
 """Tools by what a text asks for: by meaning where the model is there, else by words in common."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from handrail import ConfigError, ToolRegistry, tool
-from handrail.registry.search import ToolSearch
+from handrail import ConfigError, Tool, ToolRegistry, tool
+from handrail.registry.search import TextSimilarity, ToolSearch
 from tests.models.weights import fetched
 
 
@@ -69,6 +71,82 @@ def test_no_more_than_asked_for_and_always_in_the_same_order() -> None:
     assert len(search.search("parcel weather money", limit=2)) == 2
     with pytest.raises(ConfigError, match="at least 1"):
         search.search("money", limit=0)
+
+
+# Large pools: what is embedded is counted, times would be noise.
+
+
+class Counting:
+    """An embedder whose vectors are the letters of a text, not of length 1; it counts what it is given."""
+
+    is_available = True
+
+    def __init__(self) -> None:
+        self.embedded: list[int] = []
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        self.embedded.append(len(texts))
+        return [[float(text.count(letter)) for letter in "abcdefghij"] for text in texts]
+
+
+def numbered(count: int) -> list[Tool[..., Any]]:
+    """Tools whose numbers are written in letters."""
+    words = [f"{number:05}".translate({ord("0") + n: "abcdefghij"[n] for n in range(10)}) for number in range(count)]
+    return [replace(get_balance, name=f"tool_{word}", description=word) for word in words]
+
+
+class Source:
+    """Tools that change."""
+
+    def __init__(self, tools: list[Tool[..., Any]]) -> None:
+        self.tools = tools
+
+    def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+
+def test_a_query_of_a_large_pool_embeds_one_text() -> None:
+    embedder, source = Counting(), Source(numbered(10_000))
+    search = ToolSearch(source, embedder=embedder)
+    search.search("first")
+    assert embedder.embedded == [10_000, 1]
+
+    embedder.embedded.clear()
+    for text in ("abcde", "ajjjj", "aiiii"):
+        best = search.search(text, limit=3)
+        assert "".join(sorted(best[0].tool.description)) == "".join(sorted(text))
+        assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)
+        assert best[0].score == pytest.approx(1.0)
+    assert embedder.embedded == [1, 1, 1]
+
+
+def test_a_tool_that_is_added_to_a_large_pool_is_embedded_alone() -> None:
+    embedder, source = Counting(), Source(numbered(4_200))
+    search = ToolSearch(source, embedder=embedder)
+    search.search("first")
+    embedder.embedded.clear()
+
+    source.tools.append(replace(get_balance, name="new", description="jjjjjjjj"))
+    assert search.search("jj", limit=1)[0].tool.name == "new"
+    del source.tools[:2]
+    search.search("jj")
+
+    assert embedder.embedded == [1, 1, 1]
+
+
+def test_other_texts_push_out_the_oldest_vectors_one_by_one() -> None:
+    embedder = Counting()
+    meaning = TextSimilarity(embedder)
+    texts = [f"a{number}" for number in range(4_096)]
+    meaning.measure(texts, "a")
+    meaning.measure(["b1", "b2"], "a")
+    embedder.embedded.clear()
+
+    assert len(meaning.measure(texts[2:], "a")) == 4_094
+    assert embedder.embedded == [1]
+    meaning.measure(texts[:2], "a")
+    assert embedder.embedded == [1, 2, 1]
+    assert meaning.measure([], "a") == []
 
 
 @pytest.mark.model

@@ -58,11 +58,6 @@ class Embedding:
             return self._loaded
 
 
-def cosine_similarity(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the cosine of two vectors of length 1."""
-    return sum(a * b for a, b in zip(one, other, strict=True))
-
-
 def _open_model(place: Path, *, threads: int) -> tuple[Any, Any, Any]:
     try:
         numpy, onnxruntime, tokenizers = map(import_module, ("numpy", "onnxruntime", "tokenizers"))

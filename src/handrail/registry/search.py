@@ -1,10 +1,13 @@
 """Finding tools by what a text asks for: by meaning where the embedding model is there, else by words in common."""
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from heapq import nlargest
+from importlib import import_module
 from math import log
+from threading import Lock
 from typing import Any, Final, Protocol, cast
 from weakref import WeakKeyDictionary
 
@@ -14,8 +17,8 @@ from pydantic_core import from_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
-from handrail.errors import ConfigError
-from handrail.models.embedding import Embedding, cosine_similarity
+from handrail.errors import ConfigError, MissingExtraError
+from handrail.models.embedding import Embedding
 from handrail.registry.tool_source import ToolSource
 
 SEARCH_TOOLS: Final = "search_tools"
@@ -23,6 +26,7 @@ MAX_RESULTS: Final = 20
 _MAX_DESCRIPTION_CHARS: Final = 300
 """How much of a description a search shows."""
 _MAX_CACHED_VECTORS: Final = 4096
+"""How many vectors are kept beside those of the last pool."""
 _STOP_WORDS: Final = re.compile(
     r"(a|an|and|are|at|do|find|for|from|get|has|have|how|i|in|is|it|list|look|me|my|of|on|or|please|show|that|the|this|to"
     r"|up|what|where|which|who|with|you|your)"
@@ -43,7 +47,11 @@ class TextSimilarity:
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
-        self._vectors: dict[str, list[float]] = {}
+        self._lock = Lock()
+        self._vectors: OrderedDict[str, Any] = OrderedDict()
+        """By text, those last that were used last."""
+        self._pool: tuple[tuple[str, ...], Any] = ((), None)
+        """The texts of the last comparison, and their vectors as one matrix."""
 
     @property
     def is_available(self) -> bool:
@@ -52,16 +60,43 @@ class TextSimilarity:
 
     def measure(self, texts: Sequence[str], to: str) -> list[float]:
         """How close each of the texts is to this one: 1 is the same, 0 has nothing to do with it."""
-        vectors = self._embed_cached(texts)
-        (wanted,) = self._embedder.embed([to])
-        return [cosine_similarity(wanted, vectors[text]) for text in texts]
+        if not texts:
+            return []
+        matrix = self._build_matrix(tuple(texts))
+        return (matrix @ self._embed([to])[0]).tolist()
 
-    def _embed_cached(self, texts: Sequence[str]) -> Mapping[str, list[float]]:
-        known = self._vectors if len(self._vectors) < _MAX_CACHED_VECTORS else {}
-        new = list(dict.fromkeys(text for text in texts if text not in known))
-        # A new mapping each time: other threads go on with the one that they have.
-        self._vectors = {**known, **dict(zip(new, self._embedder.embed(new), strict=True))} if new else known
-        return self._vectors
+    def _build_matrix(self, texts: tuple[str, ...]) -> Any:
+        known, matrix = self._pool
+        if texts == known:
+            return matrix
+        with self._lock:  # A pool is embedded once, also where several threads need it.
+            if texts == self._pool[0]:
+                return self._pool[1]
+            vectors = self._vectors
+            if new := list(dict.fromkeys(text for text in texts if text not in vectors)):
+                vectors.update(zip(new, self._embed(new), strict=True))
+            matrix = _import_numpy().stack([vectors[text] for text in texts])
+            for text in texts:
+                vectors.move_to_end(text)
+            # All texts of the pool stay, however many they are: the next comparison needs them.
+            while len(vectors) > max(_MAX_CACHED_VECTORS, len(texts)):
+                vectors.popitem(last=False)
+            self._pool = texts, matrix
+            return matrix
+
+    def _embed(self, texts: Sequence[str]) -> Any:
+        """Vectors of length 1, whatever the embedder returns."""
+        numpy = _import_numpy()
+        vectors = numpy.asarray(self._embedder.embed(texts), dtype=numpy.float32)
+        lengths = numpy.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors / numpy.where(lengths == 0, 1, lengths)
+
+
+def _import_numpy() -> Any:
+    try:
+        return import_module("numpy")
+    except ImportError as error:
+        raise MissingExtraError("numpy", extra="embedded") from error
 
 
 class SearchResult(Struct, frozen=True, kw_only=True):
@@ -90,12 +125,13 @@ class ToolSearch:
         self._meaning = TextSimilarity(embedder or Embedding())
         self._limit = limit
         self._tool = self._search_tool()
+        self._tools = _SearchedTools((), ())
         self._index = _WordIndex(())
 
     @property
     def tools(self) -> tuple[Tool[..., Any], ...]:
         """`search_tools`, and the tools that it searches, as they are now."""
-        return self._tool, *self._pool()
+        return self._tool, *self._update().tools
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Have a function called whenever the tools have changed; the returned one ends that."""
@@ -104,28 +140,37 @@ class ToolSearch:
     def __iter__(self) -> Iterator[Tool[..., Any]]:
         return iter(self.tools)
 
-    def _pool(self) -> tuple[Tool[..., Any], ...]:
-        """The tools that are searched; the same tool gives the same one each time."""
-        for tool in (now := self._source.tools if isinstance(self._source, ToolSource) else self._source):
-            if tool not in self._deferred:
-                self._deferred[tool] = replace(tool, defer_loading=True)
-        return tuple(self._deferred[tool] for tool in now)
+    def _update(self) -> "_SearchedTools":
+        """The tools that are searched, as they are now; the same tool gives the same one each time."""
+        now = tuple(self._source.tools) if isinstance(self._source, ToolSource) else self._source
+        if now is not self._tools.given and now != self._tools.given:
+            for tool in now:
+                if tool not in self._deferred:
+                    self._deferred[tool] = replace(tool, defer_loading=True)
+            self._tools = _SearchedTools(now, tuple(self._deferred[tool] for tool in now))
+        return self._tools
 
     def search(self, text: str, *, limit: int | None = None) -> list[SearchResult]:
         """The tools that fit best, the best one first. What has nothing in common with the text is not among them."""
         limit = self._limit if limit is None else limit
         if limit < 1:
             raise ConfigError(f"A search finds at least 1 tool, not {limit}.")
-        if not (tools := self._pool()):
+        searched = self._update()
+        if not (tools := searched.tools):
             return []
         if self._meaning.is_available:
-            scores = self._meaning.measure([get_search_text(tool) for tool in tools], text)
+            scores = self._meaning.measure(searched.texts, text)
         else:
-            if self._index.tools != tools:
+            if self._index.tools is not tools:
                 self._index = _WordIndex(tools)
             scores = self._index.scores(text)
-        every = [SearchResult(tool=tool, score=score) for tool, score in zip(tools, scores, strict=True) if score > 0]
-        return sorted(every, key=lambda one: (-one.score, one.tool.name))[:limit]
+        lowest = nlargest(limit, scores)[-1]
+        found = [
+            SearchResult(tool=tool, score=score)
+            for tool, score in zip(tools, scores, strict=True)
+            if score >= lowest and score > 0
+        ]
+        return sorted(found, key=lambda one: (-one.score, one.tool.name))[:limit]
 
     def _search_tool(self) -> Tool[..., Any]:
         default = self._limit
@@ -160,20 +205,37 @@ class ToolSearch:
         )
 
 
+class _SearchedTools:
+    """A pool: the tools as they were given, as they are offered, and the texts that they are found by."""
+
+    def __init__(self, given: tuple[Tool[..., Any], ...], tools: tuple[Tool[..., Any], ...]) -> None:
+        self.given = given
+        self.tools = tools
+        self.texts = tuple(map(get_search_text, tools))
+
+
 class _WordIndex:
     """The words of tools; one that few tools have says more than one that many have."""
 
     def __init__(self, tools: tuple[Tool[..., Any], ...]) -> None:
         self.tools = tools
-        self._words = tuple(frozenset(_extract_tool_words(tool)) for tool in tools)
-        counts = Counter(word for one in self._words for word in one)
-        self._weights = {word: log(1 + len(tools) / count) for word, count in counts.items()}
+        self._places: dict[str, list[int]] = {}
+        """Which tools have a word."""
+        for place, tool in enumerate(tools):
+            for word in _extract_tool_words(tool):
+                self._places.setdefault(word, []).append(place)
 
     def scores(self, text: str) -> list[float]:
         """How much of a text each tool has in common with it."""
-        wanted = extract_words(text)
-        whole = sum(self._weights.get(word, log(1 + len(self.tools))) for word in wanted)
-        return [sum(self._weights[word] for word in wanted & one) / whole if wanted else 0.0 for one in self._words]
+        scores = [0.0] * len(self.tools)
+        if not (wanted := sorted(extract_words(text))):
+            return scores
+        weights = {word: log(1 + len(self.tools) / len(self._places.get(word, (0,)))) for word in wanted}
+        whole = sum(weights.values())
+        for word in wanted:
+            for place in self._places.get(word, ()):
+                scores[place] += weights[word]
+        return [score / whole for score in scores]
 
 
 def offered_tools(tools: Iterable[Tool[..., Any]], results: Iterable[ToolResult]) -> tuple[Tool[..., Any], ...]:
