@@ -2,8 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,45 @@ from msgspec import structs
 
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.authorize.approvals import MemoryApprovals
+from handrail.chat import ChatSession
 from handrail.core.events import CallFinished, CallStarted
 from handrail.execute.ledger import Entry, MemoryLedger
+from handrail.store import open_store
+from handrail.testing import ScriptedProvider
+from handrail.testing.servers import tool_calls
 from tests.execute.helpers import ALLOWED, Heard, at, call, code_of
+from tests.postgres import DATABASES, new_database
+from tests.postgres import postgres as postgres  # a fixture
+
+FORMS = ["memory", "sqlite"]
+
+
+@pytest.fixture(scope="module")
+def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new database, made once: each test has a copy."""
+    path = tmp_path_factory.mktemp("store") / "handrail.db"
+
+    async def make() -> None:
+        async with open_store(f"sqlite+aiosqlite:///{path}"):
+            pass
+
+    asyncio.run(make())
+    return path
+
+
+@pytest.fixture(params=FORMS)
+async def kept(request: pytest.FixtureRequest, tmp_path: Path, new_file: Path) -> AsyncGenerator[dict[str, Any]]:
+    """The ledger and the approvals of an executor, in each form."""
+    if request.param == "memory":
+        yield {"ledger": MemoryLedger(), "approvals": MemoryApprovals()}
+        return
+    if request.param == "sqlite":
+        url = f"sqlite+aiosqlite:///{shutil.copy(new_file, tmp_path / 'handrail.db')}"
+    else:
+        url = new_database(request.param, tmp_path, request)
+    async with open_store(url) as store:
+        yield {"ledger": store.ledger, "approvals": store.approvals}
+
 
 ASK_OPERATOR = Policy([Rule.ask("pay", by="operator")])
 
@@ -70,9 +108,9 @@ async def approve(executor: Executor, result: ToolResult, **arguments: Any) -> N
 # Hosts
 
 
-async def test_a_host_runs_the_arguments_that_the_approver_wants() -> None:
+async def test_a_host_runs_the_arguments_that_the_approver_wants(kept: dict[str, Any]) -> None:
     ran: list[Any] = []
-    executor = Executor(policy=ASK_OPERATOR)
+    executor = Executor(policy=ASK_OPERATOR, **kept)
 
     async def run() -> ToolResult:
         return await executor.guard(pay(), at(), lambda arguments: ran.append(arguments) or "paid")
@@ -112,7 +150,7 @@ async def test_a_host_that_cannot_take_changed_arguments_is_refused_with_the_rea
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_the_fallback_gets_the_call_as_it_was_authorised(is_async: bool) -> None:
+async def test_the_fallback_gets_the_call_as_it_was_authorised(is_async: bool, kept: dict[str, Any]) -> None:
     ran: list[str] = []
 
     def dispatch(call: ToolCall, context: ToolContext[Any]) -> str:
@@ -122,11 +160,13 @@ async def test_the_fallback_gets_the_call_as_it_was_authorised(is_async: bool) -
     async def dispatch_async(call: ToolCall, context: ToolContext[Any]) -> str:
         return dispatch(call, context)
 
-    executor = Executor(policy=ASK_OPERATOR, fallback=dispatch_async if is_async else dispatch, hooks=[Change(2)])
+    executor = Executor(
+        policy=ASK_OPERATOR, fallback=dispatch_async if is_async else dispatch, hooks=[Change(2)], **kept
+    )
     await approve(executor, await executor.run(pay(), at()), invoice="R-1", amount=300)
     assert (await executor.run(pay(), at())).ok
-    allowed = Executor(policy=ALLOWED, fallback=dispatch_async if is_async else dispatch, hooks=[Change(2)])
-    assert (await allowed.run(pay("c-2"), at())).ok
+    allowed = Executor(policy=ALLOWED, fallback=dispatch_async if is_async else dispatch, hooks=[Change(2)], **kept)
+    assert (await allowed.run(pay("c-2", "R-2"), at())).ok
 
     assert [json.loads(one)["amount"] for one in ran] == [300, 2]
 
@@ -134,9 +174,9 @@ async def test_the_fallback_gets_the_call_as_it_was_authorised(is_async: bool) -
 # Arguments that an approver changed
 
 
-async def test_a_hook_judges_the_arguments_of_the_approver() -> None:
+async def test_a_hook_judges_the_arguments_of_the_approver(kept: dict[str, Any]) -> None:
     bank, cap = Bank(), Cap()
-    executor = Executor([bank.pay], policy=ASK_OPERATOR, hooks=[cap])
+    executor = Executor([bank.pay], policy=ASK_OPERATOR, hooks=[cap], **kept)
     await approve(executor, await executor.run(pay(), at()), invoice="R-1", amount=50_000)
 
     assert code_of(await executor.run(pay(), at())) == "refused_by_hook"
@@ -145,11 +185,12 @@ async def test_a_hook_judges_the_arguments_of_the_approver() -> None:
 
 
 @pytest.mark.parametrize("key", [("invoice",), None])
+@pytest.mark.parametrize("kept", ["memory", *DATABASES], indirect=True)
 async def test_an_invoice_that_was_paid_is_not_paid_again_because_an_approver_changed_another_call_to_it(
-    key: Any,
+    key: Any, kept: dict[str, Any]
 ) -> None:
     bank = Bank(key=key)
-    executor = Executor([bank.pay], policy=ASK_OPERATOR)
+    executor = Executor([bank.pay], policy=ASK_OPERATOR, **kept)
     await approve(executor, await executor.run(pay("c-1", "R-7", 100), at()))
     assert (await executor.run(pay("c-1", "R-7", 100), at())).ok
     await approve(executor, await executor.run(pay("c-2", "R-8", 100), at(turn=2)), invoice="R-7", amount=100)
@@ -161,9 +202,11 @@ async def test_an_invoice_that_was_paid_is_not_paid_again_because_an_approver_ch
 
 
 @pytest.mark.parametrize("key", [("invoice",), None])
-async def test_a_repeat_of_what_the_model_sent_finds_what_the_approver_made_of_it(key: Any) -> None:
+async def test_a_repeat_of_what_the_model_sent_finds_what_the_approver_made_of_it(
+    key: Any, kept: dict[str, Any]
+) -> None:
     bank = Bank(key=key)
-    executor = Executor([bank.pay], policy=ASK_OPERATOR)
+    executor = Executor([bank.pay], policy=ASK_OPERATOR, **kept)
     await approve(executor, await executor.run(pay(), at()), invoice="R-9", amount=300)
     first = await executor.run(pay(), at())
     same, equal = await executor.run(pay(), at()), await executor.run(pay("c-2"), at())
@@ -177,11 +220,12 @@ async def test_a_repeat_of_what_the_model_sent_finds_what_the_approver_made_of_i
     assert bank.paid == [("R-9", 300)]
 
 
-async def test_changed_arguments_take_the_lock_of_their_own_key() -> None:
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_changed_arguments_take_the_lock_of_their_own_key(read_only: bool, kept: dict[str, Any]) -> None:
     running: list[str] = []
     most = 0
 
-    @tool(name="pay", lock_key=("invoice",), concurrency_safe=True)
+    @tool(name="pay", lock_key=("invoice",), concurrency_safe=True, read_only=read_only)
     async def locked(invoice: str, amount: int) -> str:
         """Pay."""
         nonlocal most
@@ -192,7 +236,7 @@ async def test_changed_arguments_take_the_lock_of_their_own_key() -> None:
         running.remove(invoice)
         return invoice
 
-    executor = Executor([locked], policy=ASK_OPERATOR)
+    executor = Executor([locked], policy=ASK_OPERATOR, **kept)
     await approve(executor, await executor.run(pay("c-1", "R-1", 1), at("s-1")))
     await approve(executor, await executor.run(pay("c-2", "R-2", 2), at("s-2")), invoice="R-1", amount=2)
     results = await asyncio.gather(
@@ -238,7 +282,7 @@ async def test_policy_hooks_key_lock_events_ledger_and_handler_see_equal_argumen
     assert cap.seen[-1] == 300
 
 
-async def test_verify_is_asked_about_the_arguments_of_the_call_in_doubt() -> None:
+async def test_verify_is_asked_about_the_arguments_of_the_call_in_doubt(kept: dict[str, Any]) -> None:
     asked: list[Any] = []
 
     @tool(name="pay", verify=lambda arguments, context: asked.append(dict(arguments)))
@@ -246,7 +290,7 @@ async def test_verify_is_asked_about_the_arguments_of_the_call_in_doubt() -> Non
         """Pay."""
         raise RuntimeError("lost")
 
-    executor = Executor([breaks], policy=ASK_OPERATOR)
+    executor = Executor([breaks], policy=ASK_OPERATOR, **kept)
     await approve(executor, await executor.run(pay(), at()), invoice="R-1", amount=300)
     results = [await executor.run(pay(), at()), await executor.run(pay(), at()), await executor.run(pay("c-2"), at())]
 
@@ -257,9 +301,10 @@ async def test_verify_is_asked_about_the_arguments_of_the_call_in_doubt() -> Non
 # The same key, other arguments
 
 
-async def test_the_same_key_with_other_arguments_is_a_duplicate_that_names_what_was_done() -> None:
+@pytest.mark.parametrize("kept", ["memory", *DATABASES], indirect=True)
+async def test_the_same_key_with_other_arguments_is_a_duplicate_that_names_what_was_done(kept: dict[str, Any]) -> None:
     bank = Bank(key=("invoice",))
-    executor = Executor([bank.pay], policy=ALLOWED)
+    executor = Executor([bank.pay], policy=ALLOWED, **kept)
     await executor.run(pay("c-1", "R-7", 100), at())
     result = await executor.run(pay("c-2", "R-7", 9_999), at())
     later = await executor.run(pay("c-3", "R-7", 9_999), at(turn=2))
@@ -274,7 +319,7 @@ async def test_the_same_key_with_other_arguments_is_a_duplicate_that_names_what_
 
 
 @pytest.mark.parametrize("ends", ["running", "unknown"])
-async def test_other_arguments_never_join_or_verify_another_call(ends: str) -> None:
+async def test_other_arguments_never_join_or_verify_another_call(ends: str, kept: dict[str, Any]) -> None:
     asked: list[Any] = []
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -289,7 +334,7 @@ async def test_other_arguments_never_join_or_verify_another_call(ends: str) -> N
         await go.wait()
         return "paid"
 
-    executor = Executor([slow], policy=ALLOWED)
+    executor = Executor([slow], policy=ALLOWED, **kept)
     first = asyncio.create_task(executor.run(pay("c-1", "R-7", 100), at()))
     await begun.wait()
     if ends == "unknown":
@@ -303,7 +348,7 @@ async def test_other_arguments_never_join_or_verify_another_call(ends: str) -> N
     assert len(asked) == before
 
 
-async def test_after_a_failure_other_arguments_run() -> None:
+async def test_after_a_failure_other_arguments_run(kept: dict[str, Any]) -> None:
     paid: list[int] = []
 
     @tool(name="pay", key=("invoice",))
@@ -314,7 +359,7 @@ async def test_after_a_failure_other_arguments_run() -> None:
         paid.append(amount)
         return "paid"
 
-    executor = Executor([picky], policy=ALLOWED)
+    executor = Executor([picky], policy=ALLOWED, **kept)
     await executor.run(pay("c-1", "R-7", 9_999), at())
 
     assert (await executor.run(pay("c-2", "R-7", 100), at())).output == "paid"
@@ -324,9 +369,9 @@ async def test_after_a_failure_other_arguments_run() -> None:
 # Whose approval, whose result
 
 
-async def test_an_approval_is_for_one_customer() -> None:
+async def test_an_approval_is_for_one_customer(kept: dict[str, Any]) -> None:
     bank = Bank()
-    executor = Executor([bank.pay], policy=ASK_OPERATOR)
+    executor = Executor([bank.pay], policy=ASK_OPERATOR, **kept)
     await approve(executor, await executor.run(pay(), at(customer_id="c-1")))
 
     assert code_of(await executor.run(pay("other"), at(customer_id="c-2"))) == "approval_required"
@@ -351,7 +396,9 @@ async def test_a_cached_result_is_of_one_customer_unless_the_tool_is_public(publ
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize("id", ["c-1", "c-2"])
 @pytest.mark.parametrize("state", ["done", "running"])
-async def test_an_agent_that_is_denied_does_not_get_the_result_of_another(read_only: bool, id: str, state: str) -> None:
+async def test_an_agent_that_is_denied_does_not_get_the_result_of_another(
+    read_only: bool, id: str, state: str, kept: dict[str, Any]
+) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
 
     @tool(name="secret", read_only=read_only, concurrency_safe=True, cache_for=60 if read_only else None)
@@ -361,7 +408,7 @@ async def test_an_agent_that_is_denied_does_not_get_the_result_of_another(read_o
         await go.wait()
         return "the secret"
 
-    executor = Executor([secret], policy=Policy([Rule.deny("secret", agent="intern"), Rule.allow("secret")]))
+    executor = Executor([secret], policy=Policy([Rule.deny("secret", agent="intern"), Rule.allow("secret")]), **kept)
     first = asyncio.create_task(executor.run(call("secret", "c-1"), at(agent_id="boss")))
     await begun.wait()
     if state == "done":
@@ -405,9 +452,9 @@ async def test_a_call_whose_twin_ran_while_it_was_decided_about_asks_nobody_agai
     assert len(bank.paid) == 1
 
 
-async def test_a_question_is_the_one_that_running_the_call_would_ask() -> None:
+async def test_a_question_is_the_one_that_running_the_call_would_ask(kept: dict[str, Any]) -> None:
     bank = Bank()
-    executor = Executor([bank.pay], policy=ALLOWED, hooks=[Change(7)])
+    executor = Executor([bank.pay], policy=ALLOWED, hooks=[Change(7)], **kept)
     await executor.run(pay("c-1"), at())
     assert await executor.request_approval(pay("c-1"), at()) is None  # It is done.
     asked = await executor.run(pay("c-2"), at(turn=2))
@@ -417,3 +464,45 @@ async def test_a_question_is_the_one_that_running_the_call_would_ask() -> None:
     assert question == asked.approval
     assert await executor.approvals.pending() == [question]
     assert len(bank.paid) == 1
+
+
+@pytest.mark.parametrize("approvals", ["kept", "lost"])
+async def test_a_question_about_a_repeat_is_asked_once_also_after_the_conversation_is_loaded(
+    approvals: str, tmp_path: Path, new_file: Path
+) -> None:
+    bank = Bank()
+    url = f"sqlite+aiosqlite:///{shutil.copy(new_file, tmp_path / 'handrail.db')}"
+    line = tool_calls(("pay", {"invoice": "R-1", "amount": 500}))
+
+    async def play(lines: list[Any], turn: Callable[[ChatSession], Any]) -> Any:
+        """Another process for every turn."""
+        async with open_store(url) as store:
+            executor = Executor(
+                [bank.pay],
+                policy=ALLOWED,
+                hooks=[Change(7)],
+                ledger=store.ledger,
+                approvals=store.approvals if approvals == "kept" else None,
+            )
+            context = at(customer_id="ann", turn=0)
+            session = await ChatSession.load(
+                ScriptedProvider(lines), executor, context=context, sessions=store.sessions, create=True
+            )
+            return await turn(session)
+
+    async def approve_and_resume(session: ChatSession) -> Any:
+        (question,) = await session.approvals()
+        await session.approve(question.token)
+        return question, await session.resume(), await session.approvals()
+
+    assert (await play([line, "Paid."], lambda session: session.send("Pay R-1."))).stop_reason == "completed"
+    asked = await play([line], lambda session: session.send("Pay it once more."))
+    assert (asked.stop_reason, "already done" in asked.approvals[0].question) == ("approval_required", True)
+
+    question, done, left = await play(["Paid again."], approve_and_resume)
+    assert (question.question, question.arguments["amount"]) == (asked.approvals[0].question, 7)
+    assert (question.token == asked.approvals[0].token) == (approvals == "kept")
+    assert (done.stop_reason, left, bank.paid) == ("completed", [], [("R-1", 7), ("R-1", 7)])
+
+    nothing = await play([], lambda session: session.approvals())
+    assert nothing == []

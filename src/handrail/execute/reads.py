@@ -164,19 +164,20 @@ class ReadRunner:
         """The path with everything: a queue, a decision, a cache, limits and retries."""
         tool = compiled.tool
         lock_key = compute_key(tool.lock_key, tool.dump(value)) if tool.lock_key is not None else None
-        queue_entry = self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=lock_key)
+        entries = [self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=lock_key)]
         running = RunningCall(call, tool, context, call.arguments_json, ref)
         self._running.add(running)
         scope = self._scheduler.open_scope(ref, lock_key)
         admission = Admission(self._admission, tool, scope)
         self._events.emit_accepted(call, context)
         try:
-            return await self._run_steps(compiled, value, context, running, queue_entry, admission)
+            return await self._run_steps(compiled, value, context, running, entries, admission)
         except CallStopped:  # Before the handler was entered.
             return Outcome(result=failure_results.call_cancelled(tool.name), happened="no"), None, call
         finally:
             admission.release()
-            queue_entry.release()
+            for entry in entries:
+                entry.release()
             _close_scope(scope)
             self._leave(ref, running)
 
@@ -186,26 +187,38 @@ class ReadRunner:
         value: Any,
         context: ToolContext[Any],
         running: RunningCall,
-        queue_entry: QueueEntry,
+        entries: list[QueueEntry],
         admission: Admission,
     ) -> tuple[Outcome, Decision | None, ToolCall]:
-        """Authorise, look into the cache, wait, consume the approval, run; returns also the authorised call."""
+        """Authorise, look into the cache, wait, consume the approval, run; returns also the authorised call.
+
+        A call whose arguments an approver changed waits for the lock of these, with a new entry.
+        """
         tool, call = compiled.tool, running.call
 
         def arguments() -> dict[str, Any]:
             return tool.dump(value)
 
-        authorization = await self._authorize(compiled, call, value, arguments, context)
-        cached = self._get_cached(compiled, call, value, context) if authorization.approval is None else None
-        if cached is not None:
-            return Outcome(result=cached, happened="no"), authorization.decision, call
-        if not queue_entry.is_granted:
-            await running.wait(queue_entry.wait())
-        if not self._admission.is_unlimited:
-            await running.wait(admission.acquire(context))
-        running.raise_if_stopped()
-        while not await self._authorizer.consume_approval(authorization, tool):  # Another call was faster: ask again.
+        is_admitted = self._admission.is_unlimited
+        while True:
             authorization = await self._authorize(compiled, call, value, arguments, context)
+            cached = self._get_cached(compiled, call, value, context) if authorization.approval is None else None
+            if cached is not None:
+                return Outcome(result=cached, happened="no"), authorization.decision, call
+            if tool.lock_key is not None and authorization.approval is not None:
+                lock_key = compute_key(tool.lock_key, tool.dump(authorization.value))
+                if lock_key != entries[-1].lock_key:
+                    entries[-1].release()
+                    moved = self._scheduler.enqueue_again(admission.scope, compiled.concurrency, lock_key=lock_key)
+                    entries.append(moved)
+            if not entries[-1].is_granted:
+                await running.wait(entries[-1].wait())
+            if not is_admitted:
+                await running.wait(admission.acquire(context))
+                is_admitted = True
+            running.raise_if_stopped()
+            if await self._authorizer.consume_approval(authorization, tool):
+                break  # Otherwise another call was faster: ask again.
         actual = authorization.call
         self._events.emit_started(actual, context)
         inner = self._handlers.build_context(actual, context) if tool.takes_context else context
