@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from typing import Any, Final, cast
 
 import msgspec
@@ -43,6 +44,7 @@ def faithful_json(value: Any) -> str:
         raise ValueError(str(error)) from error
 
 
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _CANONICAL: Final = msgspec.json.Encoder(order="deterministic")
 
 
@@ -74,6 +76,14 @@ def encodable(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def escape_special_tokens(text: str) -> str:
+    """Change what a model could read as a special token, such as `<|im_end|>`; drop all control characters but newlines
+    and tabs."""
+    if _CONTROL.search(text):
+        text = _CONTROL.sub("", text)
+    return encodable(text).replace("<|", "< |")
 
 
 def _replace_surrogates(value: Any) -> Any:

@@ -206,7 +206,8 @@ class CallMachine:
             one.is_added = True  # Unless it was there already, the conversation does not have the call any more.
             if signal.code != DUPLICATE_ITEM:
                 self.calls.forgive(one.call.id)
-                self._tell(f"{one.call.name}: {one.output}")
+                text = self._texts("calls.late_result", tool=one.call.name, output=one.output)
+                self._tell(text, is_data=True)
         elif signal.request_id is None and signal.code == ALREADY_ACTIVE and self._slot.awaits_turn:
             self._stop("turn")
             self._slot.miss_turn()
@@ -450,9 +451,9 @@ class CallMachine:
         may_call = self._consecutive < self.options.max_consecutive_calls
         self._slot.request(self._new_id("response"), speech, allow_tools=is_reply and may_call)
 
-    def _tell(self, text: str) -> None:
+    def _tell(self, text: str, *, is_data: bool = False) -> None:
         """Tell the model something, and have it speak."""
-        self._do(s.SendMessage(request_id=self._new_id("message"), text=text))
+        self._do(s.SendMessage(request_id=self._new_id("message"), text=text, is_data=is_data))
         self._slot.owes_turn = True
 
     def _touch(self) -> None:

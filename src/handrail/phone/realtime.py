@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast, get_args
 
-from handrail.core.text import encodable
+from handrail.core.text import escape_special_tokens
 from handrail.core.values import ToolCall
 from handrail.formats import openai_realtime as wire
 from handrail.phone import signals as s
@@ -173,17 +173,17 @@ class RealtimeAdapter:
                     "id": _item_id(command.call_id),
                     "type": "function_call_output",
                     "call_id": command.call_id,
-                    "output": encodable(command.output),
+                    "output": escape_special_tokens(command.output),
                 }
                 return {"type": "conversation.item.create", "event_id": command.request_id, "item": item}
             case s.SendMessage():
-                content = [{"type": "input_text", "text": encodable(command.text)}]
-                item = {"type": "message", "role": "system", "content": content}
+                content = [{"type": "input_text", "text": escape_special_tokens(command.text)}]
+                item = {"type": "message", "role": "user" if command.is_data else "system", "content": content}
                 return {"type": "conversation.item.create", "event_id": command.request_id, "item": item}
             case s.RequestResponse():
                 response: dict[str, Any] = {"metadata": {_REQUEST: command.request_id}}
                 if command.instructions is not None:
-                    response["instructions"] = encodable(command.instructions)
+                    response["instructions"] = escape_special_tokens(command.instructions)
                 if not command.allow_tools:
                     response["tool_choice"] = "none"
                 return {"type": "response.create", "event_id": command.request_id, "response": response}

@@ -236,6 +236,8 @@ class SendMessage(Command, frozen=True, kw_only=True):
 
     request_id: str
     text: str
+    is_data: bool = False
+    """Whether it holds what a tool returned, which must not be taken for instructions."""
 
 
 class RequestResponse(Command, frozen=True, kw_only=True):

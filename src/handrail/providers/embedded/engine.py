@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from handrail.core.text import compact_json, encodable
+from handrail.core.text import compact_json, encodable, escape_special_tokens
 from handrail.errors import (
     ContextTooLongError,
     MissingExtraError,
@@ -61,7 +61,7 @@ class Engine:
     ) -> Completion:
         """What the model writes next. `said` gets the words as they come, in another thread."""
         body: dict[str, Any] = {
-            "messages": [{key: _escape_markers(text) for key, text in one.items()} for one in messages],
+            "messages": [{key: escape_special_tokens(text) for key, text in one.items()} for one in messages],
             "max_tokens": max_tokens,
             "temperature": 0.0,
             "stream": True,
@@ -126,11 +126,6 @@ class Engine:
             raise ModelFileError(f"{self.file} cannot be loaded as a model: {shorten(str(error), 300)}") from error
         self._grammar = llama.json_schema_to_grammar
         return self._server
-
-
-def _escape_markers(text: str) -> str:
-    """Text that cannot end its turn: llama.cpp reads `<|im_end|>` as the end, also where a customer wrote it."""
-    return encodable(text).replace("<|", "< |").replace("\x00", "")
 
 
 class _StreamReader:
