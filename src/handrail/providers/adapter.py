@@ -13,7 +13,7 @@ from handrail.core.values import ToolCall
 from handrail.errors import ProviderError
 from handrail.formats.definitions import Definitions, check_tool_choice
 from handrail.providers import provider_errors
-from handrail.providers.clients import ClientPool, Endpoint
+from handrail.providers.clients import Connection, Endpoint
 from handrail.providers.messages import Native
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, Prices, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import ResponseSchema
@@ -56,13 +56,7 @@ class Adapter(Protocol):
     """What a response is called in an error message."""
 
     @property
-    def model(self) -> str: ...
-
-    @property
-    def endpoint(self) -> Endpoint: ...
-
-    @property
-    def clients(self) -> ClientPool: ...
+    def connection(self) -> Connection: ...
 
     def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
         """The exceptions that the SDK raises for an error response."""
@@ -109,12 +103,12 @@ class SdkProvider:
     @property
     def model(self) -> str:
         """The model, as the API names it."""
-        return self.adapter.model
+        return self.adapter.connection.model
 
     @property
     def endpoint(self) -> Endpoint:
         """The server and the key for it."""
-        return self.adapter.endpoint
+        return self.adapter.connection.endpoint
 
     @property
     def name(self) -> str:
@@ -161,7 +155,7 @@ class SdkProvider:
         if failure is not None:
             raise failure
         if not is_complete:
-            raise provider_errors.build_cut_stream_error(adapter.endpoint)
+            raise provider_errors.build_cut_stream_error(adapter.connection.endpoint)
         response = self._build_response(events, sent)
         if rest := response.text.removeprefix("".join(texts)):
             yield TextDelta(text=rest)
@@ -169,7 +163,7 @@ class SdkProvider:
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop; a client that you passed stays open."""
-        if (client := self.adapter.clients.pop()) is not None:
+        if (client := self.adapter.connection.clients.pop()) is not None:
             await self.adapter.close_client(client)
 
     def _expected_errors(self) -> tuple[type[BaseException], ...]:
@@ -178,10 +172,12 @@ class SdkProvider:
     def _convert_error(self, error: BaseException) -> ProviderError:
         adapter = self.adapter
         if isinstance(error, adapter.get_sdk_errors()) and (details := adapter.read_error(error)) is not None:
-            return provider_errors.build_error(details, endpoint=adapter.endpoint, model=adapter.model)
+            return provider_errors.build_error(
+                details, endpoint=adapter.connection.endpoint, model=adapter.connection.model
+            )
         if isinstance(error, _PARSE_ERRORS):
             return self._bad_response()
-        return provider_errors.build_unreachable_error(error, endpoint=adapter.endpoint)
+        return provider_errors.build_unreachable_error(error, endpoint=adapter.connection.endpoint)
 
     def _parse(self, parse: Callable[[Any], Any], value: Any) -> Any:
         try:
@@ -191,7 +187,7 @@ class SdkProvider:
         raise self._bad_response()
 
     def _bad_response(self) -> ProviderError:
-        return provider_errors.build_bad_response_error(self.adapter.endpoint, self.adapter.response_noun)
+        return provider_errors.build_bad_response_error(self.adapter.connection.endpoint, self.adapter.response_noun)
 
     def _build_response(self, response: Any, sent: ProviderRequest) -> ModelResponse:
         parsed: ParsedResponse = self._parse(lambda value: _clean(self.adapter.parse_response(value)), response)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from inspect import signature
 from typing import Any, ClassVar, Final, cast
 
 from handrail.core.text import compact_json, encodable
@@ -18,7 +19,7 @@ from handrail.providers.adapter import (
     open_events,
     read_token_count,
 )
-from handrail.providers.clients import NO_KEY, ClientPool, Endpoint, ProviderInfo, check_retry_settings, choose_endpoint
+from handrail.providers.clients import NO_KEY, Connection, Endpoint, ProviderInfo, Sdk, connect
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.provider_errors import ErrorDetails, read_stainless_error
 from handrail.providers.response_schema import ResponseSchema, build_response_schema
@@ -39,7 +40,7 @@ from handrail.providers.transcript import (
 )
 from handrail.schema import strict
 
-ANTHROPIC: Final = ProviderInfo(
+_ANTHROPIC: Final = ProviderInfo(
     title="Anthropic",
     label="anthropic",
     key_variables=("ANTHROPIC_API_KEY",),
@@ -72,27 +73,19 @@ class AnthropicMessages(SdkProvider):
         max_tokens: int = 8_192,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        endpoint = choose_endpoint(
-            ANTHROPIC, client, api_key=api_key, base_url=base_url, read_client=_read_client_endpoint
-        )
-        check_retry_settings(timeout=timeout, max_retries=max_retries)
-        package = _load_sdk()
-        clients = ClientPool(
-            lambda: package.AsyncAnthropic(
-                api_key=endpoint.api_key, base_url=endpoint.base_url, timeout=timeout, max_retries=max_retries
-            ),
+        connection = connect(
+            ANTHROPIC,
+            model,
             client=client,
+            api_key=api_key,
+            base_url=base_url,
+            timeout=timeout,
+            max_retries=max_retries,
+            max_tokens=max_tokens,
+            options=options,
+            list_options=lambda client: signature(client.messages.create).parameters,
         )
-        super().__init__(
-            _MessagesAdapter(
-                model=model,
-                endpoint=endpoint,
-                clients=clients,
-                max_tokens=max_tokens,
-                options=clients.check_options(options, get_method=lambda client: client.messages.create),
-            ),
-            prices=prices,
-        )
+        super().__init__(_MessagesAdapter(connection), prices=prices)
 
 
 class _MessagesAdapter:
@@ -102,20 +95,8 @@ class _MessagesAdapter:
     format: ClassVar[str] = "anthropic"
     response_noun: ClassVar[str] = "a message"
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        endpoint: Endpoint,
-        clients: ClientPool,
-        max_tokens: int,
-        options: dict[str, Any],
-    ) -> None:
-        self.model = model
-        self.endpoint = endpoint
-        self.clients = clients
-        self._max_tokens = max_tokens
-        self._options = options
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self._definitions = DefinitionsCache(wire.tools)
 
     def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
@@ -140,10 +121,10 @@ class _MessagesAdapter:
         if not _can_model_speak_next(steps[-1]):
             messages.append({"role": "user", "content": CONTINUE})
         body: dict[str, Any] = {
-            **self._options,
-            "model": self.model,
+            **self.connection.options,
+            "model": self.connection.model,
             "messages": messages,
-            "max_tokens": request.max_tokens or self._max_tokens,
+            "max_tokens": request.max_tokens or self.connection.max_tokens,
         }
         instructions = encodable(request.instructions)
         if definitions:
@@ -168,11 +149,11 @@ class _MessagesAdapter:
 
     async def send(self, body: dict[str, Any]) -> Any:
         """Send a request and return the SDK's response object."""
-        return await self.clients.get().messages.create(**body)
+        return await self.connection.clients.get().messages.create(**body)
 
     def open_stream(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
         """Open a stream of events."""
-        return open_events(self.clients.get().messages.create, body)
+        return open_events(self.connection.clients.get().messages.create, body)
 
     def read_text(self, event: Any) -> str:
         """The text in one stream event."""
@@ -292,7 +273,16 @@ def _load_sdk() -> Any:
     return anthropic
 
 
-def _read_client_endpoint(client: Any) -> Endpoint:
+def _read_client(client: Any) -> Endpoint:
     return Endpoint(
-        provider=ANTHROPIC, api_key=str(client.api_key or client.auth_token or NO_KEY), base_url=str(client.base_url)
+        provider=_ANTHROPIC, api_key=str(client.api_key or client.auth_token or NO_KEY), base_url=str(client.base_url)
     )
+
+
+def _create_client(package: Any, endpoint: Endpoint, timeout: float, max_retries: int) -> Any:
+    return package.AsyncAnthropic(
+        api_key=endpoint.api_key, base_url=endpoint.base_url, timeout=timeout, max_retries=max_retries
+    )
+
+
+ANTHROPIC: Final = Sdk(provider=_ANTHROPIC, load=_load_sdk, create_client=_create_client, read_client=_read_client)

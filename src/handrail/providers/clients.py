@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from inspect import signature
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -85,22 +84,6 @@ def resolve_endpoint(provider: ProviderInfo, *, api_key: str | None, base_url: s
     return Endpoint(provider=provider, api_key=key or NO_KEY, base_url=address)
 
 
-def choose_endpoint(
-    provider: ProviderInfo,
-    client: Any,
-    *,
-    api_key: str | None,
-    base_url: str | None,
-    read_client: Callable[[Any], Endpoint],
-) -> Endpoint:
-    """The endpoint of the caller's own SDK client, or the one to create a client for."""
-    if client is None:
-        return resolve_endpoint(provider, api_key=api_key, base_url=base_url)
-    if api_key is not None or base_url is not None:
-        raise ConfigError("client has its own key and address; do not pass api_key or base_url with it.")
-    return read_client(client)
-
-
 def _is_address(address: str) -> bool:
     try:
         found = urlsplit(address)
@@ -162,12 +145,59 @@ class ClientPool:
             self._spare = None
         return self._by_loop[loop]
 
-    def check_options(self, options: Mapping[str, Any] | None, *, get_method: Callable[[Any], Any]) -> dict[str, Any]:
-        """Check the options for a method of the client."""
-        if not options:
-            return {}
-        return check_options(options, known=signature(get_method(self._client or self._spare)).parameters)
+    def get_any(self) -> Any:
+        """A client to inspect, outside of an event loop."""
+        return self._client or self._spare
 
     def pop(self) -> Any:
         """Remove and return the client of the running event loop; None if there is none."""
         return self._by_loop.pop(asyncio.get_running_loop(), None)
+
+
+class Sdk(Struct, frozen=True, kw_only=True):
+    """An official SDK, and the provider that it is for."""
+
+    provider: ProviderInfo
+    load: Callable[[], Any]
+    """Imports the package; raises `MissingExtraError`."""
+    create_client: Callable[[Any, Endpoint, float, int], Any]
+    """Creates an async client from the package, the endpoint, the timeout in seconds, and the number of retries."""
+    read_client: Callable[[Any], Endpoint]
+    """Reads the endpoint of a client that the caller created."""
+
+
+class Connection(Struct, frozen=True, kw_only=True):
+    """A model, the clients of its server, and the settings of every request."""
+
+    model: str
+    endpoint: Endpoint
+    clients: ClientPool
+    max_tokens: int | None
+    options: Mapping[str, Any]
+
+
+def connect(
+    sdk: Sdk,
+    model: str,
+    *,
+    client: Any,
+    api_key: str | None,
+    base_url: str | None,
+    timeout: float,
+    max_retries: int,
+    max_tokens: int | None,
+    options: Mapping[str, Any] | None,
+    list_options: Callable[[Any], Iterable[str]],
+) -> Connection:
+    """Connect to a model with the caller's client or a new one; `list_options` lists the options of its SDK method."""
+    if client is None:
+        endpoint = resolve_endpoint(sdk.provider, api_key=api_key, base_url=base_url)
+    elif api_key is not None or base_url is not None:
+        raise ConfigError("client has its own key and address; do not pass api_key or base_url with it.")
+    else:
+        endpoint = sdk.read_client(client)
+    check_retry_settings(timeout=timeout, max_retries=max_retries)
+    package = sdk.load()
+    clients = ClientPool(lambda: sdk.create_client(package, endpoint, timeout, max_retries), client=client)
+    checked = check_options(options, known=list_options(clients.get_any())) if options else {}
+    return Connection(model=model, endpoint=endpoint, clients=clients, max_tokens=max_tokens, options=checked)

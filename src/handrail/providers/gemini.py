@@ -23,15 +23,7 @@ from handrail.providers.adapter import (
     SdkProvider,
     read_token_count,
 )
-from handrail.providers.clients import (
-    NO_KEY,
-    ClientPool,
-    Endpoint,
-    ProviderInfo,
-    check_options,
-    check_retry_settings,
-    choose_endpoint,
-)
+from handrail.providers.clients import NO_KEY, Connection, Endpoint, ProviderInfo, Sdk, connect
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.provider_errors import ErrorDetails, read_google_error
 from handrail.providers.response_schema import build_response_schema
@@ -51,7 +43,7 @@ from handrail.providers.transcript import (
     read_arguments,
 )
 
-GEMINI: Final = ProviderInfo(
+_GEMINI: Final = ProviderInfo(
     title="Gemini",
     label="gemini",
     key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
@@ -92,31 +84,19 @@ class GeminiModel(SdkProvider):
         max_tokens: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        endpoint = choose_endpoint(
-            GEMINI, client, api_key=api_key, base_url=base_url, read_client=_read_client_endpoint
+        connection = connect(
+            GEMINI,
+            model,
+            client=client,
+            api_key=api_key,
+            base_url=base_url,
+            timeout=timeout,
+            max_retries=max_retries,
+            max_tokens=max_tokens,
+            options=options,
+            list_options=lambda _: _load_sdk().types.GenerateContentConfig.model_fields,
         )
-        check_retry_settings(timeout=timeout, max_retries=max_retries)
-        package = _load_sdk()
-        http: dict[str, Any] = {
-            "timeout": max(1, int(timeout * 1_000)),
-            "retry_options": {"attempts": max_retries + 1},
-            "async_client_args": {"event_hooks": {"response": [_keep_response]}},
-        }
-        if endpoint.base_url is not None:
-            http["base_url"] = endpoint.base_url
-        clients = ClientPool(
-            lambda: package.Client(api_key=endpoint.api_key, vertexai=False, http_options=http), client=client
-        )
-        super().__init__(
-            _GenerateContentAdapter(
-                model=model,
-                endpoint=endpoint,
-                clients=clients,
-                max_tokens=max_tokens,
-                options=check_options(options, known=package.types.GenerateContentConfig.model_fields),
-            ),
-            prices=prices,
-        )
+        super().__init__(_GenerateContentAdapter(connection), prices=prices)
 
 
 class _GenerateContentAdapter:
@@ -126,20 +106,8 @@ class _GenerateContentAdapter:
     format: ClassVar[str] = "gemini"
     response_noun: ClassVar[str] = "a response of generateContent"
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        endpoint: Endpoint,
-        clients: ClientPool,
-        max_tokens: int | None,
-        options: dict[str, Any],
-    ) -> None:
-        self.model = model
-        self.endpoint = endpoint
-        self.clients = clients
-        self._max_tokens = max_tokens
-        self._options = options
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self._definitions = DefinitionsCache(wire.tools)
 
     def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
@@ -161,12 +129,12 @@ class _GenerateContentAdapter:
         definitions = self._definitions.get(request.tools)
         response_schema = None if request.schema is None else build_response_schema(request.schema, dialect=None)
         steps = build_steps(request.messages, rules=_RULES, definitions=definitions)
-        config: dict[str, Any] = {**self._options, "automatic_function_calling": {"disable": True}}
+        config: dict[str, Any] = {**self.connection.options, "automatic_function_calling": {"disable": True}}
         if request.instructions.strip():
             config["system_instruction"] = encodable(request.instructions)
         if definitions:
             config["tools"] = list(definitions)
-        if (limit := request.max_tokens or self._max_tokens) is not None:
+        if (limit := request.max_tokens or self.connection.max_tokens) is not None:
             config["max_output_tokens"] = limit
         if request.tool_choice != ToolChoice():
             chosen = request.tool_choice
@@ -177,21 +145,25 @@ class _GenerateContentAdapter:
                 "response_mime_type": "application/json",
                 "response_json_schema": wire.replace_const(response_schema.schema),
             }
-        takes_media = not _TEXT_RESULTS_ONLY.match(self.model.rpartition("/")[2])
+        takes_media = not _TEXT_RESULTS_ONLY.match(self.connection.model.rpartition("/")[2])
         contents = _merge_roles([_render_step(step, types, takes_media=takes_media) for step in steps])
         try:
-            body = {"model": self.model, "contents": contents, "config": types.GenerateContentConfig(**config)}
+            body = {
+                "model": self.connection.model,
+                "contents": contents,
+                "config": types.GenerateContentConfig(**config),
+            }
         except pydantic.ValidationError as error:
             raise ConfigError(f"Gemini's SDK does not take these options: {error}") from error
         return ProviderRequest(body=body, definitions=definitions, response_schema=response_schema)
 
     async def send(self, body: dict[str, Any]) -> Any:
         """Send a request and return the SDK's response object."""
-        return await self.clients.get().aio.models.generate_content(**body)
+        return await self.connection.clients.get().aio.models.generate_content(**body)
 
     def open_stream(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
         """Open a stream of events."""
-        return _open_chunks(self.clients.get(), body)
+        return _open_chunks(self.connection.clients.get(), body)
 
     def read_text(self, event: Any) -> str:
         """The text in one chunk."""
@@ -367,6 +339,20 @@ def _load_sdk() -> Any:
     return genai
 
 
-def _read_client_endpoint(client: Any) -> Endpoint:
+def _read_client(client: Any) -> Endpoint:
     inner = getattr(client, "_api_client", None)
-    return Endpoint(provider=GEMINI, api_key=str(getattr(inner, "api_key", None) or NO_KEY), base_url=None)
+    return Endpoint(provider=_GEMINI, api_key=str(getattr(inner, "api_key", None) or NO_KEY), base_url=None)
+
+
+def _create_client(package: Any, endpoint: Endpoint, timeout: float, max_retries: int) -> Any:
+    http: dict[str, Any] = {
+        "timeout": max(1, int(timeout * 1_000)),
+        "retry_options": {"attempts": max_retries + 1},
+        "async_client_args": {"event_hooks": {"response": [_keep_response]}},
+    }
+    if endpoint.base_url is not None:
+        http["base_url"] = endpoint.base_url
+    return package.Client(api_key=endpoint.api_key, vertexai=False, http_options=http)
+
+
+GEMINI: Final = Sdk(provider=_GEMINI, load=_load_sdk, create_client=_create_client, read_client=_read_client)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from inspect import signature
 from typing import Any, ClassVar, Final, cast
 
 from msgspec import structs
@@ -20,7 +21,7 @@ from handrail.providers.adapter import (
     open_events,
     read_token_count,
 )
-from handrail.providers.clients import ClientPool, Endpoint, choose_endpoint
+from handrail.providers.clients import Connection, connect
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.provider_errors import ErrorDetails
 from handrail.providers.response_schema import ResponseSchema, build_response_schema
@@ -64,20 +65,19 @@ class OpenAIChat(SdkProvider):
         max_tokens: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        endpoint = choose_endpoint(
-            openai_sdk.OPENAI, client, api_key=api_key, base_url=base_url, read_client=openai_sdk.read_client_endpoint
+        connection = connect(
+            openai_sdk.OPENAI,
+            model,
+            client=client,
+            api_key=api_key,
+            base_url=base_url,
+            timeout=timeout,
+            max_retries=max_retries,
+            max_tokens=max_tokens,
+            options=options,
+            list_options=lambda client: signature(client.chat.completions.create).parameters,
         )
-        clients = openai_sdk.build_client_pool(endpoint, client=client, timeout=timeout, max_retries=max_retries)
-        super().__init__(
-            _ChatAdapter(
-                model=model,
-                endpoint=endpoint,
-                clients=clients,
-                max_tokens=max_tokens,
-                options=clients.check_options(options, get_method=lambda client: client.chat.completions.create),
-            ),
-            prices=prices,
-        )
+        super().__init__(_ChatAdapter(connection), prices=prices)
 
 
 class _ChatAdapter:
@@ -87,20 +87,8 @@ class _ChatAdapter:
     format: ClassVar[str] = "openai_chat"
     response_noun: ClassVar[str] = "a chat completion"
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        endpoint: Endpoint,
-        clients: ClientPool,
-        max_tokens: int | None,
-        options: dict[str, Any],
-    ) -> None:
-        self.model = model
-        self.endpoint = endpoint
-        self.clients = clients
-        self._max_tokens = max_tokens
-        self._options = options
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self._definitions = DefinitionsCache(wire.tools)
 
     def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
@@ -118,7 +106,7 @@ class _ChatAdapter:
     def build_request(self, request: ModelRequest) -> ProviderRequest:
         """The keyword arguments of the SDK's method for a request."""
         # Few other servers know a choice among some tools, and one that is passed over is no limit.
-        narrow = not self.endpoint.is_official
+        narrow = not self.connection.endpoint.is_official
         definitions = self._definitions.get_allowed(request) if narrow else self._definitions.get(request.tools)
         response_schema = (
             None if request.schema is None else build_response_schema(request.schema, dialect=strict.OPENAI)
@@ -126,12 +114,12 @@ class _ChatAdapter:
         steps = build_steps(request.messages, rules=_RULES, definitions=definitions)
         system = [{"role": "system", "content": encodable(request.instructions)}] if request.instructions else []
         messages = [*system, *(message for step in steps for message in _render_step(step))]
-        body: dict[str, Any] = {**self._options, "model": self.model, "messages": messages}
+        body: dict[str, Any] = {**self.connection.options, "model": self.connection.model, "messages": messages}
         if definitions:
             body["tools"] = definitions
-        if (limit := request.max_tokens or self._max_tokens) is not None:
+        if (limit := request.max_tokens or self.connection.max_tokens) is not None:
             # OpenAI's newer models refuse the old name; many other servers know no other.
-            body["max_completion_tokens" if self.endpoint.is_official else "max_tokens"] = limit
+            body["max_completion_tokens" if self.connection.endpoint.is_official else "max_tokens"] = limit
         chosen = structs.replace(request.tool_choice, allowed=()) if narrow else request.tool_choice
         if chosen != ToolChoice():
             choice = wire.tool_choice(chosen.mode, tool=chosen.tool, allowed=chosen.allowed, definitions=definitions)
@@ -142,12 +130,12 @@ class _ChatAdapter:
 
     async def send(self, body: dict[str, Any]) -> Any:
         """Send a request and return the SDK's response object."""
-        return await self.clients.get().chat.completions.create(**body)
+        return await self.connection.clients.get().chat.completions.create(**body)
 
     def open_stream(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
         """Open a stream of events."""
         options = {"include_usage": True, **body.get("stream_options", {})}
-        return open_events(self.clients.get().chat.completions.create, {**body, "stream_options": options})
+        return open_events(self.connection.clients.get().chat.completions.create, {**body, "stream_options": options})
 
     def read_text(self, event: Any) -> str:
         """The words in a chunk."""

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from inspect import signature
 from typing import Any, ClassVar, Final, cast
 
 from handrail.core.text import encodable
@@ -18,7 +19,7 @@ from handrail.providers.adapter import (
     open_events,
     read_token_count,
 )
-from handrail.providers.clients import ClientPool, Endpoint, choose_endpoint
+from handrail.providers.clients import Connection, connect
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.provider_errors import ErrorDetails, build_error
 from handrail.providers.response_schema import build_response_schema
@@ -56,20 +57,19 @@ class OpenAIResponses(SdkProvider):
         max_tokens: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        endpoint = choose_endpoint(
-            openai_sdk.OPENAI, client, api_key=api_key, base_url=base_url, read_client=openai_sdk.read_client_endpoint
+        connection = connect(
+            openai_sdk.OPENAI,
+            model,
+            client=client,
+            api_key=api_key,
+            base_url=base_url,
+            timeout=timeout,
+            max_retries=max_retries,
+            max_tokens=max_tokens,
+            options=options,
+            list_options=lambda client: signature(client.responses.create).parameters,
         )
-        clients = openai_sdk.build_client_pool(endpoint, client=client, timeout=timeout, max_retries=max_retries)
-        super().__init__(
-            _ResponsesAdapter(
-                model=model,
-                endpoint=endpoint,
-                clients=clients,
-                max_tokens=max_tokens,
-                options=clients.check_options(options, get_method=lambda client: client.responses.create),
-            ),
-            prices=prices,
-        )
+        super().__init__(_ResponsesAdapter(connection), prices=prices)
 
 
 class _ResponsesAdapter:
@@ -79,20 +79,8 @@ class _ResponsesAdapter:
     format: ClassVar[str] = "openai_responses"
     response_noun: ClassVar[str] = "a response"
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        endpoint: Endpoint,
-        clients: ClientPool,
-        max_tokens: int | None,
-        options: dict[str, Any],
-    ) -> None:
-        self.model = model
-        self.endpoint = endpoint
-        self.clients = clients
-        self._max_tokens = max_tokens
-        self._options = options
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self._definitions = DefinitionsCache(wire.tools)
 
     def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
@@ -115,15 +103,15 @@ class _ResponsesAdapter:
         )
         steps = build_steps(request.messages, rules=_RULES, definitions=definitions)
         body: dict[str, Any] = {
-            **self._options,
-            "model": self.model,
+            **self.connection.options,
+            "model": self.connection.model,
             "input": [item for step in steps for item in _render_step(step)],
         }
         if request.instructions:
             body["instructions"] = encodable(request.instructions)
         if definitions:
             body["tools"] = definitions
-        if (limit := request.max_tokens or self._max_tokens) is not None:
+        if (limit := request.max_tokens or self.connection.max_tokens) is not None:
             body["max_output_tokens"] = limit
         if request.tool_choice != ToolChoice():
             chosen = request.tool_choice
@@ -137,11 +125,11 @@ class _ResponsesAdapter:
 
     async def send(self, body: dict[str, Any]) -> Any:
         """Send a request and return the SDK's response object."""
-        return await self.clients.get().responses.create(**body)
+        return await self.connection.clients.get().responses.create(**body)
 
     def open_stream(self, body: dict[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[Any]]:
         """Open a stream of events."""
-        return open_events(self.clients.get().responses.create, body)
+        return open_events(self.connection.clients.get().responses.create, body)
 
     def read_text(self, event: Any) -> str:
         """The words in an event."""
@@ -188,7 +176,7 @@ class _ResponsesAdapter:
 
     def _build_error(self, error: Any) -> Exception:
         told = ErrorDetails(code=str(get_field(error, "code") or ""), message=str(get_field(error, "message") or ""))
-        return build_error(told, endpoint=self.endpoint, model=self.model)
+        return build_error(told, endpoint=self.connection.endpoint, model=self.connection.model)
 
 
 def _read_native_calls(items: NativeItems) -> NativeCalls | None:

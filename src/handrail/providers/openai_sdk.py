@@ -1,12 +1,12 @@
-"""What the two OpenAI adapters share: the provider's address, its SDK client and its errors."""
+"""The OpenAI SDK: its clients and its errors, for the adapters of both APIs."""
 
 from typing import Any, Final
 
 from handrail.errors import MissingExtraError
-from handrail.providers.clients import NO_KEY, ClientPool, Endpoint, ProviderInfo, check_retry_settings
+from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo, Sdk
 from handrail.providers.provider_errors import ErrorDetails, read_stainless_error
 
-OPENAI: Final = ProviderInfo(
+_OPENAI: Final = ProviderInfo(
     title="OpenAI",
     label="openai",
     key_variables=("OPENAI_API_KEY",),
@@ -24,21 +24,17 @@ def load_sdk() -> Any:
     return openai
 
 
-def read_client_endpoint(client: Any) -> Endpoint:
-    """The endpoint of an SDK client."""
-    return Endpoint(provider=OPENAI, api_key=str(client.api_key or NO_KEY), base_url=str(client.base_url))
-
-
-def build_client_pool(endpoint: Endpoint, *, client: Any, timeout: float, max_retries: int) -> ClientPool:
-    """The SDK clients for one model."""
-    package = load_sdk()
-    check_retry_settings(timeout=timeout, max_retries=max_retries)
-    return ClientPool(
-        lambda: package.AsyncOpenAI(
-            api_key=endpoint.api_key, base_url=endpoint.base_url, timeout=timeout, max_retries=max_retries
-        ),
-        client=client,
+def _create_client(package: Any, endpoint: Endpoint, timeout: float, max_retries: int) -> Any:
+    return package.AsyncOpenAI(
+        api_key=endpoint.api_key, base_url=endpoint.base_url, timeout=timeout, max_retries=max_retries
     )
+
+
+def _read_client(client: Any) -> Endpoint:
+    return Endpoint(provider=_OPENAI, api_key=str(client.api_key or NO_KEY), base_url=str(client.base_url))
+
+
+OPENAI: Final = Sdk(provider=_OPENAI, load=load_sdk, create_client=_create_client, read_client=_read_client)
 
 
 def get_sdk_errors() -> tuple[type[BaseException], ...]:
