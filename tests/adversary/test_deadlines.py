@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.authorize import blocking
 from handrail.core.events import DoubtResolved
 from handrail.execute.ledger import MemoryLedger
 from handrail.store import open_store
@@ -87,6 +88,78 @@ async def test_a_hook_a_check_and_a_verify_that_hang_are_bounded(where: str) -> 
     assert code == {"before": "refused_by_hook", "verify": "outcome_unknown"}.get(where, "unavailable")
     assert ran == (["once"] if where == "verify" else [])
     assert executor.running_calls("s-1") == ()
+
+
+@pytest.mark.parametrize("where", ["before", "authorised", "check"])
+async def test_a_marked_check_or_hook_that_blocks_is_bounded_and_blocks_nobody(where: str) -> None:
+    release = threading.Event()
+
+    class Hook:
+        pass
+
+    class Harmless:
+        def before(self, call: Any, tool: Any, context: Any) -> None: ...
+
+    @blocking
+    def block(*arguments: Any) -> bool:
+        return release.wait(30)
+
+    if where != "check":
+        setattr(Hook, where, staticmethod(block))
+
+    @tool(permission_check=block if where == "check" else None)
+    async def act() -> str:
+        """Act."""
+        return "done"
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    executor = Executor(
+        [act], policy=ALLOWED, hooks=[Hook() if where != "check" else Harmless()], overhead_timeout=0.05
+    )
+    other = Executor([look])
+    try:
+        acting = asyncio.create_task(answered(executor, call("act")))
+        assert (await other.run(call("look"), at())).output == "seen"  # The loop is free meanwhile.
+        assert await acting == ("refused_by_hook" if where == "before" else "unavailable")
+    finally:
+        release.set()
+
+
+async def test_a_sync_check_that_blocks_the_loop_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    @tool(read_only=True, permission_check=lambda arguments, context: time.sleep(0.11))
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    executor = Executor([look])
+    assert [(await executor.run(call("look", f"c-{n}"), at())).output for n in range(2)] == ["seen"] * 2
+    reports = [one.getMessage() for one in caplog.records if "blocked the event loop" in one.getMessage()]
+    assert len(reports) == 1
+    assert reports[0].startswith("the permission check of look blocked the event loop for 0.")
+    with pytest.raises(ConfigError, match="hang is async: it does not need @blocking"):
+        blocking(hang)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_check_that_hangs_before_somebody_elses_result_is_given_is_bounded(read_only: bool) -> None:
+    async def check(arguments: Any, context: ToolContext[Any]) -> None:
+        if context.agent_id == "other":
+            await hang()
+
+    @tool(read_only=read_only, permission_check=check)
+    async def act() -> str:
+        """Act."""
+        return "done"
+
+    executor = Executor([act], policy=ALLOWED, overhead_timeout=0.05)
+    assert await answered(executor, call("act"), at(agent_id="first")) is None
+    assert await answered(executor, call("act"), at(agent_id="other")) == "unavailable"
+    if read_only:
+        assert await executor.request_approval(call("act", "c-2"), at(agent_id="other")) is None
 
 
 class Stuck(MemoryLedger):

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from handrail.authorize.limits import CircuitBreaker, RateLimit
     from handrail.authorize.policy import Policy, PolicyProblem, Rule
     from handrail.authorize.policy_file import load_policy, parse_policy
+    from handrail.core.callbacks import blocking
 
 __all__ = [
     "Approvals",
@@ -17,6 +18,7 @@ __all__ = [
     "PolicyProblem",
     "RateLimit",
     "Rule",
+    "blocking",
     "load_policy",
     "parse_policy",
 ]
@@ -30,6 +32,7 @@ _ON_FIRST_USE = {
     "PolicyProblem": "handrail.authorize.policy",
     "RateLimit": "handrail.authorize.limits",
     "Rule": "handrail.authorize.policy",
+    "blocking": "handrail.core.callbacks",
     "load_policy": "handrail.authorize.policy_file",
     "parse_policy": "handrail.authorize.policy_file",
 }

@@ -1,6 +1,5 @@
 """Answers whether a call may run: the tool's own check, the policy, whoever has to approve it, and the hooks."""
 
-import inspect
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from handrail.authorize.approvals import Approvals, new_token
 from handrail.authorize.identity import CallDigests
 from handrail.authorize.policy import DEFAULT, CompiledPolicy, Policy
 from handrail.core import failure_results
+from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
 from handrail.core.events import DecisionMade, Event
 from handrail.core.log import log
@@ -82,6 +82,7 @@ class Authorizer:
         hooks: Iterable[Any],
         digests: CallDigests,
         emit: Callable[[Event], None],
+        callbacks: CallbackRunner,
         mode: Mode | Mapping[str, Mode] = "enforce",
         approval_timeout: float = 900.0,
     ) -> None:
@@ -90,6 +91,7 @@ class Authorizer:
         self._hooks = tuple(hook for hook in hooks if hasattr(hook, "authorised"))
         self._digests = digests
         self._emit = emit
+        self._callbacks = callbacks
         self._approval_timeout = approval_timeout
         self._is_observed = _parse_mode(mode)
         self._warned: set[str] = set()
@@ -145,7 +147,7 @@ class Authorizer:
         if not self._hooks:
             return
         try:
-            await hook_calls.check_authorised(self._hooks, call, policy.tool, decision, context)
+            await hook_calls.check_authorised(self._hooks, call, policy.tool, decision, context, self._callbacks)
         except hook_calls.HookRefusal as refused:
             raise Refusal(failure_results.refused_by_hook(str(refused)), decision) from refused
 
@@ -177,7 +179,7 @@ class Authorizer:
         return Authorization(decision=decision, approval=approval, call=call, value=value)
 
     async def _apply_policy(self, policy: CompiledPolicy, arguments: Arguments, context: ToolContext[Any]) -> Decision:
-        objection = await _run_permission_check(policy.tool, arguments, context)
+        objection = await _run_permission_check(policy.tool, arguments, context, self._callbacks)
         if objection is not None:
             return Decision(action="deny", rule="permission_check", source=policy.tool.name, reason=objection)
         return policy.decide(context, arguments)
@@ -309,14 +311,15 @@ def _parse_mode(mode: Mode | Mapping[str, Mode]) -> Callable[[Tool[..., Any]], b
     return parse_selectors([selector for selector, one in modes.items() if one == "observe"])
 
 
-async def _run_permission_check(tool: Tool[..., Any], arguments: Arguments, context: ToolContext[Any]) -> str | None:
+async def _run_permission_check(
+    tool: Tool[..., Any], arguments: Arguments, context: ToolContext[Any], callbacks: CallbackRunner
+) -> str | None:
     """What the tool's own check has against the call; None if it has no objection."""
     if tool.permission_check is None:
         return None
     try:
-        passed = tool.permission_check(arguments(), context)
-        if inspect.isawaitable(passed):
-            passed = await passed
+        owner = f"the permission check of {tool.name}"
+        passed = await callbacks.call(tool.permission_check, arguments(), context, owner=owner)
     except ToolError as error:
         return error.message
     except PermissionError as error:

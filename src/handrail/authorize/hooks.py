@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.tool import Tool
@@ -13,7 +14,10 @@ from handrail.errors import ConfigError, ToolError, must_propagate
 
 
 class Hook(Protocol):
-    """Either method may be left out, and may be a coroutine function. One that raises refuses the call."""
+    """Either method may be left out, and may be a coroutine function. One that raises refuses the call.
+
+    A sync method runs on the event loop, unless it is marked with `@blocking of handrail.authorize`.
+    """
 
     def before(self, call: ToolCall, tool: Tool[..., Any], context: ToolContext[Any]) -> ToolCall | None:
         """Return the call with other arguments, or None to leave it as it is."""
@@ -65,14 +69,14 @@ HOOK_FAILED = "A hook failed, and the call was refused. Nothing was done."
 
 
 async def apply_before(
-    hooks: Sequence[Any], call: ToolCall, tool: Tool[..., Any], context: ToolContext[Any]
+    hooks: Sequence[Any], call: ToolCall, tool: Tool[..., Any], context: ToolContext[Any], callbacks: CallbackRunner
 ) -> ToolCall:
     """The call after every `before` hook; raises `HookRefusal`."""
     for hook in hooks:
         before = getattr(hook, "before", None)
         if before is None:
             continue
-        changed = await _call_hook(hook, before, call, tool, context)
+        changed = await _call_hook(callbacks, hook, before, call, tool, context)
         if changed is None:
             continue
         if not isinstance(changed, ToolCall) or (changed.id, changed.name) != (call.id, call.name):
@@ -83,19 +87,23 @@ async def apply_before(
 
 
 async def check_authorised(
-    hooks: Sequence[Any], call: ToolCall, tool: Tool[..., Any], decision: Decision, context: ToolContext[Any]
+    hooks: Sequence[Any],
+    call: ToolCall,
+    tool: Tool[..., Any],
+    decision: Decision,
+    context: ToolContext[Any],
+    callbacks: CallbackRunner,
 ) -> None:
     """Show every `authorised` hook a call that may run; raises `HookRefusal`."""
     for hook in hooks:
         authorised = getattr(hook, "authorised", None)
         if authorised is not None:
-            await _call_hook(hook, authorised, call, tool, decision, context)
+            await _call_hook(callbacks, hook, authorised, call, tool, decision, context)
 
 
-async def _call_hook(hook: Any, method: Any, *arguments: Any) -> Any:
+async def _call_hook(callbacks: CallbackRunner, hook: Any, method: Any, *arguments: Any) -> Any:
     try:
-        result = method(*arguments)
-        return await result if inspect.isawaitable(result) else result
+        return await callbacks.call(method, *arguments, owner=f"hook {type(hook).__name__}")
     except ToolError as error:
         raise HookRefusal(error.message) from error
     except BaseException as error:

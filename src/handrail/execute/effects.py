@@ -28,7 +28,7 @@ from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
 from handrail.execute.leases import LeaseKeeper
 from handrail.execute.ledger import Entry, Ledger, LedgerDecision, decide_from_ledger
-from handrail.execute.reads import finish_result
+from handrail.execute.reads import finish_result, run_check
 from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls
 from handrail.execute.scheduler import CallRef, QueueEntry, Scheduler, current_scope
 from handrail.execute.settlement import Settlement
@@ -229,7 +229,8 @@ class EffectRunner:
             return self._finish(call, context, failed(call.name), started)
         if not running.is_same_caller(context):
             try:
-                await self._authorizer.check_access(compiled.policy, call, lambda: sent.arguments, context)
+                checking = self._authorizer.check_access(compiled.policy, call, lambda: sent.arguments, context)
+                await run_check(checking, TimeBudget(self._overhead_timeout), call.name)
             except Refusal as refusal:
                 return self._finish(call, context, refusal.result, started, refusal.decision)
         self._events.emit_ignored(call, context, "already_pending")
@@ -368,7 +369,7 @@ class EffectRunner:
         assert entry is not None
         if known.step == "duplicate_id":
             return failure_results.duplicate_call(name)
-        await self._check_access(effect.compiled, effect.sent, ref, effect.context, entry)
+        await self._check_access(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
         if known.step == "duplicate_effect":
             return self._describe_duplicate(entry)
         if known.step == "replay":
@@ -388,12 +389,19 @@ class EffectRunner:
         return await self._verify(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
 
     async def _check_access(
-        self, compiled: CompiledTool, sent: CallArguments, ref: CallRef, context: ToolContext[Any], entry: Entry
+        self,
+        compiled: CompiledTool,
+        sent: CallArguments,
+        ref: CallRef,
+        context: ToolContext[Any],
+        entry: Entry,
+        budget: TimeBudget,
     ) -> None:
         """Refuse an entry to a caller who may not make this call, unless it is this very call of the same caller."""
         is_same_caller = (entry.customer_id, entry.agent_id) == (context.customer_id, context.agent_id)
         if not (is_same_caller and _is_entry_of(entry, ref)):
-            await self._authorizer.check_access(compiled.policy, sent.call, lambda: sent.arguments, context)
+            checking = self._authorizer.check_access(compiled.policy, sent.call, lambda: sent.arguments, context)
+            await run_check(checking, budget, compiled.tool.name)
 
     async def _wait_for_owner(self, entry: Entry) -> bool:
         """Wait for a call that another process runs; whether it is over, or its process died."""
@@ -503,7 +511,7 @@ class EffectRunner:
             return None
         if known.step == "duplicate_id":
             return failure_results.duplicate_call(name)
-        await self._check_access(compiled, sent, ref, context, entry)
+        await self._check_access(compiled, sent, ref, context, entry, budget)
         is_failed = known.step == "ask_again" and entry.state != "committed"
         if known.step == "run" or is_failed:  # Another call of the same effect failed, and this one never began.
             return failure_results.not_started(name)
@@ -549,11 +557,7 @@ class EffectRunner:
         )
         if self._can_decide_at_once and compiled.tool.permission_check is None:
             return await deciding
-        try:
-            return await budget.run(deciding)
-        except TimeoutError as error:
-            log.error("the decision about %s took too long", compiled.tool.name)
-            raise Refusal(failure_results.unavailable(compiled.tool.name)) from error
+        return await run_check(deciding, budget, compiled.tool.name)
 
     async def _apply_changes(
         self, effect: EffectCall, authorization: Authorization, known: LedgerDecision, admission: Admission

@@ -22,6 +22,7 @@ from handrail.authorize.limits import CircuitBreaker, RateLimit
 from handrail.authorize.policy import Policy, PolicyProblem
 from handrail.authorize.secrets import Reference, Secrets
 from handrail.core import failure_results
+from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
 from handrail.core.events import DoubtResolved, Event
 from handrail.core.log import log
@@ -137,7 +138,10 @@ class Executor:
         if isinstance(approval_events := getattr(self.approvals, "events", None), ApprovalEvents):
             approval_events.subscribe(events)
         digests = CallDigests(ledger.digest_key)
+        threads = self._threads
+        self._callbacks = CallbackRunner(lambda function, owner: threads.run(function, owner=owner))
         self._authorizer = Authorizer(
+            callbacks=self._callbacks,
             policy=policy or Policy(),
             approvals=self.approvals,
             hooks=self._hooks,
@@ -429,7 +433,7 @@ class Executor:
         try:
             if not self._hooks:
                 return compiled, call
-            applying = apply_before(self._hooks, call, compiled.tool, context)
+            applying = apply_before(self._hooks, call, compiled.tool, context, self._callbacks)
             return compiled, await TimeBudget(self._overhead_timeout).run(applying)
         except (HookRefusal, TimeoutError) as refusal:
             if isinstance(refusal, TimeoutError):
@@ -478,17 +482,20 @@ class Executor:
             return None
         tool = compiled.tool
         try:
-            call = await TimeBudget(self._overhead_timeout).run(apply_before(self._hooks, call, tool, context))
+            call = await TimeBudget(self._overhead_timeout).run(
+                apply_before(self._hooks, call, tool, context, self._callbacks)
+            )
         except (HookRefusal, TimeoutError):
             return None
         if not tool.read_only:
             return await self._effects.request_approval(compiled, call, context)
         try:
             value = tool.parse(call.arguments_json)
-            await self._authorizer.authorize(compiled.policy, call, value, lambda: tool.dump(value), context)
+            deciding = self._authorizer.authorize(compiled.policy, call, value, lambda: tool.dump(value), context)
+            await TimeBudget(self._overhead_timeout).run(deciding)
         except Refusal as refusal:
             return refusal.result.approval
-        except ToolError:
+        except (ToolError, TimeoutError):
             return None
         return None
 
@@ -512,7 +519,7 @@ class Executor:
         if compiled is not None and self._hooks:
             try:
                 call = await TimeBudget(self._overhead_timeout).run(
-                    apply_before(self._hooks, call, compiled.tool, context)
+                    apply_before(self._hooks, call, compiled.tool, context, self._callbacks)
                 )
             except (HookRefusal, TimeoutError):  # Not what was asked: its own entry still tells.
                 compiled = None

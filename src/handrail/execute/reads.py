@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from msgspec import structs
@@ -32,6 +32,8 @@ from handrail.execute.running import (
     resume_coroutine,
 )
 from handrail.execute.scheduler import CURRENT_SCOPE, CallRef, CallScope, QueueEntry, Scheduler, current_scope
+
+T = TypeVar("T")
 
 MAX_REMEMBERED = 4_096
 """How many results are kept, so that a call that arrives twice has the same result."""
@@ -239,11 +241,7 @@ class ReadRunner:
         deciding = self._authorizer.authorize(compiled.policy, call, value, arguments, context)
         if compiled.decision is not None and not self._authorizer.has_hooks:
             return await deciding
-        try:
-            return await TimeBudget(self._overhead_timeout).run(deciding)
-        except TimeoutError as error:
-            log.error("the decision about %s took too long", call.name)
-            raise Refusal(failure_results.unavailable(call.name)) from error
+        return await run_check(deciding, TimeBudget(self._overhead_timeout), call.name)
 
     # Calls that arrive again.
 
@@ -270,7 +268,10 @@ class ReadRunner:
         if (before.customer_id, before.agent_id) != (context.customer_id, context.agent_id):
             try:
                 value = compiled.tool.parse(call.arguments_json)
-                await self._authorizer.check_access(compiled.policy, call, lambda: compiled.tool.dump(value), context)
+                checking = self._authorizer.check_access(
+                    compiled.policy, call, lambda: compiled.tool.dump(value), context
+                )
+                await run_check(checking, TimeBudget(self._overhead_timeout), call.name)
             except Refusal as refusal:
                 result = finish_result(refusal.result, call, refusal.decision, perf_counter())
                 self._events.emit_finished(call, context, result)
@@ -337,6 +338,15 @@ def _close_scope(scope: CallScope) -> None:
     """The call is over: the caller's code does not run inside it any more."""
     scope.is_over = True
     CURRENT_SCOPE.set(scope.parent)
+
+
+async def run_check(deciding: Awaitable[T], budget: TimeBudget, tool: str) -> T:
+    """Await a decision within the budget; raise `Refusal` if it takes too long."""
+    try:
+        return await budget.run(deciding)
+    except TimeoutError as error:
+        log.error("the decision about %s took too long", tool)
+        raise Refusal(failure_results.unavailable(tool)) from error
 
 
 def finish_result(result: ToolResult, call: ToolCall, decision: Decision | None, started: float) -> ToolResult:
