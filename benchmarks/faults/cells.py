@@ -183,9 +183,9 @@ async def _resume(host: Host) -> None:
     await host.resume()
 
 
-async def _finish(cell: _Cell, rounds: int = 4) -> None:
+async def _finish(cell: _Cell, rounds: int = 4, *, is_decided: bool = False) -> None:
     """Decide and resume until nothing waits. An application resumes a run that broke."""
-    is_over = is_broken = False
+    is_over, is_broken = False, is_decided
 
     async def step(host: Host) -> None:
         nonlocal is_over, is_broken
@@ -218,9 +218,7 @@ async def _killed(cell: _Cell) -> None:
     await cell.run(_decide)
     await cell.spawn_and_wait("resume")  # It is killed inside the handler.
     await asyncio.sleep(RESTART)
-    with suppress(Exception):
-        await cell.run(_resume)
-    await _finish(cell)
+    await _finish(cell, is_decided=True)
 
 
 async def _cancelled(cell: _Cell) -> None:
@@ -236,18 +234,14 @@ async def _cancelled(cell: _Cell) -> None:
             await task
 
     await cell.run(cancel)
-    with suppress(Exception):
-        await cell.run(_resume)
-    await _finish(cell)
+    await _finish(cell, is_decided=True)
 
 
 async def _tampered(cell: _Cell) -> None:
     await cell.run(_turn(0))
     await cell.run(_decide)
     await cell.run(lambda host: host.tamper(999))
-    with suppress(Exception):
-        await cell.run(_resume)
-    await _finish(cell)
+    await _finish(cell, is_decided=True)
 
 
 async def _raced(cell: _Cell) -> None:

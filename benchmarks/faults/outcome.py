@@ -15,17 +15,9 @@ LETTERS = {
     "–": "not run",
 }
 
-FAILURES = (
-    "error",
-    "fail",
-    "timed out",
-    "timeout",
-    "broke",
-    "did not take effect",
-    "denied",
-    "not allowed",
-    "rejected",
-)
+FAILURES = ("error", "fail", "timed out", "timeout", "broke", "did not take effect")
+REFUSALS = ("permission_denied", "denied", "not approved", "rejected")
+"""A person said no: true, whatever happened before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +28,7 @@ class Outcome:
     double: int
     """Payments beyond the one that was wanted."""
     lost: int
-    """1 if a person agreed, nothing happened, and the model was not told so."""
+    """1 if a person agreed, nothing happened, and neither the model nor the application was told so."""
     falsely_reported: int
     """Results that told the model something that is not so."""
 
@@ -50,7 +42,8 @@ def judge(world: World) -> Outcome:
     unasked = [one for one in effects if {key: one[key] for key in ("invoice_id", "amount")} not in agreed]
     false = sum(_is_failure(text) for text in told) if effects else sum("paid" in text for text in told)
     double = max(0, len(effects) - 1)
-    lost = int(bool(approved) and not effects and not any(_is_failure(text) for text in told))
+    is_known = bool(world.entries("raised")) or any(_is_failure(text) or _is_refusal(text) for text in told)
+    lost = int(bool(approved) and not effects and not is_known)
     found = {
         "X": bool(unasked),
         "D": not unasked and len(effects) > len(approved),
@@ -71,4 +64,8 @@ def _is_failure(text: str) -> bool:
     """Whether a text says that nothing was done, or that something went wrong, as the last word."""
     if DONE in text or _is_doubt(text) or "took effect" in text.replace("did not take effect", ""):
         return False
-    return any(word in text for word in FAILURES)
+    return not _is_refusal(text) and any(word in text for word in FAILURES)
+
+
+def _is_refusal(text: str) -> bool:
+    return any(word in text for word in REFUSALS)

@@ -63,19 +63,21 @@ def resolve_context(source: ContextSource[HostT], host: HostT, *, wakes: int = 0
 
 
 class ControlFlow(Struct, frozen=True, kw_only=True):
-    """The exceptions by which a host's tool steers its run. After none of them has anything happened."""
+    """The exceptions by which a host's tool steers its run."""
 
     failures: tuple[type[BaseException], ...] = ()
-    """The tool is done, and the model reads why."""
+    """The tool did nothing, and the model reads why."""
     pauses: tuple[type[BaseException], ...] = ()
-    """The tool waits for somebody, and the host sends the same call again."""
+    """The tool did nothing yet: it waits for somebody, and the host sends the same call again."""
+    errors: tuple[type[BaseException], ...] = ()
+    """The tool broke off: nobody knows whether it did something, unless it only reads."""
 
 
 async def run_host_call(
     executor: Executor,
     call: ToolCall,
     context: ToolContext[Any],
-    proceed: Callable[[Mapping[str, Any]], Awaitable[Any]],
+    proceed: Callable[[Mapping[str, Any], int], Awaitable[Any]],
     *,
     control: ControlFlow,
     schema: Mapping[str, Any] | None = None,
@@ -83,17 +85,19 @@ async def run_host_call(
 ) -> HostResult:
     """Run one call of a host's tool under the executor.
 
-    `proceed` runs the host's tool with the arguments that were authorised; `record` picks what is kept of its value. An
-    exception that steers the host is recorded as "nothing happened", and raised again for the host. One that stands for
-    a timeout says nothing about the effect, which is then in doubt.
+    `proceed` runs the host's tool with the arguments that were authorised, and gets how often the tool has paused this
+    call before; `record` picks what is kept of its value. An exception that steers the host is recorded as "nothing
+    happened", and raised again for the host. One that stands for a timeout says nothing about the effect, which is then
+    in doubt.
     """
+    pauses = 0
     value: Any = None
     raised: BaseException | None = None
 
     async def run(arguments: Mapping[str, Any]) -> Any:
         nonlocal value, raised
         try:
-            value = await proceed(arguments)
+            value = await proceed(arguments, pauses)
         except control.failures as error:
             raised = error
             if _is_timeout(error):
@@ -102,12 +106,15 @@ async def run_host_call(
         except control.pauses as error:
             raised = error
             raise CallPausedError(f"`{call.name}` waits in its host. Nothing was done.") from error
+        except control.errors as error:
+            raised = error
+            raise
         return to_json_value(record(value))
 
-    result, number = await executor.guard(call, context, run, schema=schema), 1
-    while _is_recorded_pause(result) and number < _MAX_PAUSES:  # It waited before: this is another attempt.
-        number += 1
-        result = await executor.guard(structs.replace(call, id=f"{call.id}.{number}"), context, run, schema=schema)
+    result = await executor.guard(call, context, run, schema=schema)
+    while _is_recorded_pause(result) and pauses < _MAX_PAUSES:  # It waited before: this is another attempt.
+        pauses += 1
+        result = await executor.guard(structs.replace(call, id=f"{call.id}.{pauses}"), context, run, schema=schema)
     host = HostResult(result=result, value=value if result.ok and result.origin == "run" else result.output)
     if raised is not None and result.error is not None and result.error.code != "outcome_unknown":
         raise raised

@@ -49,7 +49,7 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
         arguments_json = to_json(tool_args, fallback=str).decode()
         sent = json.loads(arguments_json)
 
-        async def proceed(arguments: Mapping[str, Any]) -> Any:
+        async def proceed(arguments: Mapping[str, Any], pauses: int) -> Any:
             # The host's own values, unless somebody changed them: then the host validates the new ones.
             if arguments != sent:
                 validated = tool.args_validator.validate_python(dict(arguments), context=ctx.validation_context)

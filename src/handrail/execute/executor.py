@@ -472,12 +472,17 @@ class Executor:
             return explain_call(call, None, context, is_observed=False)
         return explain_call(call, compiled.policy, context, is_observed=self._authorizer.is_observed(compiled.tool))
 
-    async def request_approval(self, call: ToolCall, context: ToolContext[Any]) -> Approval | None:
+    async def request_approval(
+        self, call: ToolCall, context: ToolContext[Any], *, schema: Mapping[str, Any] | None = None
+    ) -> Approval | None:
         """Ask whoever has to agree to a call, as running it would, without running it: the open question.
 
-        None if there is none: the call needs nobody, is refused, or was decided about already.
+        None if there is none: the call needs nobody, is refused, or was decided about already. `schema` is that of
+        `guard()`, for a tool of another framework.
         """
         compiled = self._compiled.get(call.name)
+        if schema is not None:
+            compiled = self._host_tools.find(call.name, schema=schema, registered=compiled)
         if compiled is None or len(call.arguments_json) > self._max_argument_chars:
             return None
         tool = compiled.tool

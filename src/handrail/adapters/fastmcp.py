@@ -1,0 +1,180 @@
+"""Handrail in a FastMCP server: a middleware that runs every tool call through an executor."""
+
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any, cast
+
+from handrail.adapters.host_calls import (
+    ContextSource,
+    ControlFlow,
+    HostResult,
+    resolve_context,
+    run_host_call,
+    to_json_value,
+)
+from handrail.core.values import ToolCall
+from handrail.errors import MissingExtraError
+from handrail.execute.executor import Executor
+
+try:
+    import mcp_types
+    from fastmcp.exceptions import DisabledError, NotFoundError, ToolError, ValidationError
+    from fastmcp.server.context import Context
+    from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+    from fastmcp.server.providers.addressing import parse_hashed_backend_name
+    from fastmcp.tools.base import InputRequiredToolResult, ToolResult
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+except ImportError as error:  # pragma: no cover
+    raise MissingExtraError("fastmcp", extra="fastmcp") from error
+
+__all__ = ["HandrailMiddleware"]
+
+Call = mcp_types.CallToolRequestParams
+_STATE = "handrail"
+_QUESTION = "handrail"
+_MADE_BY_FASTMCP = ("Error calling tool", "Upstream request timed out", "Rate limited by upstream")
+"""How the texts begin that FastMCP makes of any other exception: they say nothing about the effect."""
+
+
+class _ToolBrokeOff(Exception):
+    """The tool failed in a way that says nothing about its effect; `answer` is what FastMCP made of it."""
+
+    def __init__(self, answer: ToolResult | ToolError) -> None:
+        super().__init__("the tool failed")
+        self.answer = answer
+
+
+class _AsksByItself(Exception):
+    """The tool itself needs input from the client."""
+
+    def __init__(self, result: ToolResult) -> None:
+        super().__init__("the tool needs input")
+        self.result = result
+
+
+_CONTROL = ControlFlow(
+    failures=(ToolError, ValidationError, NotFoundError, DisabledError),
+    pauses=(_AsksByItself,),
+    errors=(_ToolBrokeOff,),
+)
+
+
+class HandrailMiddleware(Middleware):
+    """Runs the tools of a server under an executor: `server.add_middleware(HandrailMiddleware(executor, context=…))`.
+
+    A call that somebody has to agree to, or whose outcome is not known, is answered with `InputRequiredResult`. What
+    the client answers only wakes the call: it asks again without an approval in the executor's own store. A client that
+    does not know this kind of answer gets a failed result, and calls again.
+    """
+
+    def __init__(self, executor: Executor, *, context: ContextSource[Context]) -> None:
+        self._executor = executor
+        self._context = context
+
+    async def on_call_tool(self, context: MiddlewareContext[Call], call_next: CallNext[Call, ToolResult]) -> ToolResult:
+        """Run one call through the executor."""
+        server, message = context.fastmcp_context, context.message
+        if server is None:
+            raise ToolError("This call has no server context, so that it cannot be authorised.")
+        tool = await server.fastmcp.get_tool(message.name)
+        if tool is None and parse_hashed_backend_name(message.name) is None:
+            return await call_next(context)  # FastMCP says that there is no such tool.
+        call_id, wakes = _read_state(message.request_state)
+
+        async def proceed(arguments: Mapping[str, Any], pauses: int) -> ToolResult:
+            changed = message.model_copy(update={"arguments": dict(arguments)})
+            try:
+                result = await call_next(context.copy(message=changed))
+            except ToolError as error:
+                if error.__cause__ is not None and str(error).startswith(_MADE_BY_FASTMCP):
+                    raise _ToolBrokeOff(error) from error
+                raise
+            if isinstance(result, InputRequiredToolResult):
+                raise _AsksByItself(result)
+            if result.is_error:
+                raise _ToolBrokeOff(result)
+            return result
+
+        try:
+            host = await run_host_call(
+                self._executor,
+                ToolCall(id=call_id, name=message.name, arguments_json=json.dumps(message.arguments or {})),
+                resolve_context(self._context, server, wakes=wakes),
+                proceed,
+                schema=None if tool is None else tool.parameters,
+                control=_CONTROL,
+                record=_get_output,
+            )
+        except _AsksByItself as asks:
+            return asks.result
+        except _ToolBrokeOff as broken:
+            if isinstance(broken.answer, ToolError):
+                raise broken.answer from broken
+            return broken.answer
+        if host.is_pause and _can_pause(server, message):
+            return _ask(host, server, call_id, wakes + 1)
+        return (
+            host.value
+            if isinstance(host.value, ToolResult)
+            else _to_result(host, None if tool is None else tool.output_schema)
+        )
+
+
+def _read_state(state: str | None) -> tuple[str, int]:
+    """The id of the call and how often it was woken; a call that does not go on gets a new id."""
+    try:
+        known = json.loads(state or "")[_STATE]
+        return str(known["call_id"]), int(known["wakes"])
+    except (ValueError, TypeError, KeyError):
+        return f"mcp_{secrets.token_hex(12)}", 0
+
+
+def _can_pause(server: Context, message: Call) -> bool:
+    """Whether the client knows the answer "input required", and did not just decline to go on."""
+    answer = (message.input_responses or {}).get(_QUESTION)
+    request = server.request_context
+    is_modern = request is not None and request.protocol_version in MODERN_PROTOCOL_VERSIONS
+    return is_modern and getattr(answer, "action", "accept") == "accept"
+
+
+def _ask(host: HostResult, server: Context, call_id: str, wakes: int) -> ToolResult:
+    """The pause: the client keeps the state and sends it back; a client that can ask its user is given the question."""
+    pause = host.describe_pause()
+    state = json.dumps({_STATE: {"call_id": call_id, "wakes": wakes}, **to_json_value(pause)})
+    question = mcp_types.ElicitRequest(
+        params=mcp_types.ElicitRequestFormParams(
+            message=f"{pause['message']} Continue once it is decided.",
+            requested_schema={"type": "object", "properties": {}},
+        )
+    )
+    wanted = mcp_types.ClientCapabilities(elicitation=mcp_types.ElicitationCapability())
+    requests: Any = {_QUESTION: question} if server.session.check_client_capability(wanted) else None
+    return InputRequiredToolResult(mcp_types.InputRequiredResult(input_requests=requests, request_state=state))
+
+
+def _get_output(result: ToolResult) -> Any:
+    """What is recorded of a result: its structured content, or its text."""
+    if result.structured_content is not None:
+        return result.structured_content
+    return "\n".join(getattr(block, "text", f"[{block.type}]") for block in result.content)
+
+
+def _to_result(host: HostResult, schema: Mapping[str, Any] | None) -> ToolResult:
+    """The result of a call that did not run now: a failure, or what was recorded."""
+    text = host.result.for_model()
+    if not host.result.ok:
+        return ToolResult(content=text, is_error=True)
+    recorded = text.partition("]\n")[2] if text.startswith("[Already done at") else text
+    try:
+        structured: Any = json.loads(recorded)
+    except ValueError:
+        structured = None
+    if isinstance(structured, dict):
+        return ToolResult(content=text, structured_content=cast(dict[str, Any], structured))
+    if schema is None:
+        return ToolResult(content=text)
+    # What a person found out is a text; where the schema promises something else, only an error may be one.
+    if schema.get("properties", {}).get("result", {}).get("type") == "string":
+        return ToolResult(content=text, structured_content={"result": text})
+    return ToolResult(content=text, is_error=True)

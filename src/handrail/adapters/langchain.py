@@ -1,0 +1,191 @@
+"""Handrail under a LangChain agent or a LangGraph `ToolNode`: a middleware that runs every call through an executor."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
+from typing import Any, cast
+
+from handrail.adapters.host_calls import ContextSource, ControlFlow, HostResult, resolve_context, run_host_call
+from handrail.core.values import Failure, ToolCall, ToolResult
+from handrail.errors import MissingExtraError
+from handrail.execute.executor import Executor
+
+try:
+    from langchain.agents.middleware import AgentMiddleware
+    from langchain.tools import ToolRuntime
+    from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+    from langchain_core.utils.function_calling import convert_to_openai_tool
+    from langgraph.config import get_config
+    from langgraph.errors import GraphBubbleUp
+    from langgraph.prebuilt.tool_node import ToolCallRequest
+    from langgraph.types import Command, interrupt
+except ImportError as error:  # pragma: no cover
+    raise MissingExtraError("langchain", extra="langchain") from error
+
+__all__ = ["HandrailMiddleware"]
+
+Response = ToolMessage | Command[Any]
+_WAKES = "handrail_wakes"
+_CUT = {"length", "max_tokens", "model_length", "max_output_tokens"}
+"""What providers call a response that ended because it was too long."""
+
+
+class _ErrorMessageError(Exception):
+    """The tool failed, and LangChain has made a message of its exception."""
+
+    def __init__(self, message: ToolMessage) -> None:
+        super().__init__("the tool returned a message whose status is error")
+        self.message = message
+
+
+_CONTROL = ControlFlow(pauses=(GraphBubbleUp,), errors=(_ErrorMessageError,))
+
+
+class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Runs the tools of an agent under an executor.
+
+    Use it as `create_agent(…, middleware=[HandrailMiddleware(executor, context=…)], checkpointer=…)`, or pass its
+    methods to a `ToolNode`. A call that somebody has to agree to interrupts the graph; the value of the interrupt has
+    the token for `executor.approvals.approve(…)`. `Command(resume=…)` only wakes the graph: without an approval in the
+    executor's own store it is interrupted again. A call whose outcome is not known interrupts the same way, with
+    `"reason": "outcome_unknown"`, until `executor.resolve(…)`.
+    """
+
+    def __init__(self, executor: Executor, *, context: ContextSource[ToolRuntime[Any, Any]]) -> None:
+        super().__init__()
+        self._executor = executor
+        self._context = context
+        self._schemas: dict[str, tuple[object, Mapping[str, Any]]] = {}
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Response]]
+    ) -> Response:
+        """Run one call through the executor; the graph is interrupted as long as somebody has to decide."""
+        if request.tool is None:
+            return await handler(request)  # LangChain tells the model that there is no such tool.
+
+        for used in count():
+            host = await self._run(request, handler, _count_resumes(), used)
+            if not isinstance(host, HostResult):
+                return host
+            interrupt(host.describe_pause())
+        raise AssertionError
+
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Response]) -> Response:
+        """The same for a graph that is run without an event loop."""
+        if request.tool is None:
+            return handler(request)
+
+        async def run_in_thread(changed: ToolCallRequest) -> Response:
+            return await asyncio.to_thread(handler, changed)
+
+        for used in count():
+            host = self._executor.run_coroutine(self._run(request, run_in_thread, _count_resumes(), used))
+            if not isinstance(host, HostResult):
+                return host
+            interrupt(host.describe_pause())
+        raise AssertionError
+
+    async def _run(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[Response]],
+        resumes: int,
+        used: int,
+    ) -> Response | HostResult:
+        """The response to one call, or the pause that it needs."""
+        sent = request.tool_call
+        messages = _get_messages(request.state)
+        if _is_cut(messages, sent["id"]):
+            text = f"The arguments of `{sent['name']}` were cut off. Nothing was done."
+            cut = Failure(code="tool_args_parse_error", message=text, retryable=True)
+            return _to_message(request, ToolResult(error=cut, tool_name=sent["name"]))
+
+        async def proceed(arguments: Mapping[str, Any], pauses: int) -> Response:
+            for _ in range(resumes - used - pauses):
+                interrupt(None)  # A resume value of ours: the tool's own interrupts must not get it.
+            response = await handler(request.override(tool_call={**sent, "args": dict(arguments)}))
+            if isinstance(response, ToolMessage) and response.status == "error":
+                raise _ErrorMessageError(response)
+            return response
+
+        wakes = max(resumes, used) + _count_wakes(messages)
+        try:
+            host = await run_host_call(
+                self._executor,
+                ToolCall(id=sent["id"] or "", name=sent["name"], arguments_json=json.dumps(sent["args"])),
+                resolve_context(self._context, cast(Any, request).runtime, wakes=wakes),
+                proceed,
+                schema=self._get_schema(request.tool),
+                control=_CONTROL,
+                record=_get_content,
+            )
+        except _ErrorMessageError as error:
+            return error.message
+        if host.is_pause:
+            return host
+        is_response = isinstance(cast(object, host.value), ToolMessage | Command)
+        response: Response = host.value if is_response else _to_message(request, host.result)
+        if wakes and isinstance(response, ToolMessage):
+            response.additional_kwargs[_WAKES] = wakes
+        return response
+
+    def _get_schema(self, tool: Any) -> Mapping[str, Any]:
+        """The arguments as the model sees them; worked out once for each tool."""
+        known = self._schemas.get(tool.name)
+        if known is None or known[0] is not tool:
+            known = self._schemas[tool.name] = tool, convert_to_openai_tool(tool)["function"].get("parameters", {})
+        return known[1]
+
+
+def _count_resumes() -> int:
+    """How many answers to interrupts this task of the graph has, ours and the tool's own."""
+    scratchpad: Any = get_config().get("configurable", {}).get("__pregel_scratchpad")
+    if scratchpad is None:
+        return 0
+    return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
+
+
+def _get_messages(state: Any) -> list[AnyMessage]:
+    if isinstance(state, Mapping):
+        state = cast(Any, state).get("messages")
+    elif not isinstance(state, list):
+        state = getattr(state, "messages", None)
+    return cast(list[AnyMessage], state or [])
+
+
+def _is_cut(messages: Sequence[AnyMessage], call_id: str | None) -> bool:
+    """Whether the response with this call was cut off: LangChain repairs its arguments, which may then be others."""
+    calling = (one for one in reversed(messages) if isinstance(one, AIMessage))
+    message = next((one for one in calling if any(call["id"] == call_id for call in one.tool_calls)), None)
+    said = cast(dict[str, Any], {} if message is None else cast(Any, message).response_metadata)
+    reasons: list[Any] = [said.get(name) for name in ("finish_reason", "stop_reason", "done_reason")]
+    details: Any = said.get("incomplete_details") or {}
+    reasons.append(details.get("reason"))
+    return any(str(one).lower() in _CUT for one in reasons)
+
+
+def _count_wakes(messages: Sequence[AnyMessage]) -> int:
+    """How often the graph was woken for earlier calls since the person last spoke."""
+    wakes = 0
+    for message in messages:
+        if isinstance(message, HumanMessage):
+            wakes = 0
+        elif isinstance(message, ToolMessage):
+            wakes = max(wakes, message.additional_kwargs.get(_WAKES, 0))
+    return wakes
+
+
+def _get_content(response: Any) -> Any:
+    """What is recorded of a response: what the model reads."""
+    if isinstance(response, Command):
+        messages = _get_messages(cast(Any, response).update)
+        return "\n".join(one.text for one in messages if isinstance(one, ToolMessage)) or "Done."
+    return response.content
+
+
+def _to_message(request: ToolCallRequest, result: ToolResult) -> ToolMessage:
+    call = request.tool_call
+    status = "success" if result.ok else "error"
+    return ToolMessage(result.for_model(), tool_call_id=call["id"] or "", name=call["name"], status=status)

@@ -1,0 +1,238 @@
+"""A FastMCP server whose tools run under an executor."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp_types
+import pytest
+from fastmcp import Client, Context, FastMCP
+from fastmcp.client.elicitation import ElicitResult
+from fastmcp.exceptions import ToolError
+
+from handrail import Executor, Policy, Rule, ToolContext, ToolFlags
+from handrail.adapters.fastmcp import HandrailMiddleware
+
+ASK = Policy([Rule.ask("pay", by="customer"), Rule.allow("*")])
+ALLOW = Policy([Rule.allow("*")])
+DECLARED = {"pay": ToolFlags(key="invoice_id"), "look": ToolFlags(read_only=True, concurrency_safe=True)}
+PAY = {"invoice_id": "R-7", "amount": 100}
+
+
+class Desk:
+    """A server with `pay` under an executor, and what was paid."""
+
+    def __init__(self, *, policy: Policy = ASK, pay: Callable[..., Any] | None = None) -> None:
+        self.paid: list[tuple[str, int]] = []
+        self.executor = Executor(policy=policy, declared=DECLARED)
+        self.server = FastMCP("desk")
+        self.server.tool(pay or self._pay, name="pay")
+        self.server.tool(self._look, name="look")
+        context = ToolContext(session_id="s-1", customer_id="c-1", turn=1)
+        self.server.add_middleware(HandrailMiddleware(self.executor, context=context))
+
+    async def _pay(self, invoice_id: str, amount: int) -> str:
+        self.paid.append((invoice_id, amount))
+        return f"paid {amount}"
+
+    async def _look(self, what: str) -> str:
+        return f"saw {what}"
+
+    @asynccontextmanager
+    async def connect(self, **options: Any) -> AsyncIterator[Any]:
+        async with Client(self.server, **options) as client:
+            yield client
+
+    async def approve(self, **options: Any) -> None:
+        """Approve the oldest question."""
+        question = (await self.executor.approvals.pending(session_id="s-1"))[0]
+        await self.executor.approvals.approve(question.token, by="customer", who="c-1", **options)
+
+
+async def call(client: Any, arguments: dict[str, Any] = PAY, *, state: str | None = None, name: str = "pay") -> Any:
+    """One leg of a call, as the client sends it: a result, or what the server needs first."""
+    return await client.session.call_tool(
+        name=name, arguments=arguments, request_state=state, allow_input_required=True
+    )
+
+
+async def test_a_question_is_an_input_required_result_and_the_approval_in_our_store_lets_it_go_on() -> None:
+    desk = Desk()
+    async with desk.connect() as client:
+        asked = await call(client)
+        again = await call(client, state=asked.request_state)
+        paid_before = list(desk.paid)
+        await desk.approve()
+        done = await call(client, state=again.request_state)
+
+    assert isinstance(asked, mcp_types.InputRequiredResult)
+    assert isinstance(again, mcp_types.InputRequiredResult)
+    assert paid_before == []
+    assert desk.paid == [("R-7", 100)]
+    assert done.structured_content == {"result": "paid 100"}
+
+
+async def test_the_state_of_another_call_runs_nothing() -> None:
+    desk = Desk()
+    async with desk.connect() as client:
+        asked = await call(client)
+        await desk.approve()
+        with pytest.raises(Exception, match="requestState"):
+            await call(client, {"invoice_id": "R-8", "amount": 9_000}, state=asked.request_state)
+        other = await call(client, {"invoice_id": "R-8", "amount": 9_000})
+
+    assert isinstance(other, mcp_types.InputRequiredResult)
+    assert desk.paid == []
+
+
+async def test_a_client_that_can_ask_its_user_gets_the_question_and_the_answer_only_wakes() -> None:
+    desk = Desk()
+    seen: list[str] = []
+
+    async def elicit(message: str, *_: Any) -> Any:
+        seen.append(message)
+        if len(seen) == 2:
+            await desk.approve()
+        return ElicitResult(action="accept", content={})
+
+    async with desk.connect(elicitation_handler=elicit) as client:
+        result = await client.call_tool("pay", PAY)
+
+    assert len(seen) == 2
+    assert "needs the approval of the customer" in seen[0]
+    assert result.data == "paid 100"
+
+
+async def test_a_user_who_declines_to_wait_leaves_the_model_with_the_truth() -> None:
+    desk = Desk()
+
+    async def elicit(*_: Any) -> Any:
+        return ElicitResult(action="decline")
+
+    async with desk.connect(elicitation_handler=elicit) as client:
+        result = await client.call_tool("pay", PAY, raise_on_error=False)
+
+    assert result.is_error
+    assert "approval_required" in result.content[0].text
+    assert desk.paid == []
+
+
+async def test_an_older_client_gets_a_failed_result_and_calls_again() -> None:
+    desk = Desk(policy=Policy([Rule.ask("pay", by="operator")]))
+    async with desk.connect(mode="legacy") as client:
+        asked = await client.call_tool("pay", PAY, raise_on_error=False)
+        question = (await desk.executor.approvals.pending(session_id="s-1"))[0]
+        await desk.executor.approvals.approve(question.token, by="operator", who="ann")
+        done = await client.call_tool("pay", PAY)
+
+    assert asked.is_error
+    assert "approval_required" in asked.content[0].text
+    assert done.data == "paid 100"
+
+
+async def test_the_same_payment_again_gets_what_was_recorded_in_the_form_that_its_schema_promises() -> None:
+    desk = Desk(policy=ALLOW)
+    async with desk.connect() as client:
+        await client.call_tool("pay", PAY)
+        again = await client.call_tool("pay", PAY)
+
+    assert again.data == "paid 100"
+    assert again.content[0].text.startswith("[Already done at")
+    assert desk.paid == [("R-7", 100)]
+
+
+async def test_arguments_that_an_approver_changed_reach_the_tool() -> None:
+    desk = Desk()
+    async with desk.connect() as client:
+        asked = await call(client)
+        await desk.approve(arguments={"invoice_id": "R-7", "amount": 60})
+        await call(client, state=asked.request_state)
+
+    assert desk.paid == [("R-7", 60)]
+
+
+async def test_a_tool_error_means_that_nothing_happened_and_any_other_exception_is_a_doubt() -> None:
+    attempts: list[Exception] = [ToolError("closed today"), ConnectionError("reset")]
+
+    async def pay(invoice_id: str, amount: int) -> str:
+        raise attempts.pop(0)
+
+    desk = Desk(policy=ALLOW, pay=pay)
+    async with desk.connect() as client:
+        closed = await client.call_tool("pay", PAY, raise_on_error=False)
+        doubts_before = await desk.executor.doubts()
+        paused = await call(client)
+        (doubt,) = await desk.executor.doubts()
+        await desk.executor.resolve(session_id="s-1", call_id=doubt.call_id, happened=True, who="ann", reason="seen")
+        told = await call(client, state=paused.request_state)
+
+    assert closed.content[0].text == "closed today"
+    assert doubts_before == []
+    assert isinstance(paused, mcp_types.InputRequiredResult)
+    assert "took effect" in told.content[0].text
+    assert attempts == []
+
+
+async def test_an_exception_of_a_reading_tool_is_told_as_fastmcp_tells_it() -> None:
+    desk = Desk(policy=ALLOW)
+
+    async def look(what: str) -> str:
+        raise ValueError("broken")
+
+    desk.server.local_provider.remove_tool("look")
+    desk.server.tool(look, name="look")
+    async with desk.connect() as client:
+        failed = await client.call_tool("look", {"what": "x"}, raise_on_error=False)
+
+    assert failed.is_error
+    assert "Error calling tool 'look'" in failed.content[0].text
+
+
+async def test_a_tool_that_asks_the_client_by_itself_still_can() -> None:
+    async def pay(invoice_id: str, amount: int, ctx: Context) -> Any:
+        if ctx.request_state is None:
+            return mcp_types.InputRequiredResult(request_state="mine")
+        return f"paid with {ctx.request_state}"
+
+    desk = Desk(policy=ALLOW, pay=pay)
+    async with desk.connect() as client:
+        asked = await call(client)
+        done = await call(client, state=asked.request_state)
+
+    assert isinstance(asked, mcp_types.InputRequiredResult)
+    assert done.content[0].text == "paid with mine"
+
+
+async def test_parallel_calls_run_together_where_they_may() -> None:
+    desk = Desk(policy=ALLOW)
+    together = asyncio.Barrier(4)
+
+    async def look(what: str) -> str:
+        await together.wait()
+        return f"saw {what}"
+
+    desk.server.local_provider.remove_tool("look")
+    desk.server.tool(look, name="look")
+    async with desk.connect() as client:
+        results = await asyncio.gather(*(client.call_tool("look", {"what": str(n)}) for n in range(4)))
+
+    assert [one.data for one in results] == [f"saw {n}" for n in range(4)]
+
+
+async def test_an_unknown_tool_is_told_as_fastmcp_tells_it_and_asks_nobody() -> None:
+    desk = Desk()
+    async with desk.connect() as client:
+        result = await client.call_tool("payy", PAY, raise_on_error=False)
+
+    assert "Unknown tool" in result.content[0].text
+    assert await desk.executor.approvals.pending(session_id="s-1") == []
+
+
+async def test_arguments_that_the_tool_does_not_accept_are_refused_before_anybody_is_asked() -> None:
+    desk = Desk()
+    async with desk.connect() as client:
+        result = await client.call_tool("pay", {"invoice_id": "R-7", "amount": "many"}, raise_on_error=False)
+
+    assert result.is_error
+    assert await desk.executor.approvals.pending(session_id="s-1") == []

@@ -1,0 +1,272 @@
+"""An agent of the OpenAI Agents SDK whose function tools run under an executor."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import (
+    Agent,
+    FunctionTool,
+    Model,
+    ModelResponse,
+    RunConfig,
+    Runner,
+    RunState,
+    ToolGuardrailFunctionOutput,
+    ToolInputGuardrail,
+    Usage,
+    WebSearchTool,
+    function_tool,
+)
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, ToolFlags
+from handrail.adapters.openai_agents import RunPausedError, guard_tools
+from tests.adapters.faults import FAULTS, expected, play_fault
+
+ASK = Policy([Rule.ask("pay", by="customer"), Rule.allow("*")])
+ALLOW = Policy([Rule.allow("*")])
+DECLARED = {"pay": ToolFlags(key="invoice_id"), "look": ToolFlags(read_only=True, concurrency_safe=True)}
+QUIET = RunConfig(tracing_disabled=True)
+
+Step = str | Sequence[tuple[str, str, dict[str, Any]]]
+
+
+class ScriptedModel(Model):
+    """Says one step after the other: a text, or calls as `(id, tool, arguments)`; keeps what it was told."""
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps = list(steps)
+        self.told: dict[str, str] = {}
+
+    async def get_response(self, system_instructions: Any, input: Any, *args: Any, **options: Any) -> ModelResponse:
+        for one in [] if isinstance(input, str) else input:
+            if one.get("type") == "function_call_output":
+                self.told[one["call_id"]] = one["output"]
+        step = self.steps.pop(0)
+        if isinstance(step, str):
+            text = ResponseOutputText(text=step, type="output_text", annotations=[])
+            output: list[Any] = [
+                ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message")
+            ]
+        else:
+            output = [
+                ResponseFunctionToolCall(call_id=i, name=n, arguments=json.dumps(a), type="function_call")
+                for i, n, a in step
+            ]
+        return ModelResponse(output=output, usage=Usage(), response_id=None)
+
+    def stream_response(self, *args: Any, **options: Any) -> Any:
+        raise NotImplementedError
+
+
+def pay_call(call_id: str, invoice_id: str = "R-7", amount: int = 100) -> tuple[str, str, dict[str, Any]]:
+    return call_id, "pay", {"invoice_id": invoice_id, "amount": amount}
+
+
+class Desk:
+    """An agent with `pay` under an executor, and what was paid."""
+
+    def __init__(
+        self, *steps: Step, policy: Policy = ASK, pay: Callable[..., Any] | None = None, **options: Any
+    ) -> None:
+        self.paid: list[tuple[str, int]] = []
+        self.running = self.most_running = 0
+        self.model = ScriptedModel(*steps)
+        self.executor = Executor(policy=policy, declared=DECLARED)
+        self.tools: list[Any] = [
+            function_tool(pay or self._pay, name_override="pay", **options),
+            function_tool(self._look, name_override="look"),
+        ]
+        context = ToolContext(session_id="s-1", customer_id="c-1", turn=1)
+        self.agent = Agent(
+            name="payer", model=self.model, tools=guard_tools(self.tools, self.executor, context=context)
+        )
+        self.state = ""
+
+    async def _pay(self, invoice_id: str, amount: int) -> str:
+        self.paid.append((invoice_id, amount))
+        return f"paid {amount}"
+
+    async def _look(self, what: str) -> str:
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        return f"saw {what}"
+
+    async def run(self) -> Any:
+        return self._keep(await Runner.run(self.agent, "Go.", run_config=QUIET))
+
+    async def wake(self) -> Any:
+        """Resume from the saved state, with the SDK's own yes to everything that waits."""
+        state = await RunState.from_string(self.agent, self.state)
+        for item in state.get_interruptions():
+            state.approve(item)
+        return self._keep(await Runner.run(self.agent, state, run_config=QUIET))
+
+    async def approve(self, **options: Any) -> None:
+        """Approve the oldest question."""
+        question = (await self.executor.approvals.pending(session_id="s-1"))[0]
+        await self.executor.approvals.approve(question.token, by="customer", who="c-1", **options)
+
+    def _keep(self, result: Any) -> Any:
+        if result.interruptions:
+            self.state = result.to_state().to_string()
+        return result
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_no_fault_pays_twice_loses_a_payment_or_tells_the_model_what_is_not_so(
+    fault: str, tmp_path: Path
+) -> None:
+    assert await play_fault("openai_agents", fault, tmp_path) == expected(fault)
+
+
+async def test_a_question_interrupts_the_run_and_the_approval_in_our_store_lets_it_go_on() -> None:
+    desk = Desk([pay_call("c1")], "Done.")
+
+    asked = await desk.run()
+    with pytest.raises(RunPausedError) as paused:
+        await desk.wake()  # The SDK's own yes only wakes.
+    paid_before = list(desk.paid)
+    await desk.approve()
+
+    assert [one.call_id for one in asked.interruptions] == ["c1"]
+    assert paused.value.pause["reason"] == "approval_required"
+    assert paid_before == []
+    assert (await desk.wake()).final_output == "Done."
+    assert desk.paid == [("R-7", 100)]
+    assert desk.model.told == {"c1": "paid 100"}
+
+
+async def test_the_yes_to_another_call_runs_nothing() -> None:
+    desk = Desk([pay_call("c1"), pay_call("c2", "R-8", 9_000)], "Done.")
+
+    await desk.run()
+    await desk.approve()
+    with pytest.raises(RunPausedError) as paused:
+        await desk.wake()
+
+    assert paused.value.pause["call_id"] == "c2"
+    assert ("R-8", 9_000) not in desk.paid
+
+
+async def test_arguments_that_an_approver_changed_reach_the_tool() -> None:
+    desk = Desk([pay_call("c1")], "Done.")
+
+    await desk.run()
+    await desk.approve(arguments={"invoice_id": "R-7", "amount": 60})
+    await desk.wake()
+
+    assert desk.paid == [("R-7", 60)]
+
+
+async def test_a_doubt_ends_the_run_without_a_word_to_the_model_until_an_operator_resolves_it() -> None:
+    async def pay(invoice_id: str, amount: int) -> str:
+        raise ConnectionError("reset")
+
+    desk = Desk([pay_call("c1")], "Done.", pay=pay)
+    await desk.run()
+    await desk.approve()
+
+    with pytest.raises(RunPausedError) as paused:
+        await desk.wake()
+    told_before = dict(desk.model.told)
+    await desk.executor.resolve(session_id="s-1", call_id="c1", happened=True, who="ann", reason="receipt 12")
+
+    assert paused.value.pause["reason"] == "outcome_unknown"
+    assert told_before == {}
+    assert (await desk.wake()).final_output == "Done."
+    assert "receipt 12" in desk.model.told["c1"]
+
+
+async def test_a_tool_error_means_that_nothing_happened_and_the_model_reads_it() -> None:
+    async def pay(invoice_id: str, amount: int) -> str:
+        raise ToolError("The account is closed.")
+
+    desk = Desk([pay_call("c1")], "Done.", policy=ALLOW, pay=pay)
+
+    assert (await desk.run()).final_output == "Done."
+    assert "The account is closed." in desk.model.told["c1"]
+    assert await desk.executor.doubts() == []
+
+
+async def test_the_tools_own_timeout_is_a_doubt_and_not_a_failure() -> None:
+    async def pay(invoice_id: str, amount: int) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    desk = Desk([pay_call("c1")], "Done.", policy=ALLOW, pay=pay, timeout=0.01)
+
+    with pytest.raises(RunPausedError) as paused:
+        await desk.run()
+
+    assert paused.value.pause["reason"] == "outcome_unknown"
+
+
+async def test_the_tools_own_approval_and_guardrails_stay() -> None:
+    async def reject(data: Any) -> ToolGuardrailFunctionOutput:
+        return ToolGuardrailFunctionOutput.reject_content("Not on Sundays.")
+
+    own = Desk([pay_call("c1")], "Done.", policy=ALLOW, needs_approval=True)
+    guarded = Desk(
+        [pay_call("c1")],
+        "Done.",
+        policy=ALLOW,
+        tool_input_guardrails=[ToolInputGuardrail(guardrail_function=reject, name="sundays")],
+    )
+
+    asked = await own.run()
+    await guarded.run()
+
+    assert [one.call_id for one in asked.interruptions] == ["c1"]
+    assert (await own.wake()).final_output == "Done."
+    assert own.paid == [("R-7", 100)]
+    assert guarded.model.told == {"c1": "Not on Sundays."}
+    assert guarded.paid == []
+
+
+async def test_parallel_calls_run_together_where_they_may_and_each_gets_its_own_result() -> None:
+    desk = Desk([(f"c{n}", "look", {"what": str(n)}) for n in range(4)] + [pay_call("p")], "Done.", policy=ALLOW)
+
+    await desk.run()
+
+    assert desk.model.told == {**{f"c{n}": f"saw {n}" for n in range(4)}, "p": "paid 100"}
+    assert desk.most_running > 1
+
+
+async def test_an_agent_as_a_tool_is_left_alone_and_the_questions_of_its_tools_come_through() -> None:
+    inner = Desk([pay_call("c1")], "Paid inside.")
+    tool = inner.agent.as_tool("delegate", "Delegates.")
+    outer_model = ScriptedModel([("d1", "delegate", {"input": "pay"})], "Done.")
+    context = ToolContext(session_id="s-1", customer_id="c-1", turn=1)
+    outer = Agent(name="boss", model=outer_model, tools=guard_tools([tool], inner.executor, context=context))
+
+    asked = await Runner.run(outer, "Go.", run_config=QUIET)
+    await inner.approve()
+    state = asked.to_state()
+    for item in asked.interruptions:
+        state.approve(item)
+    result = await Runner.run(outer, state, run_config=QUIET)
+
+    assert [one.call_id for one in asked.interruptions] == ["c1"]
+    assert result.final_output == "Done."
+    assert inner.paid == [("R-7", 100)]
+    assert outer_model.told == {"d1": "Paid inside."}
+
+
+def test_a_tool_that_runs_elsewhere_cannot_be_guarded() -> None:
+    with pytest.raises(ConfigError, match="WebSearchTool runs elsewhere"):
+        guard_tools([WebSearchTool()], Executor(), context=ToolContext(session_id="s-1"))
+
+
+def test_the_tool_that_was_given_is_not_changed() -> None:
+    desk = Desk()
+    given: FunctionTool = desk.tools[0]
+
+    assert given.needs_approval is False
+    assert desk.agent.tools[0] is not given
