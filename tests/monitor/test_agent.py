@@ -1,11 +1,12 @@
 """Telemetry of the agent: turns and model calls in the log, the metrics and the traces."""
 
+import json
 from typing import Any
 
 import pytest
 from opentelemetry.trace import StatusCode
 
-from handrail import ChatSession, Executor, ToolContext
+from handrail import Agent, ChatSession, Executor, ToolContext
 from handrail.core.events import ModelCalled, TurnFinished, TurnStarted
 from handrail.errors import ProviderDownError
 from handrail.monitor import Metrics
@@ -79,3 +80,28 @@ async def test_the_log_has_the_ids_of_the_trace_and_of_the_customer(lines: Lines
     assert {record.customer_id for record in records} == {"c-1"}
     started = next(record for record in records if record.event == "call_started")
     assert started.span_id == f"{tracing.of('execute_tool look').context.span_id:016x}"
+
+
+async def test_the_model_calls_of_a_judge_are_reported_like_any_other() -> None:
+    tracing, metrics, heard = Tracing(agent_name="Ann"), Metrics(), []
+    plan = {"matches": [{"guideline_id": "g1", "reason": "asked"}], "verdicts": []}
+    reply = {"text": "Sunny.", "new_matches": [], "claims": []}
+    provider = ScriptedProvider([json.dumps(plan), "no JSON at all", json.dumps(reply), ProviderDownError("gone")])
+    agent = Agent(provider=provider, tools=[look], listeners=[heard.append, metrics, tracing.listener])
+    await agent.create_guideline("Somebody asks about the weather", tools=[look])
+    session = agent.session("s-1", customer_id="c-1")
+    assert (await session.send("How is Rome?")).text == "Sunny."
+    with pytest.raises(ProviderDownError):
+        await session.send("And Paris?")
+
+    called = [one for one in heard if isinstance(one, ModelCalled)]
+    down = ProviderDownError("gone").code
+    assert [(one.provider, one.error) for one in called] == [
+        ("scripted:model", None), ("scripted:model", "bad_response"), ("scripted:model", None), ("scripted:model", down)
+    ]  # fmt: skip
+    assert [(one.input_tokens, one.customer_id, one.turn) for one in called[::2]] == [(10, "c-1", 1)] * 2
+    assert [one.model_calls for one in heard if isinstance(one, TurnFinished)] == [3, 1]
+    first, second = (span for span in tracing.spans if span.name == "invoke_agent Ann")
+    spans = [span for span in tracing.spans if span.name.startswith("chat")]
+    assert [span.parent.span_id for span in spans] == [first.context.span_id] * 3 + [second.context.span_id]
+    assert 'handrail_model_calls_total{provider="scripted:model",code="ok"} 2\n' in metrics.prometheus()

@@ -1,8 +1,9 @@
 """Sends requests to a judge: with a timeout, and again if the response is malformed."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 from msgspec import Struct
 
@@ -10,7 +11,7 @@ from handrail.chat.turn import TurnState
 from handrail.core.log import log
 from handrail.errors import BadResponseError, ConfigError, ProviderError, shorten
 from handrail.guide.checking import MalformedResponse
-from handrail.guide.values import Draft, Plan
+from handrail.guide.values import Draft, Judge, Plan
 from handrail.providers.provider import Usage
 
 T = TypeVar("T")
@@ -36,9 +37,11 @@ class _Outcome(Struct, Generic[T], frozen=True):
 class JudgeClient:
     """Sends the requests of one turn to the judge, and counts its model calls."""
 
-    def __init__(self, state: TurnState, *, timeout: float) -> None:
+    def __init__(self, state: TurnState, judge: Judge, *, timeout: float) -> None:
         self._state = state
         self._timeout = timeout
+        provider: object = getattr(getattr(judge, "provider", None), "name", None)
+        self._provider = provider if isinstance(provider, str) else f"judge:{type(judge).__name__}"
         self.model_calls = 0
         """Model calls of this turn, as the judge counts them; a request without a usable response counts as one."""
 
@@ -74,16 +77,26 @@ class JudgeClient:
     async def _ask_once(
         self, send: Callable[[str], Awaitable[Any]], error: str, check: Callable[[object], T]
     ) -> _Outcome[T]:
+        """Send the request, and emit a `ModelCalled` about it."""
+        started = time.monotonic()
+        response: Any = None
+        failed: str | None = "interrupted"
         try:
             async with asyncio.timeout(self._timeout):
                 response = await send(error)
-            return _Outcome(check(response))
+            failed = "bad_response"
+            outcome = _Outcome(check(response))
+            failed = None
+            return outcome
         except TimeoutError:
+            failed = "timeout"
             log.error("the judge did not respond within %s seconds", self._timeout)
             return _Outcome(error=f"no response within {self._timeout:g} seconds", final=True)
         except (MalformedResponse, BadResponseError) as problem:
+            failed = "bad_response"
             return _Outcome(error=shorten(str(problem), 1_000))
-        except (ProviderError, ConfigError):
+        except (ProviderError, ConfigError) as problem:
+            failed = problem.code
             raise
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -92,4 +105,12 @@ class JudgeClient:
             return _Outcome(error="the judge cancelled itself", final=True)
         except Exception as problem:  # a judge is the developer's code: the turn continues without it
             log.error("the judge failed", exc_info=problem)
+            failed = "judge_failed"
             return _Outcome(error=f"the judge failed with {type(problem).__name__}")
+        finally:
+            if not isinstance(response, Plan | Draft):
+                self._state.report_model_call(started, provider=self._provider, error=failed)
+            elif response.model_calls != 0:  # Otherwise no model was asked.
+                usage = cast(object, response.usage)
+                found = usage if isinstance(usage, Usage) else None
+                self._state.report_model_call(started, provider=self._provider, usage=found, error=failed)

@@ -46,7 +46,7 @@ class GuidedTurn:
         self._state = state
         self._inputs = TurnInputs(guide, state, variables)
         self._guidelines = GuidelineState(guide)
-        self._client = JudgeClient(state, timeout=guide.settings.judge_timeout)
+        self._client = JudgeClient(state, judge, timeout=guide.settings.judge_timeout)
         self._planner = Planner(guide, judge, state, self._client)
         self._writer = ReplyWriter(guide, judge, state, self._client)
         self._recorder = Recorder(guide, redactor)
