@@ -143,8 +143,10 @@ class ToolNotFoundError(ToolError, KeyError):
 
     code = "tool_not_found"
 
-    def __init__(self, tool_name: str, *, similar: Sequence[str] = ()) -> None:
+    def __init__(self, tool_name: str, *, similar: Sequence[str] = (), available: Sequence[str] = ()) -> None:
         hint = f" Did you mean {' or '.join(f'`{name}`' for name in similar)}?" if similar else ""
+        if available and not similar:
+            hint = f" Available: {', '.join(f'`{name}`' for name in available)}."
         super().__init__(f"There is no tool named `{shorten(tool_name)}`.{hint}")
         self.tool_name = tool_name
 

@@ -109,10 +109,10 @@ class CallEnding:
         self._do(s.Note(name="call_transfer_not_taken", severity="warning"))
         return True
 
-    def request_hang_up(self, signal: s.HangUpRequested, *, is_caller_speaking: bool, turn: int) -> None:
-        """Begin to end the call. A tool is refused while the caller speaks or has not spoken; a limit never is."""
-        if signal.request_id is not None and (self.is_under_way or is_caller_speaking or turn == 0):
-            outcome = "failed" if self.is_under_way else "interrupted" if is_caller_speaking else "too_early"
+    def request_hang_up(self, signal: s.HangUpRequested, *, refusal: s.HangUpOutcome | None = None) -> None:
+        """Begin to end the call, unless something speaks against it. That is for tools: a limit is never refused."""
+        if signal.request_id is not None and (self.is_under_way or refusal is not None):
+            outcome = "failed" if self.is_under_way else refusal or "failed"
             self._do(s.FinishHangUp(request_id=signal.request_id, outcome=outcome))
             return
         if self.is_under_way:

@@ -324,6 +324,7 @@ class PhoneGateway:
             idle_timeout=limits.idle_timeout,
             max_tool_calls=limits.max_tool_calls,
             max_consecutive_calls=limits.max_consecutive_calls,
+            max_tokens=limits.max_tokens,
             has_transcripts=cfg.transcription_model is not None,
         )
 

@@ -39,6 +39,8 @@ class CallMachine:
         """Calls that the model has begun to write."""
         self._numbers = 0
         self._consecutive = 0
+        self._tokens = 0
+        self._is_wrapping_up = False
         self.unsent_calls: tuple[str, ...] = ()
         """Calls that had a result while the provider could be reached, and whose output was not sent all the same."""
         self._out: list[Command] = []
@@ -179,6 +181,7 @@ class CallMachine:
             self.calls.interrupt(signal.response_id)
         if signal.status == "failed":
             self._slot.fail()
+        self._count_tokens(signal.usage.get("total_tokens", 0))
         speech = self._speeches.get(signal.response_id)
         if speech is None:
             return
@@ -385,14 +388,27 @@ class CallMachine:
             case "idle":
                 self._on_hang_up(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
             case "max_duration":
-                self._start("wrap_up", self.options.wrap_up)
-                self._speeches.add("wrap_up", self._texts("say.wrap_up"))
+                self._wrap_up()
             case "wrap_up" if self._ending.is_under_way:  # A transfer has the last word, if it comes about.
                 self._start("wrap_up", self.options.wrap_up)
             case "wrap_up":
                 self._on_hang_up(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
             case _:
                 pass
+
+    def _wrap_up(self) -> None:
+        """Bring the call to its end, once."""
+        if not self._is_wrapping_up:
+            self._is_wrapping_up = True
+            self._start("wrap_up", self.options.wrap_up)
+            self._speeches.add("wrap_up", self._texts("say.wrap_up"))
+
+    def _count_tokens(self, count: int) -> None:
+        self._tokens += count
+        limit = self.options.max_tokens
+        if limit is not None and self._tokens > limit and not self._is_wrapping_up:
+            self._do(s.Note(name="token_budget_exceeded", severity="warning", fields={"tokens": self._tokens}))
+            self._wrap_up()
 
     def _on_playout_timeout(self) -> None:
         for speech in self._speeches.take_complete():
@@ -406,7 +422,14 @@ class CallMachine:
         self._ending.finish_refer(signal.outcome)
 
     def _on_hang_up(self, signal: s.HangUpRequested) -> None:
-        self._ending.request_hang_up(signal, is_caller_speaking=self._slot.is_caller_speaking, turn=self.turn)
+        refusal: s.HangUpOutcome | None = None
+        if self._slot.is_caller_speaking:
+            refusal = "interrupted"
+        elif self.turn == 0:
+            refusal = "too_early"
+        elif self.calls.has_pending_results(beside=signal.call_id):
+            refusal = "results_pending"
+        self._ending.request_hang_up(signal, refusal=refusal)
 
     def _on_operator_replied(self, signal: s.OperatorReplied) -> None:
         self._speeches.add("operator", self._texts("say.exactly", text=signal.text))

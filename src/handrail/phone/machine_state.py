@@ -16,6 +16,8 @@ class MachineOptions(Struct, frozen=True, kw_only=True):
     """Time to bring a call to its end after `max_duration`."""
     idle_timeout: float | None = 300.0
     max_tool_calls: int = 200
+    max_tokens: int | None = None
+    """Tokens of the provider after which the call is brought to its end."""
     max_consecutive_calls: int = 8
     filler_after: float | None = None
     """Silence while a tool runs, after which the agent says that it is still working."""

@@ -52,6 +52,10 @@ class ToolCalls:
         """Calls that have no result."""
         return tuple(id for id, one in self._calls.items() if one.is_running)
 
+    def has_pending_results(self, *, beside: str | None) -> bool:
+        """Whether calls beside this one run, or have results that no response knows."""
+        return any(id != beside for id in (*self.running, *self._owed))
+
     @property
     def unspoken(self) -> tuple[str, ...]:
         """Calls that have a result which no response has spoken about to its end."""

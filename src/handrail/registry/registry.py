@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable, Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from handrail.core.selectors import parse_selectors
 from handrail.core.tool import Tool, ToolLike
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from openai.types.responses import FunctionToolParam
 
     from handrail.formats.definitions import Definitions
+
+
+_MAX_LISTED: Final = 20
+"""Of how many tools the names are listed for a model that asks for one that is not there."""
 
 
 class ToolRegistry:
@@ -56,7 +60,9 @@ class ToolRegistry:
         try:
             return self._tools[name]
         except (KeyError, TypeError):
-            raise ToolNotFoundError(str(name), similar=difflib.get_close_matches(str(name), self._tools, n=2)) from None
+            similar = difflib.get_close_matches(str(name), self._tools, n=2)
+            available = sorted(self._tools) if len(self._tools) <= _MAX_LISTED else ()
+            raise ToolNotFoundError(str(name), similar=similar, available=available) from None
 
     def select(self, *selectors: str) -> Self:
         """A registry of the tools that one of the selectors names: a name, a glob, a source, a tag."""

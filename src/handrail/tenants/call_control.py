@@ -8,7 +8,9 @@ TransferOutcome = Literal["referred", "failed", "interrupted", "in_progress", "e
 """`referred`: the call was handed on. `failed`: it was not. `interrupted`: the caller spoke before it began, and
 nothing happened. `in_progress`: another transfer was requested before. `ended`: the call is over."""
 
-HangUpOutcome = Literal["ended", "failed", "interrupted", "too_early"]
+HangUpOutcome = Literal["ended", "failed", "interrupted", "too_early", "results_pending"]
+"""`ended`: the goodbye was heard. `interrupted`: the caller spoke before that. `too_early`: the caller never spoke.
+`results_pending`: the caller has not heard of other results. `failed`: the call is about to end anyway."""
 
 
 class Digits(Struct, frozen=True, kw_only=True):

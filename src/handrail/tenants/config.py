@@ -144,6 +144,8 @@ class Limits(Section):
     """Tool calls in one phone call."""
     max_consecutive_calls: Annotated[int, Field(ge=1)] = 8
     """Tool calls without a word of the caller, after which the agent has to speak first."""
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of one phone call, after which the agent brings it to its end."""
     max_concurrent_tools: Annotated[int, Field(ge=1)] = 8
     tool_timeout: Annotated[float, Field(gt=0, le=600)] = 15.0
     max_output_chars: Annotated[int, Field(ge=100)] | None = None
