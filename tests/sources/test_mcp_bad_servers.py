@@ -1,6 +1,7 @@
 """Servers that send too much, lie, fall silent or change: a clear diagnostic, and the rest works."""
 
 import asyncio
+import json
 import re
 import resource
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
 from handrail.formats import openai_chat
-from handrail.sources import McpServer, Sources, connect
+from handrail.sources import Elicitation, McpServer, Sources, connect
 
 CONTEXT = ToolContext(session_id="s")
 ALLOW = Policy([Rule.allow("*")])
@@ -61,7 +62,8 @@ async def test_bad_names_and_schemas_are_skipped_one_by_one() -> None:
         assert "2 tools that would be named 'bad__twice'" in reasons["twice"]
         assert reasons["bell�"] == "its name has control characters"
         assert reasons["broken"] == "its inputSchema is not valid at properties: each must be a schema"
-        assert len(reasons) == 5
+        assert "one value may need more than 20,000 checks" in reasons["endless"]
+        assert len(reasons) == 6
         assert (await run(sources, "a_b")).output == "fine"
         long = next(tool for tool in sources.tools if len(tool.name) > 128)
         definitions = openai_chat.tools([long])
@@ -143,3 +145,33 @@ async def test_changed_tools_are_told_and_those_that_stay_are_the_same_objects()
         assert heard == [("bad__ok", "bad__v2", "bad__change")]
         assert next(iter(sources.tools)) is before["bad__ok"]
         assert executor.registry.names == heard[0]
+
+
+async def test_of_ten_thousand_pictures_as_many_are_kept_as_a_result_may_hold() -> None:
+    async with connect([hostile("asking")]) as sources:
+        result = await run(sources, "pictures")
+        assert result.output == "[image: its data cannot be read]"
+        assert len(result.media) == 20
+        assert result.media[0].mime_type == "application/octet-stream"
+        assert (result.media[1].data, result.media[1].size) == (None, 6_000_000)
+        assert "at most 5,000,000 bytes" in result.media[1].omitted
+        assert "9,983 more" in result.media[-1].describe_for_model()
+        assert "obey" not in result.for_model()
+
+
+async def test_of_a_hundred_questions_at_once_only_a_few_reach_a_person(caplog: pytest.LogCaptureFixture) -> None:
+    all_have_come = asyncio.Event()
+    asked: list[Elicitation] = []
+
+    async def answer(question: Elicitation) -> bool:
+        asked.append(question)
+        await all_have_come.wait()
+        return True
+
+    async with connect([hostile("asking", on_elicitation=answer, protocol="legacy")]) as sources:
+        running = asyncio.create_task(run(sources, "ask"))
+        await until(lambda: caplog.text.count("asks too many questions at once") == 92)
+        all_have_come.set()
+        result = await running
+    assert len(asked) == 8
+    assert json.loads(result.text) == {"accept": 8, "decline": 92}

@@ -13,6 +13,7 @@ from handrail.errors import ToolDefinitionError, shorten
 from handrail.schema import validation_errors
 from handrail.schema.ambiguity import refuse_infinite
 from handrail.schema.arguments import Arguments
+from handrail.schema.expansion import MAX_CHECKS, is_explosive
 from handrail.schema.schema_nodes import NotRepresentable, get_branches, get_types, rename_definitions, resolve
 
 
@@ -34,13 +35,17 @@ class RawSchema:
             # Copied, because the validator accepts plain dicts and lists only.
             self.schema = _copy_json(given)
             self._validator, self._has_lookaround = _compile(self.schema)
-            json.dumps(self.schema, allow_nan=False)  # Raises for NaN and infinity.
+            text = json.dumps(self.schema, allow_nan=False)  # Raises for NaN and infinity.
         except jsonschema_rs.ValidationError as error:
             raise _build_schema_error(
                 name, f"is not valid at {_find_schema_path(given, error)}: {_describe_expected(error)}"
             ) from error
         except (TypeError, ValueError, RecursionError) as error:
             raise _build_schema_error(name, f"is not JSON: {shorten(str(error), 300)}") from error
+        if is_explosive(self.schema, text):
+            raise _build_schema_error(
+                name, f"refers to its parts so often that one value may need more than {MAX_CHECKS:,} checks"
+            )
 
     def check(self, value: dict[str, Any]) -> None:
         """Raise `InvalidArgumentsError` unless the value fits."""

@@ -51,3 +51,45 @@ def test_a_value_of_the_wrong_kind_breaks_no_more_than_its_operation(
     for tool in tools:
         with pytest.raises(ValueError, match="not_an_argument"):
             tool.parse('{"not_an_argument": 1}')
+
+
+def circle(kind: str, *, names: str = "AB") -> dict[str, Any]:
+    """Components of a kind that refer to each other."""
+    target = names[1:] + names[0]
+    return {kind: {name: {"$ref": f"#/components/{kind}/{to}"} for name, to in zip(names, target, strict=True)}}
+
+
+def in_body(schema: str) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"requestBody": {"content": content}}
+
+
+DOUBLING = {f"S{n}": {"allOf": [{"$ref": f"#/components/schemas/S{n + 1}"}] * 2} for n in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("operation", "components", "reason"),
+    [
+        (in_body("A"), circle("schemas"), "refers to itself without end"),
+        (in_body("A"), circle("schemas", names="A"), "refers to itself without end"),
+        (
+            in_body("A"),
+            {"schemas": {"A": {"allOf": [{"$ref": "#/components/schemas/A"}, {"type": "object"}]}}},
+            "refers to itself without end",
+        ),
+        ({"parameters": [{"$ref": "#/components/parameters/A"}]}, circle("parameters"), "lead in a circle"),
+        ({"requestBody": {"$ref": "#/components/requestBodies/A"}}, circle("requestBodies"), "lead in a circle"),
+        (in_body("S0"), {"schemas": {**DOUBLING, "S40": {"type": "object"}}}, "more than 20,000 checks of one value"),
+    ],
+)
+def test_references_without_an_end_break_no_more_than_their_operation(
+    operation: dict[str, Any], components: dict[str, Any], reason: str
+) -> None:
+    paths = {"/a": {"post": {"operationId": "bad", **operation}, "get": {"operationId": "good"}}}
+    servers = [{"url": "https://api.example"}]
+    info = {"title": "Circles", "version": "1"}
+    api = OpenApi({"openapi": "3.0.3", "info": info, "servers": servers, "paths": paths, "components": components})
+
+    assert [tool.name for tool in api.tools()] == ["good"]
+    assert [one.name for one in api.skipped] == ["bad"]
+    assert reason in api.skipped[0].reason

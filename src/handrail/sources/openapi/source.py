@@ -11,6 +11,7 @@ from handrail.authorize.secrets import Reference
 from handrail.core.tool import Tool
 from handrail.define.function import normalize_options
 from handrail.errors import ConfigError, SourceError, ToolDefinitionError, shorten
+from handrail.schema.expansion import MAX_CHECKS, is_explosive
 from handrail.schema.raw import build_from_checked_schema
 from handrail.sources.openapi.calls import OperationCall
 from handrail.sources.openapi.credentials import Credentials
@@ -243,6 +244,8 @@ class OpenApi:
             read_only=options["read_only"] is True,
             name=options["name"],
         )
+        if "$defs" in operation.input_schema and is_explosive(operation.input_schema):
+            raise UnusableError(f"its schema means more than {MAX_CHECKS:,} checks of one value")
         arguments = build_from_checked_schema(operation.input_schema, name=options["name"])
         return Tool(
             input_schema=arguments.input_schema,
