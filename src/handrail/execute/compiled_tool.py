@@ -58,12 +58,9 @@ class CompiledTool:
         """Nothing to decide, nothing to claim, nothing to look up: the handler can run at once."""
 
     def with_handler(self, handler: Callable[[Any, ToolContext[Any]], Any]) -> "CompiledTool":
-        """The same tool with another handler; made for each call of a host, so nothing is worked out again."""
-        other = CompiledTool.__new__(CompiledTool)
-        for name in CompiledTool.__slots__:
-            setattr(other, name, getattr(self, name))
-        other.tool = replace(self.tool, handler=handler)
-        return other
+        """The same tool with another handler; made for each call of a host."""
+        tool = replace(self.tool, handler=handler)
+        return CompiledTool(tool, self.policy, timeout=self.timeout, max_output_chars=self.max_output_chars)
 
 
 HostHandler = Callable[[Any, ToolContext[Any]], Any]

@@ -38,7 +38,8 @@ class SpuriousCancellation(Exception):
 
 
 class Deadlines:
-    """The timeouts of all calls, on one timer of the loop: a timer for each call costs 5 µs, this costs 0.4."""
+    """The timeouts of all calls, on one timer of the loop: with a timer for each, a call that waits takes 14.5 µs
+    instead of 11.6."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -201,8 +202,8 @@ class RunningCall(Struct, eq=False):
     async def run_coroutine(self, coroutine: Coroutine[Any, Any, Any], timeout: float, deadlines: Deadlines) -> Any:
         """Run a handler's coroutine in the current task, with a timeout from its first real wait on.
 
-        The first step is taken by hand: a handler that never waits needs no timer and no bookkeeping, which saves 6 µs
-        of 15.
+        The first step is taken by hand, so that a handler that never waits needs no timer: on Python 3.11, 27 µs for a
+        consequential call instead of 29; on 3.12 it makes no difference.
         """
         if self._stop_reason is not None:
             coroutine.close()

@@ -51,9 +51,11 @@ class Settlement:
     def _to_record(self, result: ToolResult) -> RecordedResult:
         """What may be written of a result: its output as the model's text, its failure and its metadata."""
         error = result.error
-        redacted: Any = self._redactor.value(result.metadata) if result.metadata else {}
-        # It is no dict if the redactor could not look into it.
-        metadata = cast(dict[str, Any], redacted) if isinstance(redacted, dict) else {}
+        metadata: dict[str, Any] = {}
+        if result.metadata:
+            redacted: Any = self._redactor.value(result.metadata)
+            if isinstance(redacted, dict):  # It is none if the redactor could not look into it.
+                metadata = cast(dict[str, Any], redacted)
         if error is not None:
             failure = structs.replace(error, message=self._to_text(error.message))
             return RecordedResult(failure=failure, control=result.control, metadata=metadata)

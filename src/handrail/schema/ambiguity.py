@@ -42,20 +42,19 @@ class _NotFinite(Exception):
     """A number is not finite."""
 
 
-def _count_strings(value: Any) -> int:
+def _count_strings(value: "_Json") -> int:
     """Count the strings in a value, keys included."""
-    members: Iterable[Any] = (value,)
+    members: Iterable[_Json] = (value,)
     count = 0
     if isinstance(value, dict):
-        named = cast(dict[str, Any], value)
-        members, count = named.values(), len(named)
+        members, count = value.values(), len(value)
     elif isinstance(value, list):
-        members = cast(list[Any], value)
+        members = value
     for one in members:
         if isinstance(one, str):
             count += 1
         elif isinstance(one, _NESTED):
-            count += _count_strings(one)
+            count += _count_strings(one)  # pyright: ignore[reportUnknownArgumentType]
         elif isinstance(one, float) and not math.isfinite(one):
             raise _NotFinite
     return count
@@ -110,6 +109,7 @@ def _refuse_long_integer(text: str) -> None:
         raise build_json_error(f"a number has more than {_MAX_DIGITS:,} digits")
 
 
+_Json = dict[str, Any] | list[Any] | str | float | None
 _NESTED: Final = (dict, list)
 _QUICK_DECODER: Final = msgspec.json.Decoder()
 # Created once: creating a decoder takes longer than decoding most arguments.
