@@ -340,3 +340,44 @@ async def test_two_that_wait_for_one_read_get_a_truthful_answer_when_the_first_o
 
     assert code_of(result) == "cancelled"
     assert result.call_id == "look"
+
+
+# What a cancellation costs.
+
+
+class ComparedId(str):
+    """A session id that counts how often it is compared with another."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        ComparedId.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("others", [10, 400])
+async def test_ending_a_session_looks_at_no_call_of_another_session(others: int) -> None:
+    @tool(read_only=True)
+    async def wait() -> str:
+        """Wait."""
+        await asyncio.sleep(3600)
+        return "done"
+
+    executor = Executor([wait])
+    sessions = [ComparedId(f"s-{number}") for number in range(others + 1)]
+    tasks = [asyncio.create_task(executor.run(call("wait"), at(one))) for one in sessions]
+    await quiet()
+    ComparedId.compared = 0
+
+    assert (await executor.cancel_all("s-0")).cancelled == 1
+    assert ComparedId.compared < 30
+    assert code_of(await tasks[0]) == "cancelled"
+    assert len(executor.running_calls("s-1")) == 1
+
+    ComparedId.compared = 0
+    await executor.aclose()
+    assert ComparedId.compared < 30 * others  # Each session once, not each with each.
+    assert [code_of(await task) for task in tasks] == ["cancelled"] * len(tasks)

@@ -131,14 +131,12 @@ async def test_a_replay_says_what_was_too_large_to_be_recorded(options: dict[str
     )
 
 
-async def test_a_ledger_in_memory_keeps_the_newest_media_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "_MAX_MEMORY_MEDIA_BYTES", 30)
-
+async def test_a_ledger_in_memory_keeps_the_newest_media_only() -> None:
     @tool
     async def draw(number: int) -> MediaPart:
-        return PICTURE
+        return MediaPart(mime_type="image/png", data=b"x" * 2_000)
 
-    executor = Executor([draw], policy=ALLOW)
+    executor = Executor([draw], policy=ALLOW, ledger=ledger_module.MemoryLedger(max_bytes=5_000))
     calls = [ToolCall(id=f"c-{n}", name="draw", arguments_json=f'{{"number": {n}}}') for n in range(5)]
     for one in calls:
         await executor.run(one, HERE)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from handrail import Executor, ToolCall, ToolContext, ToolError, ToolResult, tool
+from handrail import ConfigError, Executor, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, CallIgnored
 from handrail.execute.reads import MAX_REMEMBERED
 from tests.execute.helpers import Heard, Held, at, call, code_of, quiet
@@ -129,6 +129,52 @@ async def test_what_is_remembered_is_bounded() -> None:
     await look.ask("a", "c-0")  # The oldest one is forgotten.
 
     assert look.runs == MAX_REMEMBERED + 2
+
+
+async def test_what_is_remembered_has_a_limit_in_bytes() -> None:
+    texts = {"long": "x" * 10_000, "short": "y"}
+    runs: list[str] = []
+
+    @tool(read_only=True)
+    async def look(what: str) -> Any:
+        """Look."""
+        runs.append(what)
+        return texts.get(what, {"rows": ["z" * 100] * 10})
+
+    executor = Executor([look], max_remembered_bytes=60_000)
+    for number in range(10):
+        await executor.run(call("look", f"long-{number}", what="long"), at())
+        await executor.run(call("look", f"rows-{number}", what="rows"), at())
+    before = len(runs)
+    first, last = [await executor.run(call("look", f"long-{n}", what="long"), at()) for n in (0, 9)]
+
+    assert before == 20
+    assert (first.origin, last.origin) == ("run", "replayed")
+
+    await executor.run(call("look", "short", what="short"), at())
+    for number in range(4):  # A result that is larger than the whole limit is not kept, and the next one is.
+        texts["long"] = "x" * 90_000
+        await executor.run(call("look", f"longer-{number}", what="long"), at())
+    assert (await executor.run(call("look", "longer-3", what="long"), at())).origin == "run"
+    await executor.run(call("look", "after", what="short"), at())
+    assert (await executor.run(call("look", "after", what="short"), at())).origin == "replayed"
+
+    with pytest.raises(ConfigError, match="max_remembered_bytes must be 0 or more, got -1"):
+        Executor([look], max_remembered_bytes=-1)
+
+
+async def test_the_end_of_a_session_forgets_its_results_and_no_others() -> None:
+    look = Counted(cache_for=60)
+    await look.ask("a", session_id="s-1")
+    await look.ask("a", session_id="s-2")
+    await look.ask("b", "c-2", session_id="s-2", customer_id="ann")
+    await look.executor.cancel_all("s-1")
+
+    assert (await look.ask("a", session_id="s-1")).origin == "run"
+    assert (await look.ask("a", session_id="s-2")).origin == "replayed"
+    assert (await look.ask("a", "c-3", session_id="s-2")).origin == "cached"
+    await look.executor.cancel_all("s-2")
+    assert (await look.ask("b", "c-4", session_id="s-3", customer_id="ann")).origin == "cached"  # It is the customer's.
 
 
 # The cache

@@ -1,5 +1,6 @@
 """What an executor works out once for each tool, so that no call has to."""
 
+import copy
 import inspect
 import json
 from collections.abc import Callable, Mapping
@@ -59,8 +60,9 @@ class CompiledTool:
 
     def with_handler(self, handler: Callable[[Any, ToolContext[Any]], Any]) -> "CompiledTool":
         """The same tool with another handler; made for each call of a host."""
-        tool = replace(self.tool, handler=handler)
-        return CompiledTool(tool, self.policy, timeout=self.timeout, max_output_chars=self.max_output_chars)
+        other = copy.copy(self)
+        other.tool = replace(self.tool, handler=handler)
+        return other
 
 
 HostHandler = Callable[[Any, ToolContext[Any]], Any]

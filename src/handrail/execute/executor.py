@@ -82,6 +82,7 @@ class Executor:
         max_concurrent_per_session: int | None = None,
         max_concurrent_per_tool: Mapping[str, int] | None = None,
         max_threads: int = 32,
+        max_remembered_bytes: int = 50_000_000,
         rate_limits: Iterable[RateLimit] = (),
         circuit_breaker: CircuitBreaker | None = None,
         retry: RetryPolicy | None = None,
@@ -116,6 +117,8 @@ class Executor:
             raise ConfigError(f"max_media_bytes must be 0 or more, got {max_media_bytes!r}.")
         if max_threads < 1:
             raise ConfigError(f"max_threads must be at least 1, got {max_threads!r}.")
+        if max_remembered_bytes < 0:
+            raise ConfigError(f"max_remembered_bytes must be 0 or more, got {max_remembered_bytes!r}.")
         if max_argument_chars < 1:
             raise ConfigError(f"max_argument_chars must be at least 1, got {max_argument_chars!r}.")
         self._output_limiter = output_limiter = OutputLimiter()
@@ -193,6 +196,7 @@ class Executor:
             events=events,
             running=self._running,
             overhead_timeout=overhead_timeout,
+            max_remembered_bytes=max_remembered_bytes,
         )
         self._ledger = ledger
         self._canceller = CallCanceller(running=self._running, scheduler=scheduler, events=events)
@@ -609,8 +613,15 @@ class Executor:
         return self._canceller.cancel_response(response_id, session_id=session_id)
 
     async def cancel_all(self, session_id: str, *, grace: float = 5.0) -> CancelResult:
-        """End a session: reads are dropped, effects have the grace to finish and are then cut off as unknown."""
-        return await self._canceller.cancel_session(session_id, grace=grace)
+        """End a session: reads are dropped, effects have the grace to finish and are then cut off as unknown.
+
+        What is kept for the session (results of its read-only calls, outputs for `read_more`) is released.
+        """
+        try:
+            return await self._canceller.cancel_session(session_id, grace=grace)
+        finally:
+            self._reads.forget_session(session_id)
+            self._output_limiter.forget_session(session_id)
 
     async def aclose(self, *, grace: float = 5.0) -> None:
         """Let what runs finish, cut off what does not, and close the connections of the tools."""

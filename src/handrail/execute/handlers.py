@@ -54,6 +54,8 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     """Whether an effect took place; it means nothing for a read-only tool."""
     is_healthy: bool | None = None
     """What the outcome says about the tool's health: good, bad, or nothing."""
+    chars: int = 0
+    """How many characters the output has as text."""
 
 
 class HandlerRunner:
@@ -162,25 +164,27 @@ class HandlerRunner:
     def outcome_of_output(self, compiled: CompiledTool, output: Any, session_id: str) -> Outcome:
         """The outcome of a handler that returned this; everything that a handler returns comes in here."""
         if type(output) is str and len(output) <= compiled.max_output_chars:  # Nothing to check, nothing to cut.
-            return Outcome(result=ToolResult(output=output), happened="yes", is_healthy=True)
+            return Outcome(result=ToolResult(output=output), happened="yes", is_healthy=True, chars=len(output))
         value = output.output if isinstance(output, ToolResult) else output
         problem = _find_problem(value)
         if problem is None:
             try:
-                limited = self._output_limiter.limit(value, max_chars=compiled.max_output_chars, session_id=session_id)
+                limited, chars = self._output_limiter.limit(
+                    value, max_chars=compiled.max_output_chars, session_id=session_id
+                )
             except Exception:  # noqa: BLE001  # the value may have code of its own
                 if (found := find_media_result(output)) is not None:
                     return self.outcome_of_output(compiled, found, session_id)
                 problem = f"it returned a {type(value).__name__}, which cannot be written as JSON"
             else:
                 if not isinstance(output, ToolResult):
-                    return Outcome(result=ToolResult(output=limited), happened="yes", is_healthy=True)
+                    return Outcome(result=ToolResult(output=limited), happened="yes", is_healthy=True, chars=chars)
                 result = from_handler(output if limited is value else structs.replace(output, output=limited))
                 if type(result.media) is not tuple or result.media:
                     problem = _find_media_problem(result.media)
                     result = result if problem else _limit_media(result, compiled.max_media_bytes)
                 if problem is None:
-                    return Outcome(result=result, happened="yes" if result.ok else "no", is_healthy=True)
+                    return Outcome(result=result, happened="yes" if result.ok else "no", is_healthy=True, chars=chars)
         name = compiled.tool.name
         log.error("%s: %s", name, problem)
         return Outcome(result=failure_results.unusable_output(name, problem), happened="yes", is_healthy=False)

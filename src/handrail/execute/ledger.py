@@ -23,8 +23,9 @@ MAX_RECORDED_MEDIA_BYTES: Final = 1_000_000
 """What a ledger keeps of the media of one result; larger ones are replayed as a description."""
 
 
-_MAX_MEMORY_MEDIA_BYTES: Final = 64_000_000
-"""What a ledger in memory keeps of media altogether."""
+_SMALL: Final = 1_000
+"""An entry in memory whose arguments and result have no more bytes is kept whole."""
+_NOT_KEPT: Final = "it is not kept any more"
 
 
 class RecordedResult(Struct, frozen=True, kw_only=True, gc=False):
@@ -239,29 +240,36 @@ class MemoryLedger:
 
     It holds at most `max_entries`. To make room it forgets the oldest settled entries, but none that was settled less
     than `keep_for` seconds ago, and none whose outcome is not known: if only such entries are left, consequential calls
-    are refused as `unavailable`. Keep `keep_for` at least as long as the executor's `repeat_window`. Of the media in
-    results it keeps 64 MB altogether, the newest.
+    are refused as `unavailable`. Keep `keep_for` at least as long as the executor's `repeat_window`.
+
+    The arguments and results of at most `max_bytes` are kept, the newest. Of an older call it is still known that it
+    was done; a call that arrives again is told so, without the result.
     """
 
     in_memory: Final = True
 
-    def __init__(self, *, max_entries: int = 100_000, keep_for: float = 86_400.0) -> None:
+    def __init__(self, *, max_entries: int = 100_000, max_bytes: int = 100_000_000, keep_for: float = 86_400.0) -> None:
         if max_entries < 1:
             raise ConfigError(f"max_entries must be at least 1, got {max_entries!r}.")
+        if max_bytes < 0:
+            raise ConfigError(f"max_bytes must be 0 or more, got {max_bytes!r}.")
         if keep_for < 0:
             raise ConfigError(f"keep_for must be 0 seconds or more, got {keep_for!r}.")
         self.digest_key = secrets.token_bytes(32)
         self._max_entries = max_entries
+        self._max_bytes = max_bytes
         self._keep_for = keep_for
         self._by_id: dict[CallRef, Entry] = {}
         self._by_key: dict[str, Entry] = {}
         self._settled: OrderedDict[CallRef, float] = OrderedDict()
         """Settled entries, the oldest first: only these can be forgotten."""
+        self._unsettled: dict[CallRef, None] = {}
+        """Entries that run or whose outcome is not known, the oldest first."""
         self._by_sent_key: dict[str, Entry] = {}
         """Only of entries whose arguments an approver changed."""
-        self._media: OrderedDict[CallRef, int] = OrderedDict()
-        """The bytes of media that entries hold, the oldest first; only entries that hold some."""
-        self._media_bytes = 0
+        self._sizes: OrderedDict[CallRef, int] = OrderedDict()
+        """The bytes of the entries that are not small, the oldest first."""
+        self._bytes = 0
 
     async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
         by_key = self._by_key.get(key) or (self._by_sent_key.get(key) if self._by_sent_key else None)
@@ -288,7 +296,8 @@ class MemoryLedger:
         return True
 
     def _undo(self, entry: Entry, newest: Entry | None) -> None:
-        del self._by_id[entry.session_id, entry.call_id]
+        ref = (entry.session_id, entry.call_id)
+        del self._by_id[ref], self._unsettled[ref]
         if self._by_sent_key.get(entry.sent_key) is entry:
             del self._by_sent_key[entry.sent_key]
         if newest is None:
@@ -300,20 +309,24 @@ class MemoryLedger:
         known = self._by_id.get((entry.session_id, entry.call_id))
         if known is not None and known.owner == entry.owner and known.state != "committed":
             self._write(entry)
-            if entry.recorded is not None and entry.recorded.media:
-                self._limit_media((entry.session_id, entry.call_id), entry.recorded.media)
+            if (size := _measure_entry(entry)) > _SMALL:
+                self._limit_bytes((entry.session_id, entry.call_id), size)
 
-    def _limit_media(self, ref: CallRef, media: tuple[MediaPart, ...]) -> None:
-        size = sum(part.size for part in media if part.data is not None)
-        self._media_bytes += size - self._media.pop(ref, 0)
-        self._media[ref] = size
-        while self._media_bytes > _MAX_MEMORY_MEDIA_BYTES:
-            oldest, size = self._media.popitem(last=False)
-            self._media_bytes -= size
-            entry = self._by_id[oldest]
-            if (recorded := entry.recorded) is not None:
-                parts = tuple(part.omit("it is not kept any more") for part in recorded.media)
-                self._write(structs.replace(entry, recorded=structs.replace(recorded, media=parts)))
+    def _limit_bytes(self, ref: CallRef, size: int) -> None:
+        self._bytes += size - self._sizes.pop(ref, 0)
+        self._sizes[ref] = size
+        while self._bytes > self._max_bytes:
+            oldest, size = self._sizes.popitem(last=False)
+            self._bytes -= size
+            self._shorten(oldest)
+
+    def _shorten(self, ref: CallRef) -> None:
+        whole = self._by_id[ref]
+        entry = self._by_id[ref] = _shorten_entry(whole)
+        if self._by_key.get(whole.key) is whole:
+            self._by_key[whole.key] = entry
+        if self._by_sent_key.get(whole.sent_key) is whole:
+            self._by_sent_key[whole.sent_key] = entry
 
     async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
         for entry in entries:
@@ -322,7 +335,7 @@ class MemoryLedger:
                 self._write(structs.replace(known, lease_until=lease_until))
 
     async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
-        unsettled = (entry for ref, entry in self._by_id.items() if ref not in self._settled)
+        unsettled = (self._by_id[ref] for ref in self._unsettled)
         doubts = (one for one in unsettled if one.state_at(now) == "unknown" and session_id in (None, one.session_id))
         return list(islice(doubts, limit))
 
@@ -343,6 +356,9 @@ class MemoryLedger:
             self._by_sent_key[entry.sent_key] = entry
         if entry.state in ("committed", "failed"):
             self._settled[ref] = entry.settled_at or entry.claimed_at
+            self._unsettled.pop(ref, None)
+        else:
+            self._unsettled[ref] = None
 
     def _make_room(self, now: float) -> None:
         while len(self._by_id) >= self._max_entries:
@@ -351,11 +367,42 @@ class MemoryLedger:
                 raise LedgerFullError(f"the ledger holds {len(self._by_id)} entries and may forget none of them")
             del self._settled[ref]
             oldest = self._by_id.pop(ref)
-            self._media_bytes -= self._media.pop(ref, 0)
+            self._bytes -= self._sizes.pop(ref, 0)
             if self._by_key.get(oldest.key) is oldest:
                 del self._by_key[oldest.key]
             if self._by_sent_key.get(oldest.sent_key) is oldest:
                 del self._by_sent_key[oldest.sent_key]
+
+
+def _measure_entry(entry: Entry) -> int:
+    """About how many bytes the arguments and the result of an entry have."""
+    size = len(entry.arguments)
+    if (recorded := entry.recorded) is None:
+        return size
+    if recorded.text is not None:
+        size += len(recorded.text)
+    if recorded.failure is not None:
+        size += len(recorded.failure.message)
+    if recorded.metadata:
+        size += len(repr(recorded.metadata))
+    return size + sum(part.size for part in recorded.media if part.data is not None) if recorded.media else size
+
+
+def _shorten_entry(entry: Entry) -> Entry:
+    """The entry without most of its arguments and its result."""
+    recorded = entry.recorded
+    if recorded is not None:
+        text, failure = recorded.text, recorded.failure
+        if text is not None and len(text) > _SMALL:
+            text = f"[The result of `{entry.tool}` is left out: {_NOT_KEPT}.]"
+        if failure is not None:
+            failure = structs.replace(failure, message=failure.message[:_SMALL])
+        media = tuple(part.omit(_NOT_KEPT) for part in recorded.media)
+        recorded = structs.replace(recorded, text=text, failure=failure, metadata={}, media=media)
+    arguments = entry.arguments
+    if len(arguments) > _SMALL:
+        arguments = f"{arguments[:_SMALL]}… [the rest is left out: {_NOT_KEPT}]"
+    return structs.replace(entry, recorded=recorded, arguments=arguments)
 
 
 def settle_entry(entry: Entry, state: State, recorded: RecordedResult, *, now: float) -> Entry:

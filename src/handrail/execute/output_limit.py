@@ -21,34 +21,45 @@ class OutputLimiter:
         self._max_chars = max_chars
         self._chars = 0
         self._texts: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        """The session and the text of each handle, the oldest first."""
+        self._handles: dict[str, set[str]] = {}
+        """The handles of each session; no session is empty."""
         self.has_read_more = False
         """Whether the model has the `read_more` tool."""
 
-    def limit(self, output: Any, *, max_chars: int, session_id: str) -> Any:
-        """The output, or its beginning with a notice. Raises `ValueError` for what cannot be written as JSON."""
-        if type(output) is str:
-            if len(output) <= max_chars:
-                return output
-            text = output
-        else:
-            text = compact_json(output)
-            if len(text) <= max_chars:
-                return output
+    def limit(self, output: Any, *, max_chars: int, session_id: str) -> tuple[Any, int]:
+        """The output, or its beginning with a notice, and how many characters that is as text.
+
+        Raises `ValueError` for what cannot be written as JSON.
+        """
+        text = output if type(output) is str else compact_json(output)
+        if len(text) <= max_chars:
+            return output, len(text)
         beginning = text[: find_cut(text, max_chars)]
         notice = f"[Cut: {len(beginning):,} of {len(text):,} characters are shown."
         if self.has_read_more:
             handle = self._keep(text, session_id)
             notice += f" Call read_more with handle={handle!r} and offset={len(beginning)} for the rest."
-        return f"{beginning}\n{notice}]"
+        limited = f"{beginning}\n{notice}]"
+        return limited, len(limited)
+
+    def forget_session(self, session_id: str) -> None:
+        """Forget the outputs of a session."""
+        for handle in self._handles.pop(session_id, ()):
+            self._chars -= len(self._texts.pop(handle)[1])
 
     def _keep(self, text: str, session_id: str) -> str:
         handle = f"out_{secrets.token_urlsafe(9)}"
         kept = text[: self._max_chars]
         self._texts[handle] = (session_id, kept)
+        self._handles.setdefault(session_id, set()).add(handle)
         self._chars += len(kept)
         while len(self._texts) > self._max_outputs or (self._chars > self._max_chars and len(self._texts) > 1):
-            _, (_, forgotten) = self._texts.popitem(last=False)
+            oldest, (owner, forgotten) = self._texts.popitem(last=False)
             self._chars -= len(forgotten)
+            self._handles[owner].discard(oldest)
+            if not self._handles[owner]:
+                del self._handles[owner]
         return handle
 
     def read_more_tool(self) -> Tool[..., Any]:
