@@ -10,6 +10,7 @@ from handrail import Agent, ChatSession, Executor, ToolContext
 from handrail.core.events import ModelCalled, TurnFinished, TurnStarted
 from handrail.errors import ProviderDownError
 from handrail.monitor import Metrics
+from handrail.providers import ModelResponse, Usage
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
 from tests.monitor.conftest import Lines, look
@@ -105,3 +106,19 @@ async def test_the_model_calls_of_a_judge_are_reported_like_any_other() -> None:
     spans = [span for span in tracing.spans if span.name.startswith("chat")]
     assert [span.parent.span_id for span in spans] == [first.context.span_id] * 3 + [second.context.span_id]
     assert 'handrail_model_calls_total{provider="scripted:model",code="ok"} 2\n' in metrics.prometheus()
+
+
+async def test_what_a_model_costs_is_in_the_log_the_metrics_and_the_span(lines: Lines) -> None:
+    tracing, metrics = Tracing(), Metrics()
+    executor = Executor([look], listeners=[lines.log, metrics, tracing.listener])
+    reply = ModelResponse(text="Hello.", usage=Usage(input=1_000, output=10, cached=600, cost=0.25), model="large")
+    session = ChatSession(ScriptedProvider([reply, reply]), executor, context=CONTEXT)
+    for _ in range(2):
+        await session.send("Hi.")
+
+    assert 'handrail_model_cost_total{provider="scripted:model"} 0.5\n' in metrics.prometheus()
+    assert 'handrail_model_tokens_total{provider="scripted:model",kind="cached"} 1200\n' in metrics.prometheus()
+    record: Any = next(one for one in lines.records if one.event == "model_called")  # type: ignore[attr-defined]
+    assert (record.cost, record.model) == (0.25, "large")
+    spans = [span for span in tracing.spans if span.name.startswith("chat")]
+    assert [span.attributes["handrail.model.cost"] for span in spans] == [0.25] * 2
