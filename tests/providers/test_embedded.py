@@ -340,7 +340,7 @@ def test_a_file_that_is_not_there_names_the_command_that_fetches_one(
         EmbeddedProvider()
     with pytest.raises(ModelFileError, match=r"no model file 'smollm3'.*handrail model pull smollm2-135m"):
         EmbeddedProvider("smollm3")
-    with pytest.raises(ModelFileError, match="`minilm` is no language model"):
+    with pytest.raises(ModelFileError, match="`minilm` is not a language model"):
         EmbeddedProvider("minilm")
 
 

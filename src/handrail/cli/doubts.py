@@ -1,4 +1,4 @@
-"""`handrail doubts`: the calls whose outcome nobody knows, and what an operator found out about them."""
+"""`handrail doubts`: lists calls with an unknown outcome, and records whether they took effect."""
 
 import argparse
 import asyncio
@@ -11,22 +11,24 @@ from handrail.store import open_store
 
 
 def add_parser(subparsers: Any) -> None:
-    """Declare the command."""
-    doubts: argparse.ArgumentParser = subparsers.add_parser("doubts", help="calls whose outcome nobody knows")
+    """Add the parser of the command."""
+    doubts: argparse.ArgumentParser = subparsers.add_parser(
+        "doubts", help="list and resolve calls with an unknown outcome"
+    )
     actions = doubts.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="list them, the oldest first")
+    listing = actions.add_parser("list", help="list the calls, oldest first")
     resolving = actions.add_parser("resolve", help="record whether a call took effect")
     for parser in (listing, resolving):
         parser.add_argument(
             "--store", required=True, metavar="URL", help="sqlite+aiosqlite:///… or postgresql+asyncpg://…"
         )
-    listing.add_argument("--session", help="only those of one session")
+    listing.add_argument("--session", help="only the calls of this session")
     listing.add_argument("--limit", type=int, default=100)
     resolving.add_argument("--session", required=True, help="the session of the call")
     resolving.add_argument("--call", required=True, help="the id of the call")
-    resolving.add_argument("--happened", required=True, choices=("yes", "no"), help="whether its effect took place")
+    resolving.add_argument("--happened", required=True, choices=("yes", "no"), help="whether the call took effect")
     resolving.add_argument("--who", required=True, help="who found out")
-    resolving.add_argument("--reason", default="", help="how: a receipt, a look at the account")
+    resolving.add_argument("--reason", default="", help="how you know: a receipt, the account statement")
     resolving.add_argument("--expected", metavar="VERSION", help="refuse if the entry has changed since it was listed")
 
 

@@ -1,4 +1,4 @@
-"""`handrail mcp`: serve tools, look at a server, and accept what it says of its tools."""
+"""`handrail mcp`: serves tools, inspects servers, and pins the definitions of their tools."""
 
 import argparse
 import asyncio
@@ -19,31 +19,35 @@ _WHICH = "module:object or file.py:object, an McpServer or a list of them; or th
 
 
 def add_parser(subparsers: Any) -> None:
-    """Declare the command."""
-    mcp: argparse.ArgumentParser = subparsers.add_parser("mcp", help="serve tools over MCP, and look after MCP servers")
+    """Add the parser of the command."""
+    mcp: argparse.ArgumentParser = subparsers.add_parser(
+        "mcp", help="serve tools over MCP, and inspect and pin MCP servers"
+    )
     actions = mcp.add_subparsers(dest="action", metavar="ACTION", required=True)
     serves = actions.add_parser("serve", help="serve an executor, or tools, to an MCP client")
     serves.add_argument("object", help="module:object or file.py:object, an Executor or a list of tools")
-    serves.add_argument("--http", action="store_true", help="over HTTP, not over standard input and output")
+    serves.add_argument("--http", action="store_true", help="over HTTP instead of standard input and output")
     serves.add_argument("--host", default="127.0.0.1")
     serves.add_argument("--port", type=int, default=8000)
-    inspects = actions.add_parser("inspect", help="the tools of a server, and those that cannot be used")
+    inspects = actions.add_parser("inspect", help="list the tools of a server, and those that cannot be used")
     inspects.add_argument("server", help=_WHICH)
-    inspects.add_argument("--trusted", action="store_true", help="take its word for what its tools do")
+    inspects.add_argument("--trusted", action="store_true", help="trust the annotations of its tools")
     for name, text in (
-        ("pin", "accept all tools of a server as they are now"),
-        ("diff", "what differs from the accepted definitions"),
+        ("pin", "pin the current definitions of all tools of a server"),
+        ("diff", "show what differs from the pinned definitions"),
         ("accept", "accept changed tools"),
     ):
         action = actions.add_parser(name, help=text)
         action.add_argument("server", help=_WHICH)
-        action.add_argument("--pins", help="the file of the accepted definitions; that of the server if left out")
+        action.add_argument("--pins", help="the file of the pinned definitions (default: that of the server)")
         if name == "accept":
-            action.add_argument("tools", nargs="*", metavar="TOOL", help="the server's names for them; all if left out")
+            action.add_argument(
+                "tools", nargs="*", metavar="TOOL", help="the names of the tools at the server (default: all)"
+            )
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command; the number is the exit code. `diff` exits with 1 where something differs."""
+    """Run the command and return its exit code; `diff` returns 1 if something differs."""
     if given.action == "serve":
         executor = _load_executor(given.object)
         transport = "http" if given.http else "stdio"
@@ -76,7 +80,7 @@ async def _pins(given: argparse.Namespace, servers: Sequence[McpServer]) -> int:
     for server in servers:
         path = given.pins or server.pins
         if path is None:
-            raise ConfigError(f"Where are the pins of {server.name!r}? Give --pins FILE, or McpServer(…, pins='FILE').")
+            raise ConfigError(f"{server.name!r} has no file of pins; pass --pins FILE, or McpServer(…, pins='FILE').")
         current = await _definitions(server)
         pinned = read_pins(path, server.name)
         if given.action == "pin":
@@ -105,7 +109,7 @@ def _accept(path: Any, server: str, pinned: Any, current: dict[str, Any], tools:
 
 
 async def _definitions(server: McpServer) -> dict[str, Any]:
-    """What a server says of its tools, now."""
+    """Read the current definitions of a server's tools."""
     client = import_with_sdk("handrail.sources.mcp.client")
     opened = client.OpenMcpServer(replace(server, pins=None), on_change=lambda: None, secrets={})
     try:

@@ -1,4 +1,4 @@
-"""`handrail openapi`: what the operations of an OpenAPI document become."""
+"""`handrail openapi`: lists the tools that the operations of an OpenAPI document become."""
 
 import argparse
 import asyncio
@@ -11,11 +11,11 @@ from handrail.sources.openapi import OpenApi
 
 
 def add_parser(subparsers: Any) -> None:
-    """Declare the command."""
-    openapi: argparse.ArgumentParser = subparsers.add_parser("openapi", help="look at an OpenAPI document")
+    """Add the parser of the command."""
+    openapi: argparse.ArgumentParser = subparsers.add_parser("openapi", help="inspect an OpenAPI document")
     actions = openapi.add_subparsers(dest="action", metavar="ACTION", required=True)
     inspects = actions.add_parser(
-        "inspect", help="its operations as tools, and those that are skipped, with the reason"
+        "inspect", help="list its operations as tools, and those that are skipped, with the reason"
     )
     inspects.add_argument("document", help="a file, or an http or https URL")
     inspects.add_argument(
@@ -23,12 +23,12 @@ def add_parser(subparsers: Any) -> None:
     )
     inspects.add_argument("--exclude", action="append", metavar="SELECTOR", help="leave these out")
     inspects.add_argument("--base-url", metavar="URL", help="the server, instead of the document's own")
-    inspects.add_argument("--allow-private", action="store_true", help="also servers in private networks")
-    inspects.add_argument("--schemas", action="store_true", help="with the JSON Schema of the arguments")
+    inspects.add_argument("--allow-private", action="store_true", help="allow servers in private networks")
+    inspects.add_argument("--schemas", action="store_true", help="also print the JSON Schema of the arguments")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command; the number is the exit code: 1 where the document has no operation that can be used."""
+    """Run the command and return its exit code: 1 if the document has no usable operation."""
     api = OpenApi(
         given.document,
         base_url=given.base_url,

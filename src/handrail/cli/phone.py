@@ -1,4 +1,4 @@
-"""`handrail phone`: play scripted phone calls against an agent that is described by files."""
+"""`handrail phone`: plays scripted phone calls against an agent that is defined by files."""
 
 import argparse
 import runpy
@@ -34,18 +34,18 @@ class PhoneAgent(Struct, frozen=True, kw_only=True):
 
 
 def add_parser(subparsers: Any) -> None:
-    """Declare the command."""
+    """Add the parser of the command."""
     phone: argparse.ArgumentParser = subparsers.add_parser("phone", help="play scripted phone calls")
     actions = phone.add_subparsers(dest="action", metavar="ACTION", required=True)
     simulate = actions.add_parser("simulate", help="play scripts against an agent, without a phone and without a key")
-    simulate.add_argument("scripts", nargs="*", metavar="SCRIPT", help="YAML files; those of the example if left out")
-    simulate.add_argument("--tenants", metavar="DIR", help="the files of the tenants; those of the example if left out")
+    simulate.add_argument("scripts", nargs="*", metavar="SCRIPT", help="YAML files (default: those of the example)")
+    simulate.add_argument("--tenants", metavar="DIR", help="the files of the tenants (default: those of the example)")
     simulate.add_argument("--agent", metavar="FILE", help="a Python file with TOOLS, a ToolBuilder, and make_context")
     simulate.add_argument("--verbose", action="store_true", help="every event")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the command; the exit code is 1 if a call did not go as its script expects."""
+    """Run the command and return its exit code: 1 if a call did not meet the expectations of its script."""
     example = find_example()
     files = [Path(script) for script in given.scripts] or sorted((example / "calls").glob("*.yaml"))
     try:

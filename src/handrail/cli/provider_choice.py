@@ -1,4 +1,4 @@
-"""Which provider a command uses: the one named, else the first that the environment configures."""
+"""Chooses the provider of a command: by name, else the first that the environment configures."""
 
 import json
 import os
@@ -24,7 +24,7 @@ GEMINI: Final = "gemini-3.8-flash"
 _TIMEOUT: Final = 0.5
 """Seconds to wait for a local server's list of models."""
 _MAX_BYTES: Final = 1_000_000
-"""Of a server's list of models."""
+"""The most bytes of a server's list of models."""
 
 
 def choose_provider(env: Env | None = None, *, name: str | None = None, model: str | None = None) -> Provider:
@@ -59,26 +59,26 @@ def _detect_name(env: Env, model: str | None) -> str:
     return "ollama" if _list_ollama_models(env) else "embedded"
 
 
-def _openai(env: Env, model: str | None) -> Provider:
+def _build_openai(env: Env, model: str | None) -> Provider:
     return OpenAIChat(model or OPENAI, api_key=env.get("OPENAI_API_KEY"), base_url=env.get("OPENAI_BASE_URL") or None)
 
 
-def _responses(env: Env, model: str | None) -> Provider:
+def _build_responses(env: Env, model: str | None) -> Provider:
     base_url = env.get("OPENAI_BASE_URL") or None
     return OpenAIResponses(model or OPENAI, api_key=env.get("OPENAI_API_KEY"), base_url=base_url)
 
 
-def _anthropic(env: Env, model: str | None) -> Provider:
+def _build_anthropic(env: Env, model: str | None) -> Provider:
     base_url = env.get("ANTHROPIC_BASE_URL") or None
     return AnthropicMessages(model or ANTHROPIC, api_key=env.get("ANTHROPIC_API_KEY"), base_url=base_url)
 
 
-def _gemini(env: Env, model: str | None) -> Provider:
+def _build_gemini(env: Env, model: str | None) -> Provider:
     base_url = env.get("GOOGLE_GEMINI_BASE_URL") or None
     return GeminiModel(model or GEMINI, api_key=env.get("GEMINI_API_KEY"), base_url=base_url)
 
 
-def _compatible(env: Env, model: str | None) -> Provider:
+def _build_compatible(env: Env, model: str | None) -> Provider:
     """Build a provider for an OpenAI-compatible server; without a model name, use the first that it lists."""
     base_url = env.get("OPENAI_BASE_URL")
     if not base_url:
@@ -94,28 +94,28 @@ def _compatible(env: Env, model: str | None) -> Provider:
     return OpenAIChat(names[0], api_key=key, base_url=base_url)
 
 
-def _ollama(env: Env, model: str | None) -> Provider:
+def _build_ollama(env: Env, model: str | None) -> Provider:
     name = model or next(iter(_list_ollama_models(env)), None)
     if name is None:
         address = _read_ollama_address(env)
-        raise ConfigError(f"no Ollama with a model answers at {address}. Get a model with: ollama pull qwen3")
+        raise ConfigError(f"no Ollama with a model responds at {address}. Get a model with: ollama pull qwen3")
     return OpenAIChat(name, base_url=f"{_read_ollama_address(env)}/v1")
 
 
-def _embedded(env: Env, model: str | None) -> Provider:
+def _build_embedded(env: Env, model: str | None) -> Provider:
     from handrail.providers.embedded import EmbeddedProvider  # noqa: PLC0415  # optional
 
     return EmbeddedProvider(model) if model else EmbeddedProvider()
 
 
 _BUILDERS: Final[Mapping[str, Callable[[Env, str | None], Provider]]] = {
-    "openai": _openai,
-    "responses": _responses,
-    "anthropic": _anthropic,
-    "gemini": _gemini,
-    "ollama": _ollama,
-    "compatible": _compatible,
-    "embedded": _embedded,
+    "openai": _build_openai,
+    "responses": _build_responses,
+    "anthropic": _build_anthropic,
+    "gemini": _build_gemini,
+    "ollama": _build_ollama,
+    "compatible": _build_compatible,
+    "embedded": _build_embedded,
 }
 
 
@@ -146,7 +146,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 
 def _fetch_json(address: str, *, key: str | None) -> Any:
-    """Fetch JSON; return None if nothing answers, or if the answer is not JSON."""
+    """Fetch JSON; return None if nothing responds, or if the response is not JSON."""
     if urlsplit(address).scheme not in ("http", "https"):
         return None
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}

@@ -105,11 +105,11 @@ class Metrics:
             )
 
     def voices(self) -> tuple[VoiceMetrics, ...]:
-        """How long callers waited for the first word about a result, for every tool and tenant."""
+        """Return the time until results were spoken, for every tool and tenant."""
         return self._phone.voices()
 
     def phone_calls(self) -> tuple[PhoneCallMetrics, ...]:
-        """The phone calls of every tenant that are over."""
+        """Return the finished phone calls of every tenant."""
         return self._phone.calls()
 
     def prometheus(self) -> str:

@@ -1,4 +1,4 @@
-"""How phone calls go: how long a result takes to be heard, and what was never answered or spoken."""
+"""Metrics of phone calls: the time until a result is spoken, and results that never were."""
 
 import threading
 from bisect import bisect_left
@@ -14,26 +14,26 @@ from handrail.monitor.prometheus import format_head, format_row
 
 
 class VoiceMetrics(Struct, frozen=True, kw_only=True):
-    """How long the results of one tool of one tenant took to be heard."""
+    """The time until the results of one tool and tenant were spoken."""
 
     tool: str
     tenant: str
     count: int
     seconds: float
     histogram: tuple[tuple[float, int], ...]
-    """How many took at most so many seconds, from the model's call to the first word; the last bound is infinity."""
+    """Cumulative counts by upper bound in seconds, from tool call to first audio; the last bound is infinity."""
 
 
 class PhoneCallMetrics(Struct, frozen=True, kw_only=True):
-    """The phone calls of one tenant that are over."""
+    """The finished phone calls of one tenant."""
 
     tenant: str
     calls: Mapping[str, int]
-    """By the reason of their end."""
+    """The number of phone calls, by the reason of their end."""
     unanswered: int
-    """Tool calls that got no output although the call went on: always 0, or there is a bug."""
+    """Tool calls that got no output although the phone call continued; anything but 0 is a bug."""
     never_spoken: int
-    """Results that nobody heard although the call went on: always 0, or the provider failed repeatedly."""
+    """Results that were never spoken although the phone call continued; 0 unless the provider failed repeatedly."""
     cut_off: int
     tokens: Mapping[str, int]
 
@@ -71,7 +71,7 @@ class PhoneMetrics:
         return "" if event.tenant_id is None else self._tenants(event.tenant_id)
 
     def voices(self) -> tuple[VoiceMetrics, ...]:
-        """The figures of every tool and tenant, by name."""
+        """Return the metrics of every tool and tenant, sorted by name."""
         with self._lock:
             return tuple(
                 VoiceMetrics(
@@ -85,7 +85,7 @@ class PhoneMetrics:
             )
 
     def calls(self) -> tuple[PhoneCallMetrics, ...]:
-        """The figures of every tenant, by name."""
+        """Return the metrics of every tenant, sorted by name."""
         with self._lock:
             return tuple(
                 PhoneCallMetrics(
@@ -100,11 +100,13 @@ class PhoneMetrics:
             )
 
     def prometheus(self) -> Iterable[str]:
-        """The figures in Prometheus' text format; nothing without phone calls."""
+        """Return the metrics in Prometheus' text format; nothing without phone calls."""
         voices, calls = self.voices(), self.calls()
         if voices:
             name = "handrail_time_to_voice_seconds"
-            yield format_head(name, "histogram", "How long a caller waited for the first word about a result.")
+            yield format_head(
+                name, "histogram", "Time from a tool call to the first audio of a response with its result."
+            )
             for one in voices:
                 who = ("tool", one.tool), ("tenant", one.tenant)
                 for bound, count in one.histogram:
@@ -115,16 +117,14 @@ class PhoneMetrics:
                 yield format_row(f"{name}_count", one.count, *who)
         if not calls:
             return
-        yield format_head(
-            "handrail_phone_calls_total", "counter", "Phone calls that are over, by the reason of their end."
-        )
+        yield format_head("handrail_phone_calls_total", "counter", "Finished phone calls, by the reason of their end.")
         for one in calls:
             for reason, count in one.calls.items():
                 yield format_row("handrail_phone_calls_total", count, ("tenant", one.tenant), ("reason", reason))
         for name, text in (
             ("unanswered", "Tool calls of phone calls that got no output."),
-            ("never_spoken", "Results that no caller heard."),
-            ("cut_off", "Tool calls whose output or whose words the end of the phone call came before."),
+            ("never_spoken", "Results that were never spoken."),
+            ("cut_off", "Tool calls whose output or response was missing when the phone call ended."),
         ):
             yield format_head(f"handrail_phone_{name}_total", "counter", text)
             for one in calls:

@@ -1,5 +1,5 @@
-"""Dispatch by hand with OpenAI's APIs: `core` is sync, `aio` is async.
+"""Tool definitions and dispatch for your own loop with OpenAI's APIs: `core` is sync, `aio` is async.
 
-A facade over `define` and `formats` for people who write their own loop. It has no policy, no ledger and no timeout:
-the caller is the authority. Everything else in Handrail goes through `Executor.run`.
+It has no policy, no ledger and no timeout: a call that you dispatch runs. Everything else in Handrail goes through
+`Executor.run`.
 """

@@ -1,4 +1,4 @@
-"""What the sync and the async group have in common: a dict of tool classes that can describe itself."""
+"""A dict of tool classes with their definitions, for the sync and the async group."""
 
 from collections.abc import Sequence
 from textwrap import indent
@@ -18,7 +18,7 @@ ModelT = TypeVar("ModelT", bound=FunctionToolModel[Any, Any])
 
 
 class ToolClasses(dict[str, type[ModelT]], Generic[ModelT]):
-    """Tool classes by the names that a model calls them."""
+    """Tool classes by their names."""
 
     @property
     def tool_names(self) -> list[str]:
@@ -40,7 +40,7 @@ class ToolClasses(dict[str, type[ModelT]], Generic[ModelT]):
 
     @classmethod
     def from_list(cls, tools: Sequence[type[ModelT]]) -> Self:
-        """A group of these classes."""
+        """Build a group from classes."""
         return cls({tool.model_tool_name(): tool for tool in tools})
 
     def __contains__(self, item: object) -> bool:
@@ -49,12 +49,12 @@ class ToolClasses(dict[str, type[ModelT]], Generic[ModelT]):
         return super().__contains__(cast(object, item))
 
     def pretty_definition(self, api: Api) -> str:
-        """The definitions as text, to look at while developing."""
+        """Format the definitions as text, for debugging."""
         definitions = [tool.model_tool_pretty_definition(api) for tool in self.values()]
         lines = indent(",\n".join(definitions), " " * 4)
         return f"{type(self).__name__}([\n{lines}\n])"
 
 
 def build_not_found(call: StandardToolCall) -> ToolCallFailure:
-    """The answer to a call of a tool that is not in the group."""
+    """Build the result of a call to a tool that is not in the group."""
     return build_failure(call, "invalid_name", encodable(f"Function `{call.name}` not found."))

@@ -14,17 +14,17 @@ ToolT = TypeVar("ToolT", infer_variance=True)
 
 
 class Fits(Protocol[ToolT, ContextIn, ContextOut]):
-    """The class of a tool that can be run with these contexts."""
+    """A tool class that can be run with these contexts."""
 
     def model_tool_validate_tool_call(self, name: str, arguments: str) -> ToolT: ...
     async def model_tool_run_tool_call(self, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]: ...
 
 
 class LLMFunctionToolGroup(ToolClasses[LLMFunctionTool[ContextIn, ContextOut]], Generic[ContextIn, ContextOut]):
-    """Tools with the same contexts, to which calls are dispatched by name."""
+    """A group of tools with the same contexts, which dispatches calls by name."""
 
     def add_tool(self, tool: Fits[ToolT, ContextIn, ContextOut]) -> type[ToolT]:
-        """Add a class; also a decorator, which gives the class back."""
+        """Add a class and return it, so that it also works as a decorator."""
         # `Fits` checks the contexts and lets the class keep its type; `type[LLMFunctionTool[…]]` could only do one.
         added: Any = tool
         self[added.model_tool_name()] = added
@@ -41,12 +41,12 @@ class LLMFunctionToolGroup(ToolClasses[LLMFunctionTool[ContextIn, ContextOut]], 
     ) -> list[ToolCallResult[ContextOut]]:
         """Run the calls together; the results are in the order of the calls.
 
-        If a handler raises, the others are awaited first, so that none goes on behind the caller's back.
+        If a handler raises, the others are awaited first, so that none keeps running afterwards.
         """
         results = await asyncio.gather(*(self.run_tool_call(call, context) for call in calls), return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         for other in errors[1:]:
-            errors[0].add_note(f"Another call failed too: {other!r}")
+            errors[0].add_note(f"Another call failed, too: {other!r}")
         if errors:
             raise errors[0]
         return [result for result in results if not isinstance(result, BaseException)]

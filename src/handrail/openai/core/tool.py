@@ -21,7 +21,7 @@ ToolT = TypeVar("ToolT", infer_variance=True)
 
 
 class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextIn, ContextOut]):
-    """A tool as a class: its fields are the arguments, its `model_tool_handler` does the work."""
+    """A tool as a class: its fields are the arguments, and `model_tool_handler` runs it."""
 
     if TYPE_CHECKING:
 
@@ -29,7 +29,7 @@ class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextI
 
     @classmethod
     def model_tool_run_tool_call(cls, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]:
-        """Validate a call and run it. What is not meant for the model reaches the caller."""
+        """Validate a call and run it. Exceptions that are not for the model are raised."""
         call = standardize_tool_call(call)
         ready = validate_call(cls, call)
         if isinstance(ready, ToolCallFailure):
@@ -42,17 +42,17 @@ class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextI
 
 
 class Fits(Protocol[ToolT, ContextIn, ContextOut]):
-    """The class of a tool that can be run with these contexts."""
+    """A tool class that can be run with these contexts."""
 
     def model_tool_validate_tool_call(self, name: str, arguments: str) -> ToolT: ...
     def model_tool_run_tool_call(self, call: AnyToolCall, context: ContextIn) -> ToolCallResult[ContextOut]: ...
 
 
 class LLMFunctionToolGroup(ToolClasses[LLMFunctionTool[ContextIn, ContextOut]], Generic[ContextIn, ContextOut]):
-    """Tools with the same contexts, to which calls are dispatched by name."""
+    """A group of tools with the same contexts, which dispatches calls by name."""
 
     def add_tool(self, tool: Fits[ToolT, ContextIn, ContextOut]) -> type[ToolT]:
-        """Add a class; also a decorator, which gives the class back."""
+        """Add a class and return it, so that it also works as a decorator."""
         # `Fits` checks the contexts and lets the class keep its type; `type[LLMFunctionTool[…]]` could only do one.
         added: Any = tool
         self[added.model_tool_name()] = added

@@ -1,4 +1,4 @@
-"""A language model inside this process: no key, no service, one file."""
+"""A language model that runs in this process, from one local file."""
 
 from handrail.providers.embedded.provider import EmbeddedProvider
 

@@ -1,7 +1,7 @@
-"""A JSON Schema as a decoder can keep to it, and as a small model can fill it in.
+"""Reduces a JSON Schema to what a constrained decoder supports and a small model can fill in.
 
-What a decoder does not know is left out here and checked afterwards; strings, lists and numbers get an end, because a
-small model does not find one by itself.
+Unsupported keywords are left out and checked afterwards. Strings, lists and numbers get a maximum length, because a
+small model does not stop by itself.
 """
 
 import re
@@ -23,12 +23,12 @@ _MAX_SPAN_WORDS: Final = 5
 
 
 def build_decodable_schema(schema: Mapping[str, Any], *, copy_from: str | None = None) -> dict[str, Any]:
-    """The schema, reduced. With a text to copy from, values are those of the text where it has any."""
+    """Reduce a schema. With `copy_from`, values are limited to those that occur in the text, if there are any."""
     return _Lowering(schema, copy_from).lower()
 
 
 def extract_spans(text: str) -> list[str]:
-    """Every run of a few words in the text, without the punctuation around it: what a value could be copied from."""
+    """List every sequence of a few words in the text, without surrounding punctuation, as possible values."""
     words = list(_WORD.finditer(text))
     if len(words) > _MAX_WORDS:
         return []
@@ -48,12 +48,12 @@ def _strip_punctuation(run: str) -> str:
 
 
 def extract_numbers(text: str) -> list[float]:
-    """The numbers of the text that stand alone, so not those of `A-17`."""
+    """List the numbers in the text that are not part of a word, such as `A-17`."""
     return [float(found.replace(",", ".")) for found in _NUMBER.findall(text)]
 
 
 def has_mention(text: str, values: Sequence[Any]) -> bool:
-    """Whether one of the values stands in the text, as words of its own."""
+    """Whether one of the values occurs in the text as a whole word."""
     words = f" {' '.join(_NAME.findall(text))} ".casefold()
     return any(f" {' '.join(_NAME.findall(str(value)))} ".casefold() in words for value in values if value != "")
 
@@ -107,7 +107,7 @@ class _Lowering:
                 return self._lower_any()
 
     def _select_mentioned(self, values: Sequence[Any]) -> list[Any]:
-        """The values that the text to copy from speaks of; all of them where it speaks of none."""
+        """Select the values that occur in the text; all of them if none does."""
         named = [one for one in values if self._text is not None and has_mention(self._text, [one])]
         return named or [*values]
 
@@ -125,7 +125,9 @@ class _Lowering:
     def _lower_object(self, node: Mapping[str, Any], depth: int) -> dict[str, Any]:
         properties = as_mapping(node.get("properties"))
         required = [name for name in as_list(node.get("required")) if name in properties]
-        if self._text is not None:  # A small model fills in whatever it may; what nobody spoke of stays out.
+        if (
+            self._text is not None
+        ):  # A small model fills in every property that it may, so those that the text does not mention are left out.
             properties = {name: one for name, one in properties.items() if name in required or self._is_mentioned(one)}
         lowered: dict[str, Any] = {
             "type": "object",
@@ -161,7 +163,7 @@ class _Lowering:
         if fitting:
             return {"enum": fitting}
         if isinstance(pattern, str) and _PLAIN_PATTERN.fullmatch(pattern):
-            return {"type": "string", "pattern": pattern}  # Decoders take a pattern or lengths, and not both.
+            return {"type": "string", "pattern": pattern}  # Decoders support a pattern or lengths, not both.
         return {"type": "string", "minLength": least, "maxLength": max(least, most)}
 
     def _lower_number(self, node: Mapping[str, Any], kind: str) -> dict[str, Any]:
@@ -180,17 +182,17 @@ class _Lowering:
 
 
 def as_mapping(node: object) -> Mapping[str, Any]:
-    """What a part of a schema says, if it is one that says something."""
+    """Return a subschema as a mapping; an empty one if it is not an object."""
     return cast(Mapping[str, Any], node) if isinstance(node, Mapping) else {}
 
 
 def as_list(value: object) -> list[Any]:
-    """The items of a list in a schema; none where there is no list."""
+    """Return a list in a schema; an empty one if it is not a list."""
     return [*cast(Sequence[Any], value)] if isinstance(value, list | tuple) else []
 
 
 def _merge_all_of(node: Mapping[str, Any], parts: Sequence[Any]) -> dict[str, Any]:
-    """One schema that says what all parts say of an object; the rest is checked afterwards."""
+    """Merge the properties of an `allOf`; the rest is checked afterwards."""
     merged: dict[str, Any] = {key: value for key, value in node.items() if key != "allOf"}
     for part in map(as_mapping, parts):
         for key, value in part.items():

@@ -1,4 +1,4 @@
-"""One GGUF file, loaded into this process by llama.cpp: one question at a time, decoded under a schema."""
+"""Runs a GGUF file with llama.cpp in this process: one request at a time, with constrained decoding."""
 
 import asyncio
 import json
@@ -25,13 +25,13 @@ from handrail.providers.embedded.constrain import as_list, as_mapping
 from handrail.providers.provider import FinishReason, Usage
 
 _COMPACT: Final = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
-"""Asks the decoder for JSON on one line: a small model otherwise spends its tokens on spaces."""
+"""Makes the decoder write JSON without white space, on which a small model would spend its tokens."""
 
 _FINISH_REASONS: Final[Mapping[str, FinishReason]] = {"stop": "stop", "length": "length"}
 
 
 class Completion(Struct, frozen=True, kw_only=True):
-    """What the model wrote."""
+    """The output of the model."""
 
     text: str
     finish_reason: FinishReason
@@ -40,13 +40,13 @@ class Completion(Struct, frozen=True, kw_only=True):
 
 
 class Engine:
-    """A model's file and the thread that asks it. The file is loaded with the first question."""
+    """A model file and the thread that runs it. The file is loaded with the first request."""
 
     def __init__(self, file: Path, *, threads: int, context_window: int) -> None:
         self.file = file
         self.context_window = context_window
         self._threads = threads
-        # One worker: the questions of many callers queue up here, and not in the threads that others need.
+        # One worker: concurrent requests queue here, and not in the default thread pool.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="handrail-embedded")
         self._server: Any = None
         self._grammar: Callable[[dict[str, Any]], str] | None = None
@@ -59,7 +59,7 @@ class Engine:
         schema: dict[str, Any] | None = None,
         on_text: Callable[[str], object] | None = None,
     ) -> Completion:
-        """What the model writes next. `said` gets the words as they come, in another thread."""
+        """Complete a conversation. `on_text` is called with text as it arrives, in another thread."""
         body: dict[str, Any] = {
             "messages": [{key: escape_special_tokens(text) for key, text in one.items()} for one in messages],
             "max_tokens": max_tokens,
@@ -72,11 +72,11 @@ class Engine:
             return await asyncio.get_running_loop().run_in_executor(
                 self._worker, self._complete, body, schema, on_text, stop
             )
-        finally:  # A caller that left: the model ends with its next word, and the one who waits is served.
+        finally:  # The caller was cancelled: the model stops at its next token, and the next request can run.
             stop.set()
 
     def close(self) -> None:
-        """Give the memory back, once nobody asks any more; a later question loads the file again."""
+        """Free the memory after the running requests; a later request loads the file again."""
         self._worker.submit(self._unload).result()
 
     def _unload(self) -> None:
@@ -95,11 +95,11 @@ class Engine:
         stream = _StreamReader(on_text, stop)
         try:
             if schema is not None and self._grammar is not None:
-                # Through JSON, so that what no JSON can carry (lone surrogates) is replaced.
+                # Encoded as JSON, which replaces lone surrogates.
                 body["grammar"] = self._grammar(json.loads(compact_json({**schema, "x-guidance": _COMPACT})))
             server.handle_chat_completions(body, stream.add_chunk)
         except (ValueError, RuntimeError) as error:
-            raise ProviderError(f"{self.file.name} cannot be asked this: {shorten(str(error), 300)}") from error
+            raise ProviderError(f"{self.file.name} cannot process this request: {shorten(str(error), 300)}") from error
         return stream.build_completion(self.file.name)
 
     def _load(self) -> Any:
@@ -115,9 +115,9 @@ class Engine:
         parameters.n_ctx = self.context_window
         parameters.n_parallel = 1
         parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = self._threads
-        parameters.cache_ram_mib = 0  # By itself it would keep 8 GB of old prompts.
+        parameters.cache_ram_mib = 0  # The default would keep 8 GB of old prompts.
         parameters.warmup = False
-        # It also opens a port on the loopback, which cannot be switched off. Nobody knows the key, so nobody gets in.
+        # It also opens a port on the loopback, which cannot be switched off; a random key keeps others out.
         parameters.api_keys = [secrets.token_urlsafe(32)]
         parameters.ui = parameters.endpoint_slots = False
         try:
@@ -129,7 +129,7 @@ class Engine:
 
 
 class _StreamReader:
-    """The pieces of an answer, put together."""
+    """Collects the chunks of a streamed response."""
 
     def __init__(self, on_text: Callable[[str], object] | None, stop: Event) -> None:
         self._on_text = on_text
@@ -141,7 +141,7 @@ class _StreamReader:
         self._failure: Mapping[str, Any] | None = None
 
     def add_chunk(self, chunk: Any) -> bool:
-        """Take one piece in; true ends the answer. An exception in here would be lost, so there is none."""
+        """Add a chunk; return True to stop. It never raises, because llama.cpp would swallow the exception."""
         piece = as_mapping(chunk)
         if failure := as_mapping(piece.get("error")):
             self._failure = failure
@@ -157,14 +157,14 @@ class _StreamReader:
         return self._stop.is_set()
 
     def build_completion(self, name: str) -> Completion:
-        """The whole, or why there is none."""
+        """Build the completion, or raise the error of the stream."""
         if (failure := self._failure) is not None:
             text = shorten(str(failure.get("message", "")), 300)
             if failure.get("type") == "exceed_context_size_error":
                 raise ContextTooLongError(f"The conversation does not fit into {name}: {text}.")
-            raise ProviderError(f"{name} did not answer: {text}.")
+            raise ProviderError(f"{name} did not respond: {text}.")
         if self._reason is None and not self._stop.is_set():
-            raise ProviderDownError(f"{name} broke off in the middle of its answer.")
+            raise ProviderDownError(f"{name} ended in the middle of a response.")
         details = as_mapping(self._usage.get("prompt_tokens_details"))
         return Completion(
             text=encodable("".join(self._words)),

@@ -1,4 +1,4 @@
-"""Which tool a message asks for: the embedding ranks, what the message names decides between the best."""
+"""Ranks tools for a message: by embedding, then by the values that the message contains."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -20,30 +20,30 @@ SMALL_TALK: Final = (
     "Thank you, that was helpful. Goodbye.",
     "What is the meaning of this word?",
 )
-"""What people say that asks for no tool. A message that is closer to one of these than to any tool is answered."""
+"""Messages that need no tool. A message that is more similar to one of these than to any tool gets a text reply."""
 
 MAX_CANDIDATES: Final = 3
-"""So many tools are looked at closely. There is no threshold: a true match may have a cosine of 0.2."""
+"""The number of tools that are ranked again by values. There is no threshold: a match may have a cosine of 0.2."""
 EVIDENCE_WEIGHT: Final = 0.1
-"""What one value that the message names, or lacks, counts beside the cosine."""
+"""The weight of a value that the message contains or lacks, compared with the cosine."""
 
 
 class ToolRanking(Struct, frozen=True, kw_only=True):
-    """The best tools, the first one the best."""
+    """The best tools, in order."""
 
     tools: tuple[Tool[..., Any], ...]
     is_small_talk: bool
-    """Whether the message asks for none of them, as far as this can tell."""
+    """Whether the message probably asks for none of them."""
 
 
 class ToolRanker:
-    """Ranks tools for a message. The vector of a description is worked out once."""
+    """Ranks tools for a message. The embedding of a description is computed once."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._meaning = TextSimilarity(embedder)
 
     def rank(self, tools: Sequence[Tool[..., Any]], message: str) -> ToolRanking:
-        """The best of the tools for what was said."""
+        """Rank the tools for a message."""
         if self._meaning.is_available:
             every = self._meaning.measure([*map(get_search_text, tools), *SMALL_TALK], message)
             scores, chatter = every[: len(tools)], max(every[len(tools) :])
@@ -61,7 +61,7 @@ class ToolRanker:
 
 
 def score_evidence(tool: Tool[..., Any], message: str) -> int:
-    """How well the values that a message names fit the arguments that a tool must have."""
+    """Score how well the values in a message fit the required arguments of a tool."""
     properties = as_mapping(tool.input_schema.get("properties"))
     found = extract_numbers(message)
     score, takes_number, takes_text = 0, False, False

@@ -1,4 +1,4 @@
-"""What the model is asked, word for word, and what is said without it."""
+"""The prompts of the embedded model, and the replies that need no model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,16 @@ from handrail.providers.embedded.constrain import as_list, as_mapping, extract_n
 Turns = list[dict[str, str]]
 
 REPLY: Final = "reply"
-"""What the model chooses instead of a tool."""
+"""The name that the model chooses if no tool fits."""
 QUESTION_START: Final = "For that I need"
-"""How a question for a missing value begins; the answer to it is read together with what was said before."""
+"""The beginning of a question for a missing value; the reply to it is read together with the earlier message."""
 MAX_RESULT_CHARS: Final = 2_000
 
 
 def build_choice_prompt(
     tools: Sequence[Tool[..., Any]], message: str, *, can_reply: bool
 ) -> tuple[Turns, dict[str, Any]]:
-    """Which of a few tools a message needs. The tools' own descriptions are the examples."""
+    """Build the prompt that chooses one of a few tools; their descriptions are the examples."""
     choices = [f"- {tool.name}: {tool.description}" for tool in tools]
     if can_reply:
         choices.append(f"- {REPLY}: None of these: greetings, thanks, small talk, questions about other things.")
@@ -36,7 +36,7 @@ def build_choice_prompt(
 
 
 def build_arguments_prompt(tool: Tool[..., Any], message: str) -> Turns:
-    """The arguments of a tool, from a message."""
+    """Build the prompt that extracts the arguments of a tool from a message."""
     lines = [f"Function: {tool.name} - {tool.description}"]
     for name, node in _get_properties(tool).items():
         values = as_list(as_mapping(node).get("enum"))
@@ -50,20 +50,20 @@ def build_arguments_prompt(tool: Tool[..., Any], message: str) -> Turns:
 
 
 def build_json_prompt(turns: Turns, schema: Mapping[str, Any]) -> Turns:
-    """A conversation whose next words are JSON; the model is told which, so that it means what the decoder allows."""
+    """Build the prompt for a response in JSON, with the schema that the decoder enforces."""
     text = json.dumps(schema, ensure_ascii=False)
     return [_build_turn("system", f"Answer with JSON alone, of this JSON Schema:\n{text}"), *turns]
 
 
-def build_answer_prompt(turns: Turns, results: Sequence[ToolResult]) -> Turns:
-    """An answer to the customer from what the tools said."""
+def build_reply_prompt(turns: Turns, results: Sequence[ToolResult]) -> Turns:
+    """Build the prompt for a reply to the customer from the results of tools."""
     lines = "\n".join(f"{result.tool_name}: {_truncate(result.for_model())}" for result in results)
     ask = f"This was found:\n{lines}\nAnswer what I asked from that, in one or two sentences. Add nothing."
     return [*turns, _build_turn("user", ask)]
 
 
 def ask_for_missing_number(tool: Tool[..., Any], message: str) -> str:
-    """The question for a number that the tool must have and that nobody said; empty if there is none."""
+    """Build the question for a required number that the message does not contain; empty if there is none."""
     properties = _get_properties(tool)
     for name in as_list(tool.input_schema.get("required")):
         node = as_mapping(properties.get(name))
@@ -74,12 +74,12 @@ def ask_for_missing_number(tool: Tool[..., Any], message: str) -> str:
 
 
 def describe_results(results: Sequence[ToolResult]) -> str:
-    """What the tools said, without a model in between."""
+    """Describe the results of tools without a model."""
     return "\n".join(_describe_result(result) for result in results)
 
 
 def describe_tools(tools: Sequence[Tool[..., Any]]) -> str:
-    """What can be done here, for a message that asks for none of it."""
+    """Describe the tools, for a message that asks for none of them."""
     if not tools:
         return "I cannot help with that here."
     lines = "\n".join(f"- {(tool.description or tool.name).splitlines()[0]}" for tool in tools[:12])

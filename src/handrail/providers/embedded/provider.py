@@ -1,4 +1,4 @@
-"""The provider that needs no key: the embedding picks a tool, the model fills in its arguments under the schema."""
+"""The embedded provider: an embedding ranks the tools, and the model fills in arguments with constrained decoding."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ from handrail.providers.transcript import AssistantStep, NativeStep, ResultsStep
 from handrail.registry.search import Embedder
 
 DEMONSTRATION_MAX_BYTES: Final = 500_000_000
-"""Bytes of a file under which a model is a demonstration model."""
+"""Files with fewer bytes are demonstration models."""
 
 _ANY_NAME: Final = re.compile(r".*", re.DOTALL)
 _RULES: Final = TranscriptRules(
@@ -42,7 +42,7 @@ _OnText: TypeAlias = Callable[[str], object]
 class EmbeddedProvider:
     """A GGUF model in this process, by its name in the catalogue or by the path of its file.
 
-    It makes at most one call for one message of the customer, and answers after its result.
+    It makes at most one call for each message of the customer, and replies after its result.
     """
 
     def __init__(
@@ -55,12 +55,13 @@ class EmbeddedProvider:
         max_tokens: int = 512,
         is_demonstration: bool | None = None,
     ) -> None:
-        """`demonstration` is for a model too small to choose, to invent or to word: code ranks the tools, values are
-        copied out of the message, and answers are templates. Unless it is said, files under 500 MB are such models.
-        They get one thread, others two: llama.cpp's threads wait for each other without pause, and where something
-        else runs on those cores, two are many times slower than one.
+        """With `is_demonstration`, for very small models, code ranks the tools, values are copied from the message, and
+        replies are templates. The default is True for files under 500 MB.
+
+        Such models get one thread, others two: llama.cpp's threads wait for each other actively, and if something else
+        runs on those cores, two are many times slower than one.
         """
-        if find_spec("xllamacpp") is None:  # Said before anybody fetches a model for it.
+        if find_spec("xllamacpp") is None:  # Raised before anybody downloads a model for it.
             raise MissingExtraError("xllamacpp", extra="embedded")
         file = _find_model_file(path_or_name)
         self._is_demonstration = (
@@ -68,7 +69,7 @@ class EmbeddedProvider:
         )
         threads = (1 if self._is_demonstration else 2) if threads is None else threads
         if min(threads, context_window, max_tokens) < 1:
-            raise ConfigError("threads, context and max_tokens are 1 or more.")
+            raise ConfigError("threads, context_window and max_tokens must be at least 1.")
         self.model = str(path_or_name) if str(path_or_name) in CATALOGUE else file.stem
         self._engine = Engine(file, threads=threads, context_window=context_window)
         self._ranker = ToolRanker(embedding or Embedding(threads=threads))
@@ -76,42 +77,42 @@ class EmbeddedProvider:
 
     @property
     def name(self) -> str:
-        """That it is embedded, and which model."""
+        """`embedded:` and the name of the model."""
         return f"embedded:{self.model}"
 
     def __repr__(self) -> str:
         return f"EmbeddedProvider({self.model!r})"
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
-        """The whole reply."""
+        """Send a request and return the complete response."""
         return await self._start(request).run(None)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
-        """The words as they come, then the whole reply."""
-        words: asyncio.Queue[str | None] = asyncio.Queue()
+        """Yield text as it arrives, then the complete response."""
+        texts: asyncio.Queue[str | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        answer = self._start(request)
+        exchange = self._start(request)
 
-        def said(text: str) -> None:
-            loop.call_soon_threadsafe(words.put_nowait, text)
+        def put_text(text: str) -> None:
+            loop.call_soon_threadsafe(texts.put_nowait, text)
 
-        task = asyncio.create_task(answer.run(said))
-        task.add_done_callback(lambda _: words.put_nowait(None))
+        task = asyncio.create_task(exchange.run(put_text))
+        task.add_done_callback(lambda _: texts.put_nowait(None))
         sent: list[str] = []
         try:
-            while (text := await words.get()) is not None:
+            while (text := await texts.get()) is not None:
                 sent.append(text)
                 yield TextDelta(text=text)
-            reply = await task
+            response = await task
         finally:
             task.cancel()
             await asyncio.wait([task])
-        if rest := reply.text.removeprefix("".join(sent)):
+        if rest := response.text.removeprefix("".join(sent)):
             yield TextDelta(text=rest)
-        yield reply
+        yield response
 
     async def aclose(self) -> None:
-        """Give the model's memory back."""
+        """Free the memory of the model."""
         await asyncio.to_thread(self._engine.close)
 
     def _start(self, request: ModelRequest) -> "_Exchange":
@@ -127,7 +128,7 @@ class EmbeddedProvider:
 
 
 class _Exchange:
-    """One request, on its way to one reply."""
+    """Handles one request."""
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class _Exchange:
         self._usage = Usage()
 
     async def run(self, on_text: _OnText | None) -> ModelResponse:
-        """A call where one is due, else words."""
+        """Return a response with a call if one is needed, else with text."""
         request = self._request
         turns = _build_turns(request)
         tools, must = _select_tools(request)
@@ -162,11 +163,11 @@ class _Exchange:
                 )
                 return self._build_response(text=question) if question else await self._fill_arguments(picked, message)
         if request.schema is not None:
-            return await self._answer_json(turns)
+            return await self._reply_in_json(turns)
         if isinstance(last, ToolMessage):
             if self._is_demonstration:
                 return self._build_response(text=prompts.describe_results(last.results))
-            turns = prompts.build_answer_prompt(turns, last.results)
+            turns = prompts.build_reply_prompt(turns, last.results)
         elif self._is_demonstration and request.tools:
             return self._build_response(text=prompts.describe_tools(tools))
         words = await self._ask(turns, on_text=on_text)
@@ -190,11 +191,11 @@ class _Exchange:
             schema = build_decodable_schema(tool.input_schema, copy_from=message if self._is_demonstration else None)
             filled = await self._ask(prompts.build_arguments_prompt(tool, message), schema=schema)
             arguments, cut = filled.text, filled.finish_reason == "length"
-        # Nothing that the model wrote is believed here: it stays text, which the executor parses and validates.
+        # The arguments stay text, which the executor parses and validates.
         call = ToolCall(id=f"call_{uuid4().hex}", name=tool.name, arguments_json=arguments or "?")
         return self._build_response(calls=(call,), finish_reason="length" if cut else "tool_calls")
 
-    async def _answer_json(self, turns: prompts.Turns) -> ModelResponse:
+    async def _reply_in_json(self, turns: prompts.Turns) -> ModelResponse:
         schema = check_response_schema(self._request.schema or {})
         shaped = await self._ask(prompts.build_json_prompt(turns, schema), schema=build_decodable_schema(schema))
         return self._build_response(text=shaped.text, finish_reason=shaped.finish_reason)
@@ -216,13 +217,13 @@ class _Exchange:
 
 
 def _find_model_file(path_or_name: str | Path) -> Path:
-    """The model's file: the one of the catalogue, or the one at a path, if it looks like a model."""
+    """Find the model file: one of the catalogue, or a path to a GGUF file."""
     name = str(path_or_name)
     if name in CATALOGUE:
         file = CATALOGUE[name].files[0].name
         if not file.endswith(".gguf"):
             raise ModelFileError(
-                f"`{name}` is no language model. Those of the catalogue are: {', '.join(_list_language_models())}."
+                f"`{name}` is not a language model. The catalogue has: {', '.join(_list_language_models())}."
             )
         return find_directory(name) / file
     path = Path(path_or_name).expanduser()
@@ -232,7 +233,7 @@ def _find_model_file(path_or_name: str | Path) -> Path:
     except OSError as error:
         known = " or ".join(f"handrail model pull {one}" for one in _list_language_models())
         raise ModelFileError(
-            f"There is no model file {name!r} ({error.strerror}). Give the path of a GGUF file, or fetch one: {known}"
+            f"There is no model file {name!r} ({error.strerror}). Pass the path of a GGUF file, or pull one: {known}"
         ) from error
     if begins != b"GGUF":
         raise ModelFileError(f"{path} is not a GGUF file: it does not begin with those four letters.")
@@ -244,7 +245,7 @@ def _list_language_models() -> list[str]:
 
 
 def _select_tools(request: ModelRequest) -> tuple[Sequence[Tool[..., Any]], bool]:
-    """The tools that may be called, and whether one must be."""
+    """Return the tools that may be called, and whether one must be."""
     choice = request.tool_choice
     want = check_tool_choice(choice.mode, choice.tool, choice.allowed, None)
     names = [tool.name for tool in request.tools]
@@ -252,17 +253,17 @@ def _select_tools(request: ModelRequest) -> tuple[Sequence[Tool[..., Any]], bool
     for name in chosen:
         if name not in names:
             listed = ", ".join(names) or "none"
-            raise ConfigError(f"`{name}` is not among the tools of this request; they are: {listed}.")
+            raise ConfigError(f"`{name}` is not a tool of this request; its tools are: {listed}.")
     must = want.mode == "required" or want.tool is not None
     if must and not names:
-        raise ConfigError("A choice cannot be required in a request without tools.")
+        raise ConfigError("tool_choice requires a call, but the request has no tools.")
     if want.mode == "none":
         return (), False
     return [tool for tool in request.tools if not chosen or tool.name in chosen], must
 
 
 def _read_last_message(messages: Sequence[Message]) -> str:
-    """The customer's last message; with the ones before it, as far as they were answered with a question."""
+    """Return the customer's last message, with the messages before it that were answered with a question."""
     parts: list[str] = []
     for message in reversed(messages):
         match message:
@@ -278,7 +279,7 @@ def _read_last_message(messages: Sequence[Message]) -> str:
 
 
 def _build_turns(request: ModelRequest) -> prompts.Turns:
-    """The conversation as the model's template takes it; results are told by the customer's side."""
+    """Convert the conversation for the model's chat template; results become messages of the user."""
     turns: prompts.Turns = []
     if request.instructions:
         turns.append({"role": "system", "content": request.instructions})

@@ -1,0 +1,78 @@
+"""The message of a log record: as text for people, and as JSON."""
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from handrail.core.log import NAME as HANDRAIL
+from handrail.core.log import build_safe_exc_info
+from handrail.core.redact import Redactor
+from handrail.core.text import compact_json
+
+NAME: Final = f"{HANDRAIL}.events"
+
+
+class LogMessage(Struct, frozen=True, kw_only=True):
+    """The message of a log record; as text, a summary and the fields as JSON."""
+
+    event: str
+    level: int
+    fields: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{summarize_event(self.event, self.fields)} {compact_json(self.fields)}"
+
+
+def summarize_event(event: str, fields: Mapping[str, Any]) -> str:
+    """Summarize an event in a few words: `call finished: pay, permission_denied, 1.5 ms`."""
+    error: Any = fields.get("error")
+    code = cast(Mapping[str, Any], error).get("code") if isinstance(error, Mapping) else error
+    outcome = code or ("ok" if fields.get("ok") is True else None)
+    duration = fields.get("duration_ms")
+    parts = (
+        *(fields.get(name) for name in ("tool", "provider", "outcome", "stop_reason", "reason")),
+        outcome,
+        None if duration is None else f"{duration} ms",
+    )
+    details = ", ".join(str(part) for part in parts if part)
+    return event.replace("_", " ") + (f": {details}" if details else "")
+
+
+_STANDARD_FIELDS: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON: `time`, `level`, `logger`, `message`, then `event` and its fields.
+
+    It also formats records of other loggers: their message is redacted by pattern, their fields by name, too.
+    """
+
+    def __init__(self, *, redactor: Redactor | None = None) -> None:
+        super().__init__()
+        self._redactor = redactor or Redactor()
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "logger": record.name}
+        own = {name: value for name, value in record.__dict__.items() if name not in _STANDARD_FIELDS}
+        if record.name == NAME or isinstance(record.msg, LogMessage):
+            line["message"] = summarize_event(str(own.get("event", "")), own)
+            line.update(own)
+        else:
+            line["message"] = self._redactor.text(record.getMessage())
+            line.update(self._redactor.value(own))
+        if record.exc_info and record.exc_info[1] is not None:
+            line["exception"] = self._format_exception(record)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return compact_json(line)
+
+    def _format_exception(self, record: logging.LogRecord) -> str:
+        info = cast(Any, record.exc_info)
+        if record.name != HANDRAIL:  # That logger has already redacted it.
+            info = build_safe_exc_info(info[1], texts=True, redactor=self._redactor)
+        return self.formatException(info)
