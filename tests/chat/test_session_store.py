@@ -406,6 +406,21 @@ async def test_a_turn_writes_as_many_rows_in_a_long_conversation_as_in_a_short_o
         assert counts == [3, 3]  # The state, one changed message, one new message.
 
 
+async def test_a_long_file_of_short_messages_is_seldom_rewritten(tmp_path: Path) -> None:
+    sessions = FileSessionStore(tmp_path)
+    current = said(*("Hi." for _ in range(5_000)), revision=1)
+    await sessions.save(current)
+    files = {sessions.path("s").stat().st_ino}
+    for revision in range(2, 102):
+        following = structs.replace(current.with_messages(UserMessage(text="Hi.")), revision=revision)
+        await sessions.save(following, previous=current)
+        current = following
+        files.add(sessions.path("s").stat().st_ino)
+
+    assert len(files) == 1
+    assert await FileSessionStore(tmp_path).load("s") == current
+
+
 async def test_a_file_is_rewritten_when_most_of_it_is_out_of_date(tmp_path: Path) -> None:
     sessions = FileSessionStore(tmp_path)
     current, sizes = said("x" * 1_000, revision=1), [0]

@@ -1,6 +1,8 @@
 """A conversation as data: everything that is saved, and everything needed to resume it."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain, compress
+from operator import is_not
 from typing import Final
 
 import msgspec
@@ -164,10 +166,11 @@ def diff_conversation(conversation: Conversation, previous: Conversation | None)
     Messages are frozen and shared between revisions, so an unchanged one is the same object.
     """
     before = previous.messages if previous is not None else ()
+    messages = conversation.messages
+    replaced = compress(range(len(before)), map(is_not, messages, before))
     changed = tuple(
-        (position, msgspec.json.encode(message))
-        for position, message in enumerate(conversation.messages)
-        if position >= len(before) or message is not before[position]
+        (position, msgspec.json.encode(messages[position]))
+        for position in chain(replaced, range(len(before), len(messages)))
     )
     state = msgspec.json.encode(structs.replace(conversation, messages=()))
     return ConversationDelta(

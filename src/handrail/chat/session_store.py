@@ -18,6 +18,8 @@ _MAX_FILES: Final = 1_000
 """How many files a store remembers the state of."""
 _MIN_COMPACTION: Final = 65_536
 """Bytes that may be out of date in a file, on top of as much as is current, before the file is rewritten."""
+_RECORD_BYTES: Final = 48
+"""About what a message takes in a file besides itself."""
 
 
 class SessionStore(Protocol):
@@ -94,7 +96,7 @@ class FileSessionStore:
         conversation, length = _decode_file(text, source=str(path))
         if conversation.session_id != session_id:
             raise StoreError(f"{path} contains the conversation {conversation.session_id!r}, expected {session_id!r}.")
-        live = sum(len(one) for _, one in diff_conversation(conversation, None).messages)
+        live = len(_encode_lines(diff_conversation(conversation, None)))
         self._remember(session_id, _SavedFile(identity, conversation.revision, length, live))
         return conversation
 
@@ -125,7 +127,9 @@ class FileSessionStore:
             delta = diff_conversation(conversation, previous)
             lines = _encode_lines(delta)
             length = saved.length + len(lines)
-            live = saved.live + sum(len(one) for at, one in delta.messages if at >= delta.previous_length)
+            live = saved.live + sum(
+                len(one) + _RECORD_BYTES for at, one in delta.messages if at >= delta.previous_length
+            )
             if length <= 2 * live + _MIN_COMPACTION:
                 with path.open("r+b") as file:
                     file.truncate(saved.length)  # What a crash left after the last complete save is not part of it.
@@ -139,8 +143,8 @@ class FileSessionStore:
         delta = diff_conversation(conversation, None)
         lines = _encode_lines(delta)
         self._replace(path, lines)
-        live = sum(len(one) for _, one in delta.messages)
-        self._remember(session_id, _SavedFile(_identify(path.stat()), conversation.revision, len(lines), live))
+        saved = _SavedFile(_identify(path.stat()), conversation.revision, length=len(lines), live=len(lines))
+        self._remember(session_id, saved)
 
     def _replace(self, path: Path, text: bytes) -> None:
         """Write a file whole or not at all."""
@@ -165,7 +169,7 @@ class _SavedFile(NamedTuple):
     length: int
     """Bytes up to the end of the last complete save."""
     live: int
-    """Bytes of the messages as they are now; the rest was replaced since."""
+    """Bytes that the file would have if it were written anew; the rest was replaced since."""
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):

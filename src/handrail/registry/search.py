@@ -4,7 +4,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from heapq import nlargest
+from heapq import nlargest, nsmallest
 from importlib import import_module
 from math import log
 from threading import Lock
@@ -165,12 +165,10 @@ class ToolSearch:
                 self._index = _WordIndex(tools)
             scores = self._index.scores(text)
         lowest = nlargest(limit, scores)[-1]
-        found = [
-            SearchResult(tool=tool, score=score)
-            for tool, score in zip(tools, scores, strict=True)
-            if score >= lowest and score > 0
-        ]
-        return sorted(found, key=lambda one: (-one.score, one.tool.name))[:limit]
+        found = (
+            (-score, tools[place].name, place) for place, score in enumerate(scores) if score >= lowest and score > 0
+        )
+        return [SearchResult(tool=tools[place], score=-score) for score, _, place in nsmallest(limit, found)]
 
     def _search_tool(self) -> Tool[..., Any]:
         default = self._limit

@@ -201,7 +201,8 @@ def _describe_expected_below(error: jsonschema_rs.ValidationError, inner: jsonsc
 
 
 _MAX_REFERENCES: Final = 20
-_MAY_BE_INFINITE = re.compile(r"[eE]\+?\d{3}|(?<!\d)\d{200}")
+# An exponent of three digits, or 200 digits. One set comes first, which is what the search can skip to.
+_MAY_BE_INFINITE = re.compile(r"[eE0-9](?:(?<=[eE])\+?[0-9]{3}|(?<![0-9].)(?<=[0-9])[0-9]{199})")
 
 
 def _convert_whole_floats(value: Any, node: Any, root: dict[str, Any]) -> Any:
