@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
+from handrail import Executor, MediaPart, Policy, Rule, ToolCall, ToolContext, ToolResult
 from handrail.execute.handlers import RetryPolicy
 from handrail.sources import OpenApi
 from tests.sources.api_server import ApiServer, Reply, Request, serving
@@ -179,19 +179,22 @@ async def test_every_kind_of_answer_has_a_form_for_the_model() -> None:
     }
     with serving(lambda request: replies[request.path.rpartition("/")[2]]) as server:
         api = shop(server)
-        outputs = {name: (await run(api, "getOrder", {"id": name})).output for name in replies}
+        results = {name: await run(api, "getOrder", {"id": name}) for name in replies}
+        outputs = {name: result.output for name, result in results.items()}
         head = (await run(api, "orderExists", {"id": "json"})).output
 
     assert outputs == {
         "json": [1, {"a": None}],
         "text": "grüße",
         "empty": {"status": 204},
-        "binary": {"status": 200, "content_type": "image/png", "bytes": 2},
+        "binary": {"status": 200},
         "lie": "<html>",
         "latin": "grün",
         "odd": "abc",
         "zip": {"z": 1},
     }
+    assert results["binary"].media == (MediaPart(mime_type="image/png", data=b"\x00\x01"),)
+    assert all(result.media == () for name, result in results.items() if name != "binary")
     assert (head["status"], head["headers"]["content-type"]) == (200, "application/json")
 
 

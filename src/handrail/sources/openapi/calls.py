@@ -13,7 +13,9 @@ import msgspec
 
 from handrail.core.context import ToolContext
 from handrail.core.log import log
+from handrail.core.media import MediaPart, to_mime_type
 from handrail.core.text import compact_json
+from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, InvalidArgumentsError, ToolError
 from handrail.sources.openapi.credentials import Credentials, Signature
 from handrail.sources.openapi.network import (
@@ -136,7 +138,8 @@ class OperationCall:
                 return _decode_text(response)
         if _is_text(kind):
             return _decode_text(response)
-        return {"status": response.status, "content_type": kind, "bytes": len(response.content)}
+        media = MediaPart(mime_type=to_mime_type(kind), data=response.content)
+        return ToolResult(output={"status": response.status}, media=(media,))
 
 
 def build_request(
