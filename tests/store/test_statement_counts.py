@@ -1,0 +1,109 @@
+"""Counts that stand for cost: what is sent to the database for a call, a turn, an event, however much is stored."""
+
+from typing import Any
+
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.chat import ChatSession, Conversation
+from handrail.core.events import CircuitBreakerChanged
+from handrail.providers import AssistantMessage, UserMessage
+from handrail.store.store import Store
+from handrail.testing import ScriptedProvider
+from handrail.testing.servers import tool_calls
+from tests.statements import counted
+
+
+@tool
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"Paid {amount}."
+
+
+@tool(read_only=True)
+async def look(amount: int) -> str:
+    """Look."""
+    return f"Seen {amount}."
+
+
+def a_call(name: str, number: int) -> ToolCall:
+    return ToolCall(id=f"c-{number}", name=name, arguments_json=f'{{"amount": {number}}}')
+
+
+def kinds(statements: Any) -> list[str]:
+    return [sent.split()[0] for sent, _ in statements.sent]
+
+
+async def test_a_consequential_call_is_three_statements_and_a_read_is_none(store: Store) -> None:
+    executor = Executor([pay, look], policy=Policy([Rule.allow("*")]), ledger=store.ledger, approvals=store.approvals)
+    context = ToolContext[Any](session_id="s")
+    for number in range(50):  # What is stored does not count.
+        await executor.run(a_call("pay", number), context)
+
+    with counted(store) as statements:
+        assert (await executor.run(a_call("pay", 50), context)).ok
+    assert kinds(statements) == ["SELECT", "INSERT", "UPDATE"]
+    assert statements.rows_written == 2
+
+    with counted(store) as statements:
+        assert (await executor.run(a_call("pay", 50), context)).origin == "replayed"
+    assert kinds(statements) == ["SELECT"]
+
+    with counted(store) as statements:
+        assert (await executor.run(a_call("look", 51), context)).ok
+    assert statements.count == 0
+    await executor.aclose()
+
+
+async def test_a_list_of_approvals_is_one_statement_however_many_there_are(store: Store) -> None:
+    executor = Executor([pay], ledger=store.ledger, approvals=store.approvals)
+    for number in range(30):
+        await executor.run(a_call("pay", number), ToolContext(session_id=f"s-{number % 3}", customer_id="c"))
+    await store.audit.flush()
+
+    for query, filters, expected in (
+        (store.approvals.pending, {"limit": 7}, 7),
+        (store.approvals.pending, {"session_id": "s-1"}, 10),
+        (store.approvals.history, {"customer_id": "c"}, 30),
+    ):
+        with counted(store) as statements:
+            assert len(await query(**filters)) == expected
+        assert kinds(statements) == ["SELECT"]
+    await executor.aclose()
+
+
+async def test_events_are_written_to_the_audit_in_one_statement_for_a_batch(store: Store) -> None:
+    with counted(store) as statements:
+        for number in range(90):
+            store.audit(CircuitBreakerChanged(at=float(number), session_id="s", tool_name="pay", state="open"))
+        await store.audit.flush()
+
+    assert [(sent.split()[0], rows) for sent, rows in statements.sent if not sent.startswith("BEGIN")] == [
+        ("INSERT", 90)
+    ]
+
+
+@pytest.mark.parametrize("length", [0, 400])
+async def test_a_turn_with_a_call_writes_as_many_rows_in_a_long_conversation_as_in_a_new_one(
+    store: Store, length: int
+) -> None:
+    messages = tuple(
+        UserMessage(text=f"{number}") if number % 2 == 0 else AssistantMessage(text=f"{number}")
+        for number in range(length)
+    )
+    await store.sessions.save(Conversation(session_id="s", messages=messages, revision=1))
+    executor = Executor([pay], policy=Policy([Rule.allow("*")]), ledger=store.ledger, approvals=store.approvals)
+    provider = ScriptedProvider([tool_calls(("pay", {"amount": 3})), "Paid."])
+    context = ToolContext[Any](session_id="s")
+    session = await ChatSession.load(provider, executor, context=context, sessions=store.sessions)
+
+    with counted(store) as statements:
+        await session.send("Pay 3.")
+
+    by_table = {
+        table: sum(rows for sent, rows in statements.sent if sent.startswith(("INSERT", "UPDATE")) and table in sent)
+        for table in ("handrail_sessions", "handrail_messages", "handrail_ledger")
+    }
+    # Four messages; the state is saved with each of them.
+    assert by_table == {"handrail_sessions": 4, "handrail_messages": 4, "handrail_ledger": 2}
+    await executor.aclose()
