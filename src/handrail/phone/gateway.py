@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 from msgspec import structs
 
 from handrail.authorize.approvals import Approvals
-from handrail.authorize.policy import Policy, Rule
+from handrail.authorize.policy import Rule
 from handrail.core.context import ToolContext
 from handrail.core.events import Event, LogEvent
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError, StoreError
-from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
 from handrail.phone.incoming import IncomingCall
 from handrail.phone.machine_state import MachineOptions
 from handrail.phone.realtime import describe_session
 from handrail.phone.recording import Recorder
 from handrail.phone.session import CallSession
+from handrail.phone.tenant_executors import TenantExecutors
 from handrail.phone.transport import RealtimeTransport, Transport
 from handrail.phone.webhook import (
     WINDOW,
@@ -33,11 +33,9 @@ from handrail.phone.webhook import (
     WebhookResponse,
     read_webhook,
 )
-from handrail.sources.connection import Sources
-from handrail.tenants.builder import ToolBuilder, ToolBuildResult
+from handrail.tenants.builder import ToolBuilder
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.directory import Tenants
-from handrail.tenants.sources import open_sources
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -45,14 +43,10 @@ if TYPE_CHECKING:
 Listener = Callable[[Event], object]
 MakeContext = Callable[[IncomingCall], ToolContext[Any] | Awaitable[ToolContext[Any]]]
 
-_OWN_OPTIONS = frozenset(("tools", "policy", "ledger", "approvals", "listeners", "secrets", "redactor"))
-"""Options of an executor that the gateway sets itself."""
 NOT_FOUND, UNAVAILABLE, BUSY, DECLINED = 404, 480, 486, 603
 """What SIP calls the reasons to turn a call away."""
 _CLAIM_TIMEOUT = 5.0
 """Seconds that the store has to say whether a webhook was taken."""
-_APPROVAL_TIMEOUT = 120.0
-"""Seconds in which a caller can agree; what was refused can be asked for again after that."""
 
 
 class PhoneStore(Protocol):
@@ -96,30 +90,30 @@ class PhoneGateway:
         """The calls under way, by session id."""
         self._client = client
         self._tenants = tenants
-        self._builder = tools or ToolBuilder()
+        self._builder = builder = tools or ToolBuilder()
         self._store = store
         self._listeners = (*listeners, *((store.audit,) if store is not None else ()))
         self._make_context = context
-        self._rules = tuple(policy)
         self._max_calls = max_calls
         self._recordings = Path(recordings) if recordings is not None else None
         self._redactor = redactor or Redactor()
         self._options = options or MachineOptions()
         self._settle_grace = settle_grace
-        self._executor_options = dict(executor_options or {})
-        known = set(inspect.signature(Executor).parameters) - _OWN_OPTIONS
-        if wrong := sorted(set(self._executor_options) - known):
-            raise ConfigError(f"executor_options must be among {', '.join(sorted(known))}, got {wrong[0]!r}.")
+        self._executors = TenantExecutors(
+            builder=builder,
+            rules=policy,
+            ledger=store.ledger if store is not None else None,
+            approvals=store.approvals if store is not None else None,
+            redactor=self._redactor,
+            emit=self._emit,
+            options=executor_options or {},
+        )
         self._transport: Transport = transport or RealtimeTransport(client)
         self._seen = Deduplicator()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ringing: dict[str, str] = {}
         """Calls that are being accepted, and their tenants."""
         self._sip_call_ids: dict[str, str | None] = {}
-        self._executors: dict[tuple[str, str], tuple[ToolBuildResult, Executor]] = {}
-        """By tenant and version: all calls of one version share limits and circuit breakers."""
-        self._sources: dict[tuple[str, str], Sources] = {}
-        self._building: dict[tuple[str, str], asyncio.Lock] = {}
         self._is_draining = False
 
     async def handle_webhook(self, headers: Headers, body: bytes) -> WebhookResponse:
@@ -218,7 +212,13 @@ class PhoneGateway:
         self._sip_call_ids[call.session_id] = call.sip_call_id
         accepted = False
         try:
-            built, executor = await self._executor(cfg, call)
+            built, executor = await self._executors.get(
+                cfg,
+                session_id=call.session_id,
+                on_source=lambda severity, fields: self._note(
+                    call.session_id, "tool_source_opened", severity, call=call, tenant_id=cfg.tenant_id, **fields
+                ),
+            )
             context = await self._context(call)
             definitions = list(executor.registry.to_openai_realtime_tools())
             outcome = await self._transport.accept(call.session_id, describe_session(built, definitions))
@@ -252,7 +252,8 @@ class PhoneGateway:
         finally:
             self.calls.pop(session.session_id, None)
             self._sip_call_ids.pop(session.session_id, None)
-            await self._forget_executors()
+            used = {(one.tenant.tenant_id, one.tenant.version) for one in self.calls.values()}
+            await self._executors.forget(used=used, ringing=set(self._ringing.values()))
 
     async def _context(self, call: IncomingCall) -> ToolContext[Any]:
         if self._make_context is None:
@@ -262,57 +263,6 @@ class PhoneGateway:
         if not isinstance(context, ToolContext):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"context must return a ToolContext, got {type(context).__name__}.")
         return context
-
-    async def _executor(self, cfg: TenantConfig, call: IncomingCall) -> tuple[ToolBuildResult, Executor]:
-        """The tools of one version of a tenant, built once."""
-        key = cfg.tenant_id, cfg.version
-        # Many calls may arrive at once for a version that nobody has built.
-        async with self._building.setdefault(key, asyncio.Lock()):
-            if key not in self._executors:
-                self._executors[key] = await self._build(cfg, call)
-        return self._executors[key]
-
-    async def _build(self, cfg: TenantConfig, call: IncomingCall) -> tuple[ToolBuildResult, Executor]:
-        sources = await open_sources(cfg)
-        if sources is not None:
-            self._sources[cfg.tenant_id, cfg.version] = sources
-            for name, status in sources.status.items():
-                fields = {"source": name, "state": status.state, "reason": status.reason}
-                severity = "info" if status.state == "connected" else "warning"
-                self._note(
-                    call.session_id, "tool_source_opened", severity, call=call, tenant_id=cfg.tenant_id, **fields
-                )
-        found = () if sources is None else sources.tools
-        built = self._builder.build_tools(cfg, tools=found, listeners=[self._emit], session_id=call.session_id)
-        options: dict[str, Any] = {
-            "timeout": cfg.limits.tool_timeout,
-            "max_output_chars": cfg.limits.max_output_chars,
-            "max_concurrent_per_session": cfg.limits.max_concurrent_tools,
-            "approval_timeout": _APPROVAL_TIMEOUT,
-            **self._executor_options,
-        }
-        executor = Executor(
-            built.tools,
-            policy=Policy((*(rule for rule in self._rules if any(map(rule.selects, built.tools))), *built.rules)),
-            ledger=self._store.ledger if self._store is not None else None,
-            approvals=self._store.approvals if self._store is not None else None,
-            listeners=[self._emit],
-            secrets=cfg.secrets,
-            redactor=self._redactor,
-            **options,
-        )
-        return built, executor
-
-    async def _forget_executors(self) -> None:
-        """Drop the versions that no call uses, but for the newest of each tenant."""
-        newest = dict(self._executors.keys())
-        used = {(one.tenant.tenant_id, one.tenant.version) for one in self.calls.values()}
-        for key in [key for key in self._executors if key not in used and newest[key[0]] != key[1]]:
-            if key[0] not in self._ringing.values():
-                del self._executors[key]
-                self._building.pop(key, None)
-                if key in self._sources:
-                    await self._sources.pop(key).aclose()
 
     def _options_of(self, cfg: TenantConfig) -> MachineOptions:
         texts, limits = cfg.locale_texts(), cfg.limits
@@ -369,9 +319,7 @@ class PhoneGateway:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.drain(grace=0.0)
-        for sources in self._sources.values():
-            await sources.aclose()
-        self._sources.clear()
+        await self._executors.aclose()
 
     # What is told.
 

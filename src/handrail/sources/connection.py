@@ -63,6 +63,10 @@ class Sources:
             reason = f"{type(error).__name__}: {shorten(str(error), 300)}"
             self._open[source.name] = SourceStatus(name=source.name, state="failed", reason=reason)
 
+    def mark_failed(self, name: str, reason: str) -> None:
+        """Show a source as failed."""
+        self._open[name] = SourceStatus(name=name, state="failed", reason=reason)
+
     async def aclose(self) -> None:
         """Close every source."""
         self._listeners.clear()

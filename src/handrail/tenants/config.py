@@ -4,8 +4,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -20,10 +20,13 @@ from pydantic import (
 
 from handrail.authorize.policy import Rule
 from handrail.authorize.policy_file import read_rules
-from handrail.authorize.secrets import Secrets
+from handrail.authorize.secrets import Secrets, resolve_reference
+from handrail.core.context import ToolContext
 from handrail.core.tool import check_name
 from handrail.errors import ConfigError, ToolDefinitionError
 from handrail.guide.values import Guideline
+from handrail.sources.mcp_server import McpServer
+from handrail.sources.openapi import OpenApi
 from handrail.tenants.guidelines import TenantGuideline
 from handrail.tenants.opening_hours import OpeningHours, Timezone
 from handrail.tenants.targets import normalise_number, normalise_target
@@ -158,18 +161,44 @@ class McpServerConfig(Section):
     name: Id
     url: str | None = None
     command: tuple[str, ...] = ()
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Environment variables of the command; a value may be a reference, as in `bearer`."""
     bearer: str | None = Field(default=None, repr=False)
     """A reference: `secret:name` for one of the tenant's secrets, `env:NAME` or `file:/path`."""
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    """HTTP headers; a value may be a reference, as in `bearer`."""
+    trusted: bool = False
+    """Whether what the server says of its tools counts; otherwise each may change something, and needs an approval."""
     include: tuple[str, ...] | None = None
     """Only these tools, by names or globs."""
+    exclude: tuple[str, ...] = ()
     connect_timeout: Annotated[float, Field(gt=0, le=30)] = 5.0
     """Seconds that the server has to answer while a call rings; without it the call is taken without its tools."""
 
     @model_validator(mode="after")
-    def _check_address(self) -> "McpServerConfig":
+    def _check(self) -> "McpServerConfig":
         if (self.url is None) == (not self.command):
             raise ValueError("must have either url or command")
-        return self
+        return _check_source(self)
+
+    def to_source(self, secrets: Mapping[str, str]) -> McpServer:
+        """The server, with the tenant's secrets in its headers."""
+
+        def resolve_headers(_: ToolContext[Any] | None) -> dict[str, str]:
+            return {name: _resolve(value, name=name, secrets=secrets) for name, value in self.headers.items()}
+
+        return McpServer(
+            self.name,
+            url=self.url,
+            command=list(self.command) or None,
+            env=self.env,
+            bearer=self.bearer,
+            headers=resolve_headers if self.headers else {},
+            trusted=self.trusted,
+            include=self.include,
+            exclude=self.exclude,
+            connect_timeout=self.connect_timeout,
+        )
 
 
 class OpenApiConfig(Section):
@@ -180,13 +209,38 @@ class OpenApiConfig(Section):
     path: str | None = None
     base_url: str | None = None
     bearer: str | None = Field(default=None, repr=False)
+    """A reference: `secret:name` for one of the tenant's secrets, `env:NAME` or `file:/path`."""
+    basic: str | None = Field(default=None, repr=False)
+    """A reference to `user:password`."""
+    api_key: str | dict[str, str] | None = Field(default=None, repr=False)
+    """A reference, or one for each security scheme of the document."""
     include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] | None = None
+    allow_private: bool = False
+    """Whether the API may be in a private network."""
 
     @model_validator(mode="after")
-    def _check_address(self) -> "OpenApiConfig":
+    def _check(self) -> "OpenApiConfig":
         if (self.url is None) == (self.path is None):
             raise ValueError("must have either url or path")
-        return self
+        return _check_source(self)
+
+    def to_source(self, secrets: Mapping[str, str]) -> OpenApi:
+        """The document; its credentials are fetched for each request, with the secrets of the call."""
+        return OpenApi(
+            self.url or self.path or "",
+            name=self.name,
+            base_url=self.base_url,
+            bearer=self.bearer,
+            basic=self.basic,
+            api_key=self.api_key,
+            include=self.include,
+            exclude=self.exclude,
+            allow_private=self.allow_private,
+        )
+
+
+SourceT = TypeVar("SourceT", McpServerConfig, OpenApiConfig)
 
 
 class FunctionChoice(Section):
@@ -313,6 +367,20 @@ class TenantConfig(BaseModel):
 def replace_label(phrase: str, label: str) -> str:
     """A tenant's phrase with `{{label}}` replaced."""
     return re.sub(r"\{\{\s*label\s*\}\}", lambda _: label, phrase)
+
+
+def _check_source(config: SourceT) -> SourceT:
+    try:
+        config.to_source({})
+    except ConfigError as error:
+        raise ValueError(error.message) from error
+    return config
+
+
+def _resolve(value: str, *, name: str, secrets: Mapping[str, str]) -> str:
+    if not value.startswith(("secret:", "env:", "file:")):
+        return value
+    return resolve_reference(value, name=f"the header {name}", secrets=secrets)
 
 
 def _refuse_twice(ids: Iterable[str]) -> None:

@@ -88,6 +88,8 @@ class Connection:
     async def open(self) -> None:
         """Connect, or raise `ConnectionFailed`."""
         self._ready = asyncio.get_running_loop().create_future()
+        # Whoever is cancelled while it connects does not look at what came of it.
+        self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._task = asyncio.create_task(self._run(self._ready), name=f"mcp:{self._server.name}")
         try:
             self._client = await asyncio.shield(self._ready)

@@ -1,0 +1,114 @@
+"""The executors of tenants: one for each version of a tenant's configuration, shared by all of its phone calls."""
+
+import asyncio
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from handrail.authorize.approvals import Approvals
+from handrail.authorize.policy import Policy, Rule
+from handrail.core.events import Event
+from handrail.core.redact import Redactor
+from handrail.errors import ConfigError
+from handrail.execute.executor import Executor
+from handrail.execute.ledger import Ledger
+from handrail.phone.call_log import Severity
+from handrail.sources.connection import Sources
+from handrail.tenants.builder import ToolBuilder, ToolBuildResult
+from handrail.tenants.config import TenantConfig
+from handrail.tenants.sources import open_sources
+
+Key = tuple[str, str]
+"""A tenant, and a version of it."""
+OnSource = Callable[[Severity, Mapping[str, Any]], None]
+"""Gets the severity and the fields of a log event about a source that was opened."""
+
+_OWN_OPTIONS = frozenset(("tools", "policy", "ledger", "approvals", "listeners", "secrets", "redactor"))
+"""Options of an executor that the gateway sets itself."""
+_APPROVAL_TIMEOUT = 120.0
+"""Seconds in which a caller can agree; what was refused can be asked for again after that."""
+
+
+class TenantExecutors:
+    """Builds a tenant's tools and their executor once, and again after a version or a source has changed.
+
+    All calls of one version share limits, circuit breakers and the connections of its sources.
+    """
+
+    def __init__(
+        self,
+        *,
+        builder: ToolBuilder,
+        rules: Iterable[Rule],
+        ledger: Ledger | None,
+        approvals: Approvals | None,
+        redactor: Redactor,
+        emit: Callable[[Event], None],
+        options: Mapping[str, Any],
+    ) -> None:
+        known = set(inspect.signature(Executor).parameters) - _OWN_OPTIONS
+        if wrong := sorted(set(options) - known):
+            raise ConfigError(f"executor_options must be among {', '.join(sorted(known))}, got {wrong[0]!r}.")
+        self._builder = builder
+        self._rules = tuple(rules)
+        self._stores: dict[str, Any] = {"ledger": ledger, "approvals": approvals, "redactor": redactor}
+        self._emit = emit
+        self._options = dict(options)
+        self._built: dict[Key, tuple[ToolBuildResult, Executor]] = {}
+        self._sources: dict[Key, Sources] = {}
+        self._changed: set[Key] = set()
+        """Versions whose sources have other tools than those that were built."""
+        self._locks: dict[Key, asyncio.Lock] = {}
+
+    async def get(self, cfg: TenantConfig, *, session_id: str, on_source: OnSource) -> tuple[ToolBuildResult, Executor]:
+        """The tools of one version of a tenant, and what runs them."""
+        key = cfg.tenant_id, cfg.version
+        # Many calls may arrive at once for a version that nobody has built.
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if key not in self._sources:
+                await self._open_sources(key, cfg, on_source)
+            if key not in self._built or key in self._changed:
+                self._changed.discard(key)
+                self._built[key] = self._build(cfg, self._sources[key], session_id)
+        return self._built[key]
+
+    async def _open_sources(self, key: Key, cfg: TenantConfig, on_source: OnSource) -> None:
+        self._sources[key] = sources = await open_sources(cfg) or Sources()
+        sources.subscribe(lambda: self._changed.add(key))
+        for name, status in sources.status.items():
+            severity: Severity = "info" if status.state == "connected" else "warning"
+            on_source(severity, {"source": name, "state": status.state, "reason": status.reason})
+
+    def _build(self, cfg: TenantConfig, sources: Sources, session_id: str) -> tuple[ToolBuildResult, Executor]:
+        built = self._builder.build_tools(cfg, tools=sources.tools, listeners=[self._emit], session_id=session_id)
+        options: dict[str, Any] = {
+            "timeout": cfg.limits.tool_timeout,
+            "max_output_chars": cfg.limits.max_output_chars,
+            "max_concurrent_per_session": cfg.limits.max_concurrent_tools,
+            "approval_timeout": _APPROVAL_TIMEOUT,
+            **self._options,
+        }
+        executor = Executor(
+            built.tools,
+            policy=Policy((*(rule for rule in self._rules if any(map(rule.selects, built.tools))), *built.rules)),
+            listeners=[self._emit],
+            secrets=cfg.secrets,
+            **self._stores,
+            **options,
+        )
+        return built, executor
+
+    async def forget(self, *, used: Collection[Key], ringing: Collection[str]) -> None:
+        """Drop the versions that no call uses, but for the newest of each tenant, and those of tenants that ring."""
+        newest = dict(self._built.keys())
+        for key in [key for key in self._built if key not in used and newest[key[0]] != key[1]]:
+            if key[0] not in ringing:
+                del self._built[key]
+                self._locks.pop(key, None)
+                self._changed.discard(key)
+                await self._sources.pop(key).aclose()
+
+    async def aclose(self) -> None:
+        """Close the sources of every tenant."""
+        await asyncio.gather(*(sources.aclose() for sources in self._sources.values()))
+        self._sources.clear()
