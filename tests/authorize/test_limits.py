@@ -88,7 +88,7 @@ def test_places_that_nobody_uses_any_more_are_forgotten() -> None:
         clock.now += 0.001
         assert limits.acquire(PAY, at(f"s-{n}")) == 0
 
-    assert len(limits._limits[0].times) <= 11_000  # pyright: ignore[reportPrivateUsage]
+    assert len(limits._limits.find(PAY)[0].times) <= 11_000  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("wrong", [{"max_calls": 0}, {"period": 0}, {"period": -1}, {"per": "planet"}])

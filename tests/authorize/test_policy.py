@@ -217,3 +217,36 @@ def test_a_compiled_policy_knows_every_decision_that_its_tool_can_come_to() -> N
     assert effects(above) == ["deny", "ask"]
     assert effects(Rule.allow("pay"), above) == ["deny", "allow"]
     assert effects(Rule.deny("pay"), Rule.allow("pay")) == ["deny"]
+
+
+class ComparedTenant(str):
+    """A tenant that counts how often it is compared with another."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        ComparedTenant.compared += 1
+        return str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("tenants", [5, 500])
+def test_a_call_pays_for_the_rules_of_its_own_tenant_only(tenants: int) -> None:
+    rules = [Rule.deny("pay", where={"amount": {"above": 10}}, reason="all")]
+    rules += [Rule.deny("pay", tenant=ComparedTenant(f"t-{n}"), reason=f"deny {n}") for n in range(0, tenants, 2)]
+    rules += [Rule.allow("pay", tenant=ComparedTenant(f"t-{n}"), reason=f"allow {n}") for n in range(tenants)]
+    compiled = Policy(rules).compile(made())
+    ComparedTenant.compared = 0
+
+    def decide(tenant: str | None, amount: int) -> str:
+        context = at(tenant_id=tenant)
+        return compiled.decide(context, lambda: {"amount": amount}).reason
+
+    assert [decide("t-4", 5), decide("t-3", 5), decide("t-4", 50)] == ["deny 4", "allow 3", "all"]
+    assert decide("stranger", 5) == decide(None, 5) == Policy().compile(made()).decide(at(), dict).reason
+    assert ComparedTenant.compared < 20

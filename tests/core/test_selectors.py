@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Tool, build_tool
-from handrail.core.selectors import parse_selector, parse_selectors
+from handrail.core.selectors import SelectorTable, parse_selector, parse_selectors
 
 
 def named(name: str, **options: Any) -> Tool[..., Any]:
@@ -70,3 +70,23 @@ def test_one_text_is_not_a_list_of_selectors() -> None:
 def test_a_bad_selector_is_refused_before_anything_is_selected() -> None:
     with pytest.raises(ConfigError):
         parse_selectors(["pay", ""])
+
+
+def test_a_table_finds_what_each_selector_finds_in_the_order_of_its_entries() -> None:
+    entries: list[tuple[tuple[str, ...], int]] = [
+        (("p?y",), 0),
+        (("pay", "call"), 1),
+        ((), 2),
+        (("a[b]*",), 3),
+        (("tag:money", "openapi:*"), 4),
+        (("pay",), 5),
+        (("pay", "*"), 6),
+    ]
+    table = SelectorTable(entries)
+
+    for tool in (PAY, STAR, CALL, ODD):
+        expected = tuple(value for texts, value in entries if not texts or parse_selectors(texts)(tool))
+        assert table.find(tool) == table.find(tool) == expected
+    assert not SelectorTable[int]([])
+    with pytest.raises(ConfigError, match="no spaces"):
+        SelectorTable([((" pay",), 1)])

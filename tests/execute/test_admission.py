@@ -1,14 +1,16 @@
 """Limits: how many run at once, how often a tool may be called, and when it has to rest."""
 
 import asyncio
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail import Executor, ToolContext, ToolError, ToolResult, tool
+from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolFlags, ToolResult, tool
 from handrail.authorize.limits import CircuitBreaker, RateLimit
+from handrail.core import selectors
 from handrail.core.events import CallFinished, CallStarted, CircuitBreakerChanged
 from handrail.execute.admission import ConcurrencyLimit
 from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of, quiet
@@ -313,3 +315,49 @@ async def test_a_try_that_waits_for_its_turn_and_is_cancelled_lets_the_next_one_
     await holding
 
     assert (await executor.run(call("act", "c-3", n=3), at())).output == "up"
+
+
+# What limits and rules cost.
+
+
+@pytest.mark.parametrize("size", [3, 60])
+async def test_no_call_tests_a_pattern(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tested: list[str] = []
+
+    def counted(text: str, pattern: str) -> bool:
+        tested.append(pattern)
+        return fnmatchcase(text, pattern)
+
+    monkeypatch.setattr(selectors, "fnmatchcase", counted)
+
+    @tool(read_only=True)
+    async def look(what: str) -> str:
+        """Look."""
+        return what
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    where = {"amount": {"above": 100}}
+    rules = [Rule.deny(f"p*{number}") for number in range(size)] + [Rule.ask("p*", by="operator", where=where)] * size
+    executor = Executor(
+        [look, pay],
+        policy=Policy([*rules, Rule.allow("pay")]),
+        declared={f"p{number}": ToolFlags() for number in range(size)},
+        mode={f"l*{number}": "observe" for number in range(size)},
+        rate_limits=[RateLimit(max_calls=100, period=60, tools=("l*", f"x*{number}")) for number in range(size)],
+        max_concurrent_per_tool={"l*": 1, **{f"l*{number}": 1 for number in range(size)}},
+    )
+    before = len(tested)
+    assert [code_of(await executor.run(call("look", id, what="a"), at())) for id in ("c-1", "c-2")] == [None, None]
+    assert code_of(await executor.run(call("pay", "c-3", amount=500), at())) == "approval_required"
+    first = len(tested)
+    for number in range(10):
+        assert code_of(await executor.run(call("look", f"d-{number}", what="a"), at())) is None
+        assert code_of(await executor.run(call("pay", f"e-{number}", amount=500 + number), at())) is not None
+
+    assert before > 0
+    assert first - before <= 6 * size + 2  # Limits are resolved with the first call of a tool.
+    assert len(tested) == first

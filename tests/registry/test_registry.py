@@ -1,5 +1,6 @@
 """An immutable set of tools, and their definitions for every provider."""
 
+import difflib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -112,6 +113,27 @@ def test_a_name_that_is_unknown_is_a_key_error_that_says_what_was_asked_for() ->
     assert caught.value.tool_name == "get_balanse"
     assert "Did you mean `get_balance` or `get_balances`?" in str(caught.value)
     assert caught.value.code == "tool_not_found"
+
+
+@pytest.mark.parametrize("size", [200, 1_000])
+def test_a_suggestion_compares_a_bounded_number_of_names(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = ToolRegistry(
+        [*(named(f"get_invoice_{number}") for number in range(size)), named("refund_order"), named("get_weather")]
+    )
+    compared: list[int] = []
+    matcher: Any = difflib.SequenceMatcher
+    quick_ratio = matcher.real_quick_ratio
+
+    def counted(self: Any) -> float:
+        compared.append(1)
+        return quick_ratio(self)
+
+    monkeypatch.setattr(matcher, "real_quick_ratio", counted)
+    for asked, meant in [("refnd_ordr", "refund_order"), ("getWeather", "get_weather"), ("get_invoise_7", None)]:
+        compared.clear()
+        with pytest.raises(ToolNotFoundError, match=f"Did you mean `{meant or 'get_invoice_7'}`"):
+            registry.get(asked)
+        assert 0 < len(compared) <= 50
 
 
 @pytest.mark.parametrize("name", ["", "x" * 10_000, "\ud800", None, ["pay"], 3], ids=lambda name: repr(name)[:12])

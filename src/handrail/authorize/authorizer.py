@@ -16,7 +16,7 @@ from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
 from handrail.core.events import DecisionMade, Event
 from handrail.core.log import log
-from handrail.core.selectors import parse_selectors
+from handrail.core.selectors import SelectorTable
 from handrail.core.text import faithful_json
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
@@ -93,7 +93,7 @@ class Authorizer:
         self._emit = emit
         self._callbacks = callbacks
         self._approval_timeout = approval_timeout
-        self._is_observed = _parse_mode(mode)
+        self._observed = _parse_mode(mode)
         self._warned: set[str] = set()
         """Tools that no rule is about, and that a warning was logged for."""
         self.has_hooks = bool(self._hooks)
@@ -105,7 +105,7 @@ class Authorizer:
 
     def is_observed(self, tool: Tool[..., Any]) -> bool:
         """Whether decisions about this tool are recorded only, and block nothing."""
-        return self._is_observed(tool)
+        return bool(self._observed.find(tool))
 
     async def authorize(
         self,
@@ -302,13 +302,13 @@ def refuse_on_error(tool: str) -> Generator[None]:
         raise Refusal(failure_results.unavailable(tool)) from error
 
 
-def _parse_mode(mode: Mode | Mapping[str, Mode]) -> Callable[[Tool[..., Any]], bool]:
-    """The test for tools whose decisions are only observed."""
+def _parse_mode(mode: Mode | Mapping[str, Mode]) -> SelectorTable[Mode]:
+    """What is found for the tools whose decisions are only observed."""
     modes = mode if isinstance(mode, Mapping) else {"*": mode}
     for one in modes.values():
         if one not in ("enforce", "observe"):
             raise ConfigError(f"mode must be 'enforce' or 'observe', got {one!r}.")
-    return parse_selectors([selector for selector, one in modes.items() if one == "observe"])
+    return SelectorTable(((selector,), one) for selector, one in modes.items() if one == "observe")
 
 
 async def _run_permission_check(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from handrail.core.context import ToolContext
-from handrail.core.selectors import Selector, parse_selectors
+from handrail.core.selectors import SelectorTable
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError
 
@@ -37,11 +37,10 @@ class RateLimit(Struct, frozen=True, kw_only=True):
 class _CallTimes:
     """The times of the calls that count against one rate limit."""
 
-    __slots__ = ("limit", "max_groups", "selects", "times")
+    __slots__ = ("limit", "max_groups", "times")
 
     def __init__(self, limit: RateLimit) -> None:
         self.limit = limit
-        self.selects: Selector = parse_selectors(limit.tools) if limit.tools else lambda tool: True
         self.times: dict[tuple[str, ...], deque[float]] = {}
         self.max_groups = 10_000
         """How many tools, sessions or tenants are remembered before idle ones are forgotten."""
@@ -55,12 +54,18 @@ class _CallTimes:
             case "tenant":
                 return (context.tenant_id or "",)
 
+    def forget_idle(self, now: float) -> None:
+        """Forget the groups that no call counts in any more."""
+        start = now - self.limit.period
+        self.times = {group: times for group, times in self.times.items() if times and times[-1] > start}
+        self.max_groups = max(10_000, 2 * len(self.times))
+
 
 class RateLimits:
     """All rate limits of an executor. A refused call does not count."""
 
     def __init__(self, limits: Iterable[RateLimit], *, clock: Clock = time.monotonic) -> None:
-        self._limits = [_CallTimes(limit) for limit in limits]
+        self._limits = SelectorTable((limit.tools, _CallTimes(limit)) for limit in limits)
         self._clock = clock
 
     def __bool__(self) -> bool:
@@ -70,9 +75,8 @@ class RateLimits:
         """Count the call and return 0, or return the seconds after which it would be allowed."""
         now = self._clock()
         groups: list[deque[float]] = []
-        for one in self._limits:
-            if not one.selects(tool):
-                continue
+        limits = self._limits.find(tool)
+        for one in limits:
             times = one.times.setdefault(one.group(tool, context), deque())
             while times and times[0] <= now - one.limit.period:
                 times.popleft()
@@ -81,16 +85,10 @@ class RateLimits:
             groups.append(times)
         for times in groups:
             times.append(now)
-        self._forget_idle(now)
-        return 0.0
-
-    def _forget_idle(self, now: float) -> None:
-        for one in self._limits:
+        for one in limits:
             if len(one.times) > one.max_groups:
-                one.times = {
-                    group: times for group, times in one.times.items() if times and times[-1] > now - one.limit.period
-                }
-                one.max_groups = max(10_000, 2 * len(one.times))
+                one.forget_idle(now)
+        return 0.0
 
 
 class CircuitBreaker(Struct, frozen=True, kw_only=True):

@@ -1,13 +1,14 @@
 """Ordered rules that decide about a call: deny before ask, ask before allow, allow before the default."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
 from typing import Any, Final, Literal, Self, cast
 
 from msgspec import Struct
 
 from handrail.authorize.conditions import Condition, suggest
 from handrail.core.context import ToolContext
-from handrail.core.selectors import Selector, parse_selectors
+from handrail.core.selectors import Selector, SelectorTable, is_name, parse_selectors
 from handrail.core.tool import Tool
 from handrail.core.values import Decision
 from handrail.errors import ConfigError
@@ -202,7 +203,7 @@ class Policy:
     The default allows read-only tools and asks the customer for every other.
     """
 
-    __slots__ = ("_compiled", "default", "rules")
+    __slots__ = ("_table", "default", "rules")
 
     def __init__(self, rules: Iterable[Rule] = (), *, default: Decision | None = None) -> None:
         self.rules = tuple(rules)
@@ -211,12 +212,13 @@ class Policy:
             if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigError(f"A policy must be a list of rules, got {cast(object, rule)!r}.")
         compiled = [_CompiledRule(rule) for rule in self.rules]
-        self._compiled = sorted(compiled, key=lambda one: _ORDER.index(one.rule.action))
+        compiled.sort(key=lambda one: _ORDER.index(one.rule.action))
+        self._table = SelectorTable((one.rule.tools, one) for one in compiled)
 
     def compile(self, tool: Tool[..., Any]) -> "CompiledPolicy":
         """The rules of this policy that can apply to one tool."""
         default = self.default or (READ_ONLY if tool.read_only else UNDECLARED)
-        candidates = tuple(one for one in self._compiled if one.selects(tool))
+        candidates = tuple(one for one in self._table.find(tool) if one.rule.read_only in (None, tool.read_only))
         if tool.requires_approval is not None:  # After what is denied, before everything else.
             denied = tuple(one for one in candidates if one.rule.action == "deny")
             asked = _CompiledRule(
@@ -235,15 +237,16 @@ class Policy:
 
         A rule that others shadow is no problem: an emergency `deny: "*"` is one on purpose.
         """
-        pool = tuple(tools)
-        names = [tool.name for tool in pool]
+        pool = {tool.name: tool for tool in tools}
         for number, rule in enumerate(self.rules, start=1):
             compiled = _CompiledRule(rule)
-            selected = [tool for tool in pool if compiled.selects(tool)]
+            is_named = rule.tools and all(map(is_name, rule.tools))
+            candidates = [pool[text] for text in rule.tools if text in pool] if is_named else pool.values()
+            selected = [tool for tool in candidates if compiled.selects(tool)]
             found = [
-                f"unknown tool {text!r}{suggest(text, names)}"
+                f"unknown tool {text!r}{suggest(text, pool)}"
                 for text in rule.tools
-                if not set(text) & set("*?[:") and text not in names
+                if is_name(text) and text not in pool
             ]
             if not selected and rule.tools and not found:
                 found.append(f"it selects no tool: {rule}.")
@@ -276,7 +279,7 @@ class PolicyProblem(Struct, frozen=True, kw_only=True):
 class CompiledPolicy:
     """The rules that can apply to one tool, in the order in which they are evaluated."""
 
-    __slots__ = ("_candidates", "_default", "_expected", "always_allowed", "constant", "tool")
+    __slots__ = ("_by_tenant", "_candidates", "_default", "_expected", "_general", "always_allowed", "constant", "tool")
 
     constant: Decision | None
     """The decision, where it is the same for every call."""
@@ -293,6 +296,13 @@ class CompiledPolicy:
     ) -> None:
         self.tool = tool
         self._candidates = candidates
+        # Rules of other tenants are not looked at: a call pays for the rules of its own tenant, and for those of all.
+        self._by_tenant: dict[str, list[tuple[int, _CompiledRule]]] = {}
+        self._general: list[tuple[int, _CompiledRule]] = []
+        for position, one in enumerate(candidates):
+            tenant = one.rule.tenant
+            group = self._general if tenant is None else self._by_tenant.setdefault(tenant, [])
+            group.append((position, one))
         self._expected = expected
         self._default = default
         first = candidates[0] if candidates else None
@@ -304,7 +314,11 @@ class CompiledPolicy:
         """The decision about one call; the arguments are only built if a rule has a condition on them."""
         if self.constant is not None:
             return self.constant
-        for one in self._candidates:
+        candidates: Iterable[tuple[int, _CompiledRule]] = self._general
+        own = self._by_tenant.get(context.tenant_id) if context.tenant_id is not None else None
+        if own is not None:
+            candidates = merge(own, candidates)
+        for _, one in candidates:
             if one.matches(context, arguments, self._expected):
                 return one.decision
         return self._default

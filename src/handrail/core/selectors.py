@@ -5,14 +5,19 @@ get_*              names that match             openapi:*      sources that matc
 tag:payments       tools with this tag
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError
 
+T = TypeVar("T")
+
 Selector = Callable[[Tool[..., Any]], bool]
+
+_MAX_TOOLS: Final = 10_000
+"""For how many tools a table remembers what it found."""
 
 
 def parse_selector(text: object) -> Selector:
@@ -40,3 +45,48 @@ def parse_selectors(texts: Iterable[str]) -> Selector:
         raise ConfigError(f"Selectors must be a list: [{texts!r}], got {texts!r}.")
     tests = [parse_selector(text) for text in texts]
     return lambda tool: any(test(tool) for test in tests)
+
+
+def is_name(text: str) -> bool:
+    """Whether a selector is the name of one tool, and no pattern."""
+    return not any(mark in text for mark in "*?[:")
+
+
+class SelectorTable(Generic[T]):
+    """Values with the selectors of the tools that they are for; no selector means every tool.
+
+    Names are looked up, and patterns are tested once for each tool: no call pays for the number of values.
+    """
+
+    __slots__ = ("_by_name", "_found", "_patterns", "_values")
+
+    def __init__(self, entries: Iterable[tuple[Sequence[str], T]]) -> None:
+        self._values: list[T] = []
+        self._by_name: dict[str, list[int]] = {}
+        self._patterns: list[tuple[int, Selector]] = []
+        self._found: dict[tuple[Any, ...], tuple[T, ...]] = {}
+        for position, (texts, value) in enumerate(entries):
+            self._values.append(value)
+            selects: Selector = parse_selectors(texts) if texts else lambda tool: True
+            if texts and all(map(is_name, texts)):
+                for name in set(texts):
+                    self._by_name.setdefault(name, []).append(position)
+            else:
+                self._patterns.append((position, selects))
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def find(self, tool: Tool[..., Any]) -> tuple[T, ...]:
+        """The values that are for a tool, in their order."""
+        if not self._values:
+            return ()
+        key = (tool.name, tool.source, tool.tags)
+        found = self._found.get(key)
+        if found is None:
+            matching = (position for position, selects in self._patterns if selects(tool))
+            positions = sorted((*self._by_name.get(tool.name, ()), *matching))
+            if len(self._found) >= _MAX_TOOLS:  # A model can make up any number of names.
+                self._found.clear()
+            found = self._found[key] = tuple(self._values[position] for position in positions)
+        return found

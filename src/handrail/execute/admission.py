@@ -12,7 +12,7 @@ from handrail.authorize.authorizer import Refusal
 from handrail.authorize.limits import CircuitBreaker, CircuitBreakers, RateLimit, RateLimits
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
-from handrail.core.selectors import Selector, parse_selector
+from handrail.core.selectors import SelectorTable
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError
 from handrail.execute.event_bus import EventBus
@@ -88,18 +88,16 @@ class AdmissionControl:
         self._total = ConcurrencyLimit(max_concurrent) if max_concurrent else None
         self._max_per_session = max_concurrent_per_session
         self._sessions: dict[str, ConcurrencyLimit] = {}
-        self._per_tool: list[tuple[Selector, ConcurrencyLimit]] = [
-            (parse_selector(text), ConcurrencyLimit(limit)) for text, limit in max_concurrent_per_tool.items()
-        ]
+        self._per_tool = SelectorTable(
+            ((text,), ConcurrencyLimit(limit)) for text, limit in max_concurrent_per_tool.items()
+        )
         self.is_unlimited = not any(
             (self._rates, circuit_breaker, max_concurrent, max_concurrent_per_session, max_concurrent_per_tool)
         )
 
     def limits_for(self, tool: Tool[..., Any], session_id: str) -> Iterator[ConcurrencyLimit]:
         """The limits that a call counts against, always in this order: of its tool, of its session, of all calls."""
-        for selects, limit in self._per_tool:
-            if selects(tool):
-                yield limit
+        yield from self._per_tool.find(tool)
         if self._max_per_session:
             yield self._sessions.setdefault(session_id, ConcurrencyLimit(self._max_per_session))
         if self._total is not None:

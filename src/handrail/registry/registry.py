@@ -1,8 +1,10 @@
 """An immutable set of tools, and their definitions for every provider."""
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib import import_module
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from handrail.core.selectors import parse_selectors
@@ -22,16 +24,23 @@ if TYPE_CHECKING:
 
 _MAX_LISTED: Final = 20
 """Of how many tools the names are listed for a model that asks for one that is not there."""
+_MAX_COMPARED: Final = 50
+"""With how many names one that is not there is compared, to suggest the one that was meant."""
+_MAX_PARTS: Final = 2_000
+"""How many names with a part in common are looked at, to find those that have most in common."""
+_MAX_NAME_CHARS: Final = 256
+"""No tool has a longer name."""
 
 
 class ToolRegistry:
     """The tools that an agent has, by name. It never changes: `register` returns a new one."""
 
-    __slots__ = ("_definitions", "_tools")
+    __slots__ = ("_definitions", "_name_index", "_tools")
 
     def __init__(self, tools: Iterable[object] = ()) -> None:
         self._tools: dict[str, Tool[..., Any]] = {}
         self._definitions: dict[str, Definitions[Any]] = {}
+        self._name_index: dict[str, list[str]] | None = None
         for source in tools:
             self._add(as_tool(source))
 
@@ -60,9 +69,23 @@ class ToolRegistry:
         try:
             return self._tools[name]
         except (KeyError, TypeError):
-            similar = difflib.get_close_matches(str(name), self._tools, n=2)
+            similar = self._find_similar(str(name))
             available = sorted(self._tools) if len(self._tools) <= _MAX_LISTED else ()
             raise ToolNotFoundError(str(name), similar=similar, available=available) from None
+
+    def _find_similar(self, name: str) -> list[str]:
+        """The names that are most like this one. A model can ask for any name, any number of times: whatever it asks
+        for, at most `_MAX_COMPARED` names are compared."""
+        if len(name) > _MAX_NAME_CHARS:
+            return []
+        if len(self._tools) <= _MAX_COMPARED:
+            return difflib.get_close_matches(name, self._tools, n=2)
+        if self._name_index is None:
+            self._name_index = _index_names(self._tools)
+        index = self._name_index
+        rarest = sorted((index[part] for part in _split_name(name) if part in index), key=len)
+        shared = Counter(islice(chain.from_iterable(rarest), _MAX_PARTS))
+        return difflib.get_close_matches(name, [known for known, _ in shared.most_common(_MAX_COMPARED)], n=2)
 
     def select(self, *selectors: str) -> Self:
         """A registry of the tools that one of the selectors names: a name, a glob, a source, a tag."""
@@ -119,3 +142,17 @@ class ToolRegistry:
         if known is None:
             known = self._definitions[format_name] = import_module(f"handrail.formats.{format_name}").tools(self)
         return known.copy_for_caller()
+
+
+def _index_names(names: Iterable[str]) -> dict[str, list[str]]:
+    """The names by the parts of three letters that they have."""
+    index: dict[str, list[str]] = {}
+    for name in names:
+        for part in _split_name(name):
+            index.setdefault(part, []).append(name)
+    return index
+
+
+def _split_name(name: str) -> set[str]:
+    text = name.lower()
+    return {text[start : start + 3] for start in range(max(len(text) - 2, 1))}
