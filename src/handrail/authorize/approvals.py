@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, cast
 from weakref import WeakSet
 
@@ -253,6 +253,8 @@ class MemoryApprovals:
         self._approvals: dict[str, Approval] = {}
         self._newest: dict[tuple[object, ...], str] = {}
         """The newest token of each question."""
+        self._by_session: dict[str, dict[str, None]] = {}
+        """The tokens of each session."""
 
     async def ask(self, approval: Approval) -> Approval:
         known = self._find_open(_question_key(approval), approval.created_at)
@@ -261,6 +263,7 @@ class MemoryApprovals:
         self._forget_expired(approval.created_at)
         self._approvals[approval.token] = approval
         self._newest[_question_key(approval)] = approval.token
+        self._by_session.setdefault(approval.session_id, {})[approval.token] = None
         self.events.emit_requested(approval)
         return approval
 
@@ -325,10 +328,9 @@ class MemoryApprovals:
         now = time.time()
         found = [
             one
-            for one in self._approvals.values()
+            for one in self._list(session_id)
             if one.state == "pending"
             and not one.is_expired(now)
-            and session_id in (None, one.session_id)
             and tenant_id in (None, one.tenant_id)
             and (after is None or pending_position(one) > pending_position(after))
         ]
@@ -340,11 +342,17 @@ class MemoryApprovals:
         wanted = read_filters(filters)
         found = [
             one
-            for one in self._approvals.values()
+            for one in self._list(wanted.get("session_id"))
             if all(getattr(one, name) == value for name, value in wanted.items())
             and (before is None or history_position(one) < history_position(before))
         ]
         return sorted(found, key=history_position)[-check_limit(limit) :]
+
+    def _list(self, session_id: str | None) -> Iterable[Approval]:
+        """All approvals, or those of a session, without looking at those of the others."""
+        if session_id is None:
+            return self._approvals.values()
+        return [self._approvals[token] for token in self._by_session.get(session_id, ())]
 
     async def wait(self, token: str, timeout: float) -> Approval:
         return await wait_for_decision(self._get, token, timeout=timeout, interval=_MEMORY_INTERVAL)
@@ -358,6 +366,10 @@ class MemoryApprovals:
             if not one.is_expired(now):
                 return
             del self._approvals[token]
+            tokens = self._by_session[one.session_id]
+            del tokens[token]
+            if not tokens:
+                del self._by_session[one.session_id]
             if self._newest.get(_question_key(one)) == token:
                 del self._newest[_question_key(one)]
 
