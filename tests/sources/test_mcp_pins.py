@@ -94,7 +94,7 @@ def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.Capt
         (["mcp", "inspect", "nothing"], "module:object or file.py:object, got 'nothing'"),
         (["mcp", "inspect", "no_such_module:x"], "There is no module no_such_module"),
         (["mcp", "inspect", "json:loads"], "must be an McpServer or a list of them, got function"),
-        (["mcp", "diff", f"{sys.executable} x"], "Give --pins FILE"),
+        (["mcp", "diff", f"{sys.executable} x"], "pass --pins FILE"),
         (["mcp", "serve", f"{tmp_path / 'x.py'}:tools"], "There is no file"),
     ):
         assert main(arguments) == 1
