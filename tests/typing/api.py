@@ -6,6 +6,7 @@ from handrail import (
     Control,
     Decision,
     Failure,
+    MediaPart,
     Tool,
     ToolCall,
     ToolContext,
@@ -142,6 +143,9 @@ def a_result_takes_a_text_or_a_failure(result: ToolResult) -> None:
     ToolResult(error="boom")
     ToolResult(error=Failure(code="no_stock", message="None left."))
     ToolResult(error=5)  # E: reportArgumentType
+    ToolResult(output="Drawn.", media=(MediaPart(mime_type="image/png", data=b""),))
+    ToolResult(media="aGVsbG8=")  # E: reportArgumentType
+    MediaPart(mime_type="image/png", data="aGVsbG8=")  # E: reportArgumentType
     ToolResult("text")  # E: reportCallIssue
     assert_type(result.error, Failure | None)
     print(result.error.code)  # E: reportOptionalMemberAccess
