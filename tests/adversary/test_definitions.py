@@ -7,7 +7,7 @@ import pytest
 
 from handrail import ToolDefinitionError, build_tool, tool
 from handrail.formats import names
-from tests.formats.apis import MCP, Api, every_api
+from tests.formats.apis import ANTHROPIC, CHAT, MCP, RESPONSES, Api, every_api
 
 ROOT_REF: dict[str, Any] = {
     "$ref": "#/definitions/Payment",
@@ -98,3 +98,19 @@ def test_a_consequential_tool_has_no_default_that_json_cannot_hold() -> None:
     def look(limit: float = math.inf) -> None: ...
 
     assert look.parse("{}")["limit"] == math.inf
+
+
+@pytest.mark.parametrize("api", [CHAT, RESPONSES, ANTHROPIC], ids=lambda api: api.name)
+def test_what_strict_mode_closes_is_noted(api: Api) -> None:
+    address = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    schema = {"type": "object", "properties": {"to": address}, "required": ["to"]}
+    given = {"name": "send", "input_schema": schema, "execute": lambda payload: payload, "strict": True}
+
+    notes = api.wire.tools([build_tool(given)]).notes
+
+    assert [one.text for one in notes] == [
+        "closed by strict mode: to accepts no properties but those listed",
+        "closed by strict mode: the root accepts no properties but those listed",
+    ]
+    closed = {**schema, "properties": {"to": {**address, "additionalProperties": False}}, "additionalProperties": False}
+    assert not api.wire.tools([build_tool({**given, "input_schema": closed})]).notes

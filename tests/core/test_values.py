@@ -159,8 +159,8 @@ def test_the_model_reads_a_text_as_it_is_and_anything_else_as_compact_json(outpu
             {"error": "no_stock", "tool": "buy", "message": "None left."},
         ),
         (
-            ToolResult(output="ignored", error=Failure(message="half \ud800"), tool_name="\ud800"),
-            {"error": "tool_execution_failed", "tool": "?", "message": "half ?"},
+            ToolResult(output="its own", error=Failure(message="half \ud800"), tool_name="\ud800"),
+            {"error": "tool_execution_failed", "tool": "?", "message": "half ?", "output": "its own"},
         ),
     ],
 )

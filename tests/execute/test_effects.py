@@ -123,8 +123,9 @@ async def test_the_same_effect_in_the_same_turn_is_done_once_and_says_so() -> No
     await bank.pay("c-1")
     again = await bank.pay("c-2")
 
-    assert again.output.startswith("[Already done at ")
-    assert again.output.endswith("Paid 5.")
+    assert again.output == "Paid 5."
+    assert again.for_model().startswith("[Already done at ")
+    assert again.for_model().endswith("\nPaid 5.")
     assert (again.call_id, again.origin, len(bank.paid)) == ("c-2", "replayed", 1)
 
 

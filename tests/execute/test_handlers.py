@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -40,17 +40,6 @@ async def test_a_plain_value_is_the_output(value: Any, read_only: bool, kind: st
     assert result.output == value
 
 
-def a_generator() -> Iterator[int]:
-    yield 1
-
-
-async def an_async_generator() -> AsyncIterator[int]:
-    yield 1
-
-
-async def a_coroutine() -> None: ...
-
-
 class Hostile:
     @property
     def __dict__(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -72,9 +61,6 @@ def deep() -> Any:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (a_coroutine, "never awaited"),
-        (a_generator, "a generator"),
-        (an_async_generator, "a generator"),
         (object, "object"),
         (Hostile, "Hostile"),
         (lambda: {1, object()}, "set"),

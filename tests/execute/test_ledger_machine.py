@@ -156,7 +156,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return await task
 
     def check(self, wanted: Wanted, expected: Answer, result: ToolResult, *, ran: bool) -> None:
-        says = result.error.code if result.error else result.output
+        says = result.error.code if result.error else result.for_model()
         assert (result.call_id, result.tool_name) == (wanted.id, wanted.tool)
         assert (result.ok, result.origin == "replayed") == (expected.ok, expected.replayed)
         assert says == expected.says if not result.ok else says.startswith(expected.says)

@@ -188,7 +188,7 @@ async def test_what_cannot_be_written_down_does_not_happen(what: str) -> None:
 
     assert result.error is not None
     assert (result.error.code, result.error.retryable, ran) == ("unavailable", True, [])
-    assert "Nothing was done" in result.error.message
+    assert ("Nothing was done" in result.error.message) is (what == "claim")  # Not read, it may have been done before.
     assert not heard.of(CallStarted)
     assert len(heard.of(CallFinished)) == 1
     book.away = {}

@@ -75,6 +75,12 @@ def unavailable(tool: str) -> ToolResult:
     return failure("unavailable", f"`{tool}` cannot be run safely at the moment. {NOTHING_HAPPENED}", retryable=True)
 
 
+def ledger_unreadable(tool: str) -> ToolResult:
+    """What was done before cannot be looked up, so that the call cannot run safely."""
+    message = f"`{tool}` was not run now, because it cannot be looked up whether it was done before. Try again later."
+    return failure("unavailable", message, retryable=True)
+
+
 def failed_before_start(tool: str) -> ToolResult:
     """Something failed before the handler started."""
     return failure("tool_execution_failed", f"`{tool}` failed. {NOTHING_HAPPENED}")

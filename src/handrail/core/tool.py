@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import (
     Any,
     Concatenate,
+    Final,
     Generic,
     Literal,
     ParamSpec,
@@ -25,9 +26,10 @@ from msgspec import structs
 from typing_extensions import TypeVar
 
 from handrail.core.context import ToolContext
+from handrail.core.handler_output import UnusableOutputError, clean_result, collect_in_thread, collect_output, is_plain
 from handrail.core.media import MediaPart
 from handrail.core.text import encodable, faithful_json
-from handrail.core.values import Failure, ToolResult, find_media_result, from_handler
+from handrail.core.values import Failure, ToolResult, find_media_result
 from handrail.errors import PermissionDeniedError, ToolArgsParseError, ToolDefinitionError, ToolError, shorten
 
 P = ParamSpec("P")
@@ -35,6 +37,8 @@ R = TypeVar("R", covariant=True)
 Instance = TypeVar("Instance")
 Rest = ParamSpec("Rest")
 
+MAX_OUTPUT_CHARS: Final = 100_000
+"""How many characters an output may have, unless the tool or the executor says otherwise."""
 OnInterrupt = Literal["cancel", "finish", "finish_silently", "uninterruptible"]
 KeyOf = Callable[[Mapping[str, Any]], object]
 """Takes the arguments, as JSON values with their defaults, and returns the key."""
@@ -270,8 +274,12 @@ class Tool(Generic[P, R]):
         started = perf_counter()
         try:
             output = await self.invoke(self.parse(self._as_text(payload)), context)
+            if not is_plain(output):
+                output = await collect_output(output, max_items=self._max_items)
         except ToolError as error:
             output = ToolResult(error=Failure(code=error.code, message=error.message, retryable=error.retryable))
+        except UnusableOutputError as error:
+            output = ToolResult(error=Failure(message=f"`{self.name}` ran, but {error}."))
         return finish(output, tool=self, context=context, duration_ms=(perf_counter() - started) * 1000)
 
     async def check_permissions(self, payload: Mapping[str, Any] | str, context: ToolContext[Any]) -> None:
@@ -300,9 +308,16 @@ class Tool(Generic[P, R]):
         if self.inline:
             output = self.handler(arguments, context)
         else:
-            output = await asyncio.to_thread(self.handler, arguments, context)
+            output = await asyncio.to_thread(self._run_in_thread, arguments, context)
         # A decorator may wrap a coroutine function in a plain one.
         return await output if inspect.isawaitable(output) else output
+
+    def _run_in_thread(self, arguments: Any, context: ToolContext[Any]) -> Any:
+        return collect_in_thread(self.handler(arguments, context), max_items=self._max_items)
+
+    @property
+    def _max_items(self) -> int:
+        return int(self.max_output_chars or MAX_OUTPUT_CHARS)
 
     def _as_text(self, payload: Mapping[str, Any] | str) -> str:
         if isinstance(payload, str):
@@ -320,7 +335,8 @@ def finish(output: Any, *, tool: Tool[..., Any], context: ToolContext[Any], dura
     if isinstance(output, MediaPart | list | tuple):
         output = find_media_result(cast(object, output)) or cast(Any, output)
     if isinstance(output, ToolResult):
-        return structs.replace(from_handler(output), call_id=call_id, tool_name=tool.name, duration_ms=duration_ms)
+        output = clean_result(output, tool=tool.name)
+        return structs.replace(output, call_id=call_id, tool_name=tool.name, duration_ms=duration_ms)
     return ToolResult(output=output, call_id=call_id, tool_name=tool.name, duration_ms=duration_ms)
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import force_setattr
 
 from handrail.core.media import MediaPart
 from handrail.core.text import compact_json, encodable
+from handrail.errors import shorten
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):
@@ -22,13 +23,33 @@ class Failure(Struct, frozen=True, kw_only=True, gc=False):
     retryable: bool = False
     """Whether the same call may succeed later, or with other arguments."""
 
+    def __post_init__(self) -> None:
+        # A handler can write anything here (`ToolError(code=404)`), and a ledger must be able to read it again.
+        if type(self.code) is not str or not self.code:
+            force_setattr(self, "code", _to_text(self.code) or "tool_execution_failed")
+        if type(self.message) is not str:
+            force_setattr(self, "message", _to_text(self.message))
+        if type(self.retryable) is not bool:
+            force_setattr(self, "retryable", bool(self.retryable))
+
+
+def _to_text(value: object) -> str:
+    try:
+        return "" if value is None else str.__str__(value) if isinstance(value, str) else shorten(str(value), 1_000)
+    except Exception:  # noqa: BLE001  # a value with code of its own
+        return type(value).__name__
+
+
+SessionMode = Literal["auto", "manual"]
+Lifespan = Literal["response", "session"]
+
 
 class Control(Struct, frozen=True, kw_only=True, gc=False):
     """How a result changes the conversation that it belongs to."""
 
-    mode: Literal["auto", "manual"] | None = None
+    mode: SessionMode | None = None
     """`manual` hands the conversation to a person, and the agent no longer responds."""
-    lifespan: Literal["response", "session"] = "session"
+    lifespan: Lifespan = "session"
     """`response` keeps the result out of the session's history."""
 
 
@@ -101,7 +122,7 @@ Origin = Literal["run", "replayed", "joined", "verified", "cached"]
 class ToolResult(Struct, frozen=True, kw_only=True):
     """The result of one call.
 
-    The last five fields are set by the executor. What a handler writes into them is dropped.
+    The last six fields are set by the executor. What a handler writes into them is dropped.
     """
 
     output: Any = None
@@ -127,6 +148,8 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     `verify` returned. `cached`: the result of an equal read-only call."""
     recorded: bool = True
     """False if the call took effect, but its result could not be written to the ledger."""
+    notice: str = ""
+    """What a model is told before the output: that the effect was done before, and when."""
     silent: bool = False
     """True if the conversation was interrupted and the tool has `on_interrupt="finish_silently"`."""
 
@@ -148,6 +171,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
             approval: Approval | None = None,
             origin: Origin = "run",
             recorded: bool = True,
+            notice: str = "",
             silent: bool = False,
         ) -> None: ...
 
@@ -171,6 +195,8 @@ class ToolResult(Struct, frozen=True, kw_only=True):
         Media are described in it, but for those that are `attached`: the model gets these as they are.
         """
         error = self.error
+        if self.notice:
+            return self._add_notice(attached)
         if error is None:
             output = self.output
             if self.media:
@@ -181,7 +207,23 @@ class ToolResult(Struct, frozen=True, kw_only=True):
                 return compact_json(output)
             except ValueError:
                 error = Failure(message="The tool returned a value that cannot be written as JSON.")
-        return compact_json({"ok": False, "error": error.code, "tool": self.tool_name, "message": error.message})
+        failed: dict[str, Any] = {"ok": False, "error": error.code, "tool": self.tool_name, "message": error.message}
+        if self.error is not None and self.output is not None:
+            failed["output"] = self.output
+        try:
+            return compact_json(failed)
+        except ValueError:
+            del failed["output"]
+            return compact_json(failed)
+
+    def _add_notice(self, attached: Collection[MediaPart]) -> str:
+        plain = structs.replace(self, notice="")
+        if (error := self.error) is not None:
+            told = structs.replace(error, message=f"{self.notice}\n{error.message}")
+            return structs.replace(plain, error=told).for_model(attached=attached)
+        if self.output is None and not self.media:
+            return self.notice
+        return f"{self.notice}\n{plain.for_model(attached=attached)}"
 
     def _describe_media(self, attached: Collection[MediaPart]) -> str:
         hidden = (one for one in self.media if not any(one is other for other in attached))
@@ -192,7 +234,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
         """The output as text for the model, without a word about media; empty if there is nothing but media."""
         if not self.media:
             return self.for_model()
-        return "" if self.output is None else structs.replace(self, media=()).for_model()
+        return self.notice if self.output is None else structs.replace(self, media=()).for_model()
 
 
 def find_media_result(output: object) -> ToolResult | None:
@@ -203,23 +245,3 @@ def find_media_result(output: object) -> ToolResult | None:
     if not media or len(media) + len(texts) != len(parts):
         return None
     return ToolResult(output="\n".join(texts) or None, media=media)
-
-
-def from_handler(result: ToolResult) -> ToolResult:
-    """Remove the fields that only the executor may set from a result that a handler returned."""
-    if (
-        result.decision is None
-        and result.approval is None
-        and result.origin == "run"
-        and result.recorded is True
-        and result.silent is False
-    ):
-        return result
-    return ToolResult(
-        output=result.output,
-        error=result.error,
-        media=result.media,
-        metadata=result.metadata,
-        context=result.context,
-        control=result.control,
-    )

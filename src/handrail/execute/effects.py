@@ -317,7 +317,7 @@ class EffectRunner:
             finally:
                 del self._claims[running.ref]
         log.error("%s could not be claimed, and nothing in the ledger says why", effect.tool.name)
-        return failure_results.unavailable(effect.tool.name)
+        return failure_results.ledger_unreadable(effect.tool.name)
 
     # 1. Recall.
 
@@ -335,7 +335,7 @@ class EffectRunner:
             by_id, by_key = await (recalled if self._is_in_memory else budget.run(recalled))
         except Exception as error:
             log.exception("the ledger cannot be read")
-            raise Refusal(failure_results.unavailable(compiled.tool.name)) from error
+            raise Refusal(failure_results.ledger_unreadable(compiled.tool.name)) from error
         return decide_from_ledger(
             by_id,
             by_key,
@@ -779,11 +779,6 @@ def replay(entry: Entry, *, is_same_call: bool) -> ToolResult:
     assert entry.recorded is not None
     result = entry.recorded.to_result()
     done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
-    output: Any = result.output
-    error = result.error
-    if not is_same_call:
-        notice = f"[Already done at {done_at}, and not done again.]\n"
-        output = f"{notice}{output or ''}" if error is None else None
-        error = structs.replace(error, message=f"{notice}{error.message}") if error is not None else None
+    notice = "" if is_same_call else f"[Already done at {done_at}, and not done again.]"
     metadata = {**result.metadata, "done_at": done_at}
-    return structs.replace(result, output=output, error=error, metadata=metadata, origin="replayed")
+    return structs.replace(result, notice=notice, metadata=metadata, origin="replayed")

@@ -28,7 +28,7 @@ from handrail.core.events import DoubtResolved, Event
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.time_budget import TimeBudget
-from handrail.core.tool import Tool
+from handrail.core.tool import MAX_OUTPUT_CHARS, Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.define.build import as_tool
 from handrail.define.flags import ToolFlags
@@ -129,7 +129,7 @@ class Executor:
         self._fallback = fallback
         self._timeout = timeout
         self._overhead_timeout = overhead_timeout
-        self._max_output_chars = max_output_chars or 100_000
+        self._max_output_chars = max_output_chars or MAX_OUTPUT_CHARS
         self._max_argument_chars = max_argument_chars
         self._max_media_bytes = max_media_bytes
         ledger = ledger if ledger is not None else MemoryLedger()

@@ -3,8 +3,9 @@
 import asyncio
 import inspect
 import random
+import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from msgspec import Struct, structs
 
@@ -12,10 +13,12 @@ from handrail.authorize.secrets import Secrets
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import Event
+from handrail.core.handler_output import UnusableOutputError, clean_result, collect_in_thread, collect_output, is_plain
 from handrail.core.log import log
 from handrail.core.media import MediaPart, limit_media
+from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
-from handrail.core.values import ToolCall, ToolResult, find_media_result, from_handler
+from handrail.core.values import ToolCall, ToolResult, find_media_result
 from handrail.errors import CallPausedError, ConfigError, ToolError
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.output_limit import OutputLimiter
@@ -130,6 +133,7 @@ class HandlerRunner:
         self, compiled: CompiledTool, running: RunningCall, arguments: Any, context: ToolContext[Any]
     ) -> Outcome:
         tool = compiled.tool
+        ends = time.monotonic() + compiled.timeout
         try:
             if tool.is_async:
                 output = await running.run_coroutine(tool.handler(arguments, context), compiled.timeout, self.deadlines)
@@ -139,6 +143,9 @@ class HandlerRunner:
                 output = _run_inline(tool, arguments, context)
             else:
                 output = await self._run_in_thread(compiled, running, arguments, context)
+            if not is_plain(output):
+                rest = collect_output(output, max_items=compiled.max_output_chars)
+                output = await running.wait(rest, max(ends - time.monotonic(), 0.001), self.deadlines)
         except BaseException as error:  # noqa: BLE001  # the catch-all: `outcome_of_error` raises again what must be
             if isinstance(error, CallPausedError):
                 running.has_begun = False
@@ -154,7 +161,10 @@ class HandlerRunner:
         def on_start() -> None:
             running.has_begun = True
 
-        job = self.threads.submit(lambda: handler(arguments, context), on_start, owner=compiled.tool.name)
+        def run() -> Any:
+            return collect_in_thread(handler(arguments, context), max_items=compiled.max_output_chars)
+
+        job = self.threads.submit(run, on_start, owner=compiled.tool.name)
         try:
             return await running.wait(self.threads.wait(job), compiled.timeout, self.deadlines)
         finally:
@@ -179,15 +189,55 @@ class HandlerRunner:
             else:
                 if not isinstance(output, ToolResult):
                     return Outcome(result=ToolResult(output=limited), happened="yes", is_healthy=True, chars=chars)
-                result = from_handler(output if limited is value else structs.replace(output, output=limited))
+                result = output if limited is value else structs.replace(output, output=limited)
+                result = clean_result(result, tool=compiled.tool.name)
                 if type(result.media) is not tuple or result.media:
                     problem = _find_media_problem(result.media)
                     result = result if problem else _limit_media(result, compiled.max_media_bytes)
+                if problem is None and result.error is not None:
+                    return _outcome_of_failure(compiled, result)
                 if problem is None:
-                    return Outcome(result=result, happened="yes" if result.ok else "no", is_healthy=True, chars=chars)
-        name = compiled.tool.name
-        log.error("%s: %s", name, problem)
-        return Outcome(result=failure_results.unusable_output(name, problem), happened="yes", is_healthy=False)
+                    return Outcome(result=result, happened="yes", is_healthy=True, chars=chars)
+        return _outcome_of_unusable(compiled, problem)
+
+    async def collect_outcome(self, compiled: CompiledTool, output: Any, session_id: str) -> Outcome:
+        """The outcome of a handler that returned iterators or awaitables, which are collected first."""
+        collecting = collect_output(output, max_items=compiled.max_output_chars)
+        try:
+            output = await TimeBudget(compiled.timeout).run(collecting)
+        except TimeoutError:
+            return _outcome_of_stop(compiled, True, has_begun=True)
+        except BaseException as error:  # noqa: BLE001  # the catch-all, as in `_run_once`
+            return outcome_of_error(compiled, error, has_begun=True)
+        return self.outcome_of_output(compiled, output, session_id)
+
+
+_ONLY_OURS: Final = frozenset(
+    {
+        *("tool_not_found", "approval_required", "refused_by_hook", "in_progress", "duplicate_call", "cancelled"),
+        "outcome_unknown",
+    }
+)
+"""Codes that say what the executor did with a call: in the failure of a handler they would be taken for that."""
+
+
+def _outcome_of_failure(compiled: CompiledTool, result: ToolResult) -> Outcome:
+    """A failure that a handler returned or raised: nothing happened, unless it says that nobody knows."""
+    error, tool = result.error, compiled.tool
+    assert error is not None
+    if error.code not in _ONLY_OURS:
+        return Outcome(result=result, happened="no", is_healthy=True)
+    log.error("%s failed with the code %s, which only the executor may use", tool.name, error.code)
+    if error.code in ("in_progress", "outcome_unknown") and not tool.read_only:
+        return Outcome(result=failure_results.outcome_unknown(tool.name), happened="unknown", is_healthy=True)
+    replaced = structs.replace(error, code="tool_execution_failed")
+    return Outcome(result=structs.replace(result, error=replaced), happened="no", is_healthy=True)
+
+
+def _outcome_of_unusable(compiled: CompiledTool, problem: str) -> Outcome:
+    name = compiled.tool.name
+    log.error("%s: %s", name, problem)
+    return Outcome(result=failure_results.unusable_output(name, problem), happened="yes", is_healthy=False)
 
 
 def _find_media_problem(media: object) -> str | None:
@@ -213,8 +263,12 @@ def _run_inline(tool: Tool[..., Any], arguments: Any, context: ToolContext[Any])
 def outcome_of_error(compiled: CompiledTool, error: BaseException, *, has_begun: bool) -> Outcome:
     """The outcome of a handler that raised. A real cancellation, and an interrupt of the program, are raised again."""
     tool = compiled.tool
-    if isinstance(error, ToolError):
+    if isinstance(error, CallPausedError):
         return Outcome(result=failure_results.error_result(error), happened="no", is_healthy=True)
+    if isinstance(error, ToolError):
+        return _outcome_of_failure(compiled, failure_results.error_result(error))
+    if isinstance(error, UnusableOutputError):
+        return _outcome_of_unusable(compiled, str(error))
     if isinstance(error, CallStopped):
         if error.__cause__ is not None:
             log.error("%s failed when it was stopped", tool.name, exc_info=error.__cause__)

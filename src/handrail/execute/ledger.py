@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct, structs
+from pydantic_core import from_json
 
 from handrail.authorize.approvals import Approvals
 from handrail.core.media import MediaPart
@@ -32,7 +33,9 @@ class RecordedResult(Struct, frozen=True, kw_only=True, gc=False):
     """What is kept of a result, to return it again for the same call: never its `context`."""
 
     text: str | None = None
-    """The output as the model saw it, redacted."""
+    """The output, redacted: a text, or JSON."""
+    is_json: bool = False
+    """Whether the output was no text, and is recorded as JSON."""
     failure: Failure | None = None
     control: Control | None = None
     metadata: Mapping[str, Any] = {}
@@ -40,8 +43,9 @@ class RecordedResult(Struct, frozen=True, kw_only=True, gc=False):
 
     def to_result(self) -> ToolResult:
         """The result that was recorded."""
+        output: Any = from_json(self.text) if self.is_json and self.text is not None else self.text
         return ToolResult(
-            output=self.text, error=self.failure, control=self.control, metadata=self.metadata, media=self.media
+            output=output, error=self.failure, control=self.control, metadata=self.metadata, media=self.media
         )
 
 

@@ -13,6 +13,7 @@ from handrail.authorize.authorizer import Authorization, Authorizer, Refusal
 from handrail.authorize.identity import compute_key, keep_secrets_distinct
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
+from handrail.core.handler_output import is_plain
 from handrail.core.log import log
 from handrail.core.text import canonical_json
 from handrail.core.time_budget import TimeBudget
@@ -178,12 +179,21 @@ class ReadRunner:
             _close_scope(scope)
             queue.leave()
             self._leave(ref, running)
-        return self._finish_fast(compiled, running.call, output, started, ref)
+        finished = self._finish_fast(compiled, running.call, output, started, ref)
+        return finished if isinstance(finished, tuple) else await finished
+
+    async def _finish_collected(
+        self, compiled: CompiledTool, call: ToolCall, output: Any, started: float, ref: CallRef
+    ) -> tuple[ToolResult, int]:
+        outcome = await self._handlers.collect_outcome(compiled, output, ref[0])
+        return finish_result(outcome.result, call, compiled.decision, started), outcome.chars
 
     def _finish_fast(
         self, compiled: CompiledTool, call: ToolCall, output: Any, started: float, ref: CallRef
-    ) -> tuple[ToolResult, int]:
+    ) -> "tuple[ToolResult, int] | Coroutine[Any, Any, tuple[ToolResult, int]]":
         if type(output) is not str or len(output) > compiled.max_output_chars:
+            if not is_plain(output):
+                return self._finish_collected(compiled, call, output, started, ref)
             outcome = self._handlers.outcome_of_output(compiled, output, ref[0])
             return finish_result(outcome.result, call, compiled.decision, started), outcome.chars
         # A text that needs neither a check nor a cut: one value instead of three.
@@ -411,5 +421,6 @@ def finish_result(result: ToolResult, call: ToolCall, decision: Decision | None,
         approval=result.approval,
         origin=result.origin,
         recorded=result.recorded,
+        notice=result.notice,
         silent=result.silent,
     )

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
+from handrail.core.handler_output import is_plain
 from handrail.core.log import log
 from handrail.core.media import limit_media
 from handrail.core.redact import Redactor
@@ -49,24 +50,24 @@ class Settlement:
                 await asyncio.sleep(delay)
 
     def _to_record(self, result: ToolResult) -> RecordedResult:
-        """What may be written of a result: its output as the model's text, its failure and its metadata."""
+        """What may be written of a result: its output as a text or as JSON, its failure and its metadata."""
         error = result.error
         metadata: dict[str, Any] = {}
         if result.metadata:
             redacted: Any = self._redactor.value(result.metadata)
             if isinstance(redacted, dict):  # It is none if the redactor could not look into it.
                 metadata = cast(dict[str, Any], redacted)
-        if error is not None:
-            failure = structs.replace(error, message=self._to_text(error.message))
-            return RecordedResult(failure=failure, control=result.control, metadata=metadata)
-        if not result.media:
-            return RecordedResult(text=self._to_text(result.output), control=result.control, metadata=metadata)
-        reason = f"only {MAX_RECORDED_MEDIA_BYTES:,} bytes of media are recorded for a replay"
+        media = result.media
+        if media:
+            reason = f"only {MAX_RECORDED_MEDIA_BYTES:,} bytes of media are recorded for a replay"
+            media = limit_media(media, MAX_RECORDED_MEDIA_BYTES, reason=reason)
         return RecordedResult(
-            text=self._to_text(result.text),
+            text=None if error is not None and result.output is None else self._to_text(result.output),
+            is_json=not isinstance(result.output, str),
+            failure=None if error is None else structs.replace(error, message=self._to_text(error.message)),
             control=result.control,
             metadata=metadata,
-            media=limit_media(result.media, MAX_RECORDED_MEDIA_BYTES, reason=reason),
+            media=media,
         )
 
     async def verify(
@@ -102,7 +103,9 @@ class Settlement:
         if found is False:
             return Outcome(result=failure_results.verified_failure(tool.name), happened="no")
         output = f"`{tool.name}` took effect." if found is True else found
-        return self._handlers.outcome_of_output(compiled, output, entry.session_id)
+        if is_plain(output):
+            return self._handlers.outcome_of_output(compiled, output, entry.session_id)
+        return await self._handlers.collect_outcome(compiled, output, entry.session_id)
 
     async def _call_verify(self, verify: Any, arguments: dict[str, Any], context: ToolContext[Any], name: str) -> Any:
         if inspect.iscoroutinefunction(verify):

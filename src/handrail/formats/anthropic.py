@@ -57,7 +57,9 @@ def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ToolParam]":
             definitions[position] = {**wired.non_strict_definition}
             text = f"is sent without strict mode: a request takes at most {STRICT_LIMITS[over[0]]} {over[0]}"
             true_still = [
-                one for one in definitions.notes if one.tool != tool or not one.text.startswith(_LOCAL_CHECK_NOTE)
+                one
+                for one in definitions.notes
+                if one.tool != tool or not one.text.startswith((_LOCAL_CHECK_NOTE, strict.CLOSED_NOTE))
             ]
             definitions.notes = (*true_still, Diagnostic(tool=tool, text=text))
         else:
@@ -84,7 +86,12 @@ def _render_tool(tool: Tool[..., Any]) -> RenderedTool:
                 definition={**strictly, "strict": True},
                 non_strict_definition=definition,
                 decode_arguments=tight.build_decoder(lowered.decode),
-                notes=(*notes, *left_out, *(f"{_LOCAL_CHECK_NOTE}{one}" for one in lowered.lost)),
+                notes=(
+                    *notes,
+                    *left_out,
+                    *(f"{_LOCAL_CHECK_NOTE}{one}" for one in lowered.lost),
+                    *lowered.closed_notes,
+                ),
             )
     return RenderedTool(
         name=name, definition=definition, decode_arguments=loose.build_decoder(None), notes=notes + left_out

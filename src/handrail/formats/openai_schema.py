@@ -34,7 +34,7 @@ def build_parameters(tool: Tool[..., Any]) -> Parameters:
         schema=lowered.schema,
         strict=True,
         decode=lowered.decode,
-        notes=tuple(f"checked here only: {one}" for one in lowered.lost),
+        notes=(*(f"checked here only: {one}" for one in lowered.lost), *lowered.closed_notes),
     )
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from handrail.schema.limits import LIMITS, Limits, check_limits, is_recursive
 from handrail.schema.schema_nodes import (
@@ -68,6 +68,7 @@ class Dialect:
     """Fixed values may come back in other letter case."""
 
 
+CLOSED_NOTE: Final = "closed by strict mode: "
 OPENAI = Dialect(
     name="OpenAI's strict mode",
     all_required=True,
@@ -99,6 +100,13 @@ class Lowered:
     """From the model's JSON text to text that fits the original schema; None if they are the same."""
     lost: tuple[str, ...]
     """What is only checked locally, with its path."""
+    closed: tuple[str, ...] = ()
+    """The paths of objects that the schema leaves open to other properties, and strict mode closes."""
+
+    @property
+    def closed_notes(self) -> tuple[str, ...]:
+        """What strict mode changes: a model cannot send properties that are not listed."""
+        return tuple(f"{CLOSED_NOTE}{one} accepts no properties but those listed" for one in self.closed)
 
 
 def lower(schema: Mapping[str, Any], dialect: Dialect) -> Lowered:
@@ -113,7 +121,12 @@ def lower(schema: Mapping[str, Any], dialect: Dialect) -> Lowered:
             check_limits(lowered, dialect.limits, dialect.name)
     except RecursionError:
         raise NotRepresentable("it is nested too deeply") from None
-    return Lowered(schema=lowered, decode=work.build_decoder(lowered), lost=tuple(dict.fromkeys(work.lost)))
+    return Lowered(
+        schema=lowered,
+        decode=work.build_decoder(lowered),
+        lost=tuple(dict.fromkeys(work.lost)),
+        closed=tuple(dict.fromkeys(work.closed)),
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,6 +134,7 @@ class _Lowering:
     dialect: Dialect
     root: Schema
     lost: list[str] = field(default_factory=list[str])
+    closed: list[str] = field(default_factory=list[str])
     has_omitted: bool = False
     """Whether null means "omitted" anywhere."""
     unions: list[tuple[str, list[Any]]] = field(default_factory=list[tuple[str, list[Any]]])
@@ -256,6 +270,8 @@ class _Lowering:
             list(properties) if self.dialect.all_required else [one for one in properties if one in required]
         )
         copy["additionalProperties"] = False
+        if "additionalProperties" not in node:
+            self.closed.append(place or "the root")
 
     def _check_unions(self) -> None:
         """Refuse unions in which null could mean "omitted" in one branch and something else in another."""

@@ -9,7 +9,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from handrail.authorize.approvals import Approvals
+from handrail.core.log import log
 from handrail.core.text import compact_json
+from handrail.core.values import Failure
 from handrail.errors import StoreError
 from handrail.execute.ledger import Entry, RecordedResult
 from handrail.store.approvals import CONSUME, SqlApprovals
@@ -207,7 +209,7 @@ class SqlLedger:
             run_until=row[19],
             state=row[20],
             settled_at=row[21],
-            recorded=decode_record(row[22]),
+            recorded=_read_record(row[22], state=row[20], tool=row[3]),
             guideline_ids=tuple(row[23] or ()),
         )
 
@@ -306,6 +308,7 @@ def encode_record(recorded: RecordedResult | None) -> str | None:
         return compact_json(
             {
                 "text": recorded.text,
+                "is_json": recorded.is_json,
                 "failure": recorded.failure and msgspec.to_builtins(recorded.failure),
                 "control": recorded.control and msgspec.to_builtins(recorded.control),
                 "metadata": _drop_unencodable(recorded.metadata),
@@ -317,6 +320,17 @@ def encode_record(recorded: RecordedResult | None) -> str | None:
 def decode_record(text: str | None) -> RecordedResult | None:
     """Decode a recorded result."""
     return None if text is None else msgspec.json.decode(text, type=RecordedResult)
+
+
+def _read_record(text: str | None, *, state: str, tool: str) -> RecordedResult | None:
+    """The recorded result; one that cannot be read does not hide what became of its call."""
+    try:
+        return decode_record(text)
+    except msgspec.DecodeError:
+        log.exception("the recorded result of %s cannot be read", tool)
+    if state == "failed":
+        return RecordedResult(failure=Failure(message=f"`{tool}` failed, and its recorded result cannot be read."))
+    return RecordedResult(text=f"`{tool}` took effect, and its recorded result cannot be read.")
 
 
 def _drop_unencodable(metadata: Mapping[str, Any]) -> dict[str, Any]:
