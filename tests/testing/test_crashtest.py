@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.testing.crashtest import STEPS, Report, Try, crashtest
+from handrail.testing.crashtest import STEPS, Attempt, Report, crashtest
 
 
 async def test_no_effect_is_doubled_lost_or_falsely_reported_when_a_process_is_killed(tmp_path: Path) -> None:
@@ -13,10 +13,10 @@ async def test_no_effect_is_doubled_lost_or_falsely_reported_when_a_process_is_k
     report = await crashtest(f"sqlite+aiosqlite:///{tmp_path / 'crash.db'}", steps=steps)
 
     assert (report.double, report.lost, report.false) == (0, 0, 0), str(report)
-    assert {(one.step, one.verified) for one in report.tries} == {
+    assert {(one.step, one.verified) for one in report.attempts} == {
         (step, told) for step in steps for told in (False, True)
     }
-    assert any(said == "outcome_unknown" for one in report.tries for said, _ in one.answers)
+    assert any(said == "outcome_unknown" for one in report.attempts for said, _ in one.results)
 
 
 @pytest.mark.slow
@@ -25,11 +25,11 @@ async def test_every_step_of_the_line_survives_a_kill(tmp_path: Path) -> None:
     report = await crashtest(f"sqlite+aiosqlite:///{tmp_path / 'crash.db'}")
 
     assert (report.double, report.lost, report.false) == (0, 0, 0), str(report)
-    assert len(report.tries) == 2 * len(STEPS)
+    assert len(report.attempts) == 2 * len(STEPS)
 
 
 @pytest.mark.parametrize(
-    ("effects", "answers", "counts"),
+    ("effects", "results", "counts"),
     [
         (2, [("ok", 1), ("ok", 2)], (1, 0, 0)),
         (0, [("ok", 0), ("ok", 0)], (0, 0, 1)),
@@ -40,8 +40,8 @@ async def test_every_step_of_the_line_survives_a_kill(tmp_path: Path) -> None:
     ],
 )
 def test_a_report_counts_what_is_wrong(
-    effects: int, answers: list[tuple[str, int]], counts: tuple[int, int, int]
+    effects: int, results: list[tuple[str, int]], counts: tuple[int, int, int]
 ) -> None:
-    report = Report(tries=(Try(step="after claim", verified=False, effects=effects, answers=tuple(answers)),))
+    report = Report(attempts=(Attempt(step="after claim", verified=False, effects=effects, results=tuple(results)),))
 
     assert (report.double, report.lost, report.false) == counts

@@ -76,14 +76,14 @@ def run(options: argparse.Namespace) -> int:
             raise SystemExit("handrail chat: FILE needs a terminal; the recorded conversation uses the example.")
         asyncio.run(play_demo(agent, screen))
         return 0
-    provider = _own_provider(agent) or _prepare_provider(options)
+    provider = _get_own_provider(agent) or _prepare_provider(options)
     if isinstance(provider, int):
         return provider
     return asyncio.run(TerminalChat(agent, provider, screen, name=options.session).run())
 
 
-def _own_provider(file: AgentFile) -> Provider | None:
-    """The provider of an agent that brings its own, or a judge."""
+def _get_own_provider(file: AgentFile) -> Provider | None:
+    """Return the provider of an agent that has its own, or a judge."""
     if file.agent is None:
         return None
     return file.agent.provider or (NoProvider() if file.agent.judge is not None else None)
@@ -150,7 +150,7 @@ class TerminalChat:
             self._screen.print_notice(f"{self._provider.name}. /help lists the commands; Ctrl-D quits.")
             async with executor:
                 with executor.subscribe(self._name, self._events.append):
-                    await self._talk()
+                    await self._run_chat()
         if (close := getattr(self._provider, "aclose", None)) is not None:
             await close()
         return 0
@@ -160,7 +160,7 @@ class TerminalChat:
         options: dict[str, Any] = {
             "context": self._context,
             "instructions": self._agent.instructions,
-            "allow_memory_ledger": True,  # `_talk` asks before it resumes a call that may have run.
+            "allow_memory_ledger": True,  # `_run_chat` asks before it resumes a call that may have run.
         }
         if self._saved_as:
             return await ChatSession.load(self._provider, executor, sessions=self._sessions, create=True, **options)
@@ -178,14 +178,14 @@ class TerminalChat:
             return await agent.load_session(self._name, sessions=self._sessions, create=True, **options)
         return agent.session(self._name, **options)
 
-    async def _talk(self) -> None:
+    async def _run_chat(self) -> None:
         if open_calls := self._session.conversation.open_calls:
             self._screen.print_notice("The last turn of this conversation is not finished.")
             registry = self._session.executor.registry
             effects = [one for one in open_calls if one.name not in registry or not registry.get(one.name).read_only]
             if len(await self._session.approvals()) >= len(effects):
                 await self._run_turn(self._session.resume_stream)
-            else:  # The ledger was in memory: nobody knows whether they ran.
+            else:  # The ledger was in memory, so it is not known whether they ran.
                 calls = ", ".join(map(format_call, effects))
                 self._screen.print_notice(f"It is not known whether it ran: {calls}\n/again runs it, maybe once more.")
         while (line := await self._read_line("you")) is not None:
@@ -224,7 +224,7 @@ class TerminalChat:
             stream = None
             self._result = result or self._result
             if isinstance(result, GuidedTurnResult):
-                return  # What it read back is answered in words.
+                return  # A guided agent reads calls back, and the person replies with a message.
             if result is not None and result.approvals:
                 decisions = [await self._ask_approval(one) for one in result.approvals]
                 stream = self._session.resume_stream if all(decisions) else None

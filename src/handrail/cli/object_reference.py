@@ -1,4 +1,4 @@
-"""Objects that are named on the command line: `module:object` or `file.py:object`."""
+"""Loads objects that are named on the command line: `module:object` or `file.py:object`."""
 
 import runpy
 import sys
@@ -10,7 +10,7 @@ from handrail.errors import ConfigError
 
 
 def load_object(text: str) -> Any:
-    """An object by its place; the file or module is code, and trusted like any other that is run."""
+    """Load an object from a module or a file, which is executed."""
     where, _, name = text.rpartition(":")
     if not where or not name:
         raise ConfigError(f"Name an object as module:object or file.py:object, got {text!r}.")

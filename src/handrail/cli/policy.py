@@ -1,4 +1,4 @@
-"""`handrail policy check`: finds the rules of a policy that can never apply to the tools that there are."""
+"""`handrail policy check`: finds rules that can never apply to the tools."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,13 @@ from handrail.execute.executor import Executor
 
 
 def add_parser(subparsers: Any) -> None:
-    """Declare the command."""
+    """Add the parser of the command."""
     policy: argparse.ArgumentParser = subparsers.add_parser("policy", help="check a policy against tools")
     actions = policy.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser("check", help="find rules that can never apply")
-    check.add_argument("policy", nargs="?", metavar="POLICY", help="a YAML file; that of the agent file if left out")
+    check.add_argument(
+        "policy", nargs="?", metavar="POLICY", help="a YAML file (default: the policy of the agent file)"
+    )
     check.add_argument(
         "--tools",
         action="append",
@@ -33,7 +35,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command. It exits with 1 if a rule is an error; what is only a note leaves it at 0."""
+    """Run the command and return its exit code: 1 if a rule is an error; notes do not count."""
     agent = None if options.agent is None else load_agent_file(options.agent)
     if options.policy is None and agent is None:
         raise ConfigError("Name a policy file, or an agent file with --agent.")

@@ -22,15 +22,15 @@ from handrail.testing import recording_format
 from handrail.testing.recording_format import ModelRecording, Recordings, RequestSummary, ToolRecording
 
 Mode = Literal["replay", "strict", "record", "new"]
-"""`replay` answers from the file; `strict` also fails if a recording is not used; `record` runs everything and replaces
-the file; `new` records if there is no file, and replays otherwise."""
+"""`replay` returns results from the file; `strict` also fails if a recording is not used; `record` runs everything and
+replaces the file; `new` records if there is no file, and replays otherwise."""
 
 Outcome: TypeAlias = ModelResponse | ProviderError | None
 R = TypeVar("R", ToolRecording, ModelRecording)
 
 _HINT: Final = "Record it with: pytest --cassette=record"
 _MAX_NAMES: Final = 10
-"""Of recordings in one message."""
+"""The most recordings in one message."""
 
 
 class Cassette:
@@ -94,7 +94,7 @@ class Cassette:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        if error is None or isinstance(error, Exception):  # Not KeyboardInterrupt.
+        if error is None or isinstance(error, Exception):  # A KeyboardInterrupt is not a failure of the test.
             self.close(error)
 
     # Used by the wrapped tools and providers.

@@ -1,10 +1,10 @@
-"""Kills a process at every step of the line, resumes, and counts double, lost and falsely reported effects.
+"""Kills a process at every step of a consequential call, resumes, and counts duplicate, lost and misreported effects.
 
     python -m handrail.testing.crashtest sqlite+aiosqlite:///crash.db
 
-Each try is a process of its own that runs one call with consequences and is killed (`SIGKILL`, as by a machine that
-goes away) before or after one step. Then the call arrives again, and a new call for the same effect, as they do when an
-agent resumes. What the world saw is compared with what was answered.
+Each attempt is a process that runs one consequential call and is killed with `SIGKILL` before or after one step. Then
+the call is repeated, and a new call for the same effect is made, as when an agent resumes. The effects that took place
+are compared with the results.
 """
 
 import asyncio
@@ -39,104 +39,107 @@ STEPS: Final = (
     "after settle",
 )
 NEVER: Final = "never"
-_TELLS: Final = ("outcome_unknown", "in_progress")
-"""Answers that claim nothing: a person, or a later try, has to find out."""
+_INCONCLUSIVE: Final = ("outcome_unknown", "in_progress")
+"""Results that claim nothing: a person, or a later attempt, has to find out."""
 
 
-class Try(Struct, frozen=True, kw_only=True):
-    """One call that was killed at one step, and what came of it."""
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One call that was killed at one step, and its results afterwards."""
 
     step: str
     verified: bool
-    """Whether the tool can find out what became of an earlier call."""
+    """Whether the tool has a `verify`."""
     effects: int
-    """How often the world saw the effect."""
-    answers: tuple[tuple[str, int], ...]
-    """What the call, and the one after it, were answered when they arrived again (`ok` or a code), and how often the
-    world had seen the effect by then."""
+    """How often the effect took place."""
+    results: tuple[tuple[str, int], ...]
+    """The results of the repeated call and of the new one (`ok` or a code), and how often the effect had taken place by
+    then."""
 
     @property
     def double(self) -> bool:
-        """The effect took place twice."""
+        """Whether the effect took place twice."""
         return self.effects > 1
 
     @property
     def lost(self) -> bool:
-        """The effect is wanted, did not take place, and nobody is told that it may be missing."""
-        return self.effects == 0 and self.answers[-1][0] not in ("ok", *_TELLS)
+        """Whether the effect did not take place, and no result says that it may be missing."""
+        return self.effects == 0 and self.results[-1][0] not in ("ok", *_INCONCLUSIVE)
 
     @property
     def false(self) -> bool:
-        """It was reported as done and was not, or as not done and was."""
-        return any((said == "ok" and not seen) or (said not in ("ok", *_TELLS) and seen) for said, seen in self.answers)
+        """Whether it was reported as done and was not, or as not done and was."""
+        return any(
+            (code == "ok" and not effects) or (code not in ("ok", *_INCONCLUSIVE) and effects)
+            for code, effects in self.results
+        )
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What all tries came to. The three counts are 0, or something is broken."""
+    """The outcome of all attempts. Any count above 0 is a bug."""
 
-    tries: tuple[Try, ...]
+    attempts: tuple[Attempt, ...]
 
     @property
     def double(self) -> int:
         """Effects that took place twice."""
-        return sum(one.double for one in self.tries)
+        return sum(one.double for one in self.attempts)
 
     @property
     def lost(self) -> int:
-        """Effects that are missing without anybody being told."""
-        return sum(one.lost for one in self.tries)
+        """Effects that are missing, and no result says so."""
+        return sum(one.lost for one in self.attempts)
 
     @property
     def false(self) -> int:
-        """Answers that are not true."""
-        return sum(one.false for one in self.tries)
+        """Results that are wrong."""
+        return sum(one.false for one in self.attempts)
 
     def __str__(self) -> str:
         lines = [
             f"{one.step:14} {'verify' if one.verified else '':7} effects: {one.effects}  "
-            f"then: {', '.join(said for said, _ in one.answers)}"
-            for one in self.tries
+            f"then: {', '.join(code for code, _ in one.results)}"
+            for one in self.attempts
         ]
         return "\n".join([*lines, f"double: {self.double}  lost: {self.lost}  falsely reported: {self.false}"])
 
 
 async def crashtest(url: str, *, steps: Sequence[str] = STEPS) -> Report:
     """Kill a process at each step, with and without `verify`, on the database at `url`."""
-    tries: list[Try] = []
+    attempts: list[Attempt] = []
     async with open_store(url):
-        pass  # Brought up to date once, so that no child has to.
+        pass  # Migrated once, so that no child has to.
     with TemporaryDirectory() as folder:
         for verified in (False, True):
             for step in steps:
-                tries.append(await _try(url, Path(folder), step, verified=verified))
-    return Report(tries=tuple(tries))
+                attempts.append(await _attempt(url, Path(folder), step, verified=verified))
+    return Report(attempts=tuple(attempts))
 
 
-async def _try(url: str, folder: Path, step: str, *, verified: bool) -> Try:
+async def _attempt(url: str, folder: Path, step: str, *, verified: bool) -> Attempt:
     name = f"{step.replace(' ', '-')}{'-verified' if verified else ''}-{os.getpid()}"
     world = folder / name
     world.touch()
     killed = await _child(url, world, name, call_id="first", step=step, verified=verified)
     if killed is not None:
         raise RuntimeError(f"the process was not killed at: {step}")
-    answers: list[tuple[str, int]] = []
+    results: list[tuple[str, int]] = []
     for call_id in ("first", "second"):
-        said = await _child(url, world, name, call_id=call_id, step=NEVER, verified=verified)
-        answers.append((said or "killed", _seen(world)))
-    return Try(step=step, verified=verified, effects=_seen(world), answers=tuple(answers))
+        code = await _child(url, world, name, call_id=call_id, step=NEVER, verified=verified)
+        results.append((code or "killed", _count_effects(world)))
+    return Attempt(step=step, verified=verified, effects=_count_effects(world), results=tuple(results))
 
 
-def _seen(world: Path) -> int:
+def _count_effects(world: Path) -> int:
     return len(world.read_text(encoding="utf-8").splitlines())
 
 
 async def _child(url: str, world: Path, name: str, *, call_id: str, step: str, verified: bool) -> str | None:
-    """Run one call in a process of its own: what it was answered, or None if it was killed."""
+    """Run one call in a new process; return its result, or None if it was killed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "handrail.testing.crashtest", "--child", url, str(world), name, call_id, step),
         str(int(verified)),
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # The same packages as here.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # The packages of this process.
     )
     output, _ = await process.communicate()
     if process.returncode == -signal.SIGKILL:
@@ -203,7 +206,7 @@ async def _run_child(url: str, world: str, name: str, call_id: str, step: str, v
             fragile.at("after effect")
             return "paid"
 
-        # The lease is as short as it can be: the claim of a process that was killed is over when the next one looks.
+        # The shortest lease: the claim of a killed process has expired when the next one checks it.
         rail = Executor([pay], policy=Policy([Rule.allow("pay")]), ledger=fragile, lease_grace=-0.2)
         call = ToolCall(id=call_id, name="pay", arguments_json=json.dumps({"invoice_id": name}))
         result = await rail.run(call, ToolContext(session_id=name, customer_id=name, turn=1))
@@ -211,7 +214,7 @@ async def _run_child(url: str, world: str, name: str, call_id: str, step: str, v
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command: exit code 0 only if nothing was double, lost or falsely reported."""
+    """Run the command; return 0 only if no effect was duplicated, lost or misreported."""
     if arguments[:1] == ["--child"]:
         asyncio.run(_run_child(*arguments[1:]))
         return 0

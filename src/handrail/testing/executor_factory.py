@@ -26,7 +26,7 @@ class RecordedCall(Struct, frozen=True, kw_only=True):
     """As the model sent them; the text itself if it is not JSON."""
     result: ToolResult
     decision: Decision | None = None
-    """None if the call was not judged: an unknown tool, invalid arguments, or a replayed result."""
+    """None if no decision was needed: an unknown tool, invalid arguments, or a replayed result."""
     call: ToolCall
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ class ExecutorFactory:
 
     def find_calls(self, name: str, /, **arguments: Any) -> list[RecordedCall]:
         """Find the calls of a tool; with arguments, only those whose arguments include them."""
-        return [call for call in self.calls if call.name == name and _includes(call.arguments, arguments)]
+        return [call for call in self.calls if call.name == name and _has_arguments(call.arguments, arguments)]
 
     def __repr__(self) -> str:
         # pytest prints this beside a failed `assert make_executor.find_calls(…)`.
@@ -115,7 +115,7 @@ def _build_call(event: CallFinished) -> RecordedCall:
     return RecordedCall(name=call.name, arguments=arguments, result=event.result, decision=event.decision, call=call)
 
 
-def _includes(arguments: Any, expected: dict[str, Any]) -> bool:
+def _has_arguments(arguments: Any, expected: dict[str, Any]) -> bool:
     if not isinstance(arguments, dict):
         return not expected
     actual = cast(dict[str, Any], arguments)

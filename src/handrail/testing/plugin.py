@@ -23,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--cassette",
         choices=("replay", "strict", "record", "new"),
         default="replay",
-        help="replay: answer from the recordings (default); strict: also fail if a recording is not used; "
+        help="replay: return results from the recordings (default); strict: also fail if a recording is not used; "
         "record: run everything and replace the recordings; new: record only tests that have no recording",
     )
 

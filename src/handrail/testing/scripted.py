@@ -1,4 +1,4 @@
-"""A provider that answers from a script, and checks the history as strictly as real APIs do."""
+"""A provider with scripted responses, which checks the history as strictly as real APIs do."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import TypeAlias
@@ -17,7 +17,7 @@ Scripted: TypeAlias = Line | Callable[[ModelRequest], Line]
 
 
 class ScriptedProvider:
-    """Answers each request with the next line of a script, and records the requests.
+    """Responds to each request with the next line of a script, and records the requests.
 
     A line is a text, a reply from `handrail.testing.servers` (`tool_calls(…)`, `truncated(…)`), a `ModelResponse`, an
     exception to raise, or a function that takes the request and returns one of these.

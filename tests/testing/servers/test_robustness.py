@@ -85,8 +85,8 @@ def test_a_body_with_junk_in_it_is_accepted_or_refused(api: Any, path: str, modu
     except Refusal:
         return
     reply = Reply(text="Hello")
-    assert served.whole(incoming, reply, 1)
-    assert list(served.events(incoming, reply, 1, 4))
+    assert served.build_body(incoming, reply, 1)
+    assert list(served.build_events(incoming, reply, 1, 4))
 
 
 @pytest.mark.parametrize("server", [OpenAIServer, AnthropicServer, GeminiServer])

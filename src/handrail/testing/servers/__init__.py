@@ -1,4 +1,4 @@
-"""Strict local servers that stand for the providers' APIs, so that their official SDKs can be run offline."""
+"""Strict local servers that implement the providers' APIs, to run the official SDKs offline."""
 
 from .anthropic_messages import AnthropicServer
 from .gemini import GeminiServer

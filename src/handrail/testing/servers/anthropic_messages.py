@@ -1,4 +1,4 @@
-"""POST /v1/messages, as Anthropic answers it."""
+"""A local Anthropic Messages API: POST /v1/messages."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -6,7 +6,7 @@ from .http import Incoming, StrictServer, sse
 from .rules.anthropic_messages import RULES, fields_are_known, key_is_sent, version_is_sent
 from .rules.reading import Field, Refusal, as_list, as_map
 from .rules.wording import AnthropicWording
-from .script import Call, Error, Reply, Scripted, parsed, pieces
+from .script import Call, Error, Reply, Scripted, parse_arguments, pieces
 
 KINDS = {
     400: "invalid_request_error",
@@ -22,20 +22,20 @@ KINDS = {
 
 
 class AnthropicServer(StrictServer):
-    """A local Anthropic: `Anthropic(base_url=server.url, api_key="test")`."""
+    """A local Anthropic server: `Anthropic(base_url=server.url, api_key="test")`."""
 
     def __init__(self, script: Iterable[Scripted] = (), *, piece: int = 4) -> None:
         super().__init__(script, apis=(MessagesApi(),), piece=piece)
 
 
 class MessagesApi:
-    """Anthropic Messages, with the threads that this server holds (providers.md 5.4, Request: `thread`)."""
+    """Anthropic Messages, with the threads that this server stores."""
 
     def __init__(self) -> None:
         self._threads: dict[str, dict[str, object]] = {}
         self._continued: set[str] = set()
 
-    def serves(self, path: str) -> bool:
+    def can_serve(self, path: str) -> bool:
         return path == "/v1/messages"
 
     def check(self, incoming: Incoming) -> None:
@@ -43,24 +43,24 @@ class MessagesApi:
         version_is_sent(incoming.headers)
         sent = Field(value=incoming.body, wording=AnthropicWording())
         fields_are_known(sent, beta="anthropic-beta" in incoming.headers or incoming.query.get("beta") == "true")
-        body = Field(value=self._with_thread(sent), wording=AnthropicWording())
+        body = Field(value=self._add_thread(sent), wording=AnthropicWording())
         for rule in RULES:
             rule(body)
 
-    def streams(self, incoming: Incoming) -> bool:
+    def is_streaming(self, incoming: Incoming) -> bool:
         return incoming.body.get("stream") is True
 
-    def whole(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
+    def build_body(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
         message = _message(incoming, reply, number, content=list(_blocks(reply, number)))
         self._hold(incoming, message)
         return message
 
-    def events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
-        self.whole(incoming, reply, number)
+    def build_events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
+        self.build_body(incoming, reply, number)
         for event in _events(incoming, reply, number, piece):
             yield sse(event, event=str(event["type"]))
 
-    def error_body(self, error: Error) -> Mapping[str, object]:
+    def build_error_body(self, error: Error) -> Mapping[str, object]:
         kind = KINDS.get(error.status, "api_error")
         said: dict[str, object] = {"type": kind, "message": error.message}
         if error.code in (*KINDS.values(), "api_error"):
@@ -69,11 +69,11 @@ class MessagesApi:
             said["details"] = {"error_code": error.code}
         return {"type": "error", "error": said, "request_id": "req_local"}
 
-    def error_event(self, error: Error) -> bytes:
-        return sse(self.error_body(error), event="error")
+    def build_error_event(self, error: Error) -> bytes:
+        return sse(self.build_error_body(error), event="error")
 
-    def _with_thread(self, body: Field) -> dict[str, object]:
-        """The request with what the thread holds before it."""
+    def _add_thread(self, body: Field) -> dict[str, object]:
+        """Add the stored messages of a thread to a request."""
         thread = body.find("thread")
         if thread is None or thread.need("type").one_of(("create", "continue")) == "create":
             return body.members()
@@ -91,7 +91,7 @@ class MessagesApi:
         thread = as_map(incoming.body.get("thread"))
         if not thread:
             return
-        body = self._with_thread(Field(value=incoming.body, wording=AnthropicWording()))
+        body = self._add_thread(Field(value=incoming.body, wording=AnthropicWording()))
         said = {"role": "assistant", "content": message["content"]}
         self._threads[str(message["id"])] = {**body, "messages": [*as_list(body["messages"]), said]}
         self._continued.add(str(thread.get("previous_message_id")))
@@ -138,8 +138,8 @@ def _blocks(reply: Reply, number: int) -> Iterator[dict[str, object]]:
     if reply.text:
         yield {"type": "text", "text": reply.text, "citations": None}
     for index, call in enumerate(reply.calls, 1):
-        # The API has no way to send arguments that are not an object, other than in the pieces of a stream.
-        yield {**_tool_use(call, number, index), "input": parsed(call) or {}}
+        # The API can send arguments that are not an object only in the chunks of a stream.
+        yield {**_tool_use(call, number, index), "input": parse_arguments(call) or {}}
 
 
 def _tool_use(call: Call, number: int, index: int) -> dict[str, object]:
@@ -148,10 +148,10 @@ def _tool_use(call: Call, number: int, index: int) -> dict[str, object]:
 
 
 def _events(incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[dict[str, object]]:
-    whole = _message(incoming, reply, number, content=[])
+    message = _message(incoming, reply, number, content=[])
     usage = {"input_tokens": reply.usage.input - reply.usage.cached, "cache_read_input_tokens": reply.usage.cached}
     nothing_yet = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
-    started = {**whole, **nothing_yet, "usage": {**usage, "cache_creation_input_tokens": 0, "output_tokens": 1}}
+    started = {**message, **nothing_yet, "usage": {**usage, "cache_creation_input_tokens": 0, "output_tokens": 1}}
     yield {"type": "message_start", "message": started}
     deltas: list[tuple[dict[str, object], list[dict[str, object]]]] = []
     if reply.text:

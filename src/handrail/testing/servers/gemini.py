@@ -1,4 +1,4 @@
-"""POST /v1beta/models/{model}:generateContent and :streamGenerateContent, as Google answers them."""
+"""A local Gemini API: POST /v1beta/models/{model}:generateContent and :streamGenerateContent."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,7 +7,7 @@ from .http import Incoming, StrictServer, sse
 from .rules.gemini import RULES, key_is_sent
 from .rules.reading import Field, Refusal
 from .rules.wording import GeminiWording
-from .script import Error, Reply, Scripted, parsed, pieces
+from .script import Error, Reply, Scripted, parse_arguments, pieces
 
 PATH = re.compile(r"/v1(?:alpha|beta)?/models/(?P<model>[^/:]+):(?P<method>generateContent|streamGenerateContent)")
 STATUSES = {
@@ -24,7 +24,7 @@ STATUSES = {
 
 
 class GeminiServer(StrictServer):
-    """A local Gemini: `genai.Client(api_key="test", http_options={"base_url": server.url})`.
+    """A local Gemini server: `genai.Client(api_key="test", http_options={"base_url": server.url})`.
 
     With `call_ids=False` calls come without an id, as older models send them.
     """
@@ -39,7 +39,7 @@ class GeminiApi:
     def __init__(self, *, call_ids: bool = True) -> None:
         self._call_ids = call_ids
 
-    def serves(self, path: str) -> bool:
+    def can_serve(self, path: str) -> bool:
         return PATH.fullmatch(path) is not None
 
     def check(self, incoming: Incoming) -> None:
@@ -47,17 +47,17 @@ class GeminiApi:
         body = Field(value=incoming.body, wording=GeminiWording())
         for rule in RULES:
             rule(body)
-        if self.streams(incoming) and incoming.query.get("alt") != "sse":
+        if self.is_streaming(incoming) and incoming.query.get("alt") != "sse":
             raise Refusal("This local server streams server-sent events only: add `?alt=sse`.", status=501)
 
-    def streams(self, incoming: Incoming) -> bool:
+    def is_streaming(self, incoming: Incoming) -> bool:
         return incoming.path.endswith(":streamGenerateContent")
 
-    def whole(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
+    def build_body(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
         parts = [{"text": reply.text}] if reply.text else []
         return _chunk(incoming, reply, number, [*parts, *self._calls(reply, number)], last=True)
 
-    def events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
+    def build_events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
         parts: list[Mapping[str, object]] = [{"text": one} for one in pieces(reply.text, piece)]
         parts += self._calls(reply, number)
         for index, part in enumerate(parts, 1):
@@ -66,18 +66,18 @@ class GeminiApi:
         if not parts:
             yield sse(_chunk(incoming, reply, number, [], last=True), newline="\r\n")
 
-    def error_body(self, error: Error) -> Mapping[str, object]:
+    def build_error_body(self, error: Error) -> Mapping[str, object]:
         status = error.code or STATUSES.get(error.status, "UNKNOWN")
         return {"error": {"code": error.status, "message": error.message, "status": status}}
 
-    def error_event(self, error: Error) -> bytes:
-        return sse(self.error_body(error), newline="\r\n")
+    def build_error_event(self, error: Error) -> bytes:
+        return sse(self.build_error_body(error), newline="\r\n")
 
     def _calls(self, reply: Reply, number: int) -> list[Mapping[str, object]]:
-        """The calls as parts. Arguments are objects here: a call that has none does not get through."""
+        """Build the parts of calls. Arguments must be objects, so a call with other arguments is left out."""
         parts: list[Mapping[str, object]] = []
         for index, call in enumerate(reply.calls, 1):
-            if (args := parsed(call)) is None:
+            if (args := parse_arguments(call)) is None:
                 continue
             name = call.id or (f"call_{number}_{index}" if self._call_ids else None)
             parts.append({"functionCall": {**({"id": name} if name else {}), "name": call.name, "args": args}})
@@ -116,4 +116,4 @@ def _finish_reason(reply: Reply) -> str:
         return "SAFETY"
     if reply.truncated:
         return "MAX_TOKENS"
-    return "MALFORMED_FUNCTION_CALL" if any(parsed(call) is None for call in reply.calls) else "STOP"
+    return "MALFORMED_FUNCTION_CALL" if any(parse_arguments(call) is None for call in reply.calls) else "STOP"

@@ -1,4 +1,4 @@
-"""The plumbing of the local servers: read a request, have it checked, take the next reply of the script, send it."""
+"""The HTTP part of the local servers: reads a request, checks it, and sends the next reply of the script."""
 
 import json
 import re
@@ -23,96 +23,96 @@ NO_RETRY = {"x-should-retry": "false"}  # the official clients of OpenAI and Ant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
-    """A request as the rules see it."""
+    """A request, as the rules check it."""
 
     path: str
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    """By their names in lower case."""
+    """The headers, with names in lower case."""
     body: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request that the server has answered, without the key."""
+    """A request that was handled, without the key."""
 
     path: str
     headers: Mapping[str, str]
     body: dict[str, Any]
     status: int
     refused: str | None = None
-    """Why the server did not accept it."""
+    """Why the server refused it."""
 
 
 class Api(Protocol):
-    """What one API makes of a request and of a reply."""
+    """One API: checks requests and renders replies."""
 
-    def serves(self, path: str) -> bool:
-        """Whether this is its path."""
+    def can_serve(self, path: str) -> bool:
+        """Whether this is a path of the API."""
         ...
 
     def check(self, incoming: Incoming) -> None:
         """Raise `Refusal` for what the real API would refuse."""
         ...
 
-    def streams(self, incoming: Incoming) -> bool:
-        """Whether the answer is to come as events."""
+    def is_streaming(self, incoming: Incoming) -> bool:
+        """Whether the request asks for a stream."""
         ...
 
-    def whole(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
-        """The answer as one body; `number` is the position of the reply in the script, from 1."""
+    def build_body(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
+        """Build the response as one body; `number` is the position of the reply in the script, from 1."""
         ...
 
-    def events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
-        """The answer as server-sent events, text and arguments in pieces of `piece` characters."""
+    def build_events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
+        """Build the response as server-sent events, with text and arguments in chunks of `piece` characters."""
         ...
 
-    def error_body(self, error: Error) -> Mapping[str, object]:
-        """The body of an answer with an error status."""
+    def build_error_body(self, error: Error) -> Mapping[str, object]:
+        """Build the body of an error response."""
         ...
 
-    def error_event(self, error: Error) -> bytes:
-        """The event that ends a stream that has failed."""
+    def build_error_event(self, error: Error) -> bytes:
+        """Build the event that ends a failed stream."""
         ...
 
 
 def sse(data: object, *, event: str | None = None, newline: str = "\n") -> bytes:
-    """One server-sent event."""
+    """Format one server-sent event."""
     name = f"event: {event}{newline}" if event else ""
     body = data if isinstance(data, str) else dumps(data)
     return f"{name}data: {body}{newline}{newline}".encode()
 
 
 def dumps(data: object) -> str:
-    """Compact JSON; half a character, which a careless API may send, is an escape, because UTF-8 has none."""
+    """Serialize compact JSON; a lone surrogate, which some APIs send, is escaped."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
 class StrictServer:
-    """A local HTTP server that answers by a script, and refuses what the API that it stands for would refuse."""
+    """A local HTTP server that replies from a script, and refuses what the real API would refuse."""
 
     def __init__(self, script: Iterable[Scripted], *, apis: Sequence[Api], prefix: str = "", piece: int = 4) -> None:
         if piece < 1:
             raise ValueError(f"A piece has at least one character, not {piece}.")
-        self._play = _Play(list(script), apis, piece)
+        self._state = _ScriptState(list(script), apis, piece)
         self._prefix = prefix
         self._listener: _Listener | None = None
 
     @property
     def url(self) -> str:
-        """What the official client takes as its `base_url`."""
+        """The `base_url` for the official client."""
         if self._listener is None:
             raise RuntimeError("The server is not running: use it as `with Server(script) as server:`.")
         return f"http://127.0.0.1:{self._listener.server_port}{self._prefix}"
 
     @property
     def requests(self) -> list[Request]:
-        """The requests so far, those that were refused among them."""
-        return self._play.requests
+        """The requests so far, including refused ones."""
+        return self._state.requests
 
     def __enter__(self) -> Self:
-        self._listener = _Listener(self._play)
+        self._listener = _Listener(self._state)
         threading.Thread(target=self._listener.serve_forever, args=(0.01,), name="strict-server", daemon=True).start()
         return self
 
@@ -123,14 +123,14 @@ class StrictServer:
             self._listener.stop()
             self._listener = None
         if error is None:
-            self._play.finish()
+            self._state.finish()
         else:
-            for failure in self._play.failures:
-                error.add_note(f"The local server failed too: {failure!r}")
+            for failure in self._state.failures:
+                error.add_note(f"The local server failed, too: {failure!r}")
 
 
-class _Play:
-    """How far the script has come."""
+class _ScriptState:
+    """The state of a script: its position, and the requests so far."""
 
     def __init__(self, script: Sequence[Scripted], apis: Sequence[Api], piece: int) -> None:
         self.apis = apis
@@ -142,7 +142,7 @@ class _Play:
         self._lock = threading.Lock()
 
     def api(self, path: str) -> Api | None:
-        return next((api for api in self.apis if api.serves(path)), None)
+        return next((api for api in self.apis if api.can_serve(path)), None)
 
     def next_reply(self, body: dict[str, Any]) -> tuple[int, Answer]:
         with self._lock:
@@ -155,7 +155,7 @@ class _Play:
         return number, scripted(body) if callable(scripted) else scripted
 
     def note_failure(self, failure: BaseException | None) -> bool:
-        """Whether something went wrong on this side; a client that hangs up is no failure."""
+        """Record a failure of the server; return False if only the client disconnected."""
         if failure is None or isinstance(failure, ConnectionError):
             return False
         if failure not in self.failures:
@@ -163,7 +163,7 @@ class _Play:
         return True
 
     def finish(self) -> None:
-        """Raise what went wrong on this side, or what was scripted and did not happen."""
+        """Raise the first failure of the server, or `AssertionError` for unused replies."""
         if self.failures:
             raise self.failures[0]
         if left := self._script[self._used :]:
@@ -173,9 +173,9 @@ class _Play:
 class _Listener(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, play: _Play) -> None:
+    def __init__(self, state: _ScriptState) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.play = play
+        self.state = state
         self._open: set[socket.socket] = set()
 
     def stop(self) -> None:
@@ -195,7 +195,7 @@ class _Listener(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
-        self.play.note_failure(sys.exc_info()[1])
+        self.state.note_failure(sys.exc_info()[1])
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -205,7 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.play = cast(_Listener, self.server).play
+        self.state = cast(_Listener, self.server).state
         self.answered = False
 
     def do_POST(self) -> None:
@@ -214,8 +214,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self.answer(self.rfile.read(int(length) if length.isdecimal() else 0))
         finally:
-            # Noted before it is answered: the client may leave the context as soon as it has the answer.
-            if self.play.note_failure(sys.exc_info()[1]) and not self.answered:
+            # Recorded before the response: the client may leave the context as soon as it has the response.
+            if self.state.note_failure(sys.exc_info()[1]) and not self.answered:
                 message = "The local server failed, or a function of its script; leaving its context raises the error."
                 self.send(500, dumps({"error": {"message": message}}).encode(), NO_RETRY)
 
@@ -226,7 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
         split = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
         incoming = Incoming(path=split.path, query=dict(parse_qsl(split.query)), headers=headers, body={})
-        api = self.play.api(split.path)
+        api = self.state.api(split.path)
         if api is None:
             message = f"This server has no POST {split.path}."
             self.record(incoming, 404, message)
@@ -244,22 +244,22 @@ class _Handler(BaseHTTPRequestHandler):
             self.reply(api, incoming)
 
     def reply(self, api: Api, incoming: Incoming) -> None:
-        number, reply = self.play.next_reply(incoming.body)
+        number, reply = self.state.next_reply(incoming.body)
         if isinstance(reply, Error):
             self.send_error_body(api, incoming, reply)
             return
         if isinstance(reply, Raw):
-            if api.streams(incoming):
+            if api.is_streaming(incoming):
                 raise TypeError("A raw reply is one body, and the request asks for a stream.")
             self.record(incoming, 200)
             self.send(200, dumps(reply.body).encode())
             return
-        if api.streams(incoming):
-            events = list(api.events(incoming, reply, number, self.play.piece))
+        if api.is_streaming(incoming):
+            events = list(api.build_events(incoming, reply, number, self.state.piece))
             self.record(incoming, 200)
             self.send_events(api, reply, events)
             return
-        body = dumps(api.whole(incoming, reply, number)).encode()
+        body = dumps(api.build_body(incoming, reply, number)).encode()
         self.record(incoming, 200)
         if reply.cut_after is None:
             self.send(200, body)
@@ -278,12 +278,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.drop()
             return
         if reply.cut_after is not None and isinstance(reply.cut_by, Error):
-            self.chunk(api.error_event(reply.cut_by))
+            self.chunk(api.build_error_event(reply.cut_by))
         self.chunk(b"")
 
     def send_error_body(self, api: Api, incoming: Incoming, error: Error, *, refused: str | None = None) -> None:
         self.record(incoming, error.status, refused)
-        self.send(error.status, dumps(api.error_body(error)).encode(), error.headers)
+        self.send(error.status, dumps(api.build_error_body(error)).encode(), error.headers)
 
     def send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.answered = True
@@ -297,7 +297,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def end_headers(self) -> None:
         for name in ("x-request-id", "request-id"):  # OpenAI's and Anthropic's
-            self.send_header(name, f"req_{len(self.play.requests)}")
+            self.send_header(name, f"req_{len(self.state.requests)}")
         super().end_headers()
 
     def chunk(self, data: bytes) -> None:
@@ -312,21 +312,21 @@ class _Handler(BaseHTTPRequestHandler):
         query = {name: REDACTED if name == "key" else value for name, value in incoming.query.items()}
         headers = {name: REDACTED if name in SECRET_HEADERS else value for name, value in incoming.headers.items()}
         path = f"{incoming.path}?{urlencode(query)}" if query else incoming.path
-        self.play.requests.append(
+        self.state.requests.append(
             Request(path=path, headers=headers, body=incoming.body, status=status, refused=refused)
         )
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: `server.requests` is the log."""
+        """Log nothing; see `server.requests`."""
 
 
 def as_error(refusal: Refusal) -> Error:
-    """The error that a refusal is answered with."""
+    """Convert a refusal to an error response."""
     return Error(status=refusal.status, code=refusal.code, message=refusal.message, param=refusal.param)
 
 
 def decode(raw: bytes) -> dict[str, Any]:
-    """The body as an object: JSON of RFC 8259 in UTF-8, without the additions that Python's reader allows."""
+    """Decode the body as a JSON object by RFC 8259, without the extensions of Python's decoder."""
     try:
         body: object = json.loads(raw.decode(), parse_constant=_refuse_constant)
         json.dumps(body, ensure_ascii=False).encode()
@@ -338,8 +338,8 @@ def decode(raw: bytes) -> dict[str, Any]:
 
 
 def hang_up(connection: socket.socket) -> None:
-    """Close both ways at once, so that the other side sees that the answer is not complete."""
-    with suppress(OSError):  # the client may have been faster
+    """Close the connection in both directions, so that the client sees an incomplete response."""
+    with suppress(OSError):  # the client may have closed it first
         connection.shutdown(socket.SHUT_RDWR)
 
 

@@ -1,4 +1,4 @@
-"""A local OpenAI with both of its APIs."""
+"""A local OpenAI server with both APIs."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from .script import Scripted
 
 
 class OpenAIServer(StrictServer):
-    """A local OpenAI, Chat Completions and Responses: `OpenAI(base_url=server.url, api_key="test")`."""
+    """A local OpenAI server with Chat Completions and Responses: `OpenAI(base_url=server.url, api_key="test")`."""
 
     def __init__(self, script: Iterable[Scripted] = (), *, piece: int = 4) -> None:
         super().__init__(script, apis=(ChatApi(), ResponsesApi()), prefix="/v1", piece=piece)

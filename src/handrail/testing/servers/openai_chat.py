@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions, as OpenAI answers it."""
+"""A local Chat Completions API: POST /v1/chat/completions."""
 
 from collections.abc import Iterator, Mapping
 
@@ -17,7 +17,7 @@ CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceed
 class ChatApi:
     """OpenAI Chat Completions."""
 
-    def serves(self, path: str) -> bool:
+    def can_serve(self, path: str) -> bool:
         return path == "/v1/chat/completions"
 
     def check(self, incoming: Incoming) -> None:
@@ -30,10 +30,10 @@ class ChatApi:
         if incoming.body.get("functions"):
             raise Refusal("This local server has no `functions`: use `tools`.", status=501)
 
-    def streams(self, incoming: Incoming) -> bool:
+    def is_streaming(self, incoming: Incoming) -> bool:
         return incoming.body.get("stream") is True
 
-    def whole(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
+    def build_body(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
         message: dict[str, object] = {
             "role": "assistant",
             "content": reply.text or (None if reply.calls or reply.refusal is not None else ""),
@@ -46,7 +46,7 @@ class ChatApi:
         head = _head(incoming, reply, number, "chat.completion")
         return {**head, "choices": [choice], "usage": _usage(reply)}
 
-    def events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
+    def build_events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
         with_usage = as_map(incoming.body.get("stream_options")).get("include_usage") is True
         head = _head(incoming, reply, number, "chat.completion.chunk")
         tail: dict[str, object] = {"usage": None} if with_usage else {}
@@ -57,29 +57,29 @@ class ChatApi:
             yield sse({**head, "choices": [], "usage": _usage(reply)})
         yield sse("[DONE]")
 
-    def error_body(self, error: Error) -> Mapping[str, object]:
-        return error_body(error)
+    def build_error_body(self, error: Error) -> Mapping[str, object]:
+        return build_error_body(error)
 
-    def error_event(self, error: Error) -> bytes:
-        return sse(error_body(error))
+    def build_error_event(self, error: Error) -> bytes:
+        return sse(build_error_body(error))
 
 
-def error_body(error: Error) -> dict[str, object]:
-    """The error body of both OpenAI APIs."""
+def build_error_body(error: Error) -> dict[str, object]:
+    """Build the error body of both OpenAI APIs."""
     kind = error.kind or KINDS.get(error.status, "invalid_request_error")
     code = error.code or CODES.get(error.status)
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
 
 
 def finish_reason(reply: Reply) -> str:
-    """Why the model stopped, in the words of Chat Completions."""
+    """Return the finish reason of Chat Completions."""
     if reply.stop is not None:
         return reply.stop
     return "length" if reply.truncated else "tool_calls" if reply.calls else "stop"
 
 
 def call_id(call: Call, number: int, index: int) -> str:
-    """The given id, or one that is the same in every run."""
+    """Return the scripted id, or one that is the same in every run."""
     return call.id or f"call_{number}_{index}"
 
 
@@ -106,8 +106,8 @@ def _deltas(reply: Reply, number: int, piece: int) -> Iterator[dict[str, object]
     for part in pieces(reply.refusal or "", piece):
         yield {"refusal": part}
     for index, call in enumerate(reply.calls):
-        whole = _call(call, number, index + 1)
-        yield {"tool_calls": [{"index": index, **whole, "function": {"name": call.name, "arguments": ""}}]}
+        described = _call(call, number, index + 1)
+        yield {"tool_calls": [{"index": index, **described, "function": {"name": call.name, "arguments": ""}}]}
         for part in pieces(call.arguments, piece):
             yield {"tool_calls": [{"index": index, "function": {"arguments": part}}]}
 

@@ -1,10 +1,10 @@
-"""POST /v1/responses, as OpenAI answers it."""
+"""A local Responses API: POST /v1/responses."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .http import Incoming, sse
-from .openai_chat import CREATED, call_id, error_body
+from .openai_chat import CREATED, build_error_body, call_id
 from .rules.openai import key_is_sent
 from .rules.openai_responses import RULES, every_call_is_answered, items
 from .rules.reading import Field, Refusal
@@ -30,7 +30,7 @@ ECHOED: dict[str, object] = {
     "truncation": "disabled",
     "user": None,
 }
-"""What a response repeats of its request, and what it says where the request does not."""
+"""The fields that a response repeats from its request, with their defaults."""
 
 
 class ResponsesApi:
@@ -40,7 +40,7 @@ class ResponsesApi:
         self._conversations: dict[str, list[object]] = {}
         self._items: dict[str, object] = {}
 
-    def serves(self, path: str) -> bool:
+    def can_serve(self, path: str) -> bool:
         return path == "/v1/responses"
 
     def check(self, incoming: Incoming) -> None:
@@ -54,31 +54,31 @@ class ResponsesApi:
         conversation = Field(value=self._conversation(body), path=("input",), wording=body.wording)
         every_call_is_answered(conversation.items())
 
-    def streams(self, incoming: Incoming) -> bool:
+    def is_streaming(self, incoming: Incoming) -> bool:
         return incoming.body.get("stream") is True
 
-    def whole(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
+    def build_body(self, incoming: Incoming, reply: Reply, number: int) -> Mapping[str, object]:
         output = list(_output(reply, number))
         response = _response(incoming, reply, number, output)
         self._remember(incoming, response, output)
         return response
 
-    def events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
-        whole = self.whole(incoming, reply, number)
-        started: dict[str, object] = {**whole, "status": "in_progress", "output": [], "usage": None}
+    def build_events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
+        response = self.build_body(incoming, reply, number)
+        started: dict[str, object] = {**response, "status": "in_progress", "output": [], "usage": None}
         started |= {"completed_at": None, "incomplete_details": None, "error": None}
-        for position, event in enumerate(_events(started, whole, piece)):
+        for position, event in enumerate(_events(started, response, piece)):
             yield sse({**event, "sequence_number": position}, event=str(event["type"]))
 
-    def error_body(self, error: Error) -> Mapping[str, object]:
-        return error_body(error)
+    def build_error_body(self, error: Error) -> Mapping[str, object]:
+        return build_error_body(error)
 
-    def error_event(self, error: Error) -> bytes:
+    def build_error_event(self, error: Error) -> bytes:
         event = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
         return sse({**event, "sequence_number": 0}, event="error")
 
     def _conversation(self, body: Field) -> list[object]:
-        """What the model would see: the stored part, and the items of this request with references resolved."""
+        """Build the whole conversation: the stored items, and those of this request with references resolved."""
         found: list[object] = []
         if previous := body.find("previous_response_id"):
             if previous.text() not in self._conversations:
@@ -100,7 +100,7 @@ class ResponsesApi:
         if incoming.body.get("store") is False:
             return
         before = self._conversation(Field(value=incoming.body, wording=OpenAIWording()))
-        # Nobody can answer a call that was broken off.
+        # A call that was cut off cannot get a result.
         complete = [item for item in output if item["type"] == "message" or item["status"] == "completed"]
         self._conversations[response["id"]] = [*before, *complete]
         self._items.update((str(item["id"]), item) for item in output)
@@ -132,7 +132,7 @@ def _response(incoming: Incoming, reply: Reply, number: int, output: list[dict[s
 
 
 def _status(reply: Reply) -> tuple[str, str | None]:
-    """The status, and the reason why a response is incomplete."""
+    """Return the status, and the reason why a response is incomplete."""
     if reply.stop in ("completed", "failed", "cancelled"):
         return reply.stop, None
     if reply.stop is not None or reply.truncated:
@@ -159,10 +159,10 @@ def _output(reply: Reply, number: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _events(started: Mapping[str, Any], whole: Mapping[str, Any], piece: int) -> Iterator[dict[str, object]]:
+def _events(started: Mapping[str, Any], response: Mapping[str, Any], piece: int) -> Iterator[dict[str, object]]:
     yield {"type": "response.created", "response": started}
     yield {"type": "response.in_progress", "response": started}
-    for index, item in enumerate(whole["output"]):
+    for index, item in enumerate(response["output"]):
         is_message = item["type"] == "message"
         empty: dict[str, object] = {"content": []} if is_message else {"arguments": ""}
         added: dict[str, object] = {**item, **empty, "status": "in_progress"}
@@ -170,7 +170,7 @@ def _events(started: Mapping[str, Any], whole: Mapping[str, Any], piece: int) ->
         at = {"item_id": item["id"], "output_index": index}
         yield from _message_events(item, at, piece) if is_message else _call_events(item, at, piece)
         yield {"type": "response.output_item.done", "output_index": index, "item": item}
-    yield {"type": f"response.{whole['status']}", "response": whole}
+    yield {"type": f"response.{response['status']}", "response": response}
 
 
 def _message_events(item: Mapping[str, Any], at: Mapping[str, Any], piece: int) -> Iterator[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""What a local server answers: replies in a vocabulary that is the same for every API."""
+"""The script of a local server: replies in a form that is the same for every API."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ class Usage:
     input: int = 10
     output: int = 5
     cached: int = 0
-    """How many of the input tokens came from the prompt cache."""
+    """The input tokens that came from the prompt cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,18 +22,18 @@ class Call:
 
     name: str
     arguments: str
-    """JSON text, or what the model wrote instead of it."""
+    """JSON text, or any other text that the model wrote."""
     id: str | None = None
-    """None: the server makes one from the number of the reply and the position of the call."""
+    """None: the server builds one from the number of the reply and the position of the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """An answer with an error status, in the error body of the API that sends it."""
+    """An error response."""
 
     status: int
     code: str | None = None
-    """OpenAI's `code`, Anthropic's `type` (or `details.error_code`), Gemini's `status`. None: what fits the status."""
+    """OpenAI's `code`, Anthropic's `type` (or `details.error_code`), Gemini's `status`. None: that of the status."""
     message: str = "The script asked for this error."
     kind: str | None = None
     """OpenAI's `type`; the others have no such field."""
@@ -43,32 +43,32 @@ class Error:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """One turn of the model."""
+    """One response of the model."""
 
     text: str = ""
     calls: tuple[Call, ...] = ()
     refusal: str | None = None
     truncated: bool = False
-    """The answer ends because the token limit was reached."""
+    """The response ends because the token limit was reached."""
     stop: str | None = None
-    """The API's own stop reason, where it is not the one that follows from the rest."""
+    """The API's own stop reason, if it is not the one that follows from the other fields."""
     id: str | None = None
     usage: Usage = field(default_factory=Usage)
     cut_after: int | None = None
-    """The answer breaks off after so many events. One that is not streamed breaks off before its first byte."""
+    """The number of events after which the stream is cut; a response without a stream is cut before its first byte."""
     cut_by: Literal["drop", "end"] | Error = "drop"
-    """How it breaks off: the connection is lost, the stream ends as if it were complete, or an error event ends it."""
+    """How the stream is cut: the connection closes, the stream ends normally, or an error event is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """An answer in the API's own words, where the vocabulary here has none for it."""
+    """A response in the API's own format, for what a `Reply` cannot express."""
 
     body: Mapping[str, object]
 
 
 class Options(TypedDict, total=False):
-    """What can be said about any reply."""
+    """The options of every reply."""
 
     stop: str
     id: str
@@ -89,27 +89,27 @@ def text(content: str, **options: Unpack[Options]) -> Reply:
 
 
 def tool_calls(*calls: CallLike, **options: Unpack[Options]) -> Reply:
-    """An answer that asks for tools, as `(name, arguments)` or `(name, arguments, id)`; arguments may be JSON text."""
+    """A response with tool calls, as `(name, arguments)` or `(name, arguments, id)`; arguments may be JSON text."""
     return Reply(calls=_calls(calls), **options)
 
 
 def text_and_calls(content: str, *calls: CallLike, **options: Unpack[Options]) -> Reply:
-    """An answer in words that also asks for tools."""
+    """A response with text and tool calls."""
     return Reply(text=content, calls=_calls(calls), **options)
 
 
 def refusal(content: str, **options: Unpack[Options]) -> Reply:
-    """The model declines to answer."""
+    """A response in which the model refuses."""
     return Reply(refusal=content, **options)
 
 
 def truncated(content: str = "", *calls: CallLike, **options: Unpack[Options]) -> Reply:
-    """An answer that the token limit broke off, maybe in the middle of a call's arguments."""
+    """A response that the token limit cut, possibly in the middle of a call's arguments."""
     return Reply(text=content, calls=_calls(calls), truncated=True, **options)
 
 
 def raw(body: Mapping[str, object]) -> Raw:
-    """An answer whose body is this. It cannot be streamed, and the server does not remember what is in it."""
+    """A response with this body. It cannot be streamed, and the server does not store its items."""
     return Raw(body=body)
 
 
@@ -122,17 +122,17 @@ def error(
     param: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Error:
-    """An answer with an error status; `code` is the API's own, and follows from the status where it is left out."""
+    """An error response; the default `code` follows from the status."""
     return Error(status=status, code=code, message=message, kind=kind, param=param, headers=headers or {})
 
 
 def pieces(content: str, size: int) -> list[str]:
-    """The text in pieces of at most `size` characters."""
+    """Split a text into chunks of at most `size` characters."""
     return [content[start : start + size] for start in range(0, len(content), size)]
 
 
-def parsed(call: Call) -> dict[str, object] | None:
-    """The arguments of a call as an object, or None where they are not one."""
+def parse_arguments(call: Call) -> dict[str, object] | None:
+    """Parse the arguments of a call; None if they are not an object."""
     try:
         value: object = json.loads(call.arguments or "{}")
     except ValueError:

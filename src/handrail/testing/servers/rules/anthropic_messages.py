@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .anthropic_schema import check_input, check_output, check_totals
-from .reading import Field, Refusal, dotted, first_repeated, is_base64, words
+from .reading import Field, Refusal, first_repeated, format_dotted, is_base64, words
 from .schemas import Schema, is_instance
 
 NAME = re.compile("[a-zA-Z0-9_-]{1,128}")
@@ -50,19 +50,19 @@ class Turn:
 
 
 def key_is_sent(headers: Mapping[str, str]) -> None:
-    """Not in the note: anthropic 2.8 sends the key so, and the API answers 401 without it."""
+    """Observed: anthropic 2.8 sends the key so, and the API responds with 401 without it."""
     if not headers.get("x-api-key") and not re.fullmatch(r"Bearer \S+", headers.get("authorization", "")):
         raise Refusal("x-api-key header is required", status=401, code="authentication_error")
 
 
 def version_is_sent(headers: Mapping[str, str]) -> None:
-    """Not in the note: anthropic 2.8 sends it with every request."""
+    """Observed: anthropic 2.8 sends it with every request."""
     if not headers.get("anthropic-version"):
         raise Refusal("anthropic-version: header is required")
 
 
 def fields_are_known(body: Field, *, beta: bool) -> None:
-    """providers.md 5.4, Request, and SDK versions read: "types show what can be sent"; the fields of anthropic 2.8."""
+    """SDK types: the fields of anthropic 2.8."""
     body.only(FIELDS | BETA_FIELDS if beta else FIELDS)
     body.need("model").text()
     if stream := body.find("stream"):
@@ -70,13 +70,13 @@ def fields_are_known(body: Field, *, beta: bool) -> None:
 
 
 def max_tokens_is_given(body: Field) -> None:
-    """providers.md, SDK versions read: `max_tokens` is required in anthropic 2.8's types."""
+    """SDK types: `max_tokens` is required in anthropic 2.8's types."""
     if body.need("max_tokens").number() < 1:
         raise Refusal("max_tokens: Input should be greater than or equal to 1")
 
 
 def first_message_is_the_users(body: Field) -> None:
-    """Issue 4, Providers: "order of messages"; the words are the API's."""
+    """API reference: the order of messages."""
     messages = body.need("messages").items()
     if not messages:
         raise Refusal("messages: at least one message is required")
@@ -85,20 +85,20 @@ def first_message_is_the_users(body: Field) -> None:
 
 
 def blocks_fit_roles(body: Field) -> None:
-    """providers.md 5.4, `tool_use` and `tool_result`: which blocks there are, and who may send them."""
+    """API reference: `tool_use` and `tool_result`: which blocks there are, and who may send them."""
     messages = body.need("messages").items()
     for message in messages:
         role = message.need("role").one_of(BLOCKS)
         message.only(("role", "content"))
         content = message.need("content")
         if not content.value and not (role == "assistant" and message is messages[-1]):
-            raise Refusal(f"{dotted(message.path)}: all messages must have non-empty content")
+            raise Refusal(f"{format_dotted(message.path)}: all messages must have non-empty content")
         for block in _blocks(message):
             _check_block(block, role)
 
 
 def results_follow_calls(body: Field) -> None:
-    """Issue 4, Providers: "ids, every call answered"; providers.md 5.4, `tool_result{tool_use_id, …}`."""
+    """API reference: every call has one result with its id; `tool_result{tool_use_id, …}`."""
     turns = _turns(body)
     asked: list[str] = []
     for index, turn in enumerate(turns):
@@ -108,9 +108,9 @@ def results_follow_calls(body: Field) -> None:
         calls = _ids(turn, "tool_use", "id")
         if missing := [name for name in calls if name not in after]:
             raise Refusal(
-                f"{dotted(turn.at.path)}: `tool_use` ids were found without `tool_result` blocks immediately after: "
-                f"{', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block in the "
-                "next message."
+                f"{format_dotted(turn.at.path)}: `tool_use` ids were found without `tool_result` blocks immediately "
+                f"after: {', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block in "
+                "the next message."
             )
         asked += calls
     if repeated := first_repeated(asked):
@@ -118,14 +118,14 @@ def results_follow_calls(body: Field) -> None:
 
 
 def tools_are_valid(body: Field) -> None:
-    """providers.md, Rules: Anthropic, name; 5.4, `ToolParam` and the typed tools; error code `tool_name_conflict`."""
+    """API reference: names, `ToolParam` and the typed tools; error code `tool_name_conflict`."""
     tools = _tools(body)
     if repeated := first_repeated([name for tool in tools if (name := _check_tool(tool))]):
         raise Refusal(f"tools: Tool names must be unique. '{repeated}' is there twice.")
 
 
 def strict_tools_are_few(body: Field) -> None:
-    """providers.md, Rules: Anthropic, "≤ 20 strict tools, ≤ 24 optional parameters, ≤ 16 union-typed parameters"."""
+    """API reference: "≤ 20 strict tools, ≤ 24 optional parameters, ≤ 16 union-typed parameters"."""
     schemas = [tool.need("input_schema").members() for tool in _tools(body) if tool.members().get("strict") is True]
     if len(schemas) > 20:
         raise Refusal(f"tools: Too many strict tools ({len(schemas)}). The limit is 20.")
@@ -134,17 +134,17 @@ def strict_tools_are_few(body: Field) -> None:
 
 
 def examples_are_valid(body: Field) -> None:
-    """providers.md 5.4, `input_examples`: each has to be valid for its own `input_schema`."""
+    """API reference: `input_examples`: each has to be valid for its own `input_schema`."""
     for tool in _tools(body):
         examples = tool.find("input_examples")
         for example in examples.items() if examples else []:
             schema: Schema = tool.need("input_schema").members()
             if not is_instance(schema, example.members()):
-                raise Refusal(f"{dotted(example.path)}: Input example does not match the tool's input_schema")
+                raise Refusal(f"{format_dotted(example.path)}: Input example does not match the tool's input_schema")
 
 
 def choice_names_a_tool(body: Field) -> None:
-    """providers.md 5.4, `tool_choice`: `auto|any|tool|none` with `disable_parallel_tool_use`."""
+    """API reference: `tool_choice`: `auto|any|tool|none` with `disable_parallel_tool_use`."""
     choice = body.find("tool_choice")
     if choice is None:
         return
@@ -159,7 +159,7 @@ def choice_names_a_tool(body: Field) -> None:
 
 
 def answer_format_is_valid(body: Field) -> None:
-    """providers.md, Rules: Anthropic, structured-outputs: the strict subset also holds for `output_config.format`."""
+    """API reference: structured-outputs: the strict subset also holds for `output_config.format`."""
     if schema := _output_schema(body):
         check_output(schema)
 
@@ -186,10 +186,10 @@ def _check_block(block: Field, role: str) -> None:
     kind = block.need("type").text()
     if (kind, role) in {("tool_use", "user"), ("tool_result", "assistant")}:
         owner = "assistant" if kind == "tool_use" else "user"
-        raise Refusal(f"{dotted(block.path)}: `{kind}` blocks can only be in `{owner}` messages")
+        raise Refusal(f"{format_dotted(block.path)}: `{kind}` blocks can only be in `{owner}` messages")
     block.need("type").one_of(BLOCKS[role])
     if kind == "text" and not block.need("text").text():
-        raise Refusal(f"{dotted(block.path)}: text content blocks must be non-empty")
+        raise Refusal(f"{format_dotted(block.path)}: text content blocks must be non-empty")
     if kind == "tool_use":
         block.need("id").text()
         block.need("name").text()
@@ -200,7 +200,7 @@ def _check_block(block: Field, role: str) -> None:
         for part in [] if content is None or isinstance(content.value, str) else content.items():
             kind = part.need("type").one_of(RESULT_BLOCKS)
             if kind == "text" and not part.need("text").text():
-                raise Refusal(f"{dotted(part.path)}: text content blocks must be non-empty")
+                raise Refusal(f"{format_dotted(part.path)}: text content blocks must be non-empty")
             if kind in SOURCES:
                 _check_source(part, kind)
 
@@ -214,11 +214,11 @@ def _check_source(block: Field, kind: str) -> None:
             source.only(("type", "media_type", "data"))
             source.need("media_type").one_of(IMAGE_TYPES if kind == "image" else ("application/pdf",))
             if not is_base64(source.need("data").text()):
-                raise Refusal(f"{dotted(source.path)}.data: invalid base64 data")
+                raise Refusal(f"{format_dotted(source.path)}.data: invalid base64 data")
         case "url":
             source.only(("type", "url"))
             if not source.need("url").text().startswith("https://"):
-                raise Refusal(f"{dotted(source.path)}.url: Only HTTPS URLs are supported.")
+                raise Refusal(f"{format_dotted(source.path)}.url: Only HTTPS URLs are supported.")
         case _:
             pass
 
@@ -255,7 +255,7 @@ def _check_results(turn: Turn, asked: list[str]) -> None:
     for block in turn.blocks:
         if block.need("type").text() != "tool_result":
             continue
-        name, at = block.need("tool_use_id").text(), dotted(block.path)
+        name, at = block.need("tool_use_id").text(), format_dotted(block.path)
         if name not in asked:
             raise Refusal(
                 f"{at}: unexpected `tool_use_id` found in `tool_result` blocks: {name}. Each `tool_result` block "
@@ -276,13 +276,15 @@ def _check_tool(tool: Field) -> str | None:
     kind = tool.find("type")
     if kind is not None and kind.text() != "custom":
         if not TYPED_TOOL.fullmatch(kind.text()):
-            raise Refusal(f"{dotted(tool.path)}: Input tag '{kind.text()}' does not match any of the expected tags")
+            raise Refusal(
+                f"{format_dotted(tool.path)}: Input tag '{kind.text()}' does not match any of the expected tags"
+            )
         name = tool.find("name")
         return name.text() if name else None
     tool.only(TOOL_FIELDS)
     name = tool.need("name")
     if not NAME.fullmatch(name.text()):
-        at = f"{dotted(tool.path)}.custom.name"
+        at = f"{format_dotted(tool.path)}.custom.name"
         raise Refusal(f"{at}: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
     strict = tool.find("strict")
     check_input(tool.need("input_schema"), strict=strict is not None and strict.flag())

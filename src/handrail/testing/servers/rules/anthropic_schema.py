@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from .reading import Field, Refusal, as_list, as_map, dotted
+from .reading import Field, Refusal, as_list, as_map, format_dotted
 from .schemas import (
     STRUCTURAL_2020_12,
     Complaint,
@@ -36,7 +36,7 @@ def check_output(schema: Field) -> None:
 
 
 def check_totals(schemas: Iterable[Schema]) -> None:
-    """providers.md, Rules: Anthropic, "≤ 24 optional parameters, ≤ 16 union-typed parameters per request"."""
+    """API reference: "≤ 24 optional parameters, ≤ 16 union-typed parameters per request"."""
     places = [place for schema in schemas for place in walk(schema)]
     optional = sum(len(as_map(place.schema.get("properties")).keys() - _required(place)) for place in places)
     if optional > 24:
@@ -47,21 +47,21 @@ def check_totals(schemas: Iterable[Schema]) -> None:
 
 
 def root_is_an_object(root: Schema) -> Complaint:
-    """providers.md, Rules: Anthropic, "input_schema type object"."""
+    """API reference: "input_schema type object"."""
     if "type" not in root:
         return "type: Field required"
     return None if root["type"] == "object" else "type: Input should be 'object'"
 
 
 def objects_are_closed(root: Schema) -> Complaint:
-    """providers.md, Rules: Anthropic, strict supports "additionalProperties:false", and nothing else of it."""
+    """API reference: strict supports "additionalProperties:false", and nothing else of it."""
     if any(is_object(place.schema) and place.schema.get("additionalProperties") is not False for place in walk(root)):
         return "For 'object' type, 'additionalProperties' must be explicitly set to false"
     return None
 
 
 def keywords_are_supported(root: Schema) -> Complaint:
-    """providers.md, Rules: Anthropic, "unsupported: … numeric bounds, min/maxLength, other array bounds"."""
+    """API reference: "unsupported: … numeric bounds, min/maxLength, other array bounds"."""
     for place in walk(root):
         found = place.schema.keys() & ((STRUCTURAL_2020_12 - {"allOf"}) | BOUNDS | LENGTHS)
         if found:
@@ -73,20 +73,20 @@ def keywords_are_supported(root: Schema) -> Complaint:
 
 
 def all_of_has_no_reference(root: Schema) -> Complaint:
-    """providers.md, Rules: Anthropic, "allOf (not with $ref)"."""
+    """API reference: "allOf (not with $ref)"."""
     parts = [as_map(part) for place in walk(root) for part in as_list(place.schema.get("allOf"))]
     return "'allOf' with '$ref' is not supported" if any("$ref" in part for part in parts) else None
 
 
 def formats_are_supported(root: Schema) -> Complaint:
-    """providers.md, Rules: Anthropic, the list after "formats"."""
+    """API reference: the list after "formats"."""
     formats = (place.schema.get("format") for place in walk(root))
     found = next((one for one in formats if one is not None and one not in FORMATS), None)
     return f"For 'string' type, format '{found}' is not supported" if found else None
 
 
 def patterns_are_simple(root: Schema) -> Complaint:
-    """providers.md, Rules: Anthropic, "backreference/lookaround/\\b in pattern"."""
+    """API reference: "backreference/lookaround/\\b in pattern"."""
     for place in walk(root):
         if UNSUPPORTED_PATTERN.search(str(place.schema.get("pattern", ""))):
             return f"pattern '{place.schema['pattern']}' uses a backreference, a lookaround or a word boundary"
@@ -94,13 +94,13 @@ def patterns_are_simple(root: Schema) -> Complaint:
 
 
 def enums_are_primitive(root: Schema) -> Complaint:
-    """providers.md, Rules: Anthropic, "enum (primitives)"."""
+    """API reference: "enum (primitives)"."""
     values = [value for place in walk(root) for value in as_list(place.schema.get("enum"))]
     return "Enum values must be primitives" if any(isinstance(value, (dict, list)) for value in values) else None
 
 
 def references_are_local(root: Schema) -> Complaint:
-    """providers.md, Rules: Anthropic, "unsupported: … external $ref"."""
+    """API reference: "unsupported: … external $ref"."""
     for place in walk(root):
         ref = str(place.schema.get("$ref", "#"))
         if not ref.startswith("#") or target(root, ref) is None:
@@ -109,7 +109,7 @@ def references_are_local(root: Schema) -> Complaint:
 
 
 def nothing_is_recursive(root: Schema) -> Complaint:
-    """providers.md, Rules: Anthropic, "unsupported: recursion"."""
+    """API reference: "unsupported: recursion"."""
     for start in _references(root):
         reached: set[str] = set()
         waiting = [start]
@@ -136,7 +136,7 @@ STRICT = (
 
 def _refuse(field: Field, rules: Iterable[Rule]) -> None:
     if complaint := first_complaint(field.members(), rules):
-        raise Refusal(f"{dotted(field.path)}: {complaint}")
+        raise Refusal(f"{format_dotted(field.path)}: {complaint}")
 
 
 def _required(place: Place) -> set[object]:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from .reading import Field, Refusal, as_map, bracketed, first_repeated, is_base64, words
+from .reading import Field, Refusal, as_map, first_repeated, format_bracketed, is_base64, words
 from .schemas import is_malformed
 
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_.:-]{0,127}")
@@ -44,7 +44,7 @@ TURN = "Please ensure that multiturn requests"
 
 
 def key_is_sent(headers: Mapping[str, str], query: Mapping[str, str]) -> None:
-    """Not in the note: google-genai 3.1 sends `x-goog-api-key`; without a key the API answers 403, not 401."""
+    """Observed: google-genai 3.1 sends `x-goog-api-key`; without a key the API responds with 403, not 401."""
     if not headers.get("x-goog-api-key") and not query.get("key") and not headers.get("authorization"):
         message = (
             "Method doesn't allow unregistered callers. Please use API Key or other form of API consumer identity."
@@ -53,7 +53,7 @@ def key_is_sent(headers: Mapping[str, str], query: Mapping[str, str]) -> None:
 
 
 def fields_are_known(body: Field) -> None:
-    """providers.md, SDK versions read: "types show what can be sent"; what google-genai 3.1 sends."""
+    """SDK types: the fields of google-genai 3.1."""
     body.only(FIELDS)
     for content in _contents(body):
         content.only(("role", "parts"))
@@ -62,16 +62,16 @@ def fields_are_known(body: Field) -> None:
 
 
 def contents_are_there(body: Field) -> None:
-    """Not in the note: the API's own refusal."""
+    """Observed: the refusal of the API."""
     if not _contents(body):
         raise Refusal("* GenerateContentRequest.contents: contents is not specified")
     for content in _contents(body):
         if not content.need("parts").items():
-            raise Refusal(f"* GenerateContentRequest.{bracketed(content.path)}.parts: must not be empty")
+            raise Refusal(f"* GenerateContentRequest.{format_bracketed(content.path)}.parts: must not be empty")
 
 
 def roles_alternate(body: Field) -> None:
-    """Issue 4, Providers: "order of messages"; a request with one content may leave out its role."""
+    """API reference: the order of messages; a request with one content may leave out its role."""
     contents = _contents(body)
     roles = [_role(content, alone=len(contents) == 1) for content in contents]
     if any(one == other for one, other in pairwise(roles)):
@@ -81,7 +81,7 @@ def roles_alternate(body: Field) -> None:
 
 
 def calls_and_responses_are_complete(body: Field) -> None:
-    """providers.md 5.5, `FunctionCall{id, name, args}` and `FunctionResponse{id, name, response}`."""
+    """API reference: `FunctionCall{id, name, args}` and `FunctionResponse{id, name, response}`."""
     for content in _contents(body):
         role = content.find("role")
         for part in content.need("parts").items():
@@ -100,7 +100,7 @@ def calls_and_responses_are_complete(body: Field) -> None:
 
 
 def _check_media(part: Field) -> None:
-    """providers.md 5.5, `parts[inline_data|file_data, media_processing]`; the MIME types that Google documents."""
+    """API reference: `parts[inline_data|file_data, media_processing]`; the MIME types that Google documents."""
     part.only(("inlineData", "fileData", "mediaProcessing"))
     if part.find("fileData"):
         return
@@ -110,11 +110,11 @@ def _check_media(part: Field) -> None:
     if kind not in MEDIA_TYPES:
         raise Refusal(f"Unsupported MIME type: {kind}")
     if not is_base64(blob.need("data").text()):
-        raise Refusal(f"Invalid value at '{bracketed(blob.path)}.data' (TYPE_BYTES), Base64 decoding failed.")
+        raise Refusal(f"Invalid value at '{format_bracketed(blob.path)}.data' (TYPE_BYTES), Base64 decoding failed.")
 
 
 def responses_follow_calls(body: Field) -> None:
-    """Issue 4, Providers: "ids, every call answered"; providers.md 5.5, `FunctionResponse{id, name, …}`."""
+    """API reference: every call has one result with its id; `FunctionResponse{id, name, …}`."""
     asked: list[Field] = []
     for content in _contents(body):
         answers = _inside(content, "functionResponse")
@@ -130,7 +130,7 @@ def responses_follow_calls(body: Field) -> None:
 
 
 def declarations_are_valid(body: Field) -> None:
-    """providers.md, Rules: Gemini, names; 5.5, `FunctionDeclaration` and "documented max 512 declarations"."""
+    """API reference: names, `FunctionDeclaration` and "documented max 512 declarations"."""
     declarations = _declarations(body)
     names = [_check_declaration(declaration) for declaration in declarations]
     if repeated := first_repeated(names):
@@ -140,9 +140,9 @@ def declarations_are_valid(body: Field) -> None:
 
 
 def choice_names_a_function(body: Field) -> None:
-    """providers.md 5.5, `function_calling_config{mode: AUTO|ANY|NONE|VALIDATED, allowed_function_names}`."""
-    whole = body.find("toolConfig")
-    config = whole.find("functionCallingConfig") if whole else None
+    """API reference: `function_calling_config{mode: AUTO|ANY|NONE|VALIDATED, allowed_function_names}`."""
+    tool_config = body.find("toolConfig")
+    config = tool_config.find("functionCallingConfig") if tool_config else None
     if config is None:
         return
     config.only(("mode", "allowedFunctionNames"))
@@ -160,7 +160,7 @@ def choice_names_a_function(body: Field) -> None:
 
 
 def answer_format_is_valid(body: Field) -> None:
-    """providers.md, SDK versions read: google-genai 3.1 says of `response_json_schema` that "`response_schema` must be
+    """SDK types: google-genai 3.1 says of `response_json_schema` that "`response_schema` must be
     omitted, but `response_mime_type` is required", and that keywords beyond its subset may be sent.
     """
     config = body.find("generationConfig")
@@ -173,7 +173,7 @@ def answer_format_is_valid(body: Field) -> None:
     if kind is None or kind.text() != "application/json":
         raise Refusal("response_json_schema needs a response_mime_type of application/json.")
     if complaint := is_malformed(schema.members()):
-        raise Refusal(f"* GenerateContentRequest.{bracketed(schema.path)}: {complaint}")
+        raise Refusal(f"* GenerateContentRequest.{format_bracketed(schema.path)}: {complaint}")
 
 
 RULES = (
@@ -233,7 +233,7 @@ def _declarations(body: Field) -> list[Field]:
 
 def _check_declaration(declaration: Field) -> str:
     declaration.only(DECLARATION_FIELDS)
-    at = f"* GenerateContentRequest.{bracketed(declaration.path)}"
+    at = f"* GenerateContentRequest.{format_bracketed(declaration.path)}"
     name = declaration.need("name").text()
     if not NAME.fullmatch(name):
         raise Refusal(
@@ -254,8 +254,8 @@ def _check_declaration(declaration: Field) -> str:
 
 
 def _check_parameters(schema: Field) -> None:
-    """providers.md, Rules: Gemini, "parameter names"; 5.5: the schema describes an object."""
-    at = f"* GenerateContentRequest.{bracketed(schema.path)}"
+    """API reference: "parameter names"; the schema describes an object."""
+    at = f"* GenerateContentRequest.{format_bracketed(schema.path)}"
     kind = schema.find("type")
     if kind is None or str(kind.value).upper() != "OBJECT":
         raise Refusal(f"{at}: the schema of parameters has to be of type OBJECT.")
@@ -268,7 +268,7 @@ def _check_parameters(schema: Field) -> None:
 
 
 def _check_schema(root: Field) -> None:
-    """providers.md, Rules: Gemini, "Schema fields"; "enum (strings)"."""
+    """API reference: "Schema fields"; "enum (strings)"."""
     waiting = [root]
     while waiting:
         schema = waiting.pop()

@@ -4,21 +4,21 @@ import re
 from collections.abc import Collection, Mapping
 
 from .openai_schema import check_output
-from .reading import Field, Refusal, bracketed, first_repeated, is_map
+from .reading import Field, Refusal, first_repeated, format_bracketed, is_map
 
 NAME = re.compile("[a-zA-Z0-9_-]+")
 
 
 def key_is_sent(headers: Mapping[str, str]) -> None:
-    """Not in the note: openai 3.49 sends the key as a bearer token, and the API answers 401 without it."""
+    """Observed: openai 3.49 sends the key as a bearer token, and the API responds with 401 without it."""
     if not re.fullmatch(r"Bearer \S+", headers.get("authorization", "")):
         message = "You didn't provide an API key. Provide it in an Authorization header using Bearer auth."
         raise Refusal(message, status=401)
 
 
 def name_is_valid(name: Field, *, longest: int) -> str:
-    """providers.md, Rules: OpenAI names, `^[a-zA-Z0-9_-]+$`, up to 128 (Responses) or 64 (Chat Completions)."""
-    found, place = name.text(), bracketed(name.path)
+    """API reference: `^[a-zA-Z0-9_-]+$`, up to 128 (Responses) or 64 (Chat Completions)."""
+    found, place = name.text(), format_bracketed(name.path)
     if not NAME.fullmatch(found):
         message = f"Invalid '{place}': string does not match pattern. Expected '^[a-zA-Z0-9_-]+$'."
         raise Refusal(message, code="invalid_value", param=place)
@@ -29,20 +29,20 @@ def name_is_valid(name: Field, *, longest: int) -> str:
 
 
 def names_are_unique(names: Collection[str]) -> None:
-    """Not in the note: a call by a name that two tools have could not be told apart."""
+    """Observed: a call by a name that two tools have could not be told apart."""
     if repeated := first_repeated(names):
         raise Refusal(f"Tool names must be unique: '{repeated}' is there twice.", param="tools")
 
 
 def stream_options_need_a_stream(body: Field) -> None:
-    """Not in the note: the API's own refusal."""
+    """Observed: the refusal of the API."""
     if body.find("stream_options") and body.members().get("stream") is not True:
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
         raise Refusal(message, param="stream_options")
 
 
 def options_need_tools(body: Field, *options: str) -> None:
-    """providers.md, One neutral tool model, "parallel off", "limit choice per turn"; only with tools."""
+    """API reference: `parallel_tool_calls` and `tool_choice` need tools."""
     for option in options:
         if body.find(option) and not body.find("tools"):
             message = f"Invalid value for '{option}': '{option}' is only allowed when 'tools' are specified."
@@ -50,7 +50,7 @@ def options_need_tools(body: Field, *options: str) -> None:
 
 
 def output_format_is_valid(described: Field) -> None:
-    """providers.md, Rules: OpenAI strict (the page is about structured outputs), for an answer instead of arguments."""
+    """API reference, strict mode, for structured output."""
     name = name_is_valid(described.need("name"), longest=64)
     strict = described.find("strict")
     if schema := described.find("schema"):

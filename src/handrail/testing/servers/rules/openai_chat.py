@@ -3,7 +3,7 @@
 from .openai import name_is_valid, names_are_unique, options_need_tools, output_format_is_valid, parts_are
 from .openai import stream_options_need_a_stream as stream_options_need_a_stream
 from .openai_schema import check_function
-from .reading import Field, Refusal, bracketed, first_repeated, words
+from .reading import Field, Refusal, first_repeated, format_bracketed, words
 
 FIELDS = words(
     """
@@ -25,7 +25,7 @@ PARTS = {
 
 
 def fields_are_known(body: Field) -> None:
-    """providers.md, SDK versions read: "types show what can be sent"; these are the fields of openai 3.49."""
+    """SDK types: the fields of openai 3.49."""
     body.only(FIELDS)
     body.need("model").text()
     if stream := body.find("stream"):
@@ -33,32 +33,32 @@ def fields_are_known(body: Field) -> None:
 
 
 def messages_are_there(body: Field) -> None:
-    """Not in the note: the API's own refusal."""
+    """Observed: the refusal of the API."""
     if not body.need("messages").items():
         raise Refusal("Invalid 'messages': empty array. Expected at least 1 message.", code="empty_array")
 
 
 def roles_and_contents_fit(body: Field) -> None:
-    """providers.md 5.2, Chat Completions: "tool message content is text only"; the rest is openai 3.49's types."""
+    """API reference: Chat Completions: "tool message content is text only"; the rest is openai 3.49's types."""
     for message in body.need("messages").items():
         role = message.need("role").one_of(PARTS)
         content = message.find("content")
         if content is not None:
             parts_are(content, PARTS[role])
         elif role != "assistant" or not any(map(message.find, ("tool_calls", "function_call", "refusal", "audio"))):
-            at = bracketed(message.path)
+            at = format_bracketed(message.path)
             raise Refusal(f"Invalid value for '{at}.content': expected a string, got null.", param=f"{at}.content")
 
 
 def calls_are_complete(body: Field) -> None:
-    """providers.md 5.2, Chat Completions: `function` and `custom` tools; the fields are openai 3.49's."""
+    """API reference: Chat Completions: `function` and `custom` tools; the fields are openai 3.49's."""
     for message in body.need("messages").items():
         if (calls := message.find("tool_calls")) is None:
             continue
         if message.need("role").text() != "assistant":
             raise calls.wording.unknown(calls.path)
         if not calls.items():
-            raise Refusal(f"Invalid '{bracketed(calls.path)}': empty array. Expected at least 1 call.")
+            raise Refusal(f"Invalid '{format_bracketed(calls.path)}': empty array. Expected at least 1 call.")
         for call in calls.items():
             call.need("id").text()
             kind = call.need("type").one_of(("function", "custom"))
@@ -67,7 +67,7 @@ def calls_are_complete(body: Field) -> None:
 
 
 def every_call_is_answered(body: Field) -> None:
-    """Issue 4, Providers: "order of messages, ids, every call answered"; the words are the API's."""
+    """API reference: the order of messages, and one result with the id of every call."""
     asked: list[str] = []
     answered: list[str] = []
     for message in body.need("messages").items():
@@ -78,12 +78,12 @@ def every_call_is_answered(body: Field) -> None:
         calls = message.find("tool_calls")
         asked, answered = [call.need("id").text() for call in calls.items()] if calls else [], []
         if repeated := first_repeated(asked):
-            raise Refusal(f"Duplicate value for 'tool_call_id' of '{repeated}' in '{bracketed(message.path)}'.")
+            raise Refusal(f"Duplicate value for 'tool_call_id' of '{repeated}' in '{format_bracketed(message.path)}'.")
     _refuse_unanswered(asked, answered)
 
 
 def tools_are_valid(body: Field) -> None:
-    """providers.md, Rules: OpenAI names, "max of 128 functions"; 5.2: `function` and `custom` tools."""
+    """API reference: "max of 128 functions"; `function` and `custom` tools."""
     if not (tools := body.find("tools")):
         return
     if not (found := tools.items()):
@@ -95,7 +95,7 @@ def tools_are_valid(body: Field) -> None:
 
 
 def choice_names_a_tool(body: Field) -> None:
-    """providers.md 5.2, Chat Completions: `{type:"allowed_tools", allowed_tools:{mode, tools}}`; 5.1, `tool_choice`."""
+    """API reference: Chat Completions: `{type:"allowed_tools", allowed_tools:{mode, tools}}`."""
     options_need_tools(body, "tool_choice", "parallel_tool_calls")
     choice = body.find("tool_choice")
     if choice is None:
@@ -114,7 +114,7 @@ def choice_names_a_tool(body: Field) -> None:
 
 
 def answer_format_is_valid(body: Field) -> None:
-    """providers.md, Rules: OpenAI strict, here for `response_format`."""
+    """API reference, strict mode, for `response_format`."""
     chosen = body.find("response_format")
     if chosen and chosen.need("type").one_of(("text", "json_object", "json_schema")) == "json_schema":
         output_format_is_valid(chosen.need("json_schema"))
@@ -134,7 +134,7 @@ RULES = (
 
 
 def _answer(message: Field, asked: list[str], answered: list[str]) -> None:
-    name, at = message.need("tool_call_id").text(), bracketed(message.path)
+    name, at = message.need("tool_call_id").text(), format_bracketed(message.path)
     if name in answered:
         raise Refusal(f"Duplicate value for 'tool_call_id' of '{name}' in '{at}'.", param=f"{at}.tool_call_id")
     if name not in asked:

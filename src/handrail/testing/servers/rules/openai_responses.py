@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from .openai import name_is_valid, names_are_unique, output_format_is_valid, parts_are
 from .openai import stream_options_need_a_stream as stream_options_need_a_stream
 from .openai_schema import check_function
-from .reading import Field, Refusal, bracketed, is_base64, words
+from .reading import Field, Refusal, format_bracketed, is_base64, words
 
 FIELDS = words(
     """
@@ -41,7 +41,7 @@ CHOICES = HOSTED | {"function", "custom", "allowed_tools", "computer_use"}
 
 
 def fields_are_known(body: Field) -> None:
-    """providers.md 5.1, request, and SDK versions read: "types show what can be sent"; the fields of openai 3.49."""
+    """SDK types: the fields of openai 3.49."""
     body.only(FIELDS)
     if not body.find("prompt"):
         body.need("model").text()
@@ -51,7 +51,7 @@ def fields_are_known(body: Field) -> None:
 
 
 def items_are_valid(body: Field) -> None:
-    """providers.md 5.2, items: their types, and the fields that a call and an output need."""
+    """API reference: items: their types, and the fields that a call and an output need."""
     for item in items(body):
         kind = _kind(item)
         if kind == "message":
@@ -65,9 +65,9 @@ def items_are_valid(body: Field) -> None:
 
 
 def every_call_is_answered(conversation: Iterable[Field]) -> None:
-    """Issue 4, Providers: "ids, every call answered"; providers.md 5.2, `function_call` and `function_call_output`.
+    """API reference: every call has one result with its id; `function_call` and `function_call_output`.
 
-    A call that is marked `async` may stay open (providers.md, One neutral tool model: "non-blocking call").
+    A call that is marked `async` may stay open (API reference: "non-blocking call").
     """
     asked: dict[str, str] = {}
     answered: set[str] = set()
@@ -78,7 +78,7 @@ def every_call_is_answered(conversation: Iterable[Field]) -> None:
             _answer(item, asked, answered)
         elif kind in CALLS:
             if (name := item.need("call_id").text()) in asked:
-                raise Refusal(f"Duplicate call_id '{name}' in '{bracketed(item.path)}'.", param="input")
+                raise Refusal(f"Duplicate call_id '{name}' in '{format_bracketed(item.path)}'.", param="input")
             asked[name] = kind
             if item.members().get("async") is True:
                 open_.add(name)
@@ -87,13 +87,13 @@ def every_call_is_answered(conversation: Iterable[Field]) -> None:
 
 
 def tools_are_valid(body: Field) -> None:
-    """providers.md 5.1, tool types; Rules: OpenAI names."""
+    """API reference: tool types and names."""
     names = [name for tool in _tools(body) for name in _check_tool(tool, HOSTED | {"function", "custom", "namespace"})]
     names_are_unique(names)
 
 
 def choice_names_a_tool(body: Field) -> None:
-    """providers.md 5.1, `tool_choice`."""
+    """API reference: `tool_choice`."""
     choice = body.find("tool_choice")
     if choice is None:
         return
@@ -110,7 +110,7 @@ def choice_names_a_tool(body: Field) -> None:
 
 
 def answer_format_is_valid(body: Field) -> None:
-    """providers.md, Rules: OpenAI strict, here for `text.format`."""
+    """API reference, strict mode, for `text.format`."""
     text = body.find("text")
     chosen = text.find("format") if text else None
     if chosen and chosen.need("type").one_of(("text", "json_object", "json_schema")) == "json_schema":
@@ -146,19 +146,19 @@ def _check_message(item: Field) -> None:
 
 
 def _check_call(item: Field, payload: str) -> None:
-    """Not in the note: the API tells a call's own `id` (fc_…, ctc_…) from its `call_id`, and refuses the wrong one."""
+    """Observed: the API tells a call's own `id` (fc_…, ctc_…) from its `call_id`, and refuses the wrong one."""
     item.need("call_id").text()
     name_is_valid(item.need("name"), longest=128)
     item.need(payload).text()
     prefix = "fc" if payload == "arguments" else "ctc"
     if (own := item.find("id")) and not own.text().startswith(prefix):
-        place = bracketed(own.path)
+        place = format_bracketed(own.path)
         message = f"Invalid '{place}': '{own.text()}'. Expected an ID that begins with '{prefix}'."
         raise Refusal(message, code="invalid_value", param=place)
 
 
 def _check_output(item: Field) -> None:
-    """providers.md 5.2: "`output` = string or list of `input_text` / `input_image` / `input_file`"."""
+    """API reference: "`output` = string or list of `input_text` / `input_image` / `input_file`"."""
     item.need("call_id").text()
     if not item.has("output"):
         raise item.wording.missing((*item.path, "output"))
@@ -186,7 +186,7 @@ def _check_media(part: Field) -> None:
 
 
 def _check_url(url: Field, types: Collection[str] | None) -> None:
-    place = bracketed(url.path)
+    place = format_bracketed(url.path)
     if types is not None and url.text().startswith(("https://", "http://")):
         return
     head, _, data = url.text().partition(";base64,")
@@ -203,12 +203,12 @@ def _answer(item: Field, asked: dict[str, str], answered: set[str]) -> None:
     if asked.get(name) != OUTPUTS[_kind(item)]:
         raise Refusal(f"No tool call found for function call output with call_id {name}.", param="input")
     if name in answered:
-        raise Refusal(f"Duplicate output for call_id '{name}' in '{bracketed(item.path)}'.", param="input")
+        raise Refusal(f"Duplicate output for call_id '{name}' in '{format_bracketed(item.path)}'.", param="input")
     answered.add(name)
 
 
 def _tools(body: Field) -> list[Field]:
-    """The tools of the request and those that `additional_tools` items add (providers.md 5.2)."""
+    """The tools of the request and those that `additional_tools` items add."""
     given = body.find("tools")
     added = [tool for item in items(body) if _kind(item) == "additional_tools" for tool in item.need("tools").items()]
     return [*(given.items() if given else []), *added]
@@ -231,7 +231,7 @@ def _check_tool(tool: Field, kinds: Iterable[str], *, within: str = "") -> list[
 
 
 def _check_function(tool: Field, name: str, *, optional: bool) -> None:
-    """providers.md 5.1: "`name`, `parameters`, `strict` (all three required keys)"; in a namespace two are optional."""
+    """API reference: "`name`, `parameters`, `strict` (all three required keys)"; in a namespace two are optional."""
     tool.only(FUNCTION_FIELDS)
     for key in () if optional else ("parameters", "strict"):
         if not tool.has(key):

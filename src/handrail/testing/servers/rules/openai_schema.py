@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from .reading import Field, Refusal, as_list, as_map, bracketed
+from .reading import Field, Refusal, as_list, as_map, format_bracketed
 from .schemas import (
     STRUCTURAL_2020_12,
     Complaint,
@@ -34,23 +34,23 @@ def _refuse(field: Field, what: str, *, strict: bool) -> None:
     rules = (is_malformed, root_is_an_object, *STRICT) if strict else (is_malformed, root_is_an_object)
     if complaint := first_complaint(field.members(), rules):
         message = f"Invalid schema for {what}: {complaint}"
-        raise Refusal(message, code="invalid_function_parameters", param=bracketed(field.path))
+        raise Refusal(message, code="invalid_function_parameters", param=format_bracketed(field.path))
 
 
 def root_is_an_object(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "root `object`"; the API asks it of functions that are not strict too."""
+    """API reference, strict mode: "root `object`"; the API asks it of functions that are not strict too."""
     kind = root.get("type")
     said = "None" if kind is None else f'"{kind}"'
     return None if kind == "object" else f"schema must be a JSON Schema of 'type: \"object\"', got 'type: {said}'."
 
 
 def root_is_not_a_union(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "root `object`, not anyOf"."""
+    """API reference, strict mode: "root `object`, not anyOf"."""
     return "In context=(), 'anyOf' is not permitted at the root." if "anyOf" in root else None
 
 
 def objects_are_closed(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "every object `additionalProperties:false`"."""
+    """API reference, strict mode: "every object `additionalProperties:false`"."""
     for place in _objects(root):
         if place.schema.get("additionalProperties") is not False:
             return f"In context={place.context}, 'additionalProperties' is required to be supplied and to be false."
@@ -58,7 +58,7 @@ def objects_are_closed(root: Schema) -> Complaint:
 
 
 def every_property_is_required(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "all properties in `required` (optional = union with null)"."""
+    """API reference, strict mode: "all properties in `required` (optional = union with null)"."""
     for place in _objects(root):
         names, required = as_map(place.schema.get("properties")), dict.fromkeys(as_list(place.schema.get("required")))
         must = "'required' is required to be supplied and to be an array including every key in properties."
@@ -70,7 +70,7 @@ def every_property_is_required(root: Schema) -> Complaint:
 
 
 def keywords_are_supported(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "unsupported"; "Practice": no `default`, no oneOf; peers on LiveKit."""
+    """API reference, strict mode: unsupported keywords, and in practice no `default` and no oneOf."""
     for place in walk(root):
         for keyword in place.schema:
             if keyword in STRUCTURAL_2020_12 or keyword == "default":
@@ -79,7 +79,7 @@ def keywords_are_supported(root: Schema) -> Complaint:
 
 
 def formats_are_supported(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, the list after "format"."""
+    """API reference, strict mode: the list after "format"."""
     for place in walk(root):
         if (found := place.schema.get("format")) is not None and found not in FORMATS:
             return f"In context={place.context}, '{found}' is not a valid format."
@@ -87,7 +87,7 @@ def formats_are_supported(root: Schema) -> Complaint:
 
 
 def patterns_do_not_look_around(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "no lookaround in pattern"."""
+    """API reference, strict mode: "no lookaround in pattern"."""
     for place in walk(root):
         if LOOKAROUND.search(str(place.schema.get("pattern", ""))):
             return f"In context={place.context}, 'pattern' must not use lookaround."
@@ -95,7 +95,7 @@ def patterns_do_not_look_around(root: Schema) -> Complaint:
 
 
 def references_stand_alone(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "no $ref siblings"."""
+    """API reference, strict mode: "no $ref siblings"."""
     for place in walk(root):
         if "$ref" in place.schema and (siblings := sorted(place.schema.keys() - {"$ref"})):
             return f"In context={place.context}, $ref cannot have keywords {siblings}."
@@ -103,7 +103,7 @@ def references_stand_alone(root: Schema) -> Complaint:
 
 
 def references_are_local(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "refs only `#` or `#/$defs/X`"."""
+    """API reference, strict mode: "refs only `#` or `#/$defs/X`"."""
     for place in walk(root):
         ref = str(place.schema.get("$ref", "#"))
         if ref != "#" and not (re.fullmatch(r"#/\$defs/[^/]+", ref) and target(root, ref) is not None):
@@ -112,7 +112,7 @@ def references_are_local(root: Schema) -> Complaint:
 
 
 def items_are_typed(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "array items must be typed"."""
+    """API reference, strict mode: "array items must be typed"."""
     says_what = {"type", "$ref", "anyOf", "enum", "const"}
     for place in walk(root):
         if place.schema.get("type") == "array" and not says_what & as_map(place.schema.get("items")).keys():
@@ -121,19 +121,19 @@ def items_are_typed(root: Schema) -> Complaint:
 
 
 def properties_are_few(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "≤ 5,000 properties total"."""
+    """API reference, strict mode: "≤ 5,000 properties total"."""
     count = sum(len(as_map(place.schema.get("properties"))) for place in walk(root))
     return f"schema has {count} properties, more than the limit of 5000." if count > 5_000 else None
 
 
 def nesting_is_shallow(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "≤ 10 nesting levels"; counted in objects, the root being the first."""
+    """API reference, strict mode: "≤ 10 nesting levels"; counted in objects, the root being the first."""
     deepest = max(place.level for place in walk(root))
     return f"schema has {deepest} levels of nesting, more than the limit of 10." if deepest > 10 else None
 
 
 def names_and_values_are_short(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "≤ 120,000 chars over property names + $defs names + enum + const"."""
+    """API reference, strict mode: "≤ 120,000 chars over property names + $defs names + enum + const"."""
     count = 0
     for place in walk(root):
         count += sum(len(name) for key in ("properties", "$defs") for name in as_map(place.schema.get(key)))
@@ -143,7 +143,7 @@ def names_and_values_are_short(root: Schema) -> Complaint:
 
 
 def enums_are_small(root: Schema) -> Complaint:
-    """providers.md, Rules: OpenAI strict, "≤ 1,000 enum values"; "a string enum > 250 values ≤ 15,000 chars"."""
+    """API reference, strict mode: "≤ 1,000 enum values"; "a string enum > 250 values ≤ 15,000 chars"."""
     enums = [as_list(place.schema.get("enum")) for place in walk(root)]
     if (count := sum(map(len, enums))) > 1_000:
         return f"schema has {count} enum values, more than the limit of 1000."

@@ -117,13 +117,13 @@ def is_base64(text: str) -> bool:
         return False
 
 
-def bracketed(path: Path) -> str:
+def format_bracketed(path: Path) -> str:
     """`messages[0].role`: how OpenAI and Google write a place."""
     steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in path]
     return "".join(steps).removeprefix(".")
 
 
-def dotted(path: Path) -> str:
+def format_dotted(path: Path) -> str:
     """`messages.0.role`: how Anthropic writes a place."""
     return ".".join(str(step) for step in path)
 

@@ -83,7 +83,7 @@ def target(root: Schema, ref: str) -> Schema | None:
 
 
 def is_malformed(root: Schema) -> Complaint:
-    """providers.md, Rules: "JSON Schema 2020-12"; what is no schema at all is refused by every API."""
+    """API reference: "JSON Schema 2020-12"; what is no schema at all is refused by every API."""
     try:
         jsonschema_rs.validator_for(root, retriever=_stay_here)
     except ValueError as error:
