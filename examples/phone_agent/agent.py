@@ -1,10 +1,10 @@
 """A phone agent for two lamp shops: it knows where an order is, cancels it if the caller agrees, and transfers calls.
 
-handrail phone simulate                                    # both calls of this example
+handrail phone simulate                                    # both calls of this example, also in a copy of this folder
 handrail phone simulate calls/transfer.yaml --verbose      # one of them, with every event
 """
 
-from handrail import ToolError, tool
+from handrail import Rule, ToolError, tool
 from handrail.tenants import BuiltTool, NoTool, Section, TenantConfig, ToolBuilder
 
 
@@ -40,7 +40,7 @@ def build_cancel_order(cfg: TenantConfig) -> BuiltTool | NoTool:
         ORDERS[cfg.tenant_id][order_id] = "cancelled"
         return f"The order {order_id} is cancelled."
 
-    return BuiltTool(tool=cancel_order)
+    return BuiltTool(tool=cancel_order, rules=(Rule.ask("cancel_order", by="customer", source=cfg.source),))
 
 
 ORDERS = {

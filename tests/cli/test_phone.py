@@ -1,10 +1,12 @@
 """`handrail phone simulate`: whole calls from files."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from handrail.cli.main import main
+from handrail.cli.phone import find_example
 
 SCRIPT = """
 name: a greeting
@@ -64,3 +66,25 @@ def test_files_that_are_wrong_are_named(tmp_path: Path, capsys: pytest.CaptureFi
     assert "call.yaml:1: caller[0]: has none of the keys say" in capsys.readouterr().err
     assert main(["phone", "simulate", "--agent", str(tmp_path / "missing.py")]) == 1
     assert "missing.py is not a file" in capsys.readouterr().err
+
+
+def test_a_copy_of_the_example_is_played_where_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(find_example(), tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "mine")
+    agent = Path("agent.py")
+    agent.write_text(agent.read_text().replace('"packed"', '"lost"'))
+
+    assert main(["phone", "simulate", "calls/cancel_order.yaml"]) == 0
+    assert "output of status: lost" in capsys.readouterr().out
+    Path("calls/other.yaml").write_text('call: {to: "+4915100000"}\nexpect: [{ended: caller}]\n')
+    assert main(["phone", "simulate"]) == 1
+    printed = capsys.readouterr().out
+    assert "FAIL ended: caller (it ended: rejected)" in printed
+    assert "no tenant has the dialled number +4915100000" in printed
+    assert "the tenants have +33199000100, +441632960100" in printed
+    assert printed.endswith("3 calls, 1 failed\n")
+    agent.write_text("import os\nos.nothing\n")
+    assert main(["phone", "simulate"]) == 1
+    assert "agent.py:2: AttributeError: module 'os' has no attribute 'nothing'" in capsys.readouterr().err

@@ -84,7 +84,7 @@ async def test_files_are_read_in_yaml_and_json_and_again(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        ("a.yaml", "locale: fr", "locale: fr\nlocal: fr", r"a\.yaml:4: local: Extra inputs"),
+        ("a.yaml", "locale: fr", "locale: fr\nlocal: fr", r"a\.yaml:4: local: unknown field; did you mean 'locale'"),
         ("a.yaml", '"+14155552000"', "+14155552000", r"a\.yaml:9: .*destinations\.0\.target_uri: .*quotes"),
         ("a.yaml", "sip:support@acme.example", "javascript:x", r"a\.yaml:11: .*\.1\.target_uri"),
         ("a.yaml", "destination_id: support", "destination_id: sales", r"a\.yaml:5: features\.refer: must be unique"),

@@ -1,6 +1,7 @@
 """The Python file that `handrail chat` runs: its tools, policy and instructions."""
 
 import runpy
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
@@ -8,7 +9,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from handrail.authorize.policy import Policy
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, HandrailError
 from handrail.guide import Agent
 from handrail.registry.registry import ToolRegistry
 from handrail.sources.source import Source
@@ -35,6 +36,20 @@ def find_example() -> Path:
     return installed if installed.exists() else Path(__file__).parents[3] / "examples" / _EXAMPLE
 
 
+def run_file(file: Path) -> dict[str, Any]:
+    """Run a Python file and return its names; `ConfigError` with the line if it raises."""
+    try:
+        return runpy.run_path(str(file))
+    except HandrailError:
+        raise
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = f":{lines[-1]}" if lines else f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise ConfigError(
+            f"{file}{line}: {type(error).__name__}: {error}. `python {file}` shows the whole traceback."
+        ) from error
+
+
 def load_agent_file(path: str | Path | None = None) -> AgentFile:
     """Run a Python file and read `AGENT` or `TOOLS`, `POLICY` and `INSTRUCTIONS` from it; default: the example.
 
@@ -43,7 +58,7 @@ def load_agent_file(path: str | Path | None = None) -> AgentFile:
     file = Path(path) if path is not None else find_example()
     if not file.is_file():
         raise ConfigError(f"{file} is not a file; expected a Python file that defines TOOLS.")
-    names = runpy.run_path(str(file))
+    names = run_file(file)
     agent = names.get("AGENT")
     if agent is None and not names.keys() & {"TOOLS", "SOURCES"}:
         raise ConfigError(

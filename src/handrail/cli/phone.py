@@ -1,7 +1,6 @@
 """`handrail phone`: plays scripted phone calls against an agent that is defined by files."""
 
 import argparse
-import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +8,12 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
+from handrail.cli.agent_file import run_file
+from handrail.core.events import Event, LogEvent
+from handrail.core.text import compact_json
 from handrail.errors import ConfigError
 from handrail.phone import PhoneGateway
+from handrail.phone.gateway import NOT_FOUND
 from handrail.tenants import TenantDirectory, ToolBuilder
 from handrail.testing.phone import (
     PhoneSimulator,
@@ -38,40 +41,71 @@ def add_parser(subparsers: Any) -> None:
     phone: argparse.ArgumentParser = subparsers.add_parser("phone", help="play scripted phone calls")
     actions = phone.add_subparsers(dest="action", metavar="ACTION", required=True)
     simulate = actions.add_parser("simulate", help="play scripts against an agent, without a phone and without a key")
-    simulate.add_argument("scripts", nargs="*", metavar="SCRIPT", help="YAML files (default: those of the example)")
-    simulate.add_argument("--tenants", metavar="DIR", help="the files of the tenants (default: those of the example)")
-    simulate.add_argument("--agent", metavar="FILE", help="a Python file with TOOLS, a ToolBuilder, and make_context")
+    simulate.description = (
+        "Play scripted phone calls. What is not given is taken from the working directory, if it has tenants/, and "
+        "otherwise from the example."
+    )
+    simulate.add_argument("scripts", nargs="*", metavar="SCRIPT", help="YAML files (default: calls/*.yaml)")
+    simulate.add_argument("--tenants", metavar="DIR", help="the files of the tenants (default: tenants/)")
+    simulate.add_argument(
+        "--agent", metavar="FILE", help="a Python file with TOOLS, a ToolBuilder, and make_context (default: agent.py)"
+    )
     simulate.add_argument("--verbose", action="store_true", help="every event")
 
 
 def run(given: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a call did not meet the expectations of its script."""
-    example = find_example()
-    files = [Path(script) for script in given.scripts] or sorted((example / "calls").glob("*.yaml"))
+    folder = Path() if Path("tenants").is_dir() else find_example()
+    files = [Path(script) for script in given.scripts] or sorted((folder / "calls").glob("*.yaml"))
+    if not files:
+        raise ConfigError(f"there is no script: name one, or put some into {folder / 'calls'}.")
     try:
         scripts = [load_script(file) for file in files]
     except ScriptError as error:
         raise ConfigError(str(error)) from error
-    tenants = TenantDirectory.from_files(given.tenants or example / "tenants")
-    # The tools of the example belong to its tenants.
-    agent = load_phone_agent(given.agent or (None if given.tenants else example / "agent.py"))
+    tenants = TenantDirectory.from_files(given.tenants or folder / "tenants")
+    # The tools of a folder belong to its tenants.
+    own = folder / "agent.py" if given.tenants is None and (folder / "agent.py").is_file() else None
+    agent = load_phone_agent(given.agent or own)
+    print(f"agent {given.agent or own or 'without tools of its own'}, tenants {given.tenants or folder / 'tenants'}")
     failed = 0
     for file, script in zip(files, scripts, strict=True):
-        report = run_warped(play(script, tenants, agent))
+        noted: list[LogEvent] = []
+        report = run_warped(play(script, tenants, agent, noted))
         print(f"{file.name}: {script.name or 'a call'} to {script.call.to}")
         _print_timeline(format_timeline(report, verbose=given.verbose))
+        for event in noted:
+            print(f"{'log':>12}     {event.severity}: {_describe(event, tenants)}")
         failed += not report.ok
+    if len(files) > 1:
+        print(f"{len(files)} calls, {failed or 'none'} failed")
     return 1 if failed else 0
 
 
-async def play(script: Script, tenants: TenantDirectory, agent: PhoneAgent) -> Report:
-    """Play one call through the official SDK, a local server and a gateway."""
+def _describe(event: LogEvent, tenants: TenantDirectory) -> str:
+    text = f"{event.name} {compact_json(event.fields)}"
+    if event.name == "phone_call_rejected" and event.fields.get("status") == NOT_FOUND:
+        text += f"; the tenants have {', '.join(one for cfg in tenants for one in cfg.numbers) or 'no numbers'}"
+    return text
+
+
+async def play(
+    script: Script, tenants: TenantDirectory, agent: PhoneAgent, noted: list[LogEvent] | None = None
+) -> Report:
+    """Play one call through the official SDK, a local server and a gateway; `noted` gets what the log warns of."""
     openai = _import_openai()
+
+    def listen(event: Event) -> None:
+        if noted is not None and isinstance(event, LogEvent) and event.severity in ("warning", "error"):
+            noted.append(event)
+
     async with PhoneSimulator() as simulator:
         client = openai.AsyncOpenAI(
             base_url=simulator.url, api_key="sk-simulated", webhook_secret=simulator.webhook_secret
         )
-        gateway = PhoneGateway(client=client, tenants=tenants, tools=agent.tools, context=agent.make_context)
+        gateway = PhoneGateway(
+            client=client, tenants=tenants, tools=agent.tools, context=agent.make_context, listeners=[listen]
+        )
         async with client, gateway:
             report = await simulator.play(script, gateway.handle_webhook)
             await gateway.drain()
@@ -90,7 +124,7 @@ def load_phone_agent(path: str | Path | None) -> PhoneAgent:
         return PhoneAgent(tools=ToolBuilder(), make_context=None)
     if not Path(path).is_file():
         raise ConfigError(f"{path} is not a file; expected a Python file that defines TOOLS, a ToolBuilder.")
-    names = runpy.run_path(str(path))
+    names = run_file(Path(path))
     tools, make_context = names.get("TOOLS"), names.get("make_context")
     if not isinstance(tools, ToolBuilder):
         raise ConfigError(f"{path} must define TOOLS, a ToolBuilder, got {type(tools).__name__}.")

@@ -182,7 +182,8 @@ class PhoneGateway:
             if cfg is not None:
                 break
         if cfg is None:
-            return self._turn_away(call, NOT_FOUND, "no tenant has the dialled number")
+            dialled = ", ".join(call.dialled[:3]) or "(none)"
+            return self._turn_away(call, NOT_FOUND, f"no tenant has the dialled number {dialled}")
         if not cfg.enabled:
             return self._turn_away(call, UNAVAILABLE, "the tenant is not enabled", cfg)
         if self._is_draining:

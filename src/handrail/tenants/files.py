@@ -1,5 +1,6 @@
 """Reading tenants from YAML and JSON files; every error names the file, the line and the field."""
 
+import difflib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, Final, cast
 from pydantic import ValidationError
 
 from handrail.errors import ConfigError, MissingExtraError
-from handrail.tenants.config import TenantConfig
+from handrail.tenants.config import Features, Section, TenantConfig
 
 SUFFIXES: Final = (".json", ".yaml", ".yml")
 _MAX_BYTES: Final = 5_000_000
@@ -52,7 +53,17 @@ def _problems(error: ValidationError, path: Path, lines: Mapping[Path_, int]) ->
         place = _known_place(one["loc"], lines)
         line = f":{lines[place]}" if place in lines else ""
         field = ".".join(str(part) for part in one["loc"]) or "tenant"
-        yield f"{path}{line}: {field}: {one['msg'].removeprefix('Value error, ')}"
+        message = one["msg"].removeprefix("Value error, ")
+        if one["type"] == "extra_forbidden":
+            message = f"unknown field{_suggest(str(one['loc'][-1]))}"
+        yield f"{path}{line}: {field}: {message}"
+
+
+def _suggest(name: str) -> str:
+    sections = (TenantConfig, *Section.__subclasses__(), Features)
+    known = {field for section in sections for field in section.model_fields}
+    similar = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {similar[0]!r}?" if similar else ""
 
 
 def _known_place(loc: tuple[int | str, ...], lines: Mapping[Path_, int]) -> Path_:

@@ -209,7 +209,7 @@ def _evaluate(script: Script, report: Report, accepted_at: float) -> Iterable[Ou
                 wish = expectation.errors
                 is_met, found = (len(codes) == wish if isinstance(wish, int) else codes == wish), f"{list(codes)}"
             case ExpectEnded():
-                is_met, found = report.ended == expectation.ended, f"{report.ended}"
+                is_met, found = report.ended == expectation.ended, f"it ended: {report.ended}"
             case ExpectHeard():
                 said = [line.text for line in report.transcript if line.speaker == "agent"]
                 is_met, found = any(expectation.heard in text for text in said), f"heard {said}"
