@@ -347,3 +347,18 @@ def test_a_text_that_is_too_long_is_cut_before_it_is_looked_at() -> None:
     assert CANARY not in short.text(f'{{"password": "{CANARY * 9}"}}')
     with pytest.raises(ConfigError, match="max_chars must be at least 1, got 0"):
         Redactor(max_chars=0)
+
+
+def test_long_arguments_are_shown_by_their_beginnings() -> None:
+    short = {"note": "hello", "password": CANARY, "items": [1, 2], "nothing": None}
+    assert REDACTOR.arguments(short) == {"note": "hello", "password": HIDDEN, "items": [1, 2], "nothing": None}
+
+    nested = [{"password": CANARY, "text": "x" * 1_000} for _ in range(1_000)]
+    shown = REDACTOR.arguments({"text": "y" * 1_000_000, "nested": nested, "token": "z" * 1_000_000})
+
+    assert sorted(shown) == ["nested", "text", "token"]
+    assert len(json.dumps(shown)) < 120_000
+    assert shown["text"].startswith("yyy")
+    assert shown["text"].endswith("characters left out]")
+    assert shown["token"] == HIDDEN
+    assert CANARY not in shown["nested"]

@@ -55,6 +55,7 @@ _REMEMBERED = 4_096
 """How many names are judged only once."""
 
 
+_MAX_ARGUMENT_CHARS = 100_000
 _MIN_VALUE_CHARS = 6
 """Shorter secrets are not looked for: they would hide ordinary text."""
 _MAX_VALUES = 1_000
@@ -74,6 +75,18 @@ def cut_text(text: str, max_chars: int) -> str:
     """The beginning of a text, with a notice of how much was left out; the text itself if it is not longer."""
     left_out = len(text) - max_chars
     return text if left_out <= 0 else f"{text[:max_chars]} [{left_out} characters left out]"
+
+
+def _cut_value(value: Any, max_chars: int) -> Any:
+    if isinstance(value, str):
+        return cut_text(value, max_chars)
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    try:
+        text = compact_json(value)
+    except ValueError:
+        return HIDDEN
+    return cut_text(text, max_chars) if len(text) > max_chars else cast(Any, value)
 
 
 class Redactor:
@@ -123,6 +136,14 @@ class Redactor:
             return self._value(value, 0)
         except Exception:  # noqa: BLE001  # a value with code of its own: what cannot be looked at is not written
             return HIDDEN
+
+    def arguments(self, arguments: Mapping[str, Any]) -> Any:
+        """A copy of a call's arguments for people to read: of long ones, the beginning.
+
+        They are JSON already. About 100,000 characters are looked at, whoever wrote them, and whatever they hold.
+        """
+        limit = max(_MAX_ARGUMENT_CHARS // max(len(arguments), 1), 100)
+        return self.value({name: _cut_value(value, limit) for name, value in arguments.items()})
 
     def output(self, output: Any) -> str:
         """The model's text of an output, without what must not be written."""

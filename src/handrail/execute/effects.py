@@ -17,7 +17,7 @@ from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.redact import Redactor
-from handrail.core.text import canonical_json
+from handrail.core.text import canonical_json, compact_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
@@ -601,7 +601,7 @@ class EffectRunner:
             key=actual.key,
             sent_key=sent.key,
             arguments_digest=actual.digest,
-            arguments=actual.text if self._is_in_memory else self._redactor.output(actual.arguments),
+            arguments=actual.text if self._is_in_memory else compact_json(self._redactor.arguments(actual.arguments)),
             changed_arguments=None if actual is sent else actual.call.arguments_json,
             customer_id=context.customer_id,
             agent_id=context.agent_id,

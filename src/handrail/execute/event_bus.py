@@ -103,7 +103,7 @@ class EventBus:
         """A call has its result. Of a question, listeners get redacted arguments."""
         if self.has_listeners:
             if (approval := result.approval) is not None:
-                shown = structs.replace(approval, arguments=self._redactor.value(approval.arguments))
+                shown = structs.replace(approval, arguments=self._redactor.arguments(approval.arguments))
                 result = structs.replace(result, approval=shown)
             self.emit(
                 CallFinished(

@@ -130,7 +130,7 @@ class SqlApprovals:
                 "to_reason": to_storable(self._redactor.text(after.reason)),
                 "to_arguments": self._cipher.encrypt(after.changed_arguments),
                 "to_decided_at": now,
-                "to_redacted": self._redactor.value(after.arguments),
+                "to_redacted": self._redactor.arguments(after.arguments),
             }
             if await self._database.write(_DECIDE, values) == 1:
                 self.events.emit_decided(after)
