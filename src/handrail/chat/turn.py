@@ -376,8 +376,9 @@ class TurnState:
             conversation = self.conversation.with_settled(self._prepare_results(final))
             await self.update(self._hand_off(conversation, final))
 
-    async def _look_up(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
-        return [await self.executor.look_up(call, self.context) or build_doubt(call) for call in calls]
+    async def _look_up(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+        found = await asyncio.gather(*(self.executor.look_up(call, self.context) for call in calls))
+        return [one or build_doubt(call) for call, one in zip(calls, found, strict=True)]
 
     async def drop_transient_results(self) -> None:
         """Replace the outputs of results with `lifespan="response"`: they were meant for one response only."""

@@ -493,8 +493,11 @@ class EffectRunner:
         except Exception:
             log.exception("the ledger cannot be read")
             result = failure_results.outcome_unknown(call.name)
-        if result is None or (result.error is not None and result.error.code in ("in_progress", "outcome_unknown")):
-            return None if result is None else finish_result(result, call, None, started)
+        if result is None:
+            return None
+        is_open = result.error is not None and result.error.code in ("in_progress", "outcome_unknown")
+        if is_open or (result.origin == "replayed" and not by_key):  # Nothing new.
+            return finish_result(result, call, None, started)
         return self._finish(call, context, result, started)
 
     async def _describe_known(

@@ -124,16 +124,19 @@ class LoopProgress:
 async def run_again(executor: Executor, calls: Iterable[ToolCall], context: ToolContext[Any]) -> list[ToolResult]:
     """Run calls that an earlier turn or loop left open. A refusal of today does not hide what became of them then."""
     every = list(calls)
-    return [
-        await _confirm(executor, call, context, result)
-        for call, result in zip(every, await executor.run_all(every, context), strict=True)
-    ]
+    results = await executor.run_all(every, context)
+    return list(
+        await asyncio.gather(
+            *(_confirm(executor, call, context, result) for call, result in zip(every, results, strict=True))
+        )
+    )
 
 
 async def _confirm(executor: Executor, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> ToolResult:
     if result.ok or result.approval is not None or result.origin != "run":
         return result
-    return await executor.look_up(call, context, by_key=False) or result
+    known = await executor.look_up(call, context, by_key=False)
+    return result if known is None or known.error == result.error else known
 
 
 def _refuse_call(call: ToolCall) -> ToolResult:

@@ -1,0 +1,122 @@
+"""Looking a call up: what the ledger knows about it, and nothing begins."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolError, tool
+from handrail.core.events import CallFinished
+from handrail.execute.ledger import MemoryLedger
+from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of
+
+
+class Shop:
+    """A tool that pays, and ends as it is told."""
+
+    def __init__(self, says: bool | None = None) -> None:
+        self.runs, self.says, self.held = 0, says, Held()
+        self.ends = "paid"
+
+        @tool(name="pay", key="invoice", verify=lambda arguments, context: self.says)
+        async def pay(invoice: str, amount: int = 1) -> str:
+            """Pay."""
+            self.runs += 1
+            match self.ends:
+                case "refused":
+                    raise ToolError("No.")
+                case "lost":
+                    raise ConnectionError("lost")
+                case "held":
+                    return await self.held()
+                case text:
+                    return text
+
+        self.pay: Any = pay
+
+
+async def test_a_call_has_what_was_recorded_and_one_that_was_never_made_has_nothing() -> None:
+    shop = Shop()
+    executor = Executor([shop.pay], policy=ALLOWED)
+    first = call("pay", "c-1", invoice="R-1")
+    assert await executor.look_up(first, at()) is None
+    await executor.run(first, at())
+    found = await executor.look_up(first, at(turn=9))
+    assert found is not None
+    assert (found.output, found.origin, found.call_id, shop.runs) == ("paid", "replayed", "c-1", 1)
+
+
+async def test_another_call_of_the_effect_is_told_what_became_of_it() -> None:
+    shop = Shop()
+    executor = Executor([shop.pay], policy=ALLOWED)
+    await executor.run(call("pay", "c-1", invoice="R-1"), at())
+    other, different = call("pay", "c-2", invoice="R-1"), call("pay", "c-3", invoice="R-1", amount=9)
+    found = [await executor.look_up(one, at(turn=2)) for one in (other, different)]
+    assert [code_of(one) for one in found if one] == [None, "duplicate_call"]
+    assert "Already done" in found[0].for_model() if found[0] else False
+    assert await executor.look_up(other, at(turn=2), by_key=False) is None
+
+    shop.ends = "refused"
+    await executor.run(call("pay", "c-4", invoice="R-2"), at())
+    never = await executor.look_up(call("pay", "c-5", invoice="R-2"), at())
+    assert never is not None
+    assert (code_of(never), "was not run" in never.for_model(), shop.runs) == ("cancelled", True, 2)
+
+
+@pytest.mark.parametrize(("says", "code"), [(None, "outcome_unknown"), (True, None), (False, "tool_execution_failed")])
+async def test_a_doubt_is_verified_and_the_answer_is_kept(says: bool | None, code: str | None) -> None:
+    shop, heard = Shop(), Heard()
+    shop.ends = "lost"
+    executor = Executor([shop.pay], policy=ALLOWED, listeners=[heard])
+    lost = call("pay", "c-1", invoice="R-1")
+    assert code_of(await executor.run(lost, at())) == "outcome_unknown"
+    shop.says = says
+    found = [await executor.look_up(lost, at()) for _ in range(2)]
+    assert [code_of(one) for one in found if one] == [code, code]
+    assert [one.origin for one in found if one][1] == ("run" if says is None else "replayed")
+    assert (len(await executor.doubts()), shop.runs) == (1 if says is None else 0, 1)
+    assert len(heard.of(CallFinished)) == (1 if says is None else 2)  # Only what is new is an event.
+
+
+async def test_a_tool_that_is_gone_and_a_caller_who_is_denied() -> None:
+    shop, ledger = Shop(), MemoryLedger()
+    policy = Policy([Rule.deny("pay", agent="intern"), Rule.allow("pay")])
+    executor = Executor([shop.pay], policy=policy, ledger=ledger)
+    first = call("pay", "c-1", invoice="R-1")
+    await executor.run(first, at(agent_id="boss"))
+
+    gone = await Executor([], ledger=ledger).look_up(first, at())
+    assert gone is not None
+    assert gone.output == "paid"
+    assert await Executor([], ledger=ledger).look_up(call("pay", "c-2", invoice="R-1"), at()) is None
+    denied = await executor.look_up(first, at(agent_id="intern"))
+    assert denied is not None
+    assert code_of(denied) == "permission_denied"
+
+
+async def test_a_call_that_still_runs_is_not_waited_for() -> None:
+    shop = Shop()
+    shop.ends = "held"
+    executor = Executor([shop.pay], policy=ALLOWED)
+    running = asyncio.create_task(executor.run(call("pay", "c-1", invoice="R-1"), at()))
+    await asyncio.wait_for(shop.held.begun.wait(), 20)
+    found = await executor.look_up(call("pay", "c-1", invoice="R-1"), at())
+    assert found is not None
+    assert code_of(found) == "in_progress"
+    shop.held.go.set()
+    assert (await running).output == "done"
+
+
+async def test_a_wait_for_another_process_that_is_cancelled_does_not_say_that_nothing_was_done() -> None:
+    shop, ledger, heard = Shop(), MemoryLedger(), Heard()
+    shop.ends = "held"
+    one, two = (Executor([shop.pay], policy=ALLOWED, ledger=ledger, listeners=[heard]) for _ in range(2))
+    running = asyncio.create_task(one.run(call("pay", "c-1", invoice="R-1"), at()))
+    await asyncio.wait_for(shop.held.begun.wait(), 20)
+    waiting = asyncio.create_task(two.run(call("pay", "c-2", invoice="R-1"), at()))
+    while not two.running_calls("s-1"):
+        await asyncio.sleep(0)
+    two.cancel("c-2", session_id="s-1")
+    assert code_of(await asyncio.wait_for(waiting, 20)) == "in_progress"
+    shop.held.go.set()
+    assert ((await running).output, shop.runs) == ("done", 1)
