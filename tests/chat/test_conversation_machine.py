@@ -8,20 +8,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from handrail import Executor, ToolContext, tool
+from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.authorize.approvals import MemoryApprovals
 from handrail.chat import Budget, ChatSession, Conversation
 from handrail.chat.conversation import decode_conversation, encode_conversation
 from handrail.errors import ConfigError, ProviderDownError
 from handrail.execute.ledger import MemoryLedger
-from handrail.providers import ModelRequest
+from handrail.providers import ModelRequest, ToolMessage
 from handrail.testing.scripted import Line, ScriptedProvider
 from handrail.testing.servers import text, text_and_calls, tool_calls, truncated
 
 amounts = st.integers(1, 4)
 some_calls = st.lists(
     st.sampled_from([("look", {}), ("nothing", {}), ("pay", {"amount": "x"}), ("pay", '{"amou')])
-    | amounts.map(lambda amount: ("pay", {"amount": amount})),
+    | amounts.map(lambda amount: ("pay", {"amount": amount}))
+    | amounts.map(lambda amount: ("wire", {"amount": amount})),
     min_size=1,
     max_size=3,
 )
@@ -61,6 +62,8 @@ class ConversationMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.approved = 0
         self.paid: list[int] = []
+        self.wired: list[str] = []
+        self.truth: bool | None = None
         self.queue: list[Line] = []
         self.kept = Kept()
         self.ledger, self.approvals = MemoryLedger(), MemoryApprovals()
@@ -80,21 +83,45 @@ class ConversationMachine(RuleBasedStateMachine):
             self.paid.append(amount)
             return f"paid {amount}"
 
-        self.tools = [look, pay]
+        @tool(verify=lambda arguments, context: self.truth)
+        async def wire(amount: int, context: ToolContext[Any]) -> str:
+            """Send money by wire; the answer is lost."""
+            assert context.call is not None
+            self.wired.append(context.call.id)
+            await asyncio.sleep(0)
+            raise ConnectionError("lost")
+
+        self.tools = [look, pay, wire]
         self.session = self.runner.run(self._loaded())
 
     async def _loaded(self) -> ChatSession:
         def next_line(request: ModelRequest) -> Line:
+            self.check_request(request)
             return self.queue.pop(0) if self.queue else "Nothing more."
 
         return await ChatSession.load(
             ScriptedProvider([next_line] * 1000),
-            Executor(self.tools, ledger=self.ledger, approvals=self.approvals),
+            Executor(self.tools, policy=Policy([Rule.allow("wire")]), ledger=self.ledger, approvals=self.approvals),
             context=ToolContext(session_id="s", customer_id="ann"),
             sessions=self.kept,
             create=True,
             budget=Budget(max_steps=3, max_calls=4),
         )
+
+    def check_request(self, request: ModelRequest) -> None:
+        """The model reads nothing final about a wire that nobody knows anything about."""
+        unsettled = {call.id for call in self.session.conversation.unsettled}
+        for one in (one for message in request.messages if isinstance(message, ToolMessage) for one in message.results):
+            code = one.error.code if one.error else None
+            if one.call_id in self.wired:
+                assert code in (None, "in_progress", "outcome_unknown"), one
+            if one.tool_name == "wire" and code in ("in_progress", "outcome_unknown"):
+                assert one.call_id in unsettled, one
+
+    @rule(truth=st.sampled_from([True, None]))
+    def find_out(self, truth: bool | None) -> None:
+        """The bank can be asked what became of the wires, or not any more."""
+        self.truth = truth
 
     def play(self, turn: Any, leaves_after: int | None) -> None:
         async def leave() -> None:
@@ -147,6 +174,10 @@ class ConversationMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_paid_that_nobody_agreed_to(self) -> None:
         assert len(self.paid) <= self.approved
+
+    @invariant()
+    def no_wire_is_sent_twice(self) -> None:
+        assert len(self.wired) == len(set(self.wired))
 
     @invariant()
     def what_is_in_memory_is_what_was_saved(self) -> None:
