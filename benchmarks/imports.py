@@ -8,9 +8,11 @@ from benchmarks.harness import Figure, figure
 
 FLOOR = "import asyncio, pydantic"
 TOOL = "from handrail import tool"
+EXECUTOR = "from handrail import Executor"
 STATEMENTS = (
     FLOOR,
     TOOL,
+    EXECUTOR,
     "from handrail.openai.core import LLMFunctionTool",
     "from toolcall.openai.core import LLMFunctionTool",
     "from langchain_core.tools import tool",

@@ -24,13 +24,26 @@ NAMES = {
 }
 
 
-def loaded_by(code: str) -> set[str]:
+def modules_loaded_by(code: str) -> set[str]:
     """The names of the modules that a fresh interpreter has after running some code."""
     program = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r})\n{code}\nimport json\n"
     program += "print(json.dumps(sorted(sys.modules)))"
     run = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    return {name.partition(".")[0] for name in json.loads(run.stdout)}
+    return set(json.loads(run.stdout))
+
+
+def loaded_by(code: str) -> set[str]:
+    """The names of the packages that a fresh interpreter has after running some code."""
+    return {name.partition(".")[0] for name in modules_loaded_by(code)}
+
+
+def test_importing_the_executor_loads_nothing_that_only_a_tool_or_a_request_needs() -> None:
+    loaded = modules_loaded_by("from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool")
+
+    slow = {"pydantic.main", "pydantic.json_schema", "jsonschema_rs", "email", "handrail.formats", "handrail.models"}
+    assert not loaded & slow
+    assert not [name for name in loaded if name.startswith(("handrail.formats.", "handrail.registry.search"))]
 
 
 def test_the_public_names_are_these() -> None:

@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
+import pydantic  # Its own names load on first use, which is later than this import.
 from msgspec import Struct, structs
-from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 from pydantic_core import from_json, to_jsonable_python
 
 from handrail.core.media import MediaPart
@@ -120,7 +120,7 @@ class Redactor:
         self._stems = LazyPattern("|".join(map(re.escape, stems)))  # of lower case: to ignore case is ten times as slow
         self._window = max(3, *(len(words) for words in names))
         self._known: dict[str, int] = {}
-        self._types = (SecretStr, SecretBytes, Secret, *types)
+        self._types = (pydantic.SecretStr, pydantic.SecretBytes, pydantic.Secret, *types)
         try:
             self._patterns = tuple(re.compile(one) for one in patterns)
         except re.error as error:
@@ -170,7 +170,7 @@ class Redactor:
             return self._mapping(value.describe(), depth)  # Never its data.
         if isinstance(value, Struct):
             return self._mapping({name: getattr(value, name) for name in value.__struct_fields__}, depth)
-        if isinstance(value, BaseModel):
+        if isinstance(value, pydantic.BaseModel):
             return self._model(value, depth)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._mapping({one.name: getattr(value, one.name) for one in dataclasses.fields(value)}, depth)
@@ -190,7 +190,7 @@ class Redactor:
             return encodable(cut_text(str.__str__(name), self._max_chars))
         return next(iter(to_jsonable_python({name: None}, inf_nan_mode="strings", fallback=_name_of)))
 
-    def _model(self, model: BaseModel, depth: int) -> Any:
+    def _model(self, model: "pydantic.BaseModel", depth: int) -> Any:
         """A Pydantic model as it writes itself, without the fields that hold a hidden type."""
         written = to_jsonable_python(model, inf_nan_mode="strings", fallback=_name_of)
         hiding = [name for name, one in dict(model).items() if self._holds(one, depth + 1)]
@@ -219,7 +219,7 @@ class Redactor:
                 return any(self._holds(key, depth + 1) or self._holds(one, depth + 1) for key, one in items)
             case list() | tuple() | set() | frozenset():
                 return any(self._holds(one, depth + 1) for one in cast(Iterable[Any], value))
-            case BaseModel():
+            case pydantic.BaseModel():
                 return any(self._holds(one, depth + 1) for one in dict(value).values())
             case Struct():
                 return any(self._holds(one, depth + 1) for one in structs.astuple(value))

@@ -5,13 +5,14 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any, Final, cast
 
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool, ToolLike
 from handrail.define.function import ToolOptions, build_from_function, build_unbound_error, normalize_options
 from handrail.errors import ToolDefinitionError
-from handrail.schema.raw import build_from_json_schema
+from handrail.schema.arguments import Arguments
 
 _HARNESS_NAMES: Final = {
     "is_read_only": "read_only",
@@ -45,7 +46,9 @@ def build_tool(definition: Mapping[str, Any]) -> Tool[..., Any]:
     execute = given.pop("handler")
     if not callable(execute):
         raise ToolDefinitionError(f"`{name}`: execute must be a function, not {execute!r}.")
-    arguments = build_from_json_schema(given.pop("input_schema"), name=name)
+    # The library for JSON Schema is slow to import, and only tools with a schema of their own need it.
+    raw: Any = import_module("handrail.schema.raw")
+    arguments: Arguments = raw.build_from_json_schema(given.pop("input_schema"), name=name)
     output_schema = given.pop("output_schema", None)
     return Tool(
         input_schema=arguments.input_schema,
