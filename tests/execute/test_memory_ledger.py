@@ -9,25 +9,26 @@ from handrail.execute import MemoryLedger
 from tests.execute.helpers import ALLOWED, at, call, code_of
 
 
-async def test_over_its_bytes_the_ledger_forgets_results_and_not_that_they_were_done() -> None:
+@pytest.mark.parametrize("output", ["x" * 10_000, ["x" * 9_996]], ids=["text", "json"])
+async def test_over_its_bytes_the_ledger_forgets_results_and_not_that_they_were_done(output: Any) -> None:
     paid: list[str] = []
 
     @tool(key="invoice")
     async def pay(invoice: str, note: str) -> Any:
         """Pay."""
         paid.append(invoice)
-        return "x" * 10_000
+        return output
 
     executor = Executor([pay], policy=ALLOWED, ledger=MemoryLedger(max_bytes=35_000))
     calls = [call("pay", f"c-{n}", invoice=f"i-{n}", note="n" * 2_000) for n in range(5)]
     for one in calls:
-        assert (await executor.run(one, at())).output == "x" * 10_000
+        assert (await executor.run(one, at())).output == output
     again = [await executor.run(one, at()) for one in calls]
 
     assert len(paid) == 5
     assert [one.origin for one in again] == ["replayed"] * 5
     left_out = "[The result of `pay` is left out: it is not kept any more.]"
-    assert [one.output for one in again] == [left_out] * 3 + ["x" * 10_000] * 2
+    assert [one.output for one in again] == [left_out] * 3 + [output] * 2
 
     other = await executor.run(call("pay", "c-9", invoice="i-0", note="another"), at())
     assert code_of(other) == "duplicate_call"

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final, cast, get_args
 
 import msgspec
+import pydantic
 from msgspec import structs
-from pydantic import BaseModel
 
 from handrail.core.log import log
 from handrail.core.media import MediaPart
@@ -99,7 +99,7 @@ class _Collector:
 
     async def _collect_fields(self, value: Any, depth: int) -> Any:
         """A value with fields, as a dict if there is something to collect in it."""
-        if isinstance(value, BaseModel):
+        if isinstance(value, pydantic.BaseModel):
             fields = dict(value)
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}

@@ -396,13 +396,13 @@ def _shorten_entry(entry: Entry) -> Entry:
     """The entry without most of its arguments and its result."""
     recorded = entry.recorded
     if recorded is not None:
-        text, failure = recorded.text, recorded.failure
+        text, is_json, failure = recorded.text, recorded.is_json, recorded.failure
         if text is not None and len(text) > _SMALL:
-            text = f"[The result of `{entry.tool}` is left out: {_NOT_KEPT}.]"
+            text, is_json = f"[The result of `{entry.tool}` is left out: {_NOT_KEPT}.]", False
         if failure is not None:
             failure = structs.replace(failure, message=failure.message[:_SMALL])
         media = tuple(part.omit(_NOT_KEPT) for part in recorded.media)
-        recorded = structs.replace(recorded, text=text, failure=failure, metadata={}, media=media)
+        recorded = structs.replace(recorded, text=text, is_json=is_json, failure=failure, metadata={}, media=media)
     arguments = entry.arguments
     if len(arguments) > _SMALL:
         arguments = f"{arguments[:_SMALL]}… [the rest is left out: {_NOT_KEPT}]"
