@@ -73,9 +73,9 @@ def page(results: Results) -> str:
     blocks = [
         "# Speed",
         "<!-- Written by benchmarks/run from benchmarks/results.json: change those. -->",
-        "What Handrail itself costs, beside a floor and beside other libraries. A model answers in hundreds of "
+        "What Handrail itself costs, compared with a floor and with other libraries. A model responds in hundreds of "
         "milliseconds and a tool call costs microseconds, so no figure on this page is a reason to choose a library; "
-        "the page is here so that Handrail does not get slower unnoticed.",
+        "the page exists so that Handrail does not get slower unnoticed.",
         "## Targets",
         _table(
             ("target", "measured", ""),
@@ -85,9 +85,9 @@ def page(results: Results) -> str:
         "![One tool call and one import, as multiples of their floors](speed.svg)",
         "Dispatch is compared with dispatch: each row is the call of a library that runs one tool call, without the "
         "loop around it. Every row starts from the JSON text of the arguments, runs a handler that only formats a "
-        "string, and ends with the same message for the model; where a library leaves a step to its caller, the row "
-        "takes it in the cheapest way. The floor is what one would write by hand for one known tool. **The rows do not "
-        "do the same work**: read the last two columns before the figures.",
+        "string, and ends with the same message for the model; if a library leaves a step to its caller, the row "
+        "does it in the cheapest way. The floor is the code that you would write by hand for one known tool. **The "
+        "rows do not do the same work**: read the last two columns first.",
         _table(
             ("row", "µs", "× floor", "quartiles", "does", "leaves out"),
             [
@@ -116,8 +116,8 @@ def page(results: Results) -> str:
         ),
         f"## Definitions of {definitions['count']:,} tools",
         f"Each tool has four arguments with descriptions. Making {definitions['count']:,} tools of functions with "
-        f"`@tool` takes {_figure(definitions['made_ms'])} ms, once. Where fewer are sent, the API "
-        "takes no more of them in one request, and the rest is set aside.",
+        f"`@tool` takes {_figure(definitions['made_ms'])} ms, once. If fewer are sent, the API "
+        "accepts no more in one request, and the rest is skipped.",
         _table(
             ("definitions", "sent", "first, ms", "again, ms"),
             [
@@ -127,16 +127,16 @@ def page(results: Results) -> str:
             right=(1, 2, 3),
         ),
         "## A consequential call in Postgres",
-        "What the ledger costs where it outlives the process: the call is looked up, claimed and committed, and the "
-        "last two each wait for the disk. Beside it, a transaction that inserts a row and updates it, through the same "
-        "driver, on the same server, in turns.",
+        "The cost of a ledger that survives the process: the call is looked up, claimed and settled, and the last two "
+        "each wait for the disk. For comparison, a transaction that inserts and updates a row, with the same driver, "
+        "on the same server, in turns.",
         _table(
             ("", "median, ms", "99th percentile, ms"),
             [(one["name"], _figure(one["median"]), _figure(one["p99"])) for one in results["database"]],
             right=(1, 2),
         ),
         "## Ten thousand calls at once",
-        "Handlers that sleep, each in a session of its own; what one of them takes of the memory, its task included.",
+        "Handlers that sleep, each in its own session; the memory for each call, including its task.",
         _table(
             ("calls that", "at once", "bytes each"),
             [
@@ -151,33 +151,33 @@ def page(results: Results) -> str:
         ),
         "## How it is measured",
         _list(
-            f"CPU time of the process, not the clock on the wall. {rounds['dispatch']} rounds; a round takes one "
-            "sample of some milliseconds of every row, in an order of its own, all in one process and one environment.",
+            f"CPU time of the process, not wall-clock time. {rounds['dispatch']} rounds; a round takes one "
+            "sample of some milliseconds of every row, in random order, all in one process and one environment.",
             "A ratio is taken within a round, against the floor of that round; the table has the median of the ratios "
             "and their quartiles. Async rows are divided by the async floor.",
-            "The garbage collector is off while a sample runs, and runs between samples. Every row is checked to come "
-            "to the right message before it is measured. Tracing and update checks of the peers are switched off.",
+            "The garbage collector is off while a sample runs, and runs between samples. Every row is checked to give "
+            "the right message before it is measured. Tracing and update checks of the peers are switched off.",
             f"Imports: {rounds['imports']} rounds. Definitions: the median of {rounds['first']} for the first, "
-            f"{rounds['definitions']} rounds for the rest; those of the groups of classes are made the first time only "
-            "once.",
+            f"{rounds['definitions']} rounds for the rest; the definitions of groups of classes "
+            "are built only once.",
         ),
-        "## What to make of it",
+        "## How to read it",
         _list(
             f"The machine is a small shared one, and other programs ran at the same time (load {low} to {high} on "
-            f"{machine['cores']} cores). Trust the ratios, and those only to about a tenth; do not compare the "
+            f"{machine['cores']} cores). Trust the ratios, to about 10 %; do not compare the "
             "microseconds with those of another machine or another day.",
             "The target of 50 µs for a consequential call is met narrowly, and not in every run. The committed run was "
             "begun when the floor was low; the full run before it, at a higher floor, gave 63.5 µs, and shorter runs "
             "on 3.12 gave 46 to 63 µs, always about 20 × the floor. On Python 3.11, which has no tasks that start at "
             "once, the target is missed: about 30 × the floor, 72 to 93 µs.",
-            "A handler that does nothing is the worst case for every library: the share of the dispatch falls as the "
-            "work of the tool grows.",
-            "Peers are measured below their own loops. What they leave out here, their loops do at a price that this "
+            "A handler that does nothing is the worst case for every library: the more a tool "
+            "does, the smaller the share of the dispatch.",
+            "Peers are measured below their own loops. What they leave out here, their loops do, at a cost that this "
             "page does not show.",
         ),
         f"Measured on {results['date']}: Handrail {results['handrail']}, {packages}; pydantic {results['pydantic']}, "
         f"Python {machine['python']}, {machine['system']}, {machine['cpu']}, {machine['cores']} cores.",
-        "## Again",
+        "## Run it yourself",
         "```sh\nbenchmarks/run             # measures, and writes this page and its plot; needs Python 3.12\n"
         "benchmarks/run --quick     # fewer rounds, printed, nothing written\n"
         "benchmarks/run --render    # this page and its plot from the committed results\n```",
