@@ -42,6 +42,10 @@ class Host(Protocol):
         """Play a turn until it ends or pauses."""
         ...
 
+    async def is_waiting(self) -> bool:
+        """Whether the last turn is not over."""
+        ...
+
     async def questions(self) -> list[Question]:
         """What the paused turn waits for."""
         ...
@@ -190,7 +194,7 @@ async def _finish(cell: _Cell, rounds: int = 4, *, is_decided: bool = False) -> 
     async def step(host: Host) -> None:
         nonlocal is_over, is_broken
         if not is_broken:
-            is_over = not await host.questions()
+            is_over = not await host.is_waiting()
             await _decide(host)
         if not is_over:
             try:

@@ -5,7 +5,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from pytest_examples import find_examples
+
+from tests.docs.test_snippets import find_snippets
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -14,7 +15,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 def find_private_names(page: Path) -> list[str]:
     """The names that a page imports from Handrail and that no `__all__` lists."""
     private: list[str] = []
-    for snippet in find_examples(page):
+    for snippet in find_snippets(page):
         for node in ast.walk(ast.parse(snippet.source)):
             if isinstance(node, ast.Import):
                 private += [alias.name for alias in node.names if alias.name.partition(".")[0] == "handrail"]

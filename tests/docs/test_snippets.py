@@ -11,20 +11,31 @@ import inspect
 import io
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from pytest_examples import find_examples
+from pytest_examples import CodeExample, find_examples
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PRINTED = re.compile(r"^ *#>(?: (.*))?$", re.MULTILINE)
 
 
+def find_snippets(page: Path) -> list[CodeExample]:
+    """The snippets of a page that can run here.
+
+    One that is marked with `{needs="module"}` is for an environment that has the module: `.ci/adapters` runs the page
+    in the environment of each framework.
+    """
+    needs = [(one, one.prefix_settings().get("needs")) for one in find_examples(page)]
+    return [one for one, module in needs if module is None or find_spec(module) is not None]
+
+
 def run_page(page: Path) -> None:
     """Run the snippets of a page in the working directory."""
-    snippets = list(find_examples(page))
+    snippets = find_snippets(page)
     # A file of Python with the line numbers of the page: tracebacks are right, and tools can read their own source.
     file = Path(f"{page.stem}.py").absolute()
     lines = [""] * (1 + max((snippet.end_line for snippet in snippets), default=0))

@@ -2,20 +2,18 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import Any
 
 from msgspec import structs
 
 from benchmarks.faults.cells import TIMEOUT
-from benchmarks.faults.hosts.guarding import CUSTOMER, SESSION, Asked
+from benchmarks.faults.hosts.guarding import CUSTOMER, LEASE, SESSION, Asked
 from benchmarks.faults.world import World
 from handrail import ChatSession, Executor, Policy, Rule, ToolCall, ToolContext, tool
-from handrail.chat import TurnResult
 from handrail.providers import AssistantMessage, ModelRequest, ModelResponse, StreamEvent, ToolMessage, UserMessage
 from handrail.store import open_store
-
-DOUBTS = ("outcome_unknown", "in_progress")
 
 
 class ScriptedModel:
@@ -56,30 +54,33 @@ class Host:
         self.world = world
         self._stack = AsyncExitStack()
         self._session: ChatSession | None = None
+        self._executor: Executor
+        self._store: Any
 
     async def send(self, turn: int) -> None:
         """Play a turn."""
-        await self._play((await self._chat()).send(f"Pay R-7 ({turn})."))
+        await (await self._chat()).send(f"Pay R-7 ({turn}).")
 
     async def resume(self) -> None:
         """Go on from the stored conversation."""
-        await self._play((await self._chat()).resume())
+        await (await self._chat()).resume()
 
-    async def _play(self, turn: Awaitable[TurnResult]) -> None:
-        result = await turn
-        doubts = [one.for_model() for one in result.results if one.error and one.error.code in DOUBTS]
-        (self.world.directory / "doubts.json").write_text(json.dumps(doubts), "utf-8")
+    async def is_waiting(self) -> bool:
+        """Whether the last calls have no results."""
+        last = (await self._chat()).conversation.messages[-1]
+        return isinstance(last, AssistantMessage) and bool(last.calls)
 
     async def questions(self) -> list[Asked]:
         """The questions of the conversation, and what is in doubt."""
         pending = await (await self._chat()).approvals()
-        asked = [
-            Asked(id=one.token, arguments=dict(one.arguments), text=f"{one.tool} {one.question or ''}")
-            for one in pending
+        doubts = await self._executor.doubts(session_id=SESSION)
+        return [
+            *(
+                Asked(id=one.token, arguments=dict(one.arguments), text=f"{one.tool} {one.question or ''}")
+                for one in pending
+            ),
+            *(Asked(id=one.call_id, arguments={}, text=f"{one.tool} is in doubt", is_doubt=True) for one in doubts),
         ]
-        path = self.world.directory / "doubts.json"
-        doubts: list[str] = json.loads(path.read_text("utf-8")) if path.exists() else []
-        return [*asked, *(Asked(id=str(n), arguments={}, text=one, is_doubt=True) for n, one in enumerate(doubts))]
 
     async def decide(self, question: Asked, *, yes: bool) -> None:
         """The person's decision."""
@@ -88,6 +89,10 @@ class Host:
             await session.approve(question.id)
         else:
             await session.deny(question.id, reason="I did not want that")
+
+    async def resolve(self, question: Asked, *, happened: bool) -> None:
+        """An operator found out."""
+        await self._executor.resolve(session_id=SESSION, call_id=question.id, happened=happened, who="ann")
 
     async def tamper(self, amount: int) -> None:
         """Change the pending call in the stored conversation."""
@@ -116,18 +121,22 @@ class Host:
             self._store = await self._stack.enter_async_context(open_store(url))
             plain = self.world.pay if self.world.plan.is_sync else self.world.pay_async
             pay = tool(plain, name="pay", description="Pay an invoice.", key="invoice_id", timeout=TIMEOUT)
-            executor = await self._stack.enter_async_context(
+            self._executor = await self._stack.enter_async_context(
                 Executor(
                     [pay],
                     policy=Policy([Rule.ask("pay", by="customer")]),
                     ledger=self._store.ledger,
                     approvals=self._store.approvals,
+                    lease_timeout=LEASE,
+                    lease_grace=LEASE,
+                    in_progress_timeout=5.0,
                 )
             )
             self._session = await ChatSession.load(
                 ScriptedModel(self.world),
-                executor,
+                self._executor,
                 context=ToolContext(session_id=SESSION, customer_id=CUSTOMER),
                 sessions=self._store.sessions,
+                create=True,
             )
         return self._session

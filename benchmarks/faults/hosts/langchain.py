@@ -91,6 +91,10 @@ class Host:
             decisions = {one.id: {"decisions": [known[_id] for _id in _question_ids(one)]} for one in interrupts}
             await self._run(Command(resume=decisions))
 
+    async def is_waiting(self) -> bool:
+        """Whether the graph has a next node."""
+        return bool((await (await self._build()).aget_state(THREAD)).next)
+
     async def questions(self) -> list[Asked]:
         """What the graph waits for."""
         interrupts = await self._interrupts()

@@ -106,6 +106,10 @@ class Host:
                 state.reject(item)
         await self._run(state)
 
+    async def is_waiting(self) -> bool:
+        """Whether a state was stored, and is not used up."""
+        return self._state.exists()
+
     async def questions(self) -> list[Asked]:
         """What the run waits for."""
         state = await self._load()

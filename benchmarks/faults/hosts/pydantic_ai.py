@@ -47,6 +47,10 @@ class Host:
         }
         await self._run(_turns(self._messages()) - 1, results=DeferredToolResults(approvals=approvals))
 
+    async def is_waiting(self) -> bool:
+        """Whether calls have no result."""
+        return bool(_pending(self._messages()))
+
     async def questions(self) -> list[Asked]:
         """The calls that wait."""
         pending = _pending(self._messages())

@@ -96,13 +96,19 @@ class HandrailMiddleware(Middleware):
                 raise _ToolBrokeOff(result)
             return result
 
+        call = ToolCall(id=call_id, name=message.name, arguments_json=json.dumps(message.arguments or {}))
+        schema = None if tool is None else tool.parameters
+        if not wakes:
+            # MCP has no turns. A question belongs to the turn of the context and everything runs in the next one, so
+            # that a customer's approval counts, and a repeated call is recognised.
+            await self._executor.request_approval(call, resolve_context(self._context, server), schema=schema)
         try:
             host = await run_host_call(
                 self._executor,
-                ToolCall(id=call_id, name=message.name, arguments_json=json.dumps(message.arguments or {})),
-                resolve_context(self._context, server, wakes=wakes),
+                call,
+                resolve_context(self._context, server, wakes=max(1, wakes)),
                 proceed,
-                schema=None if tool is None else tool.parameters,
+                schema=schema,
                 control=_CONTROL,
                 record=_get_output,
             )

@@ -1,0 +1,149 @@
+"""The page `docs/faults.md`, made from the results."""
+
+# ruff: noqa: E501  # the lines of a page
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faults.cells import NAMES
+from benchmarks.faults.outcome import LETTERS
+
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parent / "results.json"
+PAGE = ROOT / "docs" / "faults.md"
+SOURCE = "../benchmarks/faults"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One row of the matrix."""
+
+    name: str
+    host: str
+    """The module in `benchmarks/faults/hosts`."""
+    guarded: bool
+    packages: tuple[str, ...]
+    """The distributions whose versions are shown."""
+    modules: tuple[str, ...]
+    """What has to be installed."""
+    on_postgres: bool = False
+    not_run: tuple[str, ...] = ()
+
+
+def _pair(title: str, host: str, packages: tuple[str, ...], modules: tuple[str, ...], **bare: Any) -> tuple[Row, Row]:
+    return (
+        Row(name=title, host=host, guarded=False, packages=packages, modules=modules, **bare),
+        Row(
+            name=f"{title} with Handrail",
+            host=host,
+            guarded=True,
+            packages=packages,
+            modules=modules,
+            not_run=tuple(fault for fault in bare.get("not_run", ()) if fault == "F12"),
+        ),
+    )
+
+
+ROWS: tuple[Row, ...] = (
+    *_pair("pydantic-ai", "pydantic_ai", ("pydantic-ai-slim",), ("pydantic_ai",)),
+    *_pair("LangChain", "langchain", ("langchain", "langgraph"), ("langchain", "langgraph.checkpoint.sqlite")),
+    # It refuses a timeout for a sync tool when the tool is defined, so that this fault cannot occur.
+    *_pair("OpenAI Agents SDK", "openai_agents", ("openai-agents",), ("agents",), not_run=("F6",)),
+    # A client of MCP sends arguments as JSON: they cannot be cut.
+    Row(name="MCP SDK", host="mcp_sdk", guarded=False, packages=("mcp",), modules=("fastmcp",), not_run=("F12",)),
+    *_pair("FastMCP", "fastmcp", ("fastmcp",), ("fastmcp",), not_run=("F12",)),
+    Row(name="Handrail on SQLite", host="handrail", guarded=True, packages=("handrail",), modules=("aiosqlite",)),
+    Row(
+        name="Handrail on PostgreSQL",
+        host="handrail",
+        guarded=True,
+        packages=("handrail",),
+        modules=("asyncpg",),
+        on_postgres=True,
+    ),
+)
+
+
+def render(results: Mapping[str, Any]) -> str:
+    """The page."""
+    rows = [row for row in ROWS if row.name in results]
+    faults = "\n".join(f"| {fault} | {name} |" for fault, name in NAMES.items())
+    header = "| | " + " | ".join(NAMES) + " | double | lost | falsely reported |"
+    table = "\n".join(
+        [header, "|" + "---|" * (len(NAMES) + 4), *(_render_row(row, results[row.name]["cells"]) for row in rows)]
+    )
+    letters = "\n".join(f"- **{letter}** {meaning}" for letter, meaning in LETTERS.items())
+    versions = {package: number for row in rows for package, number in results[row.name]["versions"].items() if number}
+    measured = ", ".join(f"{package} {number}" for package, number in versions.items())
+    hosts = "\n".join(
+        f"- {row.name.removesuffix(' with Handrail')}: [{row.host}.py]({SOURCE}/hosts/{row.host}.py)"
+        for row in rows
+        if (row.guarded or row.host == "mcp_sdk") and not row.on_postgres
+    )
+    return TEXT.format(faults=faults, table=table, letters=letters, versions=measured, hosts=hosts, source=SOURCE)
+
+
+def _render_row(row: Row, cells: Mapping[str, Any]) -> str:
+    letters = [cells[fault]["letters"] if fault in cells else "–" for fault in NAMES]
+    sums = [str(sum(one[key] for one in cells.values())) for key in ("double", "lost", "falsely_reported")]
+    return "| " + " | ".join([row.name, *letters, *sums]) + " |"
+
+
+TEXT = """\
+# What happens under faults
+
+<!-- Written by `benchmarks/run-faults`: change benchmarks/faults/page.py, not this page. -->
+
+One agent with one tool, `pay(invoice_id, amount)`. A person has to approve each payment. The tool appends to a file and syncs
+it, so that what really happened can be counted afterwards, whatever was killed. Twelve things go wrong:
+
+| | fault |
+|---|---|
+{faults}
+
+Each cell is one run: the model follows a script, the framework is set up for approval and for persistence as its own
+documentation says, and processes are really killed with `kill -9`. The person says yes to the payment that they want, and no to
+one that they are told has been made already. After a crash or an exception the application resumes the run.
+
+{table}
+
+{letters}
+
+*Double*, *lost* and *falsely reported* are sums over the row: payments beyond the one that was wanted; approved payments that
+did not happen without anybody being told; results that told the model something that is not so.
+
+Measured with {versions}.
+
+## How to read it
+
+- **One run for each cell.** The faults are deterministic but for the race (F9); a cell shows what can happen, not how often.
+- **An H is not a failure.** After a `kill -9` nobody can know by looking at the process whether the payment was made. Handrail
+  stops and lets an operator look (`handrail doubts list`, `handrail doubts resolve`), then the run goes on with the truth. The
+  operator here looks once nothing can run any more; one who looks too early can be wrong. A tool with a `verify` function or an
+  idempotent one needs no operator; `pay` here has neither. Until the lease of a killed process is over (here a second, by
+  default 75), its call counts as in progress.
+- **MCP**: the server is a process of its own, and the agent is a client that sends a call again after its connection broke or
+  its timeout was over, as the other applications resume their runs. A client sends whole JSON, so that F12 cannot occur.
+- **What the frameworks do well alone**: a run that was killed *before* the effect is resumed and pays once (F4), with no
+  operator. pydantic-ai and the OpenAI Agents SDK never run arguments that were cut off (F12). The OpenAI Agents SDK binds an
+  approval to the exact call, refuses a changed state (F8), recognises a call id that comes twice (F1), and does not allow a
+  timeout on a sync tool, which cannot be stopped (F6). Their pauses take few lines, and Handrail uses them.
+- **A framework alone does not promise** at-most-once execution. The letters D and A in its row are no defects of it: they are
+  the reason for an adapter.
+
+## The program behind each cell
+
+The scripts and the steps of each fault are in [cells.py]({source}/cells.py), the tool and the journal in
+[world.py]({source}/world.py), and what a cell is judged by in [outcome.py]({source}/outcome.py). The agents:
+
+{hosts}
+
+```sh
+benchmarks/run-faults                     # every row, each framework in an environment of its own; writes this page
+.venv-dev/bin/python -m benchmarks.faults --rows pydantic-ai --faults F5      # one cell
+```
+
+How to put Handrail under your framework: [adapters.md](adapters.md).
+"""
