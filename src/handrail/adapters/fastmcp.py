@@ -171,13 +171,8 @@ def _to_result(host: HostResult, schema: Mapping[str, Any] | None) -> ToolResult
     text = host.result.for_model()
     if not host.result.ok:
         return ToolResult(content=text, is_error=True)
-    recorded = text.partition("]\n")[2] if text.startswith("[Already done at") else text
-    try:
-        structured: Any = json.loads(recorded)
-    except ValueError:
-        structured = None
-    if isinstance(structured, dict):
-        return ToolResult(content=text, structured_content=cast(dict[str, Any], structured))
+    if isinstance(host.result.output, dict):
+        return ToolResult(content=text, structured_content=cast(dict[str, Any], host.result.output))
     if schema is None:
         return ToolResult(content=text)
     # What a person found out is a text; where the schema promises something else, only an error may be one.

@@ -28,7 +28,7 @@ class HostResult(Struct, frozen=True, kw_only=True):
 
     result: ToolResult
     value: Any = None
-    """What the host's tool returned; for a replayed call, the recorded output."""
+    """What the host's tool returned; for a replayed call, the recorded output, as text where it has a notice."""
 
     @property
     def is_pause(self) -> bool:
@@ -115,7 +115,9 @@ async def run_host_call(
     while _is_recorded_pause(result) and pauses < _MAX_PAUSES:  # It waited before: this is another attempt.
         pauses += 1
         result = await executor.guard(structs.replace(call, id=f"{call.id}.{pauses}"), context, run, schema=schema)
-    host = HostResult(result=result, value=value if result.ok and result.origin == "run" else result.output)
+    if not result.ok or result.origin != "run":
+        value = result.for_model() if result.notice else result.output
+    host = HostResult(result=result, value=value)
     if raised is not None and result.error is not None and result.error.code != "outcome_unknown":
         raise raised
     return host
