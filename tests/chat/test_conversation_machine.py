@@ -83,7 +83,10 @@ class ConversationMachine(RuleBasedStateMachine):
             self.paid.append(amount)
             return f"paid {amount}"
 
-        @tool(verify=lambda arguments, context: self.truth)
+        async def verify(arguments: Any, context: Any) -> bool | None:
+            return self.truth  # A sync one would run in a thread, and the steps of the loop could not be counted.
+
+        @tool(verify=verify)
         async def wire(amount: int, context: ToolContext[Any]) -> str:
             """Send money by wire; the answer is lost."""
             assert context.call is not None
