@@ -143,7 +143,7 @@ class HandlerRunner:
                 output = _run_inline(tool, arguments, context)
             else:
                 output = await self._run_in_thread(compiled, running, arguments, context)
-            if not is_plain(output):
+            if type(output) is not str and not is_plain(output):
                 rest = collect_output(output, max_items=compiled.max_output_chars)
                 output = await running.wait(rest, max(ends - time.monotonic(), 0.001), self.deadlines)
         except BaseException as error:  # noqa: BLE001  # the catch-all: `outcome_of_error` raises again what must be

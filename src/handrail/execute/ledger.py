@@ -380,11 +380,10 @@ class MemoryLedger:
 
 def _measure_entry(entry: Entry) -> int:
     """About how many bytes the arguments and the result of an entry have."""
-    size = len(entry.arguments)
-    if (recorded := entry.recorded) is None:
-        return size
-    if recorded.text is not None:
-        size += len(recorded.text)
+    recorded = entry.recorded
+    if recorded is None:
+        return len(entry.arguments)
+    size = len(entry.arguments) + len(recorded.text or "")
     if recorded.failure is not None:
         size += len(recorded.failure.message)
     if recorded.metadata:

@@ -181,9 +181,13 @@ class Scheduler:
     def enqueue(self, session_id: str, concurrency: Concurrency, *, lock_key: str | None = None) -> QueueEntry:
         """Put a call at the end of its session's queue."""
         scope = CURRENT_SCOPE.get()
+        sessions = self.sessions if scope is None else self._for_session(session_id, scope).sessions
+        if lock_key is None and session_id not in sessions:  # Most calls have nothing to wait for.
+            queue = sessions[session_id] = RunQueue(sessions, session_id, 1, concurrency == "exclusive")
+            return QueueEntry(is_granted=True, session_queue=queue)
         locks = None if lock_key is None else self._for_lock(lock_key, scope).locks
         entry = QueueEntry(lock_key=lock_key, locks=locks)
-        entry.enter(get_queue(self._for_session(session_id, scope).sessions, session_id), concurrency)
+        entry.enter(get_queue(sessions, session_id), concurrency)
         return entry
 
     def enqueue_again(self, scope: CallScope, concurrency: Concurrency, *, lock_key: str | None) -> QueueEntry:
