@@ -155,7 +155,7 @@ NO_JSON = {
 @EVERY_KIND
 @pytest.mark.parametrize("text", NO_JSON.values(), ids=NO_JSON.keys())
 @pytest.mark.proves("PH-42")
-async def test_what_is_no_json_is_told_so(kind: str, text: str) -> None:
+async def test_what_is_no_json_is_refused_with_the_reason(kind: str, text: str) -> None:
     error = (await answer(TOOLS[kind], text)).error
 
     assert error is not None
@@ -166,7 +166,7 @@ async def test_what_is_no_json_is_told_so(kind: str, text: str) -> None:
 @EVERY_KIND
 @pytest.mark.parametrize("text", ["[1]", "null", '"text"', "1", "1.5", "true", "[" * 100 + "]" * 100])
 @pytest.mark.proves("PH-43")
-async def test_what_is_no_object_is_told_that_an_object_is_wanted(kind: str, text: str) -> None:
+async def test_what_is_no_object_is_refused_with_the_reason(kind: str, text: str) -> None:
     error = (await answer(TOOLS[kind], text)).error
 
     assert error is not None
@@ -195,7 +195,7 @@ DOES_NOT_FIT = {
 @EVERY_KIND
 @pytest.mark.parametrize(("text", "told"), DOES_NOT_FIT.values(), ids=DOES_NOT_FIT.keys())
 @pytest.mark.proves("GC-42")
-async def test_what_does_not_fit_is_told_with_its_place(kind: str, text: str, told: str) -> None:
+async def test_what_does_not_fit_is_reported_with_its_place(kind: str, text: str, told: str) -> None:
     error = (await answer(TOOLS[kind], text)).error
 
     assert error is not None
@@ -254,7 +254,7 @@ async def test_the_text_false_is_not_true(kind: str) -> None:
 
 
 @pytest.mark.proves("HC-11")
-def test_an_unknown_tool_is_told_with_its_name_and_one_like_it() -> None:
+def test_an_unknown_tool_is_reported_with_its_name_and_one_like_it() -> None:
     registry = ToolRegistry([TOOLS["function"]])
 
     with pytest.raises(ToolNotFoundError, match=r"There is no tool named `fimd`\. Did you mean `find`\?"):
@@ -317,7 +317,7 @@ def test_any_object_that_is_taken_comes_back_as_what_was_sent(kind: str, value: 
 
 @EVERY_KIND
 @given(payload=st.dictionaries(names, st.one_of(json_values(st.floats()), st.binary(), st.builds(object)), max_size=4))
-async def test_any_payload_gets_an_answer_under_its_id(kind: str, payload: dict[str, Any]) -> None:
+async def test_any_payload_gets_a_result_under_its_id(kind: str, payload: dict[str, Any]) -> None:
     context: ToolContext[None] = ToolContext(session_id="s-1", call=ToolCall(id="call_1", name="find"))
     result = await TOOLS[kind].execute(payload, context)
 

@@ -57,7 +57,7 @@ async def call(client: Any, arguments: dict[str, Any] = PAY, *, state: str | Non
     )
 
 
-async def test_a_question_is_an_input_required_result_and_the_approval_in_our_store_lets_it_go_on() -> None:
+async def test_a_question_is_an_input_required_result_and_the_approval_in_our_store_lets_it_continue() -> None:
     desk = Desk()
     async with desk.connect() as client:
         asked = await call(client)
@@ -174,7 +174,7 @@ async def test_a_tool_error_means_that_nothing_happened_and_any_other_exception_
     assert attempts == []
 
 
-async def test_an_exception_of_a_reading_tool_is_told_as_fastmcp_tells_it() -> None:
+async def test_an_exception_of_a_reading_tool_is_reported_as_fastmcp_tells_it() -> None:
     desk = Desk(policy=ALLOW)
 
     async def look(what: str) -> str:
@@ -220,7 +220,7 @@ async def test_parallel_calls_run_together_where_they_may() -> None:
     assert [one.data for one in results] == [f"saw {n}" for n in range(4)]
 
 
-async def test_an_unknown_tool_is_told_as_fastmcp_tells_it_and_asks_nobody() -> None:
+async def test_an_unknown_tool_is_reported_as_fastmcp_tells_it_and_asks_nobody() -> None:
     desk = Desk()
     async with desk.connect() as client:
         result = await client.call_tool("payy", PAY, raise_on_error=False)

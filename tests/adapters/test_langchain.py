@@ -129,7 +129,7 @@ async def test_no_fault_pays_twice_loses_a_payment_or_tells_the_model_what_is_no
     assert await play_fault("langchain", fault, tmp_path) == expected(fault)
 
 
-async def test_a_question_interrupts_the_graph_and_the_approval_in_our_store_lets_it_go_on() -> None:
+async def test_a_question_interrupts_the_graph_and_the_approval_in_our_store_lets_it_continue() -> None:
     desk = Desk([pay_call("c1")], "Done.")
 
     (asked,) = await desk.run()
@@ -254,7 +254,7 @@ async def test_parallel_calls_run_together_where_they_may_and_each_gets_its_own_
     assert desk.most_running > 1
 
 
-async def test_a_streamed_graph_is_interrupted_and_goes_on_like_any_other() -> None:
+async def test_a_streamed_graph_is_interrupted_and_continues_like_any_other() -> None:
     desk = Desk([pay_call("c1")], "Done.")
 
     async for _ in desk.agent.astream({"messages": [HumanMessage("Go.")]}, desk.thread, stream_mode="messages"):
@@ -289,7 +289,7 @@ async def test_an_agent_can_be_a_tool_of_another_one_and_its_questions_come_thro
     assert inner.paid == [("R-7", 100)]
 
 
-def test_a_graph_without_an_event_loop_pauses_and_goes_on() -> None:
+def test_a_graph_without_an_event_loop_pauses_and_continues() -> None:
     paid: list[str] = []
 
     def pay(invoice_id: str, amount: int) -> str:

@@ -126,7 +126,7 @@ async def test_no_fault_pays_twice_loses_a_payment_or_tells_the_model_what_is_no
     assert await play_fault("openai_agents", fault, tmp_path) == expected(fault)
 
 
-async def test_a_question_interrupts_the_run_and_the_approval_in_our_store_lets_it_go_on() -> None:
+async def test_a_question_interrupts_the_run_and_the_approval_in_our_store_lets_it_continue() -> None:
     desk = Desk([pay_call("c1")], "Done.")
 
     asked = await desk.run()

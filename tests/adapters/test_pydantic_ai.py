@@ -129,7 +129,7 @@ async def test_the_faults_are_real_because_the_host_alone_pays_twice(tmp_path: P
     assert (await play_fault("pydantic_ai", "F2", tmp_path, guarded=False)).double == 1
 
 
-async def test_a_question_pauses_the_run_and_the_approval_in_our_store_lets_it_go_on_one_turn_later() -> None:
+async def test_a_question_pauses_the_run_and_the_approval_in_our_store_lets_it_continue_one_turn_later() -> None:
     desk = Desk([pay_call("c1")], "Done.")
 
     asked = await desk.run()
@@ -187,7 +187,7 @@ async def test_arguments_that_an_approver_changed_reach_the_tool_and_are_validat
     assert '"error":"invalid_arguments"' in str(desk.model.told["c2"])
 
 
-async def test_a_no_is_told_to_the_model_and_the_run_goes_on() -> None:
+async def test_a_no_is_reported_to_the_model_and_the_run_continues() -> None:
     desk = Desk([pay_call("c1")], "Sorry.")
     asked = await desk.run()
 
@@ -322,7 +322,7 @@ async def test_parallel_calls_run_together_where_they_may_and_each_gets_its_own_
     assert desk.most_running > 1
 
 
-async def test_a_streamed_run_pauses_and_goes_on_like_any_other() -> None:
+async def test_a_streamed_run_pauses_and_continues_like_any_other() -> None:
     desk = Desk([("c0", "look", {"what": "x"}), pay_call("c1")], "Done.")
 
     async with desk.agent.run_stream("Go.") as stream:

@@ -49,7 +49,7 @@ async def answered(executor: Executor, wanted: ToolCall, context: ToolContext[An
         return code_of(await executor.run(wanted, context or at()))
 
 
-async def test_a_read_that_ignores_its_cancellation_is_answered_and_left_behind() -> None:
+async def test_a_read_that_ignores_its_cancellation_gets_a_result_and_is_abandoned() -> None:
     @tool(read_only=True, timeout=0.05)
     async def look() -> str:
         """Look."""

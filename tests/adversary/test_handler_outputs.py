@@ -57,7 +57,7 @@ async def test_the_body_of_an_async_function_behind_a_sync_wrapper_runs(options:
     assert len(ran) == (2 if "read_only" in options else 1)
 
 
-async def test_a_sync_wrapper_around_a_failure_and_around_a_hang_is_told_as_such() -> None:
+async def test_a_sync_wrapper_around_a_failure_and_around_a_hang_is_reported_as_such() -> None:
     async def fail() -> str:
         raise ToolError("The account is closed.", code="closed")
 

@@ -78,7 +78,7 @@ def test_no_mutated_stream_makes_calls_raise(wire: Any) -> None:
 
 @every_api
 @pytest.mark.parametrize("field", ["id", "name", "arguments"])
-def test_a_call_with_an_odd_field_is_answered(api: Api, field: str) -> None:
+def test_a_call_with_an_odd_field_gets_a_result(api: Api, field: str) -> None:
     for odd in ODD:
         fields = {"id": "c-1", "name": "pay", "arguments": "{}" if api.sends_text else {}, field: odd}
         calls = api.wire.calls(api.response([Said(**fields), api.says("c-2", "pay", {})]))

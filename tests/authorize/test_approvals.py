@@ -292,7 +292,7 @@ async def test_what_is_expired_is_forgotten() -> None:
 # No
 
 
-async def test_a_no_is_told_with_its_reason_and_stays() -> None:
+async def test_a_no_is_reported_with_its_reason_and_stays() -> None:
     desk = Desk()
     await desk.executor.approvals.deny(await desk.asked(), by="operator", who="bo", reason="not this month")
     result = await desk.pay(id="c-2")

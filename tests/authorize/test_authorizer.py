@@ -70,7 +70,7 @@ async def test_by_default_reads_run_and_the_customer_is_asked_for_every_other() 
     assert ran == ["look"]
 
 
-async def test_the_developer_is_told_once_what_would_allow_a_tool_and_the_model_is_not(
+async def test_the_developer_learns_once_what_would_allow_a_tool_and_the_model_does_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     executor = Executor([act])

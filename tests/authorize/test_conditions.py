@@ -88,7 +88,7 @@ def outcome(where: dict[str, Any], arguments: dict[str, Any]) -> str:
         ({"above": 5, "matches": "a"}, 7, "doubt"),
     ],
 )
-def test_an_operator_holds_or_does_not_or_cannot_be_told(condition: Any, value: Any, expected: str) -> None:
+def test_an_operator_holds_or_does_not_or_cannot_be_evaluated(condition: Any, value: Any, expected: str) -> None:
     assert outcome({"x": condition}, {"x": value}) == expected
 
 

@@ -93,7 +93,7 @@ def test_asking_whether_there_is_a_secret_does_not_fetch_it() -> None:
 @pytest.mark.parametrize(
     ("content", "says"), [(None, "cannot be read"), (b"\xff\xfe", "not text in UTF-8")], ids=["missing", "binary"]
 )
-def test_a_file_that_cannot_be_read_is_told_without_what_is_in_it(
+def test_a_file_that_cannot_be_read_is_reported_without_what_is_in_it(
     tmp_path: Path, content: bytes | None, says: str
 ) -> None:
     file = tmp_path / "key"

@@ -70,7 +70,7 @@ async def test_a_list_stops_at_its_limit_and_says_so(desk: Desk, tree: Path) -> 
     assert await listed(desk, limit=4) == ["a/", "a.d/", "a.txt", "b.py"]
 
 
-async def test_an_answer_is_limited_in_size(desk: Desk, tree: Path) -> None:
+async def test_a_result_is_limited_in_size(desk: Desk, tree: Path) -> None:
     tool = ListFilesTool(max_bytes=2 * len(f"{tree}/a.d/") + 2)
     text = await desk.answer(tool)
     assert text == f"{tree}/a/\n{tree}/a.d/\n[There are more than these 2. Narrow the pattern or the directory.]"

@@ -38,7 +38,7 @@ def test_its_schema_has_the_path_and_where_to_start_and_how_much() -> None:
 
 
 @pytest.mark.proves("HC-24")
-async def test_it_starts_at_line_1_and_returns_2000_lines_unless_told_otherwise(desk: Desk) -> None:
+async def test_it_starts_at_line_1_and_returns_2000_lines_by_default(desk: Desk) -> None:
     (desk.work / "a.txt").write_text("".join(f"line {number}\n" for number in range(1, 2_502)))
     text = await desk.answer(ReadFileTool(), file_path=str(desk.work / "a.txt"))
     *lines, notice = text.split("\n")
@@ -160,7 +160,7 @@ async def test_a_line_is_cut_between_characters(shared_desk: Desk, line: str, en
 
 
 @pytest.mark.proves("HC-D6")
-async def test_an_answer_is_limited_in_size_and_says_where_to_go_on(desk: Desk) -> None:
+async def test_a_result_is_limited_in_size_and_says_where_to_continue(desk: Desk) -> None:
     path = desk.work / "a.txt"
     path.write_text("".join(f"{'é' * 40}{number}\n" for number in range(1, 1_001)))
     tool = ReadFileTool(max_bytes=2_000)
@@ -178,7 +178,7 @@ async def test_an_answer_is_limited_in_size_and_says_where_to_go_on(desk: Desk) 
     assert seen == [f"{number}\t{'é' * 40}{number}" for number in range(1, 1_001)]
 
 
-async def test_a_line_larger_than_an_answer_does_not_stop_the_reader(desk: Desk) -> None:
+async def test_a_line_larger_than_a_result_does_not_stop_the_reader(desk: Desk) -> None:
     (desk.work / "a.txt").write_text("x" * 100 + "\ny\n")
     text = await desk.answer(ReadFileTool(max_bytes=10), file_path=str(desk.work / "a.txt"))
     assert text == f"1\t{'x' * 100}\n[The file goes on after line 1. Read on with offset=2.]"
@@ -233,7 +233,7 @@ async def test_a_file_that_begins_like_text_is_still_binary(desk: Desk) -> None:
     assert "binary" in (await desk.failure(ReadFileTool(), file_path=str(desk.work / "a.bin"), limit=1)).message
 
 
-async def test_an_empty_file_and_a_line_past_the_end_have_clear_answers(desk: Desk) -> None:
+async def test_an_empty_file_and_a_line_past_the_end_have_clear_results(desk: Desk) -> None:
     (desk.work / "empty.txt").touch()
     (desk.work / "two.txt").write_text("one\ntwo\n")
     assert await desk.answer(ReadFileTool(), file_path=str(desk.work / "empty.txt")) == "[The file is empty.]"

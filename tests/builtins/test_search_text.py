@@ -46,7 +46,7 @@ async def test_a_pattern_is_taken_literally_unless_it_is_said_to_be_a_regular_ex
     assert await found(desk, "^imp.*[rs]e?$", regex=True) == ["a/x.py:1: import re", "b.py:1: import os"]
 
 
-async def test_case_counts_unless_it_is_said_not_to(desk: Desk, tree: Path) -> None:
+async def test_case_counts_by_default(desk: Desk, tree: Path) -> None:
     assert await found(desk, "IMPORT") == ["[No line matches.]"]
     every = ["a/deep/y.txt:1: No Import here", "a/x.py:1: import re", "b.py:1: import os"]
     assert await found(desk, "IMPORT", ignore_case=True) == every

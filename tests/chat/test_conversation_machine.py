@@ -206,5 +206,5 @@ class ConversationMachine(RuleBasedStateMachine):
         self.runner.close()
 
 
-def test_a_conversation_can_always_go_on() -> None:
+def test_a_conversation_can_always_continue() -> None:
     run_machine(ConversationMachine, settings=settings(stateful_step_count=20))

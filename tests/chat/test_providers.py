@@ -41,7 +41,7 @@ async def test_a_conversation_with_a_question_a_mistake_and_two_calls_at_once(su
 
 
 @every_adapter
-async def test_a_conversation_that_was_interrupted_and_one_that_broke_off_go_on(subject: Subject) -> None:
+async def test_a_conversation_that_was_interrupted_and_one_that_broke_off_continue(subject: Subject) -> None:
     held = Held()
 
     @tool(on_interrupt="cancel")
@@ -72,7 +72,7 @@ async def test_a_conversation_that_was_interrupted_and_one_that_broke_off_go_on(
 
 @every_adapter
 @pytest.mark.parametrize("after", ALL, ids=lambda subject: subject.name)
-async def test_a_conversation_goes_on_with_another_provider_after_a_restart(
+async def test_a_conversation_continues_with_another_provider_after_a_restart(
     subject: Subject, after: Subject, tmp_path: Path
 ) -> None:
     bank, sessions = Bank(), FileSessionStore(tmp_path)

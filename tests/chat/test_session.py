@@ -17,7 +17,7 @@ from tests.chat.bank import PAY_5, Bank, at, balance, chat, pay, yes
 from tests.execute.helpers import Held, code_of
 
 
-async def test_words_are_answered_with_words() -> None:
+async def test_text_gets_a_text_response() -> None:
     session = chat(["Hello!"])
     answer = await session.send("Hi.")
 
@@ -26,7 +26,7 @@ async def test_words_are_answered_with_words() -> None:
     assert session.conversation.usage == Usage(input=10, output=5)
 
 
-async def test_calls_are_run_and_their_answers_go_back_to_the_model() -> None:
+async def test_calls_are_run_and_their_results_go_back_to_the_model() -> None:
     session = chat([tool_calls(("balance", {})), "You have 100 EUR."])
     answer = await session.send("How much is there?")
 
@@ -38,7 +38,7 @@ async def test_calls_are_run_and_their_answers_go_back_to_the_model() -> None:
     assert [one.name for one in provider.requests[0].tools] == ["balance", "pay"]
 
 
-async def test_a_stream_tells_everything_as_it_happens_and_ends_with_the_answer() -> None:
+async def test_a_stream_tells_everything_as_it_happens_and_ends_with_the_result() -> None:
     executor = Executor([balance, pay], policy=Policy([Rule.allow("*")]))
     session = chat([text_and_calls("One moment.", ("pay", {"amount": 5})), "Paid."], executor=executor)
     events = [event async for event in session.stream("Pay 5.")]
@@ -73,7 +73,7 @@ async def test_what_other_sessions_do_is_not_heard_here() -> None:
 
 
 @pytest.mark.proves("GC-40", "GC-D5")
-async def test_an_approval_stops_the_turn_and_the_persons_yes_goes_on_with_it() -> None:
+async def test_an_approval_stops_the_turn_and_the_persons_yes_resumes_it() -> None:
     bank = Bank()
     session = chat([PAY_5, "Paid."], bank)
     asked = await session.send("Pay 5.")
@@ -87,7 +87,7 @@ async def test_an_approval_stops_the_turn_and_the_persons_yes_goes_on_with_it() 
     assert await session.approvals() == []
 
 
-async def test_a_no_is_told_to_the_model_with_its_reason() -> None:
+async def test_a_no_is_reported_to_the_model_with_its_reason() -> None:
     bank = Bank()
     session = chat([PAY_5, "All right."], bank)
     asked = await session.send("Pay 5.")
@@ -169,7 +169,7 @@ async def test_a_question_of_another_conversation_cannot_be_answered_here() -> N
             await decide(asked.approvals[0].token)
 
 
-async def test_unknown_tools_and_bad_arguments_are_answered_so_that_the_model_can_mend_them() -> None:
+async def test_unknown_tools_and_bad_arguments_get_errors_so_that_the_model_can_mend_them() -> None:
     session = chat(
         [
             tool_calls(("balanc", {}), ("pay", {"amount": "lots"}), ("pay", '{"amount": ')),
@@ -223,7 +223,7 @@ async def test_two_calls_under_one_id_are_two_calls() -> None:
         (Budget(timeout=1e-9), "timeout", 0),
     ],
 )
-async def test_a_budget_that_runs_out_leaves_a_conversation_that_can_go_on(
+async def test_a_budget_that_runs_out_leaves_a_conversation_that_can_continue(
     budget: Budget, stop_reason: str, asked: int
 ) -> None:
     lines: Any = [tool_calls(("balance", {})) for _ in range(asked)]
@@ -288,14 +288,14 @@ async def test_a_provider_that_ends_without_a_reply_is_not_believed() -> None:
         await session.send("Go.")
 
 
-async def test_an_empty_answer_leaves_no_empty_message() -> None:
+async def test_an_empty_response_leaves_no_empty_message() -> None:
     session = chat([ModelResponse(), "Again."])
     assert (await session.send("Go.")).text == ""
     assert session.conversation.messages == (UserMessage(text="Go."),)
     assert (await session.send("Well?")).text == "Again."
 
 
-async def test_there_must_be_something_to_go_on_with() -> None:
+async def test_there_must_be_something_to_resume() -> None:
     session = chat(["Hello."])
     with pytest.raises(ConfigError, match="nothing to resume"):
         await session.resume()
@@ -367,7 +367,7 @@ async def test_the_turn_counts_up_and_reaches_the_tools() -> None:
     assert [one.results[0].output for one in answers] == [1, 2]
 
 
-def test_a_program_without_a_loop_can_talk_too() -> None:
+def test_a_program_without_a_loop_can_chat_too() -> None:
     bank = Bank()
     session = chat([PAY_5, "Paid.", "Bye."], bank)
     asked = session.send_sync("Pay 5.")

@@ -185,7 +185,7 @@ async def test_forgetting_what_is_old_forgets_conversations_too(
         assert await store.sessions.load("s-1") is None
 
 
-async def test_the_conversation_of_somebody_else_is_not_gone_on_with(kept: Any) -> None:
+async def test_the_conversation_of_somebody_else_is_not_resumed(kept: Any) -> None:
     await chat(["Hello."], sessions=kept).send("Hi.")
     for wrong in ({"customer_id": "bob"}, {"tenant_id": "other"}):
         context = at(Bank(), **wrong)
@@ -278,7 +278,7 @@ asyncio.run(main())
 """
 
 
-def test_a_process_that_is_killed_while_it_pays_is_gone_on_with_and_nothing_is_paid_twice(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_while_it_pays_is_resumed_and_nothing_is_paid_twice(tmp_path: Path) -> None:
     def run(how: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", PROGRAM, str(tmp_path), how]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

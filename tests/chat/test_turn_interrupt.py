@@ -47,7 +47,7 @@ class Slow:
             self.closed += 1
 
 
-async def test_an_interrupted_answer_ends_where_it_was_and_the_conversation_goes_on() -> None:
+async def test_an_interrupted_response_ends_where_it_was_and_the_conversation_continues() -> None:
     provider = Slow()
     session = ChatSession(provider, Executor(), context=at(Bank()))
     events: list[Any] = []
@@ -119,7 +119,7 @@ async def test_leaving_a_stream_in_the_middle_closes_it() -> None:
     assert session.conversation.messages == (UserMessage(text="Go."),)
 
 
-async def test_a_caller_that_is_cancelled_while_a_call_runs_finds_its_answer_later() -> None:
+async def test_a_caller_that_is_cancelled_while_a_call_runs_finds_its_result_later() -> None:
     held = Held()
 
     @tool
@@ -142,7 +142,7 @@ async def test_a_caller_that_is_cancelled_while_a_call_runs_finds_its_answer_lat
 
 
 @pytest.mark.parametrize("steps", range(12))
-async def test_a_caller_that_leaves_at_any_moment_leaves_a_history_that_goes_on(steps: int) -> None:
+async def test_a_caller_that_leaves_at_any_moment_leaves_a_history_that_continues(steps: int) -> None:
     bank = Bank()
     executor = Executor([*chat([], bank).executor.registry], policy=ALLOWED)
     session = chat([tool_calls(("balance", {}), ("pay", {"amount": 5})), "Done.", "Done."], bank, executor=executor)

@@ -126,7 +126,7 @@ def test_everything_but_yes_is_no(typed: str) -> None:
         assert "Transferred" not in terminal.shown
 
 
-def test_a_conversation_that_was_saved_goes_on_with_its_question(tmp_path: Path) -> None:
+def test_a_conversation_that_was_saved_continues_with_its_question(tmp_path: Path) -> None:
     state = {"XDG_STATE_HOME": str(tmp_path)}
     with talking([tool_calls(("transfer", {"to": "Sophie", "amount": 7}))], **state) as (terminal, _):
         terminal.types("Send 7 to Sophie.")
@@ -143,7 +143,7 @@ def test_a_conversation_that_was_saved_goes_on_with_its_question(tmp_path: Path)
         terminal.sees("It is done.")
 
 
-def test_a_provider_that_fails_is_told_and_can_be_asked_again() -> None:
+def test_a_provider_that_fails_is_reported_and_can_be_asked_again() -> None:
     script = [error(401, message="Incorrect API key provided: sk-test."), text("Here I am.")]
     with talking(script) as (terminal, _):
         terminal.types("Hello?")

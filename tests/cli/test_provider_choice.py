@@ -109,7 +109,7 @@ def test_a_name_without_its_key_says_which_variable_is_missing(name: str) -> Non
         choose_provider({}, name=name)
 
 
-def test_an_unknown_name_is_told_with_the_known_ones() -> None:
+def test_an_unknown_name_is_reported_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"unknown provider 'closedai'.*openai, responses, anthropic"):
         choose_provider({}, name="closedai")
 
@@ -156,7 +156,7 @@ def test_ollamas_host_is_read_as_ollama_reads_it(host: str, address: str) -> Non
 
 
 @pytest.mark.parametrize("host", ["box:port", "http://[::1", "box:99999999"])
-def test_a_host_that_is_none_is_told(host: str) -> None:
+def test_a_host_that_is_none_is_reported(host: str) -> None:
     with pytest.raises(ConfigError, match="OLLAMA_HOST"):
         choose_provider({"OLLAMA_HOST": host})
 

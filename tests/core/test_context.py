@@ -65,7 +65,7 @@ def test_its_picture_shows_neither_secrets_nor_services() -> None:
     assert repr(context).startswith("ToolContext(session_id='s-1', tenant_id='acme'")
 
 
-def test_progress_is_told_with_the_ids_of_the_call() -> None:
+def test_progress_is_reported_with_the_ids_of_the_call() -> None:
     heard: list[Event] = []
     call = ToolCall(id="call_1", name="report")
     context: ToolContext[Any] = ToolContext(session_id="s-1", tenant_id="acme", call=call, listener=heard.append)

@@ -99,7 +99,7 @@ async def test_arguments_that_do_not_fit_never_reach_the_handler(payload: dict[s
 
 
 @pytest.mark.parametrize("payload", [["invoice"], None, 5])
-async def test_a_payload_that_is_no_mapping_is_told_so(payload: Any) -> None:
+async def test_a_payload_that_is_no_mapping_is_refused_with_the_reason(payload: Any) -> None:
     result = await pay.execute(payload, CONTEXT)
 
     assert result.error is not None
@@ -213,7 +213,7 @@ async def test_cancelling_is_not_swallowed() -> None:
 
 
 @pytest.mark.proves("HC-D2", "HC-06")
-async def test_a_tool_that_declares_no_check_is_refused_and_told_what_would_allow_it() -> None:
+async def test_a_tool_that_declares_no_check_is_refused_with_what_would_allow_it() -> None:
     with pytest.raises(PermissionError, match=r"`pay` may change something.*permission_check=…, or read_only=True"):
         await pay.check_permissions({"invoice": "i-1"}, CONTEXT)
 

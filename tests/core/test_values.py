@@ -94,7 +94,7 @@ def test_any_other_error_is_refused_where_it_is_written(wrong: Any) -> None:
 
 
 @pytest.mark.proves("GC-29")
-def test_control_says_nothing_for_the_whole_session_unless_told() -> None:
+def test_control_says_nothing_for_the_whole_session_by_default() -> None:
     assert (Control().mode, Control().lifespan) == (None, "session")
     assert (Control(mode="auto").mode, Control(mode="manual", lifespan="response").lifespan) == ("auto", "response")
 
@@ -219,7 +219,7 @@ def deep(bottom: Any) -> Any:
     ],
 )
 @pytest.mark.proves("PH-52")
-def test_what_is_no_json_is_told_as_a_failure_and_never_raised(output: Any) -> None:
+def test_what_is_no_json_is_reported_as_a_failure_and_never_raised(output: Any) -> None:
     told = json.loads(ToolResult(output=output, tool_name="odd").for_model())
 
     assert told == {
@@ -279,7 +279,7 @@ def test_whatever_a_failure_says_it_has_its_form(code: str, message: str, name: 
 
 
 @given(output=anything)
-async def test_what_a_handler_returns_is_told_under_the_id_of_its_call(output: Any) -> None:
+async def test_what_a_handler_returns_is_reported_under_the_id_of_its_call(output: Any) -> None:
     @tool(read_only=True, inline=True)
     def answer() -> Any:
         return output

@@ -267,7 +267,7 @@ def test_the_schema_is_valid_and_the_arguments_can_be_written_down_again(annotat
         (Decimal, "NaN", 'value: input should be a finite number, got "NaN"'),
     ],
 )
-async def test_what_does_not_fit_is_told_with_its_place(annotation: Any, sent: Any, told: str) -> None:
+async def test_what_does_not_fit_is_reported_with_its_place(annotation: Any, sent: Any, told: str) -> None:
     def handler(value: Any) -> None:
         pytest.fail("the handler ran")
 
@@ -297,7 +297,7 @@ def test_an_alias_is_the_name_that_the_model_uses() -> None:
     assert teach.dump(arguments) == {"class": "5b", "room-number": 2}
 
 
-def test_the_schema_of_the_answer_comes_from_the_return_type() -> None:
+def test_the_schema_of_the_output_comes_from_the_return_type() -> None:
     @tool
     def find(name: str) -> Address: ...
 

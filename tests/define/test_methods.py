@@ -102,7 +102,7 @@ async def test_an_undecorated_method_of_an_instance_is_a_tool_too() -> None:
         as_tool(Shop.find)
 
 
-def test_a_class_method_is_refused_in_both_orders_and_told_the_way_out() -> None:
+def test_a_class_method_is_refused_in_both_orders_and_reported_with_a_way_out() -> None:
     with pytest.raises(ToolDefinitionError, match=r"class method.*`Class\.method`"):
 
         class Above:

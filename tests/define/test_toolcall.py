@@ -144,7 +144,7 @@ def same_in_every_way(made: Any, built: Any) -> bool:
 
 
 @given(id=st.text(), content=st.text(), context=st.none() | st.integers() | st.text())
-def test_an_answer_that_is_filled_by_hand_is_like_one_that_is_built(id: str, content: str, context: Any) -> None:
+def test_a_result_that_is_filled_by_hand_is_like_one_that_is_built(id: str, content: str, context: Any) -> None:
     made = build_success(StandardToolCall(id=id, name="n", arguments=""), content, context)
     built = ToolCallSuccess(call_id=id, result_content=content, context=context)
     assert same_in_every_way(made, built)

@@ -161,7 +161,7 @@ async def test_a_caller_may_be_cancelled_at_every_await(read_only: bool, asked: 
 
 
 @SCENES
-async def test_a_caller_may_be_cancelled_at_every_step_of_the_line(read_only: bool, asked: bool, limited: bool) -> None:
+async def test_a_caller_may_be_cancelled_at_every_step_of_a_call(read_only: bool, asked: bool, limited: bool) -> None:
     for ticks in range(60):
         scene = Scene(read_only=read_only, asked=asked, limited=limited)
         if asked:
@@ -248,7 +248,7 @@ async def test_a_timeout_around_a_call_is_the_callers_own(read_only: bool) -> No
     assert slow.runs == (2 if read_only else 1)
 
 
-async def test_a_deadline_and_a_cancellation_in_the_same_moment_are_both_told() -> None:
+async def test_a_deadline_and_a_cancellation_in_the_same_moment_are_both_reported() -> None:
     @tool(read_only=True)
     async def hang() -> None:
         """Hang."""

@@ -170,7 +170,7 @@ async def test_what_waits_for_its_turn_is_dropped_with_its_response_unless_it_mu
 
 
 @pytest.mark.proves("PH-71")
-async def test_a_cancellation_without_a_response_id_does_nothing_and_is_told() -> None:
+async def test_a_cancellation_without_a_response_id_does_nothing_and_is_reported() -> None:
     stage = Stage()
     await stage.start("look")
     assert stage.executor.cancel_tools_for_response("", session_id="s-1") == 0
@@ -234,7 +234,7 @@ async def test_what_does_not_finish_within_the_grace_is_cut_off_as_unknown() -> 
     assert stage.executor.running_calls("s-1") == ()
 
 
-async def test_what_does_not_stop_at_all_is_told_as_remaining(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_does_not_stop_at_all_is_reported_as_remaining(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "GRACE", 0.02)
     go = asyncio.Event()
     begun = asyncio.Event()
@@ -330,7 +330,7 @@ async def test_a_call_that_is_cancelled_while_it_is_looked_up_asks_nobody() -> N
     assert await executor.approvals.pending() == []
 
 
-async def test_two_that_wait_for_one_read_get_a_truthful_answer_when_the_first_one_leaves() -> None:
+async def test_two_that_wait_for_one_read_get_a_truthful_result_when_the_first_one_leaves() -> None:
     stage = Stage()
     await stage.start("look")
     second = asyncio.create_task(stage.executor.run(call("look", "look"), at()))

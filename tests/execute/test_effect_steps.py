@@ -55,7 +55,7 @@ def rail_with(*rules: Rule, **options: Any) -> tuple[Executor, list[Any]]:
     return Executor([look, pay], policy=Policy(rules), listeners=[heard.append], **options), heard
 
 
-async def test_a_read_only_tool_runs_and_both_ends_are_told() -> None:
+async def test_a_read_only_tool_runs_and_both_ends_are_reported() -> None:
     executor, heard = rail_with()
 
     result = await executor.run(call("1", "look", place="here"), at())
@@ -77,7 +77,7 @@ async def test_a_tool_that_says_nothing_of_itself_asks_the_customer_and_names_wh
     assert [event.decision.by for event in heard if isinstance(event, DecisionMade)] == ["customer"]
 
 
-async def test_the_same_call_runs_once_and_is_answered_alike() -> None:
+async def test_the_same_call_runs_once_and_gets_the_same_result() -> None:
     executor, heard = rail_with(Rule.allow("pay"))
     same = call("1", "pay", invoice="a", amount=1)
 

@@ -60,7 +60,7 @@ async def test_a_call_runs_and_its_record_says_so() -> None:
 
 @pytest.mark.proves("PH-33")
 @pytest.mark.parametrize("turn", [1, 2, 9])
-async def test_the_same_call_again_has_the_recorded_answer(turn: int) -> None:
+async def test_the_same_call_again_has_the_recorded_result(turn: int) -> None:
     bank = Bank()
     await bank.pay("c-1")
     again = await bank.pay("c-1", turn=turn)
@@ -72,7 +72,7 @@ async def test_the_same_call_again_has_the_recorded_answer(turn: int) -> None:
     assert len(bank.heard.of(CallFinished)) == 1
 
 
-async def test_a_recorded_failure_is_the_answer_to_the_same_call() -> None:
+async def test_a_recorded_failure_is_the_result_of_the_same_call() -> None:
     bank = Bank()
     bank.fails = lambda: ToolError("Closed.", code="closed")
     assert code_of(await bank.pay("c-1")) == "closed"

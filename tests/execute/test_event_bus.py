@@ -67,7 +67,7 @@ async def test_a_handler_that_tells_something_is_not_broken_by_a_listener() -> N
     assert (await Executor([tells], policy=ALLOWED, listeners=[broken]).run(call("tells"), at())).output == "told"
 
 
-async def test_a_call_is_told_as_taken_on_started_and_finished_with_all_its_ids() -> None:
+async def test_a_call_is_reported_as_taken_on_started_and_finished_with_all_its_ids() -> None:
     class Bank: ...
 
     heard = Heard()
@@ -98,7 +98,7 @@ async def test_the_end_of_a_call_has_its_result_and_how_long_it_took() -> None:
 # Listening to one session for a while
 
 
-async def test_a_listener_to_one_session_hears_that_one_and_only_inside_the_block() -> None:
+async def test_a_listener_to_one_session_gets_only_its_events_and_only_inside_the_block() -> None:
     mine, second = Heard(), Heard()
     executor = Executor([look])
     with executor.subscribe("a", mine):

@@ -166,7 +166,7 @@ async def test_two_sessions_get_their_own_dependencies_and_never_each_others() -
 
 @pytest.mark.proves("PH-38")
 @pytest.mark.parametrize("read_only", [True, False])
-async def test_another_tenant_never_gets_the_answer_of_a_call_with_the_same_ids(read_only: bool) -> None:
+async def test_another_tenant_never_gets_the_result_of_a_call_with_the_same_ids(read_only: bool) -> None:
     @tool(read_only=read_only)
     async def balance(context: ToolContext[Any]) -> str:
         """A balance."""
@@ -183,7 +183,7 @@ async def test_another_tenant_never_gets_the_answer_of_a_call_with_the_same_ids(
 
 @pytest.mark.proves("GC-22", "GC-23", "PH-40")
 @pytest.mark.parametrize("name", ["echo", "pay"])
-async def test_every_call_is_told_when_it_starts_and_when_it_ends(name: str) -> None:
+async def test_every_call_is_reported_when_it_starts_and_when_it_ends(name: str) -> None:
     heard = Heard()
     sent = ToolCall(
         id="c-1",
@@ -205,7 +205,7 @@ async def test_every_call_is_told_when_it_starts_and_when_it_ends(name: str) -> 
 # around
 
 
-async def test_around_runs_the_handler_of_another_framework_under_our_rules() -> None:
+async def test_guard_runs_the_handler_of_another_framework_under_our_rules() -> None:
     heard = Heard()
     executor = Executor(policy=Policy([Rule.deny("wire"), Rule.allow("send")]), listeners=[heard])
     ran: list[str] = []
@@ -225,7 +225,7 @@ async def test_around_runs_the_handler_of_another_framework_under_our_rules() ->
     assert [type(one).__name__ for one in heard.of(CallIgnored)] == ["CallIgnored"]
 
 
-async def test_around_a_registered_tool_keeps_what_the_tool_says_of_itself() -> None:
+async def test_guard_of_a_registered_tool_keeps_what_the_tool_says_of_itself() -> None:
     @tool(read_only=True, timeout=3)
     def lookup(key: str) -> str:
         """Look up."""
@@ -238,7 +238,7 @@ async def test_around_a_registered_tool_keeps_what_the_tool_says_of_itself() -> 
     assert result.output == "theirs"
 
 
-async def test_around_a_name_that_is_no_tools_name_is_answered_too() -> None:
+async def test_guard_of_a_name_that_is_no_tools_name_gets_a_result_too() -> None:
     result = await Executor().guard(call("a:b"), at(), lambda: "never")
 
     assert result.error is not None
@@ -301,7 +301,7 @@ async def test_a_model_that_makes_up_names_does_not_fill_the_memory() -> None:
 # The sync edge
 
 
-def test_a_caller_without_a_loop_gets_the_same_answers() -> None:
+def test_a_caller_without_a_loop_gets_the_same_result() -> None:
     executor = Executor([echo, pay], policy=ALLOWED)
 
     assert executor.run_sync(call("echo", text="hi"), at()).output == "hi"

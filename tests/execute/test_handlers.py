@@ -169,7 +169,7 @@ ANYTHING = [
 @pytest.mark.proves("PH-49", "PH-39")
 @pytest.mark.parametrize("kind", ["async", "async after a wait", "sync", "inline"])
 @pytest.mark.parametrize("error", ANYTHING, ids=lambda error: type(error).__name__)
-async def test_whatever_a_handler_raises_is_an_answer_with_a_fixed_text(
+async def test_whatever_a_handler_raises_is_a_result_with_a_fixed_text(
     error: BaseException, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def later() -> None:
@@ -222,7 +222,7 @@ def test_an_interrupt_of_the_program_is_recorded_and_passes_on() -> None:
         assert not executor.running_calls("s-1")
 
 
-async def test_a_handler_that_cancels_its_own_task_leaves_an_effect_unknown_and_answered() -> None:
+async def test_a_handler_that_cancels_its_own_task_leaves_an_effect_unknown_with_a_result() -> None:
     book = Book()
 
     @tool
@@ -241,7 +241,7 @@ async def test_a_handler_that_cancels_its_own_task_leaves_an_effect_unknown_and_
     assert code_of(await executor.run(call("act", "c-2"), at(turn=2))) == "outcome_unknown"
 
 
-async def test_a_read_that_cancels_its_own_task_cancels_its_caller_and_is_told_as_over() -> None:
+async def test_a_read_that_cancels_its_own_task_cancels_its_caller_and_is_reported_as_over() -> None:
     heard = Heard()
 
     @tool(read_only=True)

@@ -46,7 +46,7 @@ async def test_a_call_has_what_was_recorded_and_one_that_was_never_made_has_noth
     assert (found.output, found.origin, found.call_id, shop.runs) == ("paid", "replayed", "c-1", 1)
 
 
-async def test_another_call_of_the_effect_is_told_what_became_of_it() -> None:
+async def test_another_call_of_the_effect_gets_its_outcome() -> None:
     shop = Shop()
     executor = Executor([shop.pay], policy=ALLOWED)
     await executor.run(call("pay", "c-1", invoice="R-1"), at())

@@ -59,7 +59,7 @@ async def play(provider: Provider, way: str, server: Any, **more: Any) -> LoopRe
 @pytest.mark.proves("HC-21", "TC-10")
 @each
 @pytest.mark.parametrize("way", ["async", "sync", "sync step"])
-async def test_a_conversation_runs_until_the_model_answers_in_words(provider: Provider, way: str) -> None:
+async def test_a_conversation_runs_until_the_model_responds_with_text(provider: Provider, way: str) -> None:
     with provider.server(SCRIPT) as server:
         done = await play(provider, way, server)
 
@@ -94,7 +94,7 @@ async def test_a_collected_stream_is_a_response_too(provider: Provider) -> None:
 
 
 @each
-async def test_a_next_turn_goes_on_from_the_messages(provider: Provider) -> None:
+async def test_a_next_turn_continues_from_the_messages(provider: Provider) -> None:
     with provider.server([*SCRIPT, text("You are welcome.")]) as server:
         done = await play(provider, "async", server)
         again = await play(provider, "async", server, messages=[*done.messages, provider.user("Thanks!")])
@@ -117,7 +117,7 @@ async def test_a_next_turn_goes_on_from_the_messages(provider: Provider) -> None
         (Budget(timeout=1e-9), "timeout", 0, 1),
     ],
 )
-async def test_a_budget_that_runs_out_leaves_every_call_answered(
+async def test_a_budget_that_runs_out_leaves_every_call_with_a_result(
     provider: Provider, budget: Budget, stop_reason: str, ran: int, asked: int
 ) -> None:
     with provider.server([*SCRIPT[:asked], text("All right.")]) as server:
@@ -207,7 +207,7 @@ async def test_a_model_that_asks_for_the_same_again_and_again_is_answered_and_st
     assert sum("Already done" in one.for_model() for one in done.results) == 9
 
 
-async def test_time_that_runs_out_while_tools_run_ends_the_loop_after_their_answers() -> None:
+async def test_time_that_runs_out_while_tools_run_ends_the_loop_after_their_results() -> None:
     @tool(read_only=True)
     async def slow() -> str:
         """Slow."""

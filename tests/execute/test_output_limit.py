@@ -120,7 +120,7 @@ async def test_a_page_has_a_limit_of_its_own() -> None:
 
 
 @pytest.mark.proves("PH-D14")
-async def test_an_executor_has_a_limit_without_being_told_and_offers_to_read_on_only_where_a_limit_is_set() -> None:
+async def test_an_executor_has_a_limit_by_default_and_offers_to_read_on_only_where_a_limit_is_set() -> None:
     executor = says("x" * 200_000)
     output = (await executor.run(call("say"), at())).output
     assert len(output) < 101_000

@@ -31,7 +31,7 @@ class Counted:
 
 
 @pytest.mark.proves("PH-33")
-async def test_a_call_that_arrives_again_has_the_same_answer_and_is_told_as_ignored() -> None:
+async def test_a_call_that_arrives_again_has_the_same_result_and_is_reported_as_ignored() -> None:
     look = Counted()
     first, again = await look.ask("a"), await look.ask("a")
 
@@ -43,7 +43,7 @@ async def test_a_call_that_arrives_again_has_the_same_answer_and_is_told_as_igno
 
 
 @pytest.mark.proves("PH-32")
-async def test_a_call_that_arrives_while_it_runs_waits_for_the_same_answer() -> None:
+async def test_a_call_that_arrives_while_it_runs_waits_for_the_same_result() -> None:
     slow = Held()
 
     @tool(read_only=True)
@@ -181,7 +181,7 @@ async def test_the_end_of_a_session_forgets_its_results_and_no_others() -> None:
 
 
 @pytest.mark.proves("PH-81")
-async def test_the_same_question_is_answered_again_without_running() -> None:
+async def test_the_same_question_gets_its_result_again_without_running() -> None:
     look = Counted(cache_for=60)
     answers = [await look.ask("a", f"c-{n}") for n in range(3)]
 
@@ -231,7 +231,7 @@ async def test_two_secrets_are_two_questions() -> None:
     assert outputs == ["of 1111", "of 2222"]
 
 
-async def test_a_cached_answer_grows_old_and_a_failure_is_never_cached() -> None:
+async def test_a_cached_result_grows_old_and_a_failure_is_never_cached() -> None:
     look = Counted(cache_for=0.02)
     await look.ask("a", "c-1")
     await asyncio.sleep(0.03)
@@ -252,7 +252,7 @@ async def test_a_cached_answer_grows_old_and_a_failure_is_never_cached() -> None
     assert len(tries) == 2
 
 
-async def test_a_lock_key_that_cannot_be_made_is_an_answer() -> None:
+async def test_a_lock_key_that_cannot_be_made_is_a_failed_result() -> None:
     def lock(arguments: Any) -> str:
         raise KeyError("nothing")
 

@@ -129,7 +129,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_stuck_handler_is_answered_as_unknown_and_its_session_goes_on() -> None:
+async def test_a_stuck_handler_gets_an_unknown_outcome_and_its_session_continues() -> None:
     go = asyncio.Event()
     swallowed: list[int] = []
 
@@ -209,7 +209,7 @@ async def test_a_handler_may_cancel_its_own_call(read_only: bool, moment: str) -
         assert code_of(result) == ("cancelled" if read_only else "outcome_unknown")
 
 
-async def test_a_handler_that_blocks_the_loop_is_answered_with_what_it_did_and_flagged() -> None:
+async def test_a_handler_that_blocks_the_loop_gets_a_result_with_what_it_did_and_is_flagged() -> None:
     heard = Heard()
 
     @tool

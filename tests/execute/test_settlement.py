@@ -196,7 +196,7 @@ async def test_what_cannot_be_written_down_does_not_happen(what: str) -> None:
     assert (result.output, ran) == ("acted", ["c-2"])
 
 
-async def test_a_claim_that_was_written_although_its_answer_was_lost_is_taken_back() -> None:
+async def test_a_claim_that_was_written_although_its_response_was_lost_is_taken_back() -> None:
     book = Book()
     book.away, book.forgets = {"claim": 1}, True
     result, ran, _ = await act_once(book)
@@ -216,7 +216,7 @@ async def test_a_record_is_tried_again_until_the_ledger_is_back() -> None:
     assert result.recorded is True
 
 
-async def test_an_effect_whose_record_cannot_be_written_is_told_and_never_run_again() -> None:
+async def test_an_effect_whose_record_cannot_be_written_is_reported_and_never_run_again() -> None:
     book = Book()
     book.away = {"settle": -1}
     result, ran, _ = await act_once(book)

@@ -228,7 +228,7 @@ async def test_a_sync_verify_blocks_nobody(latch: Latch) -> None:
     assert threads == [False]
 
 
-async def test_progress_from_a_thread_is_told() -> None:
+async def test_progress_from_a_thread_is_reported() -> None:
     @tool
     def work(context: ToolContext[Any]) -> str:
         """Work."""

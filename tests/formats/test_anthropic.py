@@ -83,7 +83,7 @@ def test_results_are_blocks_of_one_message_with_failures_marked() -> None:
     "reason", ["max_tokens", "model_context_window_exceeded", "refusal", "stop_sequence", "something new", None]
 )
 @pytest.mark.parametrize("objects", [False, True], ids=["dict", "object"])
-def test_the_last_tool_use_of_a_message_that_was_cut_is_answered_and_never_runs(reason: Any, objects: bool) -> None:
+def test_the_last_tool_use_of_a_message_that_was_cut_gets_a_result_and_never_runs(reason: Any, objects: bool) -> None:
     answer: Any = message(use("toolu_1", "get", {"a": 1}), use("toolu_2", "pay", {"amount": 1}), stop_reason=reason)
     if objects:
         answer = Message.construct(**answer | {"content": [_block(one) for one in answer["content"]]})
@@ -146,7 +146,7 @@ def test_a_stream_that_was_cut_has_a_last_call_that_does_not_run(reason: str) ->
         takes_anything.parse(cut.arguments_json)
 
 
-def test_a_tool_use_without_pieces_has_no_arguments() -> None:
+def test_a_tool_use_without_chunks_has_no_arguments() -> None:
     events = [one for one in stream([Said("toolu_1", "a", "")], 3) if one.get("delta", {}).get("partial_json") is None]
 
     assert [one.arguments_json for one in wire.calls(events)] == ["{}"]

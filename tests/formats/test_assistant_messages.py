@@ -93,7 +93,7 @@ def test_what_the_sdk_adds_is_left_out() -> None:
     ]
 
 
-def test_an_answer_without_anything_adds_nothing() -> None:
+def test_a_response_without_anything_adds_nothing() -> None:
     assert openai_chat.assistant_messages({"choices": []}) == []
     assert openai_responses.assistant_messages({"output": []}) == []
     assert anthropic.assistant_messages({"content": []}) == []
@@ -136,7 +136,7 @@ def test_thoughts_go_back_with_their_signatures() -> None:
     ]
 
 
-def test_a_call_that_came_in_pieces_goes_back_whole() -> None:
+def test_a_call_that_came_in_chunks_goes_back_whole() -> None:
     def piece(**call: Any) -> dict[str, Any]:
         return {"candidates": [{"content": {"role": "model", "parts": [{"functionCall": call}]}}]}
 

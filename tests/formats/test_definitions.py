@@ -153,7 +153,7 @@ def test_a_name_that_had_to_be_changed_is_noted(api: Api) -> None:
 
 
 @every_api
-def test_of_two_tools_that_would_have_one_name_the_second_is_set_aside(api: Api) -> None:
+def test_of_two_tools_that_would_have_one_name_the_second_is_skipped(api: Api) -> None:
     strange = replace(good, name="schön")
     (shown,) = api.shown(api.wire.tools([strange]))
     twin = replace(good, name=shown.name)
@@ -189,7 +189,7 @@ BAD_SCHEMAS: dict[str, Any] = {
 @every_api
 @pytest.mark.parametrize("schema", BAD_SCHEMAS.values(), ids=BAD_SCHEMAS)
 @pytest.mark.parametrize("strict", [False, True])
-def test_one_bad_tool_is_set_aside_and_the_rest_goes_out(api: Api, schema: Any, strict: bool) -> None:
+def test_one_bad_tool_is_skipped_and_the_rest_goes_out(api: Api, schema: Any, strict: bool) -> None:
     bad = replace(with_schema(schema), strict=strict)
 
     definitions = api.wire.tools([bad, good])
@@ -202,7 +202,7 @@ def test_one_bad_tool_is_set_aside_and_the_rest_goes_out(api: Api, schema: Any, 
 
 @pytest.mark.parametrize("api", NOT_MCP, ids=lambda api: api.name)
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf", "allOf"])
-def test_a_union_at_the_root_is_set_aside_where_the_api_refuses_it(api: Api, keyword: str) -> None:
+def test_a_union_at_the_root_is_skipped_where_the_api_refuses_it(api: Api, keyword: str) -> None:
     either = raw("either", {"type": "object", keyword: [{"required": ["a"]}, {"required": ["b"]}]})
 
     definitions = api.wire.tools([either, good])
@@ -213,7 +213,7 @@ def test_a_union_at_the_root_is_set_aside_where_the_api_refuses_it(api: Api, key
 
 
 @every_api
-def test_a_schema_nested_beyond_reason_is_set_aside(api: Api) -> None:
+def test_a_schema_nested_beyond_reason_is_skipped(api: Api) -> None:
     deep: Any = {"type": "string"}
     for _ in range(2_000):
         deep = {"type": "array", "items": deep}
@@ -225,14 +225,14 @@ def test_a_schema_nested_beyond_reason_is_set_aside(api: Api) -> None:
 
 
 @every_api
-def test_an_example_that_json_cannot_hold_sets_its_tool_aside(api: Api) -> None:
+def test_an_example_that_json_cannot_hold_skips_its_tool(api: Api) -> None:
     definitions = api.wire.tools([replace(good, name="bad", examples=({"a": object()},)), good])
 
     assert [one.tool for one in definitions.skipped] == ["bad"]
 
 
 @pytest.mark.parametrize(("api", "most"), [(CHAT, 128), (GEMINI, 512)], ids=["openai_chat", "gemini"])
-def test_what_is_more_than_a_request_takes_is_set_aside(api: Api, most: int) -> None:
+def test_what_is_more_than_a_request_takes_is_skipped(api: Api, most: int) -> None:
     definitions = api.wire.tools([replace(good, name=f"t{n}") for n in range(most + 2)])
 
     assert len(api.shown(definitions)) == most
@@ -295,7 +295,7 @@ def test_an_argument_under_both_of_its_names_is_refused(api: Api) -> None:
 
 
 @pytest.mark.parametrize("api", [ANTHROPIC, GEMINI], ids=lambda api: api.name)
-def test_a_parameter_that_cannot_be_renamed_sets_its_tool_aside(api: Api) -> None:
+def test_a_parameter_that_cannot_be_renamed_skips_its_tool(api: Api) -> None:
     dependent = raw("odd", {"properties": {"$a": {}, "$b": {}}, "dependentRequired": {"$a": ["$b"]}})
 
     assert [one.tool for one in api.wire.tools([dependent]).skipped] == ["odd"]
@@ -389,7 +389,7 @@ def test_a_format_without_strict_mode_says_so(api: Api) -> None:
 
 
 @pytest.mark.parametrize("api", [CHAT, RESPONSES, REALTIME], ids=lambda api: api.name)
-def test_openai_is_told_what_is_in_every_array(api: Api) -> None:
+def test_openai_gets_typed_items_for_every_array(api: Api) -> None:
     lists = {"a": {"type": "array"}, "b": {"type": "object", "properties": {"c": {"type": ["array", "null"]}}}}
     (shown,) = api.shown(api.wire.tools([raw("lists", {"type": "object", "properties": lists})]))
 

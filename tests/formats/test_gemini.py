@@ -98,7 +98,7 @@ def test_a_result_is_a_part_under_the_id_of_its_call_with_failures_told_apart() 
 
 
 @pytest.mark.parametrize("read", [dict, SNAKE], ids=["dict", "object"])
-def test_the_last_call_of_an_answer_that_was_cut_is_answered_and_never_runs(read: Any) -> None:
+def test_the_last_call_of_a_response_that_was_cut_gets_a_result_and_never_runs(read: Any) -> None:
     answer = chunk({"id": "1", "name": "a", "args": {"x": 1}}, {"id": "2", "name": "b"}, reason="MAX_TOKENS")
 
     whole, cut = wire.calls(read(answer))
@@ -149,7 +149,7 @@ several = st.lists(arguments.map(without_empty_lists), min_size=1, max_size=3)
 
 
 @given(several, st.integers(1, 4), st.booleans(), st.booleans())
-def test_a_call_in_pieces_is_put_together_and_never_runs_before_its_last_piece(
+def test_a_call_in_chunks_is_put_together_and_never_runs_before_its_last_chunk(
     many: list[dict[str, Any]], size: int, objects: bool, ids: bool
 ) -> None:
     chunks: list[Any] = []
@@ -206,7 +206,7 @@ def test_paths_are_written_in_several_ways(path: str, value: Any) -> None:
     assert json.loads(call.arguments_json) == value
 
 
-def test_two_calls_in_pieces_are_told_apart_by_their_ids() -> None:
+def test_two_calls_in_chunks_are_told_apart_by_their_ids() -> None:
     pieces = [
         {"id": "1", "name": "a", "willContinue": True},
         {"id": "2", "name": "a", "willContinue": True},

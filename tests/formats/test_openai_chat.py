@@ -87,7 +87,7 @@ def test_a_result_is_a_message_of_the_role_tool() -> None:
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", None])
-def test_the_last_call_of_an_answer_that_was_cut_is_answered_and_never_runs(reason: str | None) -> None:
+def test_the_last_call_of_a_response_that_was_cut_gets_a_result_and_never_runs(reason: str | None) -> None:
     whole, cut = wire.calls(completion(reason))
 
     assert takes_anything.parse(whole.arguments_json) == {"city": "Ulm"}
@@ -96,7 +96,7 @@ def test_the_last_call_of_an_answer_that_was_cut_is_answered_and_never_runs(reas
         takes_anything.parse(cut.arguments_json)
 
 
-def test_a_custom_call_is_answered_too() -> None:
+def test_a_custom_call_gets_a_result_too() -> None:
     custom = {"id": "call_1", "type": "custom", "custom": {"name": "sql", "input": "SELECT 1"}}
 
     (call,) = wire.calls({"tool_calls": [custom]})
@@ -143,7 +143,7 @@ def test_servers_that_do_not_count_their_calls_are_understood(index: Any) -> Non
     ]
 
 
-def test_a_server_that_repeats_the_id_with_every_piece_is_understood() -> None:
+def test_a_server_that_repeats_the_id_with_every_chunk_is_understood() -> None:
     events = [piece(0, part, SAID[0]) for part in ('{"a"', ":1}")]
 
     assert [one.arguments_json for one in wire.calls([*events, *END])] == ['{"a":1}']

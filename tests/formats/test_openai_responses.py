@@ -88,7 +88,7 @@ def test_a_result_is_an_item_under_the_id_of_its_call() -> None:
 
 
 @pytest.mark.parametrize("status", ["incomplete", "in_progress"])
-def test_an_item_that_is_not_complete_is_answered_and_never_runs(status: str) -> None:
+def test_an_item_that_is_not_complete_gets_a_result_and_never_runs(status: str) -> None:
     (call,) = wire.calls(response([function_call(SAID[0], status)], "incomplete"))
 
     assert call.id == "call_1"

@@ -63,7 +63,7 @@ BAD_TEXTS = {
 
 @every_api
 @pytest.mark.parametrize(("name", "value", "code"), BAD_VALUES.values(), ids=BAD_VALUES)
-async def test_bad_input_is_answered_under_the_id_of_its_call(api: Api, name: str, value: Any, code: str) -> None:
+async def test_bad_input_gets_a_result_under_the_id_of_its_call(api: Api, name: str, value: Any, code: str) -> None:
     said = [api.says("before", "greet", {"name": "Ann"}), api.says("bad", name, value)]
     said.append(api.says("after", "greet", {"name": "Bob"}))
     definitions = api.wire.tools(registry)
@@ -81,7 +81,7 @@ async def test_bad_input_is_answered_under_the_id_of_its_call(api: Api, name: st
 
 
 @every_api
-async def test_arguments_that_are_nested_too_deeply_are_told_so(api: Api) -> None:
+async def test_arguments_that_are_nested_too_deeply_are_refused_with_the_reason(api: Api) -> None:
     (call,) = api.wire.calls(api.response([api.says("c-1", "greet", {"name": deep(300)})]))
 
     result = await answer(registry, call)
@@ -92,7 +92,7 @@ async def test_arguments_that_are_nested_too_deeply_are_told_so(api: Api) -> Non
 
 @pytest.mark.parametrize("api", WITH_MARK, ids=lambda api: api.name)
 @pytest.mark.parametrize("value", [{"name": deep(2_000)}, {"name": object()}], ids=["2,000 levels", "an object"])
-async def test_values_that_no_text_can_hold_are_answered_too(api: Api, value: Any) -> None:
+async def test_values_that_no_text_can_hold_get_results_too(api: Api, value: Any) -> None:
     (call,) = api.wire.calls(api.response([Said("c-1", "greet", value)]))
 
     result = await answer(registry, call)
@@ -104,7 +104,7 @@ async def test_values_that_no_text_can_hold_are_answered_too(api: Api, value: An
 @pytest.mark.proves("PH-42", "PH-43")
 @pytest.mark.parametrize("api", WITH_TEXT, ids=lambda api: api.name)
 @pytest.mark.parametrize("text", BAD_TEXTS.values(), ids=BAD_TEXTS)
-async def test_text_that_is_no_json_object_is_answered_under_the_id_of_its_call(api: Api, text: str) -> None:
+async def test_text_that_is_no_json_object_gets_a_result_under_the_id_of_its_call(api: Api, text: str) -> None:
     definitions = api.wire.tools(registry)
 
     (call,) = api.wire.calls(api.response([Said("c-1", "greet", text)]), definitions)
@@ -137,7 +137,7 @@ def test_arguments_come_back_as_they_were_said(api: Api) -> None:
 
 
 @every_api
-def test_a_call_comes_back_under_the_tools_own_name_and_its_answer_under_the_providers(api: Api) -> None:
+def test_a_call_comes_back_under_the_tools_own_name_and_its_result_under_the_providers(api: Api) -> None:
     odd = tool(name="größe?", read_only=True)(greet.function)
     definitions = api.wire.tools([odd])
     (shown,) = api.shown(definitions)
@@ -158,7 +158,7 @@ def test_without_definitions_calls_stay_in_the_providers_terms(api: Api) -> None
 
 
 @every_api
-def test_an_answer_without_calls_has_none(api: Api) -> None:
+def test_a_response_without_calls_has_none(api: Api) -> None:
     if api is MCP:
         assert api.wire.calls([]) == []
     else:
@@ -198,7 +198,7 @@ def test_metadata_and_context_are_in_no_result(api: Api) -> None:
 
 
 @every_api
-def test_a_call_without_id_or_name_is_answered_too(api: Api) -> None:
+def test_a_call_without_id_or_name_gets_a_result_too(api: Api) -> None:
     for missing in ("id", "call_id", "name", "arguments", "input", "args", "function", "params"):
         response = _without(api.response([api.says("c-1", "greet", {"name": "Ann"})]), missing)
         for call in api.wire.calls(response):

@@ -186,7 +186,7 @@ def sent_name(wire: Any, name: str) -> str:
 @every_server
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("strict", [False, True], ids=["loose", "strict"])
-async def test_hard_tools_go_out_come_back_and_are_answered(connect: Any, strict: bool, stream: bool) -> None:
+async def test_hard_tools_go_out_come_back_and_get_results(connect: Any, strict: bool, stream: bool) -> None:
     wire = {chat: openai_chat, responses: openai_responses, messages: anthropic, contents: gemini}[connect]
     by_openai = strict and connect in (chat, responses)
     filter_ = gemini_or_anthropic_name(wire)
@@ -222,7 +222,7 @@ def gemini_or_anthropic_name(wire: Any) -> str:
     return next(iter(schema["properties"]))
 
 
-async def test_gemini_calls_without_ids_are_answered_too() -> None:
+async def test_gemini_calls_without_ids_get_results_too() -> None:
     tools = registry(strict=False)
     script = [text_and_calls("", ("unsayable", UNSAYABLE), ("unsayable", UNSAYABLE)), text("Done.")]
 
@@ -232,7 +232,7 @@ async def test_gemini_calls_without_ids_are_answered_too() -> None:
 
 @every_server
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_the_last_call_of_an_answer_that_was_cut_does_not_run(connect: Any, stream: bool) -> None:
+async def test_the_last_call_of_a_response_that_was_cut_does_not_run(connect: Any, stream: bool) -> None:
     tools = registry(strict=False)
     with connect([truncated("", ("unsayable", UNSAYABLE), ("unsayable", UNSAYABLE))], tools, stream) as turn:
         calls = turn.wire.calls(turn.send([]), turn.definitions)
@@ -241,7 +241,7 @@ async def test_the_last_call_of_an_answer_that_was_cut_does_not_run(connect: Any
     assert [one.error.code if one.error else None for one in results] == [None, "tool_args_parse_error"]
 
 
-async def test_an_mcp_client_sees_the_tools_and_gets_their_answers() -> None:
+async def test_an_mcp_client_sees_the_tools_and_gets_their_results() -> None:
     tools = registry(strict=False)
     definitions = mcp.tools(tools)
 

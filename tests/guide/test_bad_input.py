@@ -92,7 +92,9 @@ GARBAGE: list[Any] = [
 
 
 @pytest.mark.parametrize("answer", GARBAGE, ids=lambda answer: repr(answer)[:40])
-async def test_a_judge_that_answers_garbage_is_asked_again_with_the_error_three_times_at_most(answer: Any) -> None:
+async def test_a_judge_that_responds_with_garbage_is_asked_again_with_the_error_three_times_at_most(
+    answer: Any,
+) -> None:
     errors: list[str] = []
 
     class Garbage(ScriptedJudge):
@@ -116,7 +118,7 @@ async def test_a_judge_that_answers_garbage_is_asked_again_with_the_error_three_
     assert "no usable response" in evaluation.reason
 
 
-async def test_a_judge_that_mends_its_answer_is_heard() -> None:
+async def test_a_judge_that_corrects_its_response_is_used() -> None:
     answers: list[Any] = ["garbage", plan(["g1"], needs("get_balance", {"account": "a"}))]
 
     class Mending(ScriptedJudge):

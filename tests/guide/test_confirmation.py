@@ -225,7 +225,7 @@ async def test_a_saved_session_waits_in_another_process_and_is_confirmed_there(c
     assert [one.call_id for one in result.results] == [pending.call.id]
 
 
-async def test_a_pending_call_goes_on_plain_where_words_confirm_nothing(tmp_path: Path) -> None:
+async def test_a_pending_call_continues_plain_where_words_confirm_nothing(tmp_path: Path) -> None:
     store = FileSessionStore(tmp_path)
     await prepared(sessions=store, allow_memory_ledger=True)
     bank = Bank()

@@ -100,7 +100,7 @@ async def test_one_saved_session_goes_from_plain_to_guided_and_back_on_every_ser
 
 
 @every_adapter
-async def test_an_answer_that_does_not_fit_is_asked_for_again_with_what_is_wrong(subject: Subject) -> None:
+async def test_a_response_that_does_not_fit_is_asked_for_again_with_what_is_wrong(subject: Subject) -> None:
     bank = Bank()
     script = [
         text("Sure, I will look!"),

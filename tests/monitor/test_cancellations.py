@@ -21,7 +21,7 @@ async def running(executor: Executor, door: Door, **options: Any) -> asyncio.Tas
 
 
 @pytest.mark.proves("PH-69", "PH-70")
-async def test_the_calls_of_a_response_are_told_each_and_then_together(lines: Lines) -> None:
+async def test_the_calls_of_a_response_are_reported_each_and_then_together(lines: Lines) -> None:
     door = Door()
     executor = Executor([door.tool(read_only=True, concurrency_safe=True)], listeners=[lines.log])
     cancelled = [await running(executor, door, id=f"c-{n}", response_id="r-1") for n in (1, 2)]
@@ -45,7 +45,7 @@ async def test_the_calls_of_a_response_are_told_each_and_then_together(lines: Li
     assert lines.names.index("cancellation") > lines.names.index("call_cancelled")
 
 
-async def test_what_its_tool_lets_finish_is_told_as_remaining(lines: Lines) -> None:
+async def test_what_its_tool_lets_finish_is_reported_as_remaining(lines: Lines) -> None:
     door = Door()
     executor = Executor([door.tool()], policy=ALLOWED, listeners=[lines.log])
     paying = await running(executor, door)
@@ -60,7 +60,7 @@ async def test_what_its_tool_lets_finish_is_told_as_remaining(lines: Lines) -> N
 
 
 @pytest.mark.proves("PH-71")
-async def test_a_cancellation_that_does_not_say_what_does_nothing_and_is_told(lines: Lines) -> None:
+async def test_a_cancellation_that_does_not_say_what_does_nothing_and_is_reported(lines: Lines) -> None:
     door = Door()
     executor = Executor([door.tool(read_only=True)], listeners=[lines.log])
     waiting = await running(executor, door, response_id=None)
@@ -76,7 +76,7 @@ async def test_a_cancellation_that_does_not_say_what_does_nothing_and_is_told(li
 
 
 @pytest.mark.proves("PH-72")
-async def test_the_end_of_a_session_is_told_at_its_start_and_at_its_end(lines: Lines) -> None:
+async def test_the_end_of_a_session_is_reported_at_its_start_and_at_its_end(lines: Lines) -> None:
     door, second = Door(), Door()
     read = door.tool(read_only=True, concurrency_safe=True)
 
@@ -114,13 +114,13 @@ def finish_when_told(door: Door) -> Any:
     return listener
 
 
-async def test_a_session_without_calls_ends_at_once_and_is_told(lines: Lines) -> None:
+async def test_a_session_without_calls_ends_at_once_and_is_reported(lines: Lines) -> None:
     await Executor([], listeners=[lines.log]).cancel_all("s-1")
 
     assert (lines.one("cancelling").tracked, lines.one("cancellation").cancelled) == (0, 0)
 
 
-async def test_a_handler_that_does_not_stop_is_told_as_remaining_and_counted_once(lines: Lines) -> None:
+async def test_a_handler_that_does_not_stop_is_reported_as_remaining_and_counted_once(lines: Lines) -> None:
     door = Door()
 
     @tool(on_interrupt="cancel", name="wait")  # A read that goes on is left behind, an effect is not.
@@ -147,7 +147,7 @@ async def test_a_handler_that_does_not_stop_is_told_as_remaining_and_counted_onc
     assert len(lines.of("call_cancelled")) == 1
 
 
-async def test_a_caller_who_leaves_is_told_as_the_end_of_a_read(lines: Lines) -> None:
+async def test_a_caller_who_leaves_is_reported_as_the_end_of_a_read(lines: Lines) -> None:
     door = Door()
     executor = Executor([door.tool(read_only=True)], listeners=[lines.log])
     looking = await running(executor, door)
@@ -160,7 +160,7 @@ async def test_a_caller_who_leaves_is_told_as_the_end_of_a_read(lines: Lines) ->
     assert (line.call_id, line.ok, line.error["code"]) == ("c-1", False, "cancelled")
 
 
-async def test_a_call_with_the_id_of_another_is_told_too(lines: Lines) -> None:
+async def test_a_call_with_the_id_of_another_is_reported_too(lines: Lines) -> None:
     executor = Executor(
         [Door().tool(), tool(read_only=True, name="look")(shown)], policy=ALLOWED, listeners=[lines.log]
     )

@@ -25,7 +25,7 @@ ALLOWED = Policy([Rule.allow("*")])
 
 
 @pytest.mark.proves("PH-34", "PH-40", "PH-45", "PH-47", "GC-22")
-async def test_a_call_that_starts_is_told_with_its_ids_and_names(lines: Lines) -> None:
+async def test_a_call_that_starts_is_reported_with_its_ids_and_names(lines: Lines) -> None:
     executor = Executor([look], listeners=[lines.log])
 
     await executor.run(call("look", '{"days": 3, "city": "Rome"}'), CONTEXT)
@@ -40,7 +40,7 @@ async def test_a_call_that_starts_is_told_with_its_ids_and_names(lines: Lines) -
 
 
 @pytest.mark.proves("PH-34")
-async def test_a_call_that_is_taken_on_and_has_to_wait_is_told_with_the_counts(lines: Lines) -> None:
+async def test_a_call_that_is_taken_on_and_has_to_wait_is_reported_with_the_counts(lines: Lines) -> None:
     door = Door()
     executor = Executor([door.tool(), look], policy=ALLOWED, listeners=[lines.log])
 
@@ -59,7 +59,7 @@ async def test_a_call_that_is_taken_on_and_has_to_wait_is_told_with_the_counts(l
     assert [(line.pending, line.active) for line in lines.of("call_started")][-1] == (1, 1)
 
 
-async def test_the_dependencies_of_a_typed_context_are_told_by_their_type(lines: Lines) -> None:
+async def test_the_dependencies_of_a_typed_context_are_reported_by_their_type(lines: Lines) -> None:
     class Bank:
         pass
 
@@ -71,7 +71,7 @@ async def test_the_dependencies_of_a_typed_context_are_told_by_their_type(lines:
 
 
 @pytest.mark.proves("PH-50", "GC-23")
-async def test_a_call_that_is_over_is_told_with_what_came_of_it(lines: Lines) -> None:
+async def test_a_call_that_is_over_is_reported_with_what_came_of_it(lines: Lines) -> None:
     executor = Executor([look], listeners=[lines.log])
 
     await executor.run(call("look"), CONTEXT)
@@ -86,7 +86,7 @@ async def test_a_call_that_is_over_is_told_with_what_came_of_it(lines: Lines) ->
 
 
 @pytest.mark.proves("PH-41")
-async def test_a_tool_that_does_not_exist_is_told_with_the_log_dict_of_its_error(lines: Lines) -> None:
+async def test_a_tool_that_does_not_exist_is_reported_with_the_log_dict_of_its_error(lines: Lines) -> None:
     executor = Executor([look], listeners=[lines.log])
 
     result = await executor.run(call("lok"), CONTEXT)
@@ -159,7 +159,7 @@ def finished(result: ToolResult, **fields: Any) -> events.CallFinished:
 
 @pytest.mark.proves("PH-32")
 @pytest.mark.parametrize("options", [{}, {"read_only": True}], ids=["an effect", "a read"])
-async def test_a_second_arrival_of_a_running_call_is_told_as_ignored(options: dict[str, Any], lines: Lines) -> None:
+async def test_a_second_arrival_of_a_running_call_is_reported_as_ignored(options: dict[str, Any], lines: Lines) -> None:
     door = Door()
     executor = Executor([door.tool(**options)], policy=ALLOWED, listeners=[lines.log])
 
@@ -179,7 +179,7 @@ async def test_a_second_arrival_of_a_running_call_is_told_as_ignored(options: di
 
 @pytest.mark.proves("PH-33")
 @pytest.mark.parametrize("name", ["pay", "look"])
-async def test_a_second_arrival_of_a_call_that_has_run_is_told_as_ignored(name: str, lines: Lines) -> None:
+async def test_a_second_arrival_of_a_call_that_has_run_is_reported_as_ignored(name: str, lines: Lines) -> None:
     executor = Executor([pay, look], policy=ALLOWED, listeners=[lines.log])
 
     await executor.run(call(name), CONTEXT)
@@ -207,7 +207,7 @@ async def test_counts_come_back_to_nothing(name: str, lines: Lines) -> None:
 # Decisions and breakers
 
 
-async def test_a_decision_is_told_with_its_rule_its_source_and_its_reason(lines: Lines) -> None:
+async def test_a_decision_is_reported_with_its_rule_its_source_and_its_reason(lines: Lines) -> None:
     policy = Policy([Rule.deny("look", reason="closed on Sundays"), Rule.ask("pay", by="operator")])
     executor = Executor([look, pay], policy=policy, listeners=[lines.log])
 
@@ -252,7 +252,7 @@ async def test_a_breaker_that_opens_is_a_warning(lines: Lines) -> None:
 # Other events
 
 
-async def test_progress_is_told_without_the_words_of_the_handler(lines: Lines) -> None:
+async def test_progress_is_reported_without_the_text_of_the_handler(lines: Lines) -> None:
     @tool(read_only=True)
     async def count(context: ToolContext[Any]) -> int:
         """Count."""
@@ -266,7 +266,7 @@ async def test_progress_is_told_without_the_words_of_the_handler(lines: Lines) -
     assert "Rome" not in str(line.__dict__)
 
 
-def test_plans_and_builds_are_told_by_names_and_counts(lines: Lines) -> None:
+def test_plans_and_builds_are_reported_by_names_and_counts(lines: Lines) -> None:
     lines.log(events.ToolsBuilt(at=0.0, session_id="", tenant_id="acme", tool_names=("a", "b")))
     lines.log(events.ToolsBuilt(at=0.0, session_id="", tenant_id="acme", tool_names=(), failed=("c",)))
     lines.log(events.TurnPlanned(at=0.0, session_id="s-1", turn=2, guideline_ids=("g",), call_ids=("c-1",)))
@@ -278,7 +278,7 @@ def test_plans_and_builds_are_told_by_names_and_counts(lines: Lines) -> None:
     assert (planned.turn, planned.guideline_ids, planned.call_ids) == (2, ["g"], ["c-1"])
 
 
-def test_an_event_that_is_not_known_is_told_by_its_name_and_its_numbers(lines: Lines) -> None:
+def test_an_event_that_is_not_known_is_reported_by_its_name_and_its_numbers(lines: Lines) -> None:
     class LineDropped(events.Event, frozen=True, kw_only=True):
         seconds: float
         words: str

@@ -144,7 +144,7 @@ async def test_every_name_of_the_document_comes_out_of_the_log_that_is_asked_for
 
 
 @pytest.mark.proves("PH-86")
-async def test_every_row_names_an_event_that_is_told_under_that_name_with_those_fields(lines: Lines) -> None:
+async def test_every_row_names_an_event_that_is_reported_under_that_name_with_those_fields(lines: Lines) -> None:
     kinds = [name for name, kind in vars(events).items() if isinstance(kind, type) and issubclass(kind, events.Event)]
     names = {name: re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name in kinds}
     told: dict[str, set[str]] = {}

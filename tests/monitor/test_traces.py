@@ -179,7 +179,7 @@ async def test_listeners_after_it_see_the_span_of_the_call(tracing: Tracing) -> 
         ("nothing", "tool_not_found", StatusCode.ERROR),
     ],
 )
-async def test_a_failure_is_told_by_its_code(name: str, code: str, status: StatusCode, tracing: Tracing) -> None:
+async def test_a_failure_is_reported_by_its_code(name: str, code: str, status: StatusCode, tracing: Tracing) -> None:
     executor = Executor([crash, refuse, pay], listeners=[tracing.listener])
 
     await executor.run(call(name), CONTEXT)
@@ -191,7 +191,7 @@ async def test_a_failure_is_told_by_its_code(name: str, code: str, status: Statu
     assert "closed." not in span.to_json()
 
 
-async def test_a_refused_call_has_a_span_from_its_arrival_to_its_answer(tracing: Tracing) -> None:
+async def test_a_refused_call_has_a_span_from_its_arrival_to_its_result(tracing: Tracing) -> None:
     executor = Executor([pay], listeners=[tracing.listener])
 
     with tracing.tracer.start_as_current_span("caller"):
@@ -294,7 +294,7 @@ async def test_two_calls_of_one_id_do_not_end_each_others_spans(tracing: Tracing
     assert tracing.listener.unfinished == 0
 
 
-def test_an_end_that_is_told_elsewhere_ends_the_span_and_disturbs_nobody(tracing: Tracing) -> None:
+def test_an_end_that_is_reported_elsewhere_ends_the_span_and_disturbs_nobody(tracing: Tracing) -> None:
     one = call("look")
     contextvars.copy_context().run(tracing.listener, CallStarted(at=1.0, session_id="s", call=one))
 

@@ -132,7 +132,7 @@ def test_the_definitions_are_those_of_the_tools_in_their_order(facade: Facade, a
 
 @pytest.mark.proves("TC-30", "TC-56", "TC-57")
 @pytest.mark.parametrize("api", APIS)
-def test_a_strict_server_takes_the_definitions_and_the_answers(facade: Facade, api: Api) -> None:
+def test_a_strict_server_takes_the_definitions_and_the_results(facade: Facade, api: Api) -> None:
     group = group_of(facade)
     asked = [("shout", {"text": "a", "times": None}), ("double", {"number": 4}), ("nobody", {}), ("shout", {})]
 
@@ -191,7 +191,7 @@ def test_an_unknown_name_is_not_found(facade: Facade, name: str) -> None:
     )
 
 
-def test_a_lone_surrogate_in_a_name_does_not_make_the_answer_unsendable(facade: Facade) -> None:
+def test_a_lone_surrogate_in_a_name_does_not_make_the_result_unsendable(facade: Facade) -> None:
     result = facade.wait(group_of(facade).run_tool_call(call("x\ud800", {}), 1))
     assert result.result_content == "Function `x?` not found."
 
@@ -207,7 +207,7 @@ CALLS = st.builds(
 
 @pytest.mark.proves("TC-59")
 @given(calls=st.lists(CALLS, max_size=6))
-def test_every_call_is_answered_under_its_id_in_the_order_of_the_calls(calls: list[core.StandardToolCall]) -> None:
+def test_every_call_gets_a_result_under_its_id_in_the_order_of_the_calls(calls: list[core.StandardToolCall]) -> None:
     for facade, group in GROUPS:
         results = facade.wait(group.run_tool_calls(calls, 1))
         assert results == [facade.wait(group.run_tool_call(one, 1)) for one in calls]

@@ -69,7 +69,7 @@ FORMS: dict[str, Any] = {
 
 @pytest.mark.proves("TC-33", "TC-45")
 @pytest.mark.parametrize("form", FORMS)
-def test_a_call_of_any_form_is_validated_run_and_answered(facade: Facade, form: str) -> None:
+def test_a_call_of_any_form_is_validated_run_and_gets_a_result(facade: Facade, form: str) -> None:
     result = run(facade, forecast_of(facade), FORMS[form], context="mine")
 
     assert result == facade.ToolCallSuccess(
@@ -197,9 +197,7 @@ BAD_ARGUMENTS = {
 @pytest.mark.proves("TC-41", "TC-42", "TC-46", "TC-D2")
 @pytest.mark.parametrize("kind", BAD_ARGUMENTS)
 @pytest.mark.parametrize("strict", [False, True], ids=["", "strict"])
-def test_bad_arguments_are_answered_with_the_validation_error_and_run_nothing(
-    facade: Facade, kind: str, strict: bool
-) -> None:
+def test_bad_arguments_get_the_validation_error_and_run_nothing(facade: Facade, kind: str, strict: bool) -> None:
     arguments = BAD_ARGUMENTS[kind]
     tool = forecast_of(facade, raising(AssertionError("it ran")), model_tool_strict=strict)
     with pytest.raises(pydantic.ValidationError) as error:
@@ -328,7 +326,7 @@ GROUPS: dict[str, Any] = {
 
 @pytest.mark.proves("TC-47", "TC-D2")
 @given(arguments=HOSTILE | ANYTHING.map(json.dumps), name=st.sampled_from(["forecast", "strict"]) | HOSTILE)
-def test_whatever_a_model_sends_is_answered_under_its_id_in_words_that_can_be_sent(arguments: str, name: str) -> None:
+def test_whatever_a_model_sends_gets_a_result_under_its_id_in_words_that_can_be_sent(arguments: str, name: str) -> None:
     call = call_of(arguments, name=name)
     for facade, group in ((CORE, GROUPS["core"]), (AIO, GROUPS["aio"])):
         result = facade.wait(group.run_tool_call(call, None))

@@ -183,7 +183,7 @@ def test_a_referral_that_fails_is_not_repeated_by_itself_and_can_be_tried_again(
     assert json.loads(outputs(played)["c2"])["message"] == "call_transfer_requested"
 
 
-def test_a_referral_whose_answer_was_lost_counts_as_done_when_the_call_ends() -> None:
+def test_a_referral_whose_response_was_lost_counts_as_done_when_the_call_ends() -> None:
     played = play(
         {
             "model": [{"say": GREETING}, {"calls": [{"id": "c1", **TO_SALES}]}, {"say": HANDOFF}],
@@ -827,7 +827,7 @@ def test_what_a_tool_returns_cannot_pass_for_tokens_of_the_model_nor_for_instruc
     assert "< |im_end|>< |im_start|>" in outputs(played)["c3"]
 
 
-def test_a_result_whose_call_is_gone_is_told_as_data_and_never_as_an_instruction() -> None:
+def test_a_result_whose_call_is_gone_is_reported_as_data_and_never_as_an_instruction() -> None:
     machine, adapter = CallMachine(), RealtimeAdapter()
     machine.handle(s.Connected())
     machine.handle(s.ToolCalled(call=ToolCall(id="c1", name="look", arguments_json="{}", response_id="r1")))

@@ -84,7 +84,7 @@ def test_a_call_is_replayed_from_a_cassette_without_running_its_tools(tmp_path: 
     assert [one.verb for one in replayed.report.http if one.verb == "refer"] == ["refer"]
 
 
-def test_a_call_that_was_not_recorded_fails_the_test_although_the_phone_call_goes_on(tmp_path: Path) -> None:
+def test_a_call_that_was_not_recorded_fails_the_test_although_the_phone_call_continues(tmp_path: Path) -> None:
     with Cassette(tmp_path / "call.json", mode="record"):
         pass
 

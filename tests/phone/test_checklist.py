@@ -80,7 +80,7 @@ def test_a_response_that_the_provider_starts_before_the_output_arrives_does_not_
     assert requests(machine.handle(s.ResponseFinished(response_id="r2", status="completed")))
 
 
-def test_more_tool_calls_than_a_phone_call_may_make_are_answered_and_not_run() -> None:
+def test_more_tool_calls_than_a_phone_call_may_make_get_results_and_do_not_run() -> None:
     ran: list[str] = []
 
     @tool(read_only=True)

@@ -82,7 +82,7 @@ def sent_outputs(drive: Drive) -> Counter[str]:
 @SETTINGS
 @given(drive=drives())
 @pytest.mark.proves("PH-D5", "PH-D1", "PH-74")
-def test_every_call_is_answered_once_and_spoken_about_and_there_are_never_two_responses(drive: Drive) -> None:
+def test_every_call_gets_one_output_and_is_spoken_about_and_there_are_never_two_responses(drive: Drive) -> None:
     report = drive.play().call.report()
 
     caller = drive.call.script.model_dump()["caller"]

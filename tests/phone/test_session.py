@@ -21,7 +21,7 @@ class Heard(list[Event]):
 
 
 @pytest.mark.proves("PH-29", "PH-30")
-async def test_a_call_is_told_when_it_arrives_is_built_and_is_handed_over() -> None:
+async def test_a_call_is_reported_when_it_arrives_is_built_and_is_handed_over() -> None:
     transport, heard = ScriptedTransport(), Heard()
     session = make_session(transport, cfg=FREE, emit=heard.append)
     running = asyncio.create_task(session.run())
@@ -60,7 +60,7 @@ async def test_a_call_whose_run_fails_gets_a_fallback_output() -> None:
 
 
 @pytest.mark.proves("PH-58")
-async def test_a_fallback_output_that_cannot_be_sent_is_told_and_sent_over_the_next_connection() -> None:
+async def test_a_fallback_output_that_cannot_be_sent_is_reported_and_sent_over_the_next_connection() -> None:
     transport, heard = ScriptedTransport(is_cut=True), Heard()
     session = make_session(transport, executor=BrokenExecutor, emit=heard.append)
     running = asyncio.create_task(session.run())
@@ -79,7 +79,7 @@ async def test_a_fallback_output_that_cannot_be_sent_is_told_and_sent_over_the_n
     assert len(set(item_ids)) == 1  # The provider can tell that it is the same output.
 
 
-async def test_the_end_of_a_call_is_told_once_with_what_was_cut_off() -> None:
+async def test_the_end_of_a_call_is_reported_once_with_what_was_cut_off() -> None:
     transport, heard = ScriptedTransport(), Heard()
     session = make_session(transport, emit=heard.append)
     running = asyncio.create_task(session.run())

@@ -32,7 +32,7 @@ from tests.providers.kit import (
 
 @every_adapter
 @both_ways
-async def test_a_model_answers_in_words(subject: Subject, way: Way) -> None:
+async def test_a_model_responds_with_text(subject: Subject, way: Way) -> None:
     with subject.server([text("Good morning. ☀️", id="r-1")]) as server:
         async with subject.at(server) as provider:
             reply = await way(provider, ModelRequest(messages=hello(), instructions="Be polite."))
@@ -44,7 +44,7 @@ async def test_a_model_answers_in_words(subject: Subject, way: Way) -> None:
 
 @every_adapter
 @both_ways
-async def test_a_call_is_answered_and_the_model_goes_on(subject: Subject, way: Way) -> None:
+async def test_a_call_gets_a_result_and_the_model_continues(subject: Subject, way: Way) -> None:
     script = [text_and_calls("Let me look.", ("weather", {"city": "Ulm"})), text("It is sunny.")]
     with subject.server(script) as server:
         async with subject.at(server) as provider:
@@ -132,7 +132,7 @@ async def test_every_stop_reason_has_its_name(subject: Subject, theirs: str, our
 
 @every_adapter
 @both_ways
-async def test_a_refusal_is_told_with_its_words_and_the_conversation_goes_on(subject: Subject, way: Way) -> None:
+async def test_a_refusal_is_reported_with_its_words_and_the_conversation_continues(subject: Subject, way: Way) -> None:
     with subject.server([refusal("I must not say that."), text("Gladly.")]) as server:
         async with subject.at(server) as provider:
             reply = await way(provider, ModelRequest(messages=hello()))
@@ -155,7 +155,7 @@ async def test_a_prompt_that_gemini_blocks_is_a_refusal() -> None:
 
 @every_adapter
 @both_ways
-async def test_a_call_that_was_cut_off_never_parses_and_can_still_be_answered(subject: Subject, way: Way) -> None:
+async def test_a_call_that_was_cut_off_never_parses_and_can_still_get_a_result(subject: Subject, way: Way) -> None:
     half = '{"city": "Ul' if subject.sends_text else '{"city":"Ulm"}'
     with subject.server([truncated("Let me", ("weather", half)), text("Sorry.")]) as server:
         async with subject.at(server) as provider:

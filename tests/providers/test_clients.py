@@ -35,7 +35,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @every_adapter
 @pytest.mark.parametrize("value", [None, "", "  "])
-def test_a_missing_key_is_told_at_once_with_the_name_of_its_variable(
+def test_a_missing_key_is_reported_at_once_with_the_name_of_its_variable(
     subject: Subject, value: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if value is not None:
@@ -130,7 +130,7 @@ def test_an_option_that_the_request_says_is_refused(subject: Subject, name: str)
     )],
     ids=lambda one: getattr(one, "name", None),
 )  # fmt: skip
-def test_a_missing_sdk_is_told_with_the_command_that_installs_it(
+def test_a_missing_sdk_is_reported_with_the_command_that_installs_it(
     subject: Subject, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -189,7 +189,7 @@ async def test_an_option_with_a_value_that_the_sdk_does_not_take_is_refused() ->
                 await provider.ask(ModelRequest(messages=hello()))
 
 
-def test_an_address_is_told_without_its_path_and_its_password() -> None:
+def test_an_address_is_reported_without_its_path_and_its_password() -> None:
     assert CHAT.adapter("m", api_key=KEY).endpoint.host == "api.openai.com"
     assert CHAT.adapter("m", base_url="https://user:secret@host/v1?key=secret").endpoint.host == "host"
 

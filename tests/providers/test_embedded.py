@@ -165,7 +165,7 @@ async def test_a_tool_without_arguments_needs_no_model_and_ids_are_never_used_tw
 
 
 @weights
-async def test_a_schema_shapes_the_answer(provider: EmbeddedProvider) -> None:
+async def test_a_schema_shapes_the_response(provider: EmbeddedProvider) -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -185,7 +185,7 @@ async def test_a_schema_shapes_the_answer(provider: EmbeddedProvider) -> None:
 
 
 @weights
-async def test_an_answer_that_is_cut_off_says_so(provider: EmbeddedProvider) -> None:
+async def test_a_response_that_is_cut_off_says_so(provider: EmbeddedProvider) -> None:
     words = await provider.ask(said("Tell me a long story.", max_tokens=5))
     assert (words.finish_reason, words.usage.output) == ("length", 5)
 
@@ -278,7 +278,7 @@ async def test_a_larger_model_is_asked_to_choose_and_to_word(provider: EmbeddedP
 
 
 @weights
-async def test_hostile_schemas_and_texts_end_in_an_answer(provider: EmbeddedProvider) -> None:
+async def test_hostile_schemas_and_texts_end_in_a_result(provider: EmbeddedProvider) -> None:
     odd = build_tool(
         {
             "name": "odd",
@@ -319,7 +319,9 @@ async def test_hostile_schemas_and_texts_end_in_an_answer(provider: EmbeddedProv
     ],
 )
 @weights
-async def test_results_are_told_without_the_model(provider: EmbeddedProvider, result: ToolResult, says: str) -> None:
+async def test_results_are_reported_without_the_model(
+    provider: EmbeddedProvider, result: ToolResult, says: str
+) -> None:
     calls = (ToolCall(id="c", name="get_balance"),)
     answered = ToolMessage(
         results=(to_history_result(ToolResult(output=result.output, error=result.error, call_id="c")),)

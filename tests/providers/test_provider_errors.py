@@ -80,7 +80,7 @@ async def test_every_kind_of_error_has_its_own(
 
 @every_adapter
 @both_ways
-async def test_a_conversation_that_is_too_long_is_told_as_such(subject: Subject, way: Way) -> None:
+async def test_a_conversation_that_is_too_long_is_reported_as_such(subject: Subject, way: Way) -> None:
     failed = await _failed(subject, TOO_LONG[subject.name], way)
 
     assert isinstance(failed, ContextTooLongError)
@@ -156,7 +156,7 @@ async def test_a_response_that_failed_is_an_error(way: Way) -> None:
 
 @every_adapter
 @both_ways
-async def test_nobody_there_is_told_without_waiting(subject: Subject, way: Way) -> None:
+async def test_nobody_there_is_reported_without_waiting(subject: Subject, way: Way) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
 
@@ -171,7 +171,7 @@ async def test_nobody_there_is_told_without_waiting(subject: Subject, way: Way) 
 
 
 @every_adapter
-async def test_the_sdk_tries_again_as_often_as_it_was_told(subject: Subject) -> None:
+async def test_the_sdk_tries_again_as_often_as_configured(subject: Subject) -> None:
     again = error(503, headers={"retry-after-ms": "1"})
     with subject.server([again, text("There you are.")]) as server:
         async with subject.at(server, max_retries=1) as provider:
@@ -242,7 +242,7 @@ async def test_no_log_of_the_sdks_has_the_key(subject: Subject, caplog: pytest.L
     assert KEY not in caplog.text
 
 
-async def test_an_answer_that_is_no_message_says_what_it_should_be() -> None:
+async def test_a_response_that_is_no_message_says_what_it_should_be() -> None:
     with ANTHROPIC.server([raw({"hello": "world"})]) as server:
         async with ANTHROPIC.at(server) as provider:
             with pytest.raises(BadResponseError, match="not a message"):

@@ -73,7 +73,7 @@ def _is_complete(subject: Subject, sent: list[bytes]) -> bool:
 
 
 @every_adapter
-async def test_an_error_inside_of_a_stream_is_told_as_what_it_is(subject: Subject) -> None:
+async def test_an_error_inside_of_a_stream_is_reported_as_what_it_is(subject: Subject) -> None:
     limit = error(429, message="Slow down.", code="rate_limit_exceeded" if "openai" in subject.name else None)
     cuts = [text("One, two.", cut_after=2, cut_by=limit), text("One, two.", cut_after=2, cut_by=error(500))]
     with subject.server(cuts) as server:
@@ -169,7 +169,7 @@ NONSENSE = {
 
 @every_adapter
 @pytest.mark.parametrize(("kind", "body"), NONSENSE.values(), ids=NONSENSE)
-async def test_an_answer_that_is_none_is_told_as_such(subject: Subject, kind: bytes, body: bytes) -> None:
+async def test_a_response_that_is_none_is_reported_as_such(subject: Subject, kind: bytes, body: bytes) -> None:
     async with serving(subject, [body], kind=kind, ends=True) as server, subject.at(server) as provider:
         with pytest.raises((BadResponseError, ProviderDownError)):
             await provider.ask(ModelRequest(messages=hello()))

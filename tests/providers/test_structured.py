@@ -167,7 +167,7 @@ INVALID = {
 @every_adapter
 @pytest.mark.parametrize("wanted", [Pet, Pet.model_json_schema()], ids=["type", "schema"])
 @pytest.mark.parametrize("answer", INVALID.values(), ids=INVALID)
-async def test_an_answer_that_does_not_fit_is_mended(subject: Subject, wanted: Any, answer: str) -> None:
+async def test_a_response_that_does_not_fit_is_mended(subject: Subject, wanted: Any, answer: str) -> None:
     value, bodies = await _asked(subject, wanted, answer, '{"name": "Rex", "age": 1, "color": null}')
 
     assert (value if isinstance(value, dict) else value.model_dump(mode="json"))["name"] == "Rex"
@@ -185,7 +185,7 @@ async def test_the_faults_are_named_with_their_places() -> None:
 
 @every_adapter
 @pytest.mark.parametrize("attempts", [1, 2, 3])
-async def test_an_answer_that_never_fits_is_given_up(subject: Subject, attempts: int) -> None:
+async def test_a_response_that_never_fits_is_given_up(subject: Subject, attempts: int) -> None:
     with pytest.raises(BadResponseError, match="it is wrong at age") as caught:
         await _asked(subject, Pet, *['{"name": "Rex", "age": -4321, "color": null}'] * attempts, max_attempts=attempts)
 

@@ -67,7 +67,7 @@ async def _sent(subject: Subject, history: list[Message], *, tools: Any = TOOLS,
 @pytest.mark.parametrize("maker", ALL, ids=lambda one: f"from {one.name}")
 @every_adapter
 @both_ways
-async def test_a_conversation_goes_on_with_another_provider(maker: Subject, subject: Subject, way: Way) -> None:
+async def test_a_conversation_continues_with_another_provider(maker: Subject, subject: Subject, way: Way) -> None:
     history = await _made_by(maker, way, turns=2)
     history.append(UserMessage(text="And tomorrow?"))
 
@@ -177,7 +177,9 @@ async def test_the_name_of_a_tool_that_is_gone_still_goes_out_as_the_api_takes_i
 
 @every_adapter
 @both_ways
-async def test_calls_that_came_without_an_id_go_on_anywhere_and_go_back_without_one(subject: Subject, way: Way) -> None:
+async def test_calls_that_came_without_an_id_continue_anywhere_and_go_back_without_one(
+    subject: Subject, way: Way
+) -> None:
     calls = (("weather", {"city": "Ulm"}), ("weather", {"city": "Bern"}))
     with GeminiServer([tool_calls(*calls), tool_calls(*calls), text("Sunny.")], call_ids=False) as server:
         async with GEMINI.at(server) as provider:
@@ -195,7 +197,7 @@ async def test_calls_that_came_without_an_id_go_on_anywhere_and_go_back_without_
 
 @every_adapter
 @pytest.mark.parametrize("items", [(), ({"role": "assistant"}, {"role": "assistant"})], ids=["none", "two"])
-async def test_a_native_message_that_is_none_is_told_in_other_words(subject: Subject, items: Any) -> None:
+async def test_a_native_message_that_is_none_is_rendered_as_text(subject: Subject, items: Any) -> None:
     native = Native(format=subject.name, items=items)
     call = ToolCall(id="c1", name="weather", arguments_json="{}")
     history = [*hello(), AssistantMessage(text="My words.", calls=(call,), native=native), answered([call])]
@@ -220,7 +222,7 @@ async def test_anthropic_gets_a_definition_of_every_tool_that_was_called_and_is_
     assert body["tool_choice"] == {"type": "none"}
 
 
-async def test_anthropic_goes_on_with_a_turn_that_it_paused_and_with_no_other() -> None:
+async def test_anthropic_continues_with_a_turn_that_it_paused_and_with_no_other() -> None:
     searched = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
     message = {"id": "msg_1", "role": "assistant", "model": "m", "type": "message"}
     paused = {**message, "stop_reason": "pause_turn", "content": [{"type": "text", "text": "Hm."}, searched]}
@@ -252,7 +254,7 @@ ODD_CALLS = {
 
 @every_adapter
 @pytest.mark.parametrize("call", ODD_CALLS.values(), ids=ODD_CALLS)
-async def test_a_call_with_anything_in_it_can_be_told_again(subject: Subject, call: ToolCall) -> None:
+async def test_a_call_with_anything_in_it_can_be_sent_again(subject: Subject, call: ToolCall) -> None:
     history = [*hello(), AssistantMessage(calls=(call,)), answered([call], "It did not work.")]
 
     body = await _sent(subject, history)
@@ -305,7 +307,7 @@ async def test_words_of_any_kind_arrive(subject: Subject, words: str) -> None:
 
 @every_adapter
 @both_ways
-async def test_half_a_character_in_an_answer_can_be_stored_and_told_again(subject: Subject, way: Way) -> None:
+async def test_half_a_character_in_a_result_can_be_stored_and_sent_again(subject: Subject, way: Way) -> None:
     answer = text_and_calls("Half \ud83d of it. \x00", ("weather", '{"city": "\\ud83d"}', "a_1"))
     with subject.server([answer, text("Fine.")]) as server:
         async with subject.at(server) as provider:
@@ -365,7 +367,7 @@ async def test_any_conversation_is_one_that_the_strict_server_takes(subject: Sub
     await _sent(subject, history)
 
 
-async def test_a_native_message_of_a_server_that_writes_no_json_is_told_in_other_words() -> None:
+async def test_a_native_message_of_a_server_that_writes_no_json_is_rendered_as_text() -> None:
     with CHAT.server([tool_calls(("weather", '{"city": ', "c1")), text("Sorry.")]) as server:
         async with CHAT.at(server) as provider:
             reply = await provider.ask(ModelRequest(messages=hello(), tools=TOOLS))

@@ -141,12 +141,12 @@ def test_a_hundred_thousand_keys_are_no_burden() -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 1_000_000, '{"a":' * 200_000, "[" * 500_000 + "]" * 500_000])
-def test_deep_nesting_is_an_answer_and_not_a_crash(text: str) -> None:
+def test_deep_nesting_is_a_result_and_not_a_crash(text: str) -> None:
     with pytest.raises(ToolArgsParseError, match="nested too deeply"):
         refuse_ambiguous(text)
 
 
-def test_a_number_of_too_many_digits_is_told_without_the_words_of_python() -> None:
+def test_a_number_of_too_many_digits_is_reported_without_the_text_of_python() -> None:
     with pytest.raises(ToolArgsParseError, match="a number has more than 4,300 digits"):
         refuse_ambiguous('{"a": -' + "9" * 4_301 + "}")
     refuse_ambiguous('{"a": -' + "9" * 4_300 + "}")

@@ -112,7 +112,7 @@ def test_arguments_that_are_not_closed_pass_over_what_they_do_not_know() -> None
         ("NotDefined", None),
     ],
 )
-def test_the_schema_of_an_answer_is_told_where_it_says_something(annotation: Any, schema: Any) -> None:
+def test_the_output_schema_is_sent_where_it_says_something(annotation: Any, schema: Any) -> None:
     assert build_output_schema(annotation) == schema
 
 

@@ -86,7 +86,7 @@ anything = st.recursive(
 
 
 @given(anything)
-def test_no_answer_of_a_model_breaks_the_way_back(value: Any) -> None:
+def test_no_response_of_a_model_breaks_the_way_back(value: Any) -> None:
     decoded = came_back(pay, json.dumps(value))
     assert isinstance(decoded, str)
 

@@ -91,7 +91,7 @@ def test_the_places_are_kept_for_the_log() -> None:
     assert caught.value.to_log_dict()["places"] == ["pet.tricks[1]", "extra"]
 
 
-def test_ten_faults_are_told_and_the_rest_is_counted() -> None:
+def test_ten_faults_are_reported_and_the_rest_is_counted() -> None:
     text = "{" + ", ".join(f'"k{number}": 1' for number in range(1_000)) + "}"
 
     with pytest.raises(InvalidArgumentsError) as caught:
@@ -141,7 +141,7 @@ def test_a_fault_of_the_whole_has_no_place() -> None:
     assert str(caught.value).split("\n")[1].startswith("- value error, low must not be above high, got {")
 
 
-def test_a_class_that_reads_its_arguments_in_its_own_way_is_told_places_all_the_same() -> None:
+def test_a_class_that_reads_its_arguments_in_its_own_way_reports_places_all_the_same() -> None:
     class Lenient(LLMFunctionTool):
         count: int
 
@@ -164,7 +164,7 @@ def test_a_class_that_reads_its_arguments_in_its_own_way_is_told_places_all_the_
     [("[1]", "an array"), ("null", "null"), ('"x"', "a string"), ("1", "a number"), ("true", "a boolean")],
 )
 @pytest.mark.proves("PH-43")
-def test_json_that_is_no_object_is_told_so(text: str, found: str) -> None:
+def test_json_that_is_no_object_is_refused_with_the_reason(text: str, found: str) -> None:
     with pytest.raises(ToolArgsParseError) as caught:
         adopt.parse(text)
 
@@ -173,7 +173,7 @@ def test_json_that_is_no_object_is_told_so(text: str, found: str) -> None:
 
 @pytest.mark.parametrize("text", ["nope", '{"a":', "{'a': 1}", '{"a": 1} x', "\x00", '"\ud800"', '{"a": "\ud800"}'])
 @pytest.mark.proves("PH-42")
-def test_text_that_is_no_json_is_told_so(text: str) -> None:
+def test_text_that_is_no_json_is_refused_with_the_reason(text: str) -> None:
     with pytest.raises(ToolArgsParseError, match=r"^The arguments are not valid JSON: .*\. Send one JSON object\.$"):
         adopt.parse(text)
 

@@ -95,7 +95,7 @@ async def test_the_host_answers_a_question_and_knows_whose_call_it_belongs_to(pr
         (RuntimeError("canary"), "cancel"),
     ],
 )
-async def test_anything_but_a_fitting_answer_is_a_refusal(protocol: str, answer: Any, action: str) -> None:
+async def test_anything_but_a_fitting_response_is_a_refusal(protocol: str, answer: Any, action: str) -> None:
     def reply(question: Elicitation) -> Any:
         if isinstance(answer, Exception):
             raise answer
@@ -105,7 +105,7 @@ async def test_anything_but_a_fitting_answer_is_a_refusal(protocol: str, answer:
     assert f"not booked: {action}" in result.for_model()
 
 
-async def test_an_answer_that_never_comes_does_not_hold_the_connection() -> None:
+async def test_a_response_that_never_comes_does_not_hold_the_connection() -> None:
     started = asyncio.Event()
 
     async def hang(question: Elicitation) -> bool:

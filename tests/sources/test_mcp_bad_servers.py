@@ -111,7 +111,7 @@ async def test_a_definition_without_a_name_is_skipped_too() -> None:
         assert "not valid at name: Field required" in sources.status["bad"].skipped[0].reason
 
 
-async def test_an_answer_that_breaks_the_servers_own_promise_is_not_passed_on() -> None:
+async def test_a_response_that_breaks_the_servers_own_promise_is_not_passed_on() -> None:
     async with connect([hostile("liar", trusted=True)]) as sources:
         result = await run(sources, "wrong")
         assert result.error is not None
@@ -133,7 +133,7 @@ async def test_a_refusal_by_the_protocol_did_nothing_and_an_internal_error_may_h
         assert lost.error.code == "outcome_unknown"
 
 
-async def test_changed_tools_are_told_and_those_that_stay_are_the_same_objects() -> None:
+async def test_changed_tools_are_reported_and_those_that_stay_are_the_same_objects() -> None:
     async with connect([hostile("changing")]) as sources:
         heard: list[tuple[str, ...]] = []
         sources.subscribe(lambda: heard.append(tuple(tool.name for tool in sources.tools)))

@@ -146,7 +146,7 @@ async def test_a_server_that_goes_away_disables_its_tools_until_it_is_back() -> 
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-async def test_an_answer_that_is_too_long_is_dropped(as_json: bool) -> None:
+async def test_a_response_that_is_too_long_is_dropped(as_json: bool) -> None:
     app = make_server().streamable_http_app(json_response=as_json)
     async with (
         listening(app) as url,
@@ -223,7 +223,7 @@ class Dropping:
         await send({"type": "http.response.body", "body": body})
 
 
-async def test_a_call_that_was_taken_is_of_unknown_outcome_whatever_the_lost_stream_is_answered_with() -> None:
+async def test_a_call_that_was_taken_is_of_unknown_outcome_whatever_follows_the_lost_stream() -> None:
     app = Dropping()
     async with listening(app) as url, connect([McpServer("crm", url=f"{url}/mcp")]) as sources:
         result = await run(sources, "pay")

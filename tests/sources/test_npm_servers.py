@@ -65,7 +65,7 @@ async def test_the_filesystem_server_reads_and_writes_in_its_directory_only(serv
         assert "secret" not in refused.for_model()
 
 
-async def test_the_memory_server_keeps_what_it_is_told_over_a_restart(servers: Path, tmp_path: Path) -> None:
+async def test_the_memory_server_keeps_its_data_over_a_restart(servers: Path, tmp_path: Path) -> None:
     memory = McpServer(
         "memory",
         command=[str(servers / "mcp-server-memory")],

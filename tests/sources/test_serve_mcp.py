@@ -106,7 +106,7 @@ async def test_a_client_that_can_is_asked_and_a_payment_is_made_once(mode: str) 
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_client_that_cannot_be_asked_is_told_how_to_approve(mode: str) -> None:
+async def test_a_client_that_cannot_be_asked_gets_instructions_to_approve(mode: str) -> None:
     executor = make_executor()
     async with http_client(executor, mode=mode, approval_hint="See https://ops.example/{token}.") as client:
         first = await client.call_tool("pay", {"to": "Cy", "amount": 1})
@@ -179,7 +179,7 @@ async def test_one_client_cannot_answer_a_question_of_another() -> None:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_clients_are_told_that_the_tools_have_changed(mode: str) -> None:
+async def test_clients_are_notified_that_the_tools_have_changed(mode: str) -> None:
     executor = Executor([balance])
     async with (
         listening(mcp_app(executor)) as url,

@@ -147,7 +147,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("answer", ["approve", "deny"])
 @pytest.mark.parametrize("case", WRONG)
-async def test_an_answer_that_cannot_be_given_is_refused(kept: Any, case: str, answer: str) -> None:
+async def test_a_response_that_cannot_be_given_is_refused(kept: Any, case: str, answer: str) -> None:
     question, how, message = WRONG[case]
     asked = await kept.approvals.ask(an_approval(**question))
     how = {"token": asked.token, "by": "operator", "who": "ann", **how}

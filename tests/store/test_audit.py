@@ -75,7 +75,7 @@ async def facts(store: Store, **wanted: Any) -> list[Any]:
 # What is in a row.
 
 
-async def test_a_call_is_found_from_its_start_to_its_answer(store: Store) -> None:
+async def test_a_call_is_found_from_its_start_to_its_result(store: Store) -> None:
     before = time.time()
 
     result = await an_executor(store).run(a_call(), a_context())

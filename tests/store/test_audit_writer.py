@@ -66,7 +66,7 @@ async def test_what_is_less_than_a_batch_is_written_after_a_while(url: str) -> N
         assert await tools(store) == expected(0)
 
 
-async def test_flush_waits_for_everything_that_was_told(url: str) -> None:
+async def test_flush_waits_for_everything_that_was_reported(url: str) -> None:
     async with open_store(url, audit_interval=60.0, audit_batch_size=7) as store:
         for number in range(50):
             store.audit(an_event(number))
@@ -171,7 +171,7 @@ async def test_closing_does_not_wait_for_ever_and_says_what_was_lost(
 
 
 @pytest.mark.postgres
-async def test_a_batch_whose_answer_got_lost_is_not_written_twice(postgres: PostgresServer) -> None:
+async def test_a_batch_whose_response_was_lost_is_not_written_twice(postgres: PostgresServer) -> None:
     name = postgres.new_database().rpartition("/")[2]
     async with (
         proxied(postgres.port) as proxy,

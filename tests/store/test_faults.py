@@ -61,7 +61,7 @@ def code(result: ToolResult) -> str | None:
     return result.error.code if result.error else None
 
 
-async def test_while_the_database_is_away_nothing_runs_and_the_model_is_told_so(fragile: Fragile) -> None:
+async def test_while_the_database_is_away_nothing_runs_and_the_model_is_informed(fragile: Fragile) -> None:
     bank = Bank()
     async with open_store(fragile.url, timeout=0.3) as store:
         executor = a_rail(store, bank)
@@ -121,7 +121,7 @@ async def test_an_outcome_is_recorded_when_the_database_is_back_in_time(fragile:
         assert bank.paid == ["i-1"]
 
 
-async def test_an_outcome_that_cannot_be_recorded_is_said_so_and_is_unknown_to_everybody_else(
+async def test_an_outcome_that_cannot_be_recorded_is_reported_and_is_unknown_to_everybody_else(
     fragile: Fragile,
 ) -> None:
     bank = Bank()
@@ -151,7 +151,7 @@ async def on_a_thin_wire(postgres: PostgresServer) -> AsyncGenerator[tuple[Proxy
 
 
 @pytest.mark.postgres
-async def test_a_claim_whose_answer_got_lost_is_taken_back(postgres: PostgresServer) -> None:
+async def test_a_claim_whose_response_was_lost_is_taken_back(postgres: PostgresServer) -> None:
     bank = Bank()
     async with on_a_thin_wire(postgres) as (proxy, store):
         executor = a_rail(store, bank)
@@ -167,7 +167,7 @@ async def test_a_claim_whose_answer_got_lost_is_taken_back(postgres: PostgresSer
 
 
 @pytest.mark.postgres
-async def test_an_approved_claim_whose_answer_got_lost_never_runs_without_a_new_approval(
+async def test_an_approved_claim_whose_response_was_lost_never_runs_without_a_new_approval(
     postgres: PostgresServer,
 ) -> None:
     bank = Bank()
@@ -184,7 +184,7 @@ async def test_an_approved_claim_whose_answer_got_lost_never_runs_without_a_new_
 
 
 @pytest.mark.postgres
-async def test_an_outcome_whose_answer_got_lost_is_recorded_once(postgres: PostgresServer) -> None:
+async def test_an_outcome_whose_response_was_lost_is_recorded_once(postgres: PostgresServer) -> None:
     bank = Bank()
     async with on_a_thin_wire(postgres) as (proxy, store):
         executor = a_rail(store, bank)
@@ -200,7 +200,7 @@ async def test_an_outcome_whose_answer_got_lost_is_recorded_once(postgres: Postg
 
 
 @pytest.mark.postgres
-async def test_a_decision_whose_answer_got_lost_stands(postgres: PostgresServer) -> None:
+async def test_a_decision_whose_response_was_lost_stands(postgres: PostgresServer) -> None:
     bank = Bank()
     async with on_a_thin_wire(postgres) as (proxy, store):
         executor = a_rail(store, bank, policy=Policy([Rule.ask("pay", by="operator")]))

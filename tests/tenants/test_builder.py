@@ -69,7 +69,7 @@ def test_the_description_says_whether_to_confirm_and_who_announces() -> None:
 
 
 @pytest.mark.proves("PH-15", "PH-16", "PH-17", "PH-24")
-def test_each_way_to_have_no_transfer_tool_is_told() -> None:
+def test_each_way_to_have_no_transfer_tool_is_reported() -> None:
     off = acme(features={"refer": refer(enabled=False)})
     none = acme(features={"refer": refer(destinations=[{**SALES, "enabled": False}])})
     one = acme(features={"refer": refer(destinations=[{**SALES, "enabled": False}, SUPPORT])})
@@ -101,7 +101,7 @@ def test_a_build_is_frozen_and_its_choice_follows_its_tools() -> None:
 
 
 @pytest.mark.proves("PH-05", "PH-09", "PH-10", "PH-11")
-def test_builders_are_asked_in_order_and_everything_is_told() -> None:
+def test_builders_are_asked_in_order_and_everything_is_reported() -> None:
     heard: list[Event] = []
     builder = ToolBuilder(listeners=[heard.append])
 

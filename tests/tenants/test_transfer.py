@@ -76,7 +76,7 @@ def code(result: ToolResult) -> str:
 
 
 @pytest.mark.proves("PH-23", "PH-60", "PH-62", "PH-65", "PH-66", "PH-68", "PH-D9")
-async def test_a_transfer_is_announced_referred_once_and_told_without_its_address() -> None:
+async def test_a_transfer_is_announced_referred_once_and_reported_without_its_address() -> None:
     agent = Agent(acme(features={"refer": refer(**FREE)}))
 
     result = await agent.call(destination_id="support", reason="billing")

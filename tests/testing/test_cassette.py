@@ -79,7 +79,7 @@ def test_an_error_for_the_model_is_raised_again(tmp_path: Path) -> None:
     assert result.error == Failure(code="too_much", message="Too much.", retryable=True)
 
 
-def test_any_other_exception_has_the_same_answer_again(tmp_path: Path) -> None:
+def test_any_other_exception_has_the_same_result_again(tmp_path: Path) -> None:
     (real,) = recorded(tmp_path / "a.json", [pay], ("pay", {"amount": -1}))
 
     (result,) = replayed(tmp_path / "a.json", [pay], ("pay", {"amount": -1}))
@@ -135,7 +135,7 @@ def test_any_json_survives_and_the_file_is_the_same_when_it_is_recorded_again(
     assert path.read_bytes() == first
 
 
-def test_equal_calls_replay_in_order_and_a_read_goes_on_with_its_last_answer(tmp_path: Path) -> None:
+def test_equal_calls_replay_in_order_and_a_read_continues_with_its_last_result(tmp_path: Path) -> None:
     counted.clear()
     twice = [("counter", {})] * 2
     recorded(tmp_path / "a.json", [counter], *twice)
@@ -192,7 +192,7 @@ def test_a_class_that_is_a_tool_is_recorded_without_what_it_gives_to_its_caller(
     assert (again.output, real.context is None, again.context) == ("Hello Ann", False, None)
 
 
-def test_who_changes_an_answer_does_not_change_the_next_one(tmp_path: Path) -> None:
+def test_who_changes_a_result_does_not_change_the_next_one(tmp_path: Path) -> None:
     recorded(tmp_path / "a.json", [balance], ("balance", {}))
 
     with Cassette(tmp_path / "a.json") as cassette:

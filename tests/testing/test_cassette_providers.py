@@ -23,7 +23,7 @@ async def pieces(provider: Provider, request: ModelRequest = ASKED) -> list[Any]
     return [piece async for piece in provider.stream(request)]
 
 
-async def test_a_stream_comes_again_in_its_pieces_and_needs_no_provider(tmp_path: Path) -> None:
+async def test_a_stream_comes_again_in_its_chunks_and_needs_no_provider(tmp_path: Path) -> None:
     script = ScriptedProvider([text_and_calls("One moment, please.", ("pay", {"amount": 5}))])
     with Cassette(tmp_path / "a.json", mode="record") as cassette:
         real = await pieces(cassette.provider(script))
@@ -51,7 +51,7 @@ async def test_what_was_asked_can_be_streamed_and_the_other_way_round(streamed: 
     )
 
 
-async def test_a_whole_reply_comes_again_with_what_the_api_said(tmp_path: Path) -> None:
+async def test_a_whole_response_comes_again_with_what_the_api_said(tmp_path: Path) -> None:
     reply = ModelResponse(
         text="é",
         calls=(ToolCall(id="c", name="pay", arguments_json='{"amount": 5}', response_id="r", item_id="i"),),
@@ -172,7 +172,7 @@ async def test_another_request_is_not_recorded(request_: ModelRequest, tmp_path:
     assert "--cassette=record" in str(caught.value)
 
 
-async def test_an_equal_request_gets_the_next_answer_and_none_when_they_are_used_up(tmp_path: Path) -> None:
+async def test_an_equal_request_gets_the_next_response_and_none_when_they_are_used_up(tmp_path: Path) -> None:
     with Cassette(tmp_path / "a.json", mode="record") as cassette:
         provider = cassette.provider(ScriptedProvider(["One.", "Two."]))
         await provider.ask(ASKED)
@@ -190,7 +190,7 @@ def test_there_is_nothing_to_record_without_a_provider(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [None, 5])
-async def test_a_secret_that_came_in_several_pieces_is_not_written(cut: int | None, tmp_path: Path) -> None:
+async def test_a_secret_that_came_in_several_chunks_is_not_written(cut: int | None, tmp_path: Path) -> None:
     said = f"The card is 4111 1111 1111 1111 and the password: {CANARY} x"
     line = text(said, cut_after=7) if cut else text_and_calls(said, ("log_in", {"password": CANARY}))
     with Cassette(tmp_path / "a.json", mode="record") as cassette:
@@ -257,7 +257,7 @@ async def test_what_is_redacted_already_is_still_the_same_conversation(output: A
     assert "hunter2" not in (tmp_path / "a.json").read_text()
 
 
-async def test_a_missing_answer_that_ended_the_test_is_said_once(tmp_path: Path) -> None:
+async def test_a_missing_response_that_ended_the_test_is_reported_once(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="there is no cassette") as caught, Cassette(tmp_path / "a.json") as one:
         await one.provider().ask(ASKED)
     assert caught.value.__cause__ is None

@@ -21,7 +21,7 @@ async def test_no_effect_is_doubled_lost_or_falsely_reported_when_a_process_is_k
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_every_step_of_the_line_survives_a_kill(tmp_path: Path) -> None:
+async def test_every_step_of_a_call_survives_a_kill(tmp_path: Path) -> None:
     report = await crashtest(f"sqlite+aiosqlite:///{tmp_path / 'crash.db'}")
 
     assert (report.double, report.lost, report.false) == (0, 0, 0), str(report)

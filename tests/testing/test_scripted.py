@@ -185,7 +185,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("history", RIGHT.values(), ids=list(RIGHT))
-async def test_a_history_that_every_provider_takes_is_answered(history: list[Any]) -> None:
+async def test_a_history_that_every_provider_takes_gets_a_response(history: list[Any]) -> None:
     assert (await ScriptedProvider(["Hello."]).ask(ModelRequest(messages=history))).text == "Hello."
 
 

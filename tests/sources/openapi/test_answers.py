@@ -146,7 +146,7 @@ async def test_an_odd_redirect_is_refused(location: str) -> None:
     assert len(server.requests) == 2
 
 
-async def test_an_answer_that_is_too_large_is_not_read_to_its_end() -> None:
+async def test_a_response_that_is_too_large_is_not_read_to_its_end() -> None:
     def answer(request: Request) -> Reply:
         if request.headers.get("accept-encoding") == "gzip" and request.path == "/orders/zip":
             return Reply(body=gzip.compress(b"0" * 5_000_000), headers={"Content-Encoding": "gzip"})
@@ -164,7 +164,7 @@ async def test_an_answer_that_is_too_large_is_not_read_to_its_end() -> None:
     assert len(effect.for_model()) < 200
 
 
-async def test_every_kind_of_answer_has_a_form_for_the_model() -> None:
+async def test_every_kind_of_result_has_a_form_for_the_model() -> None:
     replies = {
         "json": Reply(body=[1, {"a": None}]),
         "text": Reply(body="grüße"),

@@ -97,7 +97,7 @@ def test_a_wrong_event_is_answered_with_an_error_that_names_the_place(event: Any
 
 
 @pytest.mark.parametrize("message", ["{not json", b"\xff\xfe", "[]", "null", "[" * 100_000])
-def test_a_message_that_is_no_event_is_an_error_and_the_session_goes_on(message: str | bytes) -> None:
+def test_a_message_that_is_no_event_is_an_error_and_the_session_continues(message: str | bytes) -> None:
     call = open_call({"model": [{"say": "Bonjour."}]})
     call.feed(message)
     assert call.report().error_codes == ("invalid_json",)
@@ -122,7 +122,7 @@ def test_a_message_that_is_no_event_is_an_error_and_the_session_goes_on(message:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_accept_refuses_a_session_that_is_wrong_and_the_call_goes_on_ringing(session: Any, param: str) -> None:
+def test_accept_refuses_a_session_that_is_wrong_and_the_call_keeps_ringing(session: Any, param: str) -> None:
     call = SimulatedCall()
     response = call.request("accept", session)
     assert (response.status, (response.body or {})["error"]["param"]) == (400, param)

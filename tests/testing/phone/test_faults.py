@@ -117,7 +117,7 @@ def test_a_sideband_is_lost_with_a_code(code: int) -> None:
 
 
 @pytest.mark.parametrize(("drop", "ended"), [("before", None), ("after", "transferred")])
-def test_a_transfer_whose_answer_is_lost_may_have_happened(drop: str, ended: str | None) -> None:
+def test_a_transfer_whose_response_was_lost_may_have_happened(drop: str, ended: str | None) -> None:
     async def main() -> None:
         async with simulated_api() as (simulator, client):
             call = simulator.add_call({"http": [{"verb": "refer", "drop": drop}], "caller": [{"sleep": 10}]})
@@ -131,7 +131,7 @@ def test_a_transfer_whose_answer_is_lost_may_have_happened(drop: str, ended: str
     run_warped(main())
 
 
-def test_a_slow_answer_of_call_control_runs_into_the_clients_timeout() -> None:
+def test_a_slow_response_of_call_control_runs_into_the_clients_timeout() -> None:
     async def main() -> None:
         async with simulated_api() as (simulator, client):
             call = simulator.add_call({"http": [{"verb": "accept", "delay": 30}], "caller": [{"sleep": 90}]})

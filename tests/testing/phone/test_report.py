@@ -61,7 +61,7 @@ def test_a_call_that_the_caller_cut_off_is_not_the_agents_fault() -> None:
     assert report.ok
 
 
-def test_a_call_that_no_socket_was_told_of_is_not_the_agents_fault() -> None:
+def test_a_call_that_no_socket_was_offered_is_not_the_agents_fault() -> None:
     call = open_call({"model": [CALL], "caller": [{"sleep": 60}]})
     call.feed({"type": "response.create"})
     call.advance(0.1)

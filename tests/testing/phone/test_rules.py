@@ -233,7 +233,7 @@ def test_r11_a_session_expires_after_an_hour_without_a_warning() -> None:
     run_warped(main())
 
 
-def test_r12_time_moves_only_when_it_is_told_to() -> None:
+def test_r12_time_moves_only_when_the_clock_is_advanced() -> None:
     script = {"model": [CALL, {"say": "42."}], "caller": [{"say": "Combien ?"}, {"hangup": 1}]}
     reports = [open_and_play(script) for _ in range(2)]
     assert reports[0].timeline == reports[1].timeline

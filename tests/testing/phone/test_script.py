@@ -68,7 +68,7 @@ def test_a_script_in_yaml_is_read(tmp_path: Path) -> None:
         ("a: [\n", "call.yaml: is not YAML"),
     ],
 )
-def test_a_wrong_script_is_told_where_and_what_would_be_right(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_script_names_the_place_and_what_would_be_right(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "call.yaml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ScriptError) as caught:

@@ -37,7 +37,7 @@ def result(name: str, content: Any = "sunny") -> Any:
     return {"type": "tool_result", "tool_use_id": name, "content": content}
 
 
-def test_a_call_is_made_answered_and_told() -> None:
+def test_a_call_is_made_gets_a_result_and_is_reported() -> None:
     reply = text_and_calls("Let me see.", ("get_weather", {"city": "Paris"}))
     with AnthropicServer([reply, text("Sunny.")]) as server, connect(server) as client:
         first = ask(client)
@@ -54,7 +54,7 @@ def test_a_call_is_made_answered_and_told() -> None:
     assert second.content[0].text == "Sunny."
 
 
-async def test_the_async_client_streams_parallel_calls_in_pieces() -> None:
+async def test_the_async_client_streams_parallel_calls_in_chunks() -> None:
     reply = text_and_calls("Let me see.", ("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Oslo"}, "mine"))
     with AnthropicServer([reply], piece=3) as server:
         client = AsyncAnthropic(base_url=server.url, api_key="test", max_retries=0)
@@ -91,7 +91,7 @@ def test_the_events_of_a_text_and_a_call_are_those_of_the_api() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 4, 1000])
-def test_a_stream_says_the_same_as_a_whole_answer(piece: int) -> None:
+def test_a_stream_says_the_same_as_a_whole_response(piece: int) -> None:
     reply = text_and_calls("Grüße 🌤", ("get_weather", {"city": "Zürich"}, "t"), id="m", usage=Usage(cached=2))
     with AnthropicServer([reply, reply], piece=piece) as server, connect(server) as client:
         with client.messages.stream(**COMMON, messages=[USER]) as stream:
@@ -132,7 +132,7 @@ def test_every_way_to_stop(reply: Reply, reason: str) -> None:
         assert "".join(block.text for block in message.content if block.type == "text") == reply.text
 
 
-def test_half_written_arguments_are_in_the_pieces_of_the_stream_only() -> None:
+def test_half_written_arguments_are_in_the_chunks_of_the_stream_only() -> None:
     reply = truncated("", ("get_weather", '{"city": "Pa'))
     with AnthropicServer([reply, reply]) as server, connect(server) as client:
         whole = ask(client)

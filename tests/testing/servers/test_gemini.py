@@ -49,7 +49,7 @@ def first(response: Any) -> Any:
 
 
 @pytest.mark.parametrize("call_ids", [True, False])
-def test_calls_are_made_answered_and_told(call_ids: bool) -> None:
+def test_calls_are_made_get_results_and_are_reported(call_ids: bool) -> None:
     reply = text_and_calls("Let me see.", ("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Oslo"}))
     with GeminiServer([reply, text("Sunny.")], call_ids=call_ids) as server, connect(server) as client:
         response = ask(client)
@@ -102,7 +102,7 @@ def test_the_automatic_calls_of_the_client_run_to_the_end() -> None:
     assert "sunny in Paris" in str(server.requests[1].body["contents"][-1])
 
 
-async def test_the_async_client_streams_text_in_pieces_and_calls_whole() -> None:
+async def test_the_async_client_streams_text_in_chunks_and_calls_whole() -> None:
     reply = text_and_calls("Let me see.", ("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Oslo"}, "mine"))
     with GeminiServer([reply], piece=3) as server:
         async with connect(server).aio as client:
@@ -115,7 +115,7 @@ async def test_the_async_client_streams_text_in_pieces_and_calls_whole() -> None
 
 
 @pytest.mark.parametrize("piece", [1, 4, 1000])
-def test_a_stream_says_the_same_as_a_whole_answer(piece: int) -> None:
+def test_a_stream_says_the_same_as_a_whole_response(piece: int) -> None:
     reply = text("Grüße 🌤", usage=Usage(input=7, output=3, cached=2))
     with GeminiServer([reply, reply], piece=piece) as server, connect(server) as client:
         chunks = list(stream(client))

@@ -42,7 +42,7 @@ def stream_all(server: OpenAIServer) -> Any:
         return stream.get_final_completion()
 
 
-def test_a_call_is_made_answered_and_told() -> None:
+def test_a_call_is_made_gets_a_result_and_is_reported() -> None:
     with (
         OpenAIServer([tool_calls(("get_weather", {"city": "Paris"})), text("Sunny.")]) as server,
         connect(server) as client,
@@ -60,7 +60,7 @@ def test_a_call_is_made_answered_and_told() -> None:
     assert server.requests[1].body["messages"][-1]["content"] == "sunny"
 
 
-async def test_the_async_client_streams_parallel_calls_in_pieces() -> None:
+async def test_the_async_client_streams_parallel_calls_in_chunks() -> None:
     reply = text_and_calls("Let me see.", ("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Oslo"}, "mine"))
     with OpenAIServer([reply], piece=3) as server:
         client = AsyncOpenAI(base_url=server.url, api_key="test", max_retries=0)
@@ -80,7 +80,7 @@ async def test_the_async_client_streams_parallel_calls_in_pieces() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 4, 1000])
-def test_a_stream_says_the_same_as_a_whole_answer(piece: int) -> None:
+def test_a_stream_says_the_same_as_a_whole_response(piece: int) -> None:
     reply = text_and_calls("Grüße 🌤", ("get_weather", {"city": "Zürich"}), usage=Usage(input=7, output=3, cached=2))
     with OpenAIServer([reply, reply], piece=piece) as server:
         streamed = stream_all(server)
@@ -146,7 +146,7 @@ def test_a_stream_can_end_in_an_error() -> None:
         list(ask(client, stream=True))
 
 
-def test_an_answer_that_is_not_streamed_is_cut_before_it_starts() -> None:
+def test_a_response_that_is_not_streamed_is_cut_before_it_starts() -> None:
     with (
         OpenAIServer([text("Hello", cut_after=0)]) as server,
         connect(server) as client,

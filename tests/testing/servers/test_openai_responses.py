@@ -36,7 +36,7 @@ def output(call_id: str, content: Any = "sunny") -> Any:
     return {"type": "function_call_output", "call_id": call_id, "output": content}
 
 
-def test_a_call_is_made_answered_and_told() -> None:
+def test_a_call_is_made_gets_a_result_and_is_reported() -> None:
     with (
         OpenAIServer([tool_calls(("get_weather", {"city": "Paris"})), text("Sunny.")]) as server,
         connect(server) as client,
@@ -70,7 +70,7 @@ def test_a_stored_call_that_stays_open_is_refused() -> None:
             client.responses.create(model="gpt-test", previous_response_id=first.id, input="And now?")
 
 
-def test_a_call_that_was_broken_off_needs_no_answer() -> None:
+def test_a_call_that_was_broken_off_needs_no_result() -> None:
     with OpenAIServer([truncated("", ("get_weather", '{"ci')), text("Sorry.")]) as server, connect(server) as client:
         first = ask(client)
         again = client.responses.create(model="gpt-test", previous_response_id=first.id, input="Again, please.")
@@ -95,7 +95,7 @@ def test_a_stored_item_can_be_referred_to() -> None:
             ask(client, {"type": "item_reference", "id": "fc_9"})
 
 
-async def test_the_async_client_streams_parallel_calls_in_pieces() -> None:
+async def test_the_async_client_streams_parallel_calls_in_chunks() -> None:
     reply = text_and_calls("Let me see.", ("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Oslo"}, "mine"))
     with OpenAIServer([reply], piece=3) as server:
         client = AsyncOpenAI(base_url=server.url, api_key="test", max_retries=0)
@@ -133,7 +133,7 @@ def test_the_events_of_a_text_and_a_call_are_those_of_the_api() -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 4, 1000])
-def test_a_stream_says_the_same_as_a_whole_answer(piece: int) -> None:
+def test_a_stream_says_the_same_as_a_whole_response(piece: int) -> None:
     reply = text_and_calls("Grüße 🌤", ("get_weather", {"city": "Zürich"}), id="r", usage=Usage(cached=2))
     with OpenAIServer([reply, reply], piece=piece) as server, connect(server) as client:
         with client.responses.stream(model="gpt-test", input=[QUESTION], tools=[TOOL]) as stream:
