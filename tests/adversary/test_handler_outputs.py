@@ -8,6 +8,8 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +349,17 @@ async def test_a_replay_has_the_value_and_the_type_of_the_original(output: Any, 
     notice, _, rest = equal.for_model().partition("\n")
     assert notice.startswith("[Already done at ")
     assert rest == ("" if output is None else first.for_model())
+
+
+@pytest.mark.parametrize("output", [float("nan"), date(2030, 1, 31), Decimal("1.50")], ids=repr)
+async def test_what_json_has_as_a_string_is_one_from_the_start(output: Any) -> None:
+    async def act() -> Any:
+        return output
+
+    first, again, _ = await run_twice(act)
+
+    assert type(first.output) is str
+    assert (again.output, again.for_model()) == (first.output, first.for_model())
 
 
 async def test_a_record_that_cannot_be_read_does_not_hide_that_the_call_took_effect(tmp_path: Path) -> None:

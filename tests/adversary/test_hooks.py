@@ -4,9 +4,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from handrail import ConfigError, Executor
+from handrail import ConfigError, Executor, tool
 from handrail.authorize.hooks import Hook
+from tests.execute.helpers import ALLOWED, at, call, code_of
 
 
 def hook(**methods: Any) -> Any:
@@ -41,3 +43,20 @@ def test_a_hook_that_is_not_called_as_it_expects_is_an_error(given: Any, message
 
 def test_other_methods_and_attributes_of_a_hook_are_its_own() -> None:
     Executor(hooks=[hook(before=lambda *_: None, limit=5, after=lambda: None, reset=lambda: None)])
+
+
+@pytest.mark.parametrize("arguments", [{"amount": 1}, None, b"{}", 5])
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_arguments_of_a_hook_that_are_no_text_refuse_the_call(arguments: Any, read_only: bool) -> None:
+    ran: list[int] = []
+
+    @tool(read_only=read_only)
+    def act(amount: int = 0) -> None:
+        """Act."""
+        ran.append(amount)
+
+    changing = hook(before=lambda call, *_: structs.replace(call, arguments_json=arguments))
+    executor = Executor([act], policy=ALLOWED, hooks=[changing])
+
+    assert code_of(await executor.run(call("act"), at())) == "refused_by_hook"
+    assert not ran

@@ -79,7 +79,8 @@ async def apply_before(
         changed = await _call_hook(callbacks, hook, before, call, tool, context)
         if changed is None:
             continue
-        if not isinstance(changed, ToolCall) or (changed.id, changed.name) != (call.id, call.name):
+        is_call = isinstance(changed, ToolCall) and type(changed.arguments_json) is str
+        if not is_call or (changed.id, changed.name) != (call.id, call.name):
             log.error("hook %s returned something else than the call with other arguments", type(hook).__name__)
             raise HookRefusal(HOOK_FAILED)
         call = changed

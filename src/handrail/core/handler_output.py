@@ -8,9 +8,11 @@ from typing import Any, Final, cast, get_args
 import msgspec
 import pydantic
 from msgspec import structs
+from pydantic_core import from_json
 
 from handrail.core.log import log
 from handrail.core.media import MediaPart
+from handrail.core.text import compact_json
 from handrail.core.values import Control, Lifespan, SessionMode, ToolResult
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
@@ -38,6 +40,12 @@ def is_plain(output: Any) -> bool:
     except Exception:  # noqa: BLE001  # whatever is in there, it is looked at one by one
         return False
     return True
+
+
+def to_replayable(output: Any) -> Any:
+    """A date, a NaN and what else JSON has as a string, as that string: a replay could not tell them apart."""
+    text = compact_json(output)
+    return from_json(text) if text.startswith('"') else output
 
 
 async def collect_output(output: Any, *, max_items: int, can_await: bool = True) -> Any:

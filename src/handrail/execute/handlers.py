@@ -13,7 +13,14 @@ from handrail.authorize.secrets import Secrets
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import Event
-from handrail.core.handler_output import UnusableOutputError, clean_result, collect_in_thread, collect_output, is_plain
+from handrail.core.handler_output import (
+    UnusableOutputError,
+    clean_result,
+    collect_in_thread,
+    collect_output,
+    is_plain,
+    to_replayable,
+)
 from handrail.core.log import log
 from handrail.core.media import MediaPart, limit_media
 from handrail.core.time_budget import TimeBudget
@@ -187,6 +194,8 @@ class HandlerRunner:
                     return self.outcome_of_output(compiled, found, session_id)
                 problem = f"it returned a {type(value).__name__}, which cannot be written as JSON"
             else:
+                if type(limited) not in _JSON_TYPES and limited is value:
+                    limited = to_replayable(limited)
                 if not isinstance(output, ToolResult):
                     return Outcome(result=ToolResult(output=limited), happened="yes", is_healthy=True, chars=chars)
                 result = output if limited is value else structs.replace(output, output=limited)
@@ -212,6 +221,7 @@ class HandlerRunner:
         return self.outcome_of_output(compiled, output, session_id)
 
 
+_JSON_TYPES: Final = frozenset({str, int, bool, type(None), dict, list})
 _ONLY_OURS: Final = frozenset(
     {
         *("tool_not_found", "approval_required", "refused_by_hook", "in_progress", "duplicate_call", "cancelled"),
