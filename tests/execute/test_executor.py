@@ -12,18 +12,13 @@ from hypothesis import strategies as st
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, CallIgnored, CallStarted
 from tests.execute.helpers import ALLOWED, Heard, at, call
+from tests.tools import pay
 
 
 @tool(read_only=True, concurrency_safe=True)
 async def echo(text: str) -> str:
     """Say it again."""
     return text
-
-
-@tool
-async def pay(amount: int) -> str:
-    """Pay."""
-    return f"Paid {amount}."
 
 
 # run and run_all

@@ -12,12 +12,7 @@ from handrail.store.store import Store
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
 from tests.statements import counted
-
-
-@tool
-async def pay(amount: int) -> str:
-    """Pay."""
-    return f"Paid {amount}."
+from tests.tools import pay
 
 
 @tool(read_only=True)
