@@ -2,7 +2,12 @@
 
 from importlib.util import find_spec
 
-HOSTS = {"test_langchain.py": "langchain", "test_openai_agents.py": "agents", "test_fastmcp.py": "fastmcp"}
+HOSTS = {
+    "test_langchain.py": "langchain",
+    "test_openai_agents.py": "agents",
+    "test_fastmcp.py": "fastmcp",
+    "test_livekit.py": "livekit",
+}
 """Every framework that is not in the environment of the other tests."""
 
 collect_ignore = [file for file, module in HOSTS.items() if find_spec(module) is None]

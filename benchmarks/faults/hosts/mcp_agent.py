@@ -1,9 +1,10 @@
 """An agent whose tool is on an MCP server; its conversation is in a file. It repeats a call whose connection broke."""
 
+import asyncio
 import json
 import os
 import sys
-from contextlib import AsyncExitStack
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ class McpHost:
         self._guarded = guarded
         self._guard = Guard(world, timeout=TIMEOUT) if guarded else None
         self._file = world.directory / "agent.json"
-        self._stack = AsyncExitStack()
-        self._client: Client | None = None
+        self._connection: asyncio.Task[None] | None = None
+        self._connected: asyncio.Future[Client] | None = None
+        self._is_over = asyncio.Event()
 
     async def send(self, turn: int) -> None:
         """Play a turn."""
@@ -76,7 +78,10 @@ class McpHost:
 
     async def aclose(self) -> None:
         """Close the connection and the store."""
-        await self._stack.aclose()
+        self._is_over.set()
+        if self._connection is not None:
+            with suppress(Exception):  # It may have broken before.
+                await self._connection
         if self._guard is not None:
             await self._guard.aclose()
 
@@ -124,7 +129,14 @@ class McpHost:
         state["told"].append(f"Error: {text}" if result.is_error and "permission_denied" not in text else text)
 
     async def _connect(self) -> Client:
-        if self._client is None:
+        if self._connected is None:
+            self._connected = asyncio.get_running_loop().create_future()
+            self._connection = asyncio.create_task(self._stay_connected(self._connected))
+        return await asyncio.shield(self._connected)
+
+    async def _stay_connected(self, connected: "asyncio.Future[Client]") -> None:
+        """Hold the connection in a task of its own: a step of a fault may be cancelled."""
+        try:
             command = ["-m", "benchmarks.faults.hosts.mcp_server", self.kind, str(self.world.directory)]
             server = StdioServerParameters(
                 command=sys.executable,
@@ -133,8 +145,13 @@ class McpHost:
                 env={"FASTMCP_CHECK_FOR_UPDATES": "off", **({"PATH": os.environ["PATH"]})},
             )
             callback = None if self._guarded else _never_ask
-            self._client = await self._stack.enter_async_context(Client(server, elicitation_callback=callback))
-        return self._client
+            async with Client(server, elicitation_callback=callback) as client:
+                connected.set_result(client)
+                await self._is_over.wait()
+        except Exception as error:
+            if not connected.done():
+                connected.set_exception(error)
+            raise
 
     def _load(self) -> dict[str, Any]:
         if not self._file.exists():

@@ -171,8 +171,9 @@ def _to_result(host: HostResult, schema: Mapping[str, Any] | None) -> ToolResult
     text = host.result.for_model()
     if not host.result.ok:
         return ToolResult(content=text, is_error=True)
-    if isinstance(host.result.output, dict):
-        return ToolResult(content=text, structured_content=cast(dict[str, Any], host.result.output))
+    output: object = host.result.output
+    if isinstance(output, dict):
+        return ToolResult(content=text, structured_content=cast(dict[str, Any], output))
     if schema is None:
         return ToolResult(content=text)
     # What a person found out is a text; where the schema promises something else, only an error may be one.

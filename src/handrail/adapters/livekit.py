@@ -1,0 +1,77 @@
+"""Handrail under a LiveKit agent: its function tools, run through an executor."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from handrail.adapters.host_calls import ContextSource, ControlFlow, resolve_context, run_host_call
+from handrail.core.values import ToolCall
+from handrail.errors import ConfigError, MissingExtraError
+from handrail.execute.executor import Executor
+
+try:
+    from livekit.agents import RunContext
+    from livekit.agents.llm import FunctionTool, RawFunctionTool, StopResponse, ToolError, function_tool, utils
+except ImportError as error:  # pragma: no cover
+    raise MissingExtraError("livekit-agents", extra="livekit") from error
+
+__all__ = ["guard_tools"]
+
+_CONTROL = ControlFlow(failures=(ToolError,))
+_utils: Any = utils  # It is not typed.
+_SILENT = object()
+"""The tool did what it should, and the agent says nothing about it."""
+
+
+def guard_tools(tools: Iterable[Any], executor: Executor, *, context: ContextSource[RunContext[Any]]) -> list[Any]:
+    """Run function tools under an executor: `Agent(tools=guard_tools([…], executor, context=…))`.
+
+    A voice agent cannot pause. A call that somebody has to agree to, or whose outcome is not known, is a failed result
+    that says so; after `executor.approvals.approve(…)` the model calls again, and the call runs. Count the turns of the
+    conversation in `context`: a customer's approval counts from a later one on.
+    """
+    return [_guard_tool(one, executor, context) for one in tools]
+
+
+def _guard_tool(tool: Any, executor: Executor, source: ContextSource[RunContext[Any]]) -> Any:
+    if isinstance(tool, RawFunctionTool):
+        described: dict[str, Any] = {**tool.info.raw_schema}
+    elif isinstance(tool, FunctionTool):
+        described = _utils.build_legacy_openai_schema(tool)["function"]
+    else:
+        raise ConfigError(f"{type(tool).__name__} is not a function tool and cannot be guarded.")
+    name, schema = described["name"], described["parameters"]
+
+    async def run(raw_arguments: dict[str, object], context: RunContext[Any]) -> Any:
+        async def proceed(arguments: Mapping[str, Any], pauses: int) -> Any:
+            positional, named = _utils.prepare_function_arguments(
+                fnc=tool, json_arguments=dict(arguments), call_ctx=context
+            )
+            try:
+                return await cast(Any, tool)(*positional, **named)
+            except StopResponse:
+                return _SILENT
+
+        host = await run_host_call(
+            executor,
+            ToolCall(id=context.function_call.call_id, name=name, arguments_json=json.dumps(raw_arguments)),
+            resolve_context(source, context),
+            proceed,
+            schema=schema,
+            control=_CONTROL,
+            record=_get_output,
+        )
+        if not host.result.ok:
+            raise ToolError(host.result.for_model())
+        if host.value is _SILENT:
+            raise StopResponse
+        return host.value
+
+    # Handrail recognises a repeated call itself, whatever the tool says about duplicates.
+    return function_tool(run, raw_schema=described, flags=tool.info.flags)
+
+
+def _get_output(value: Any) -> Any:
+    """What is recorded of a value: a hand-over to another agent cannot be."""
+    is_plain = isinstance(cast(object, value), str | int | float | dict | list | None)
+    return value if is_plain else "Done."

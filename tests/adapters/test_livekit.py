@@ -1,0 +1,150 @@
+"""A LiveKit agent whose function tools run under an executor."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from livekit.agents import Agent, AgentSession, RunContext, function_tool
+from livekit.agents.llm import LLM, ChatChunk, ChoiceDelta, FunctionToolCall, LLMStream, StopResponse, ToolError
+
+from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags
+from handrail.adapters.livekit import guard_tools
+
+ASK = Policy([Rule.ask("pay", by="customer"), Rule.allow("*")])
+ALLOW = Policy([Rule.allow("*")])
+DECLARED = {"pay": ToolFlags(key="invoice_id"), "look": ToolFlags(read_only=True, concurrency_safe=True)}
+
+Step = str | Sequence[tuple[str, str, dict[str, Any]]]
+
+
+class Stream(LLMStream):
+    async def _run(self) -> None:
+        model = self._llm
+        assert isinstance(model, Model)
+        for item in self._chat_ctx.items:
+            if item.type == "function_call_output":
+                model.told[item.call_id] = item.output
+        step = model.steps.pop(0)
+        calls = [
+            FunctionToolCall(name=name, arguments=json.dumps(arguments), call_id=call_id)
+            for call_id, name, arguments in (() if isinstance(step, str) else step)
+        ]
+        delta = ChoiceDelta(role="assistant", content=step if isinstance(step, str) else None, tool_calls=calls)
+        self._event_ch.send_nowait(ChatChunk(id="r", delta=delta))
+
+
+class Model(LLM):
+    """Says one step after the other: a text, or calls as `(id, tool, arguments)`; keeps what it was told."""
+
+    def __init__(self, *steps: Step) -> None:
+        super().__init__()
+        self.steps = list(steps)
+        self.told: dict[str, str] = {}
+
+    def chat(self, *, chat_ctx: Any, tools: Any = None, conn_options: Any = None, **options: Any) -> LLMStream:
+        from livekit.agents import APIConnectOptions
+
+        return Stream(self, chat_ctx=chat_ctx, tools=tools or [], conn_options=conn_options or APIConnectOptions())
+
+
+def pay_call(call_id: str, invoice_id: str = "R-7", amount: int = 100) -> tuple[str, str, dict[str, Any]]:
+    return call_id, "pay", {"invoice_id": invoice_id, "amount": amount}
+
+
+class Desk:
+    """An agent with `pay` under an executor, and what was paid."""
+
+    def __init__(self, *steps: Step, policy: Policy = ASK, pay: Callable[..., Any] | None = None) -> None:
+        self.paid: list[tuple[str, int]] = []
+        self.turn = 0
+        self.model = Model(*steps)
+        self.executor = Executor(policy=policy, declared=DECLARED)
+        self.tools = [function_tool(pay or self._pay, name="pay", description="Pay.")]
+
+    async def _pay(self, invoice_id: str, amount: int) -> str:
+        self.paid.append((invoice_id, amount))
+        return f"paid {amount}"
+
+    def context(self, run: RunContext[Any]) -> ToolContext[None]:
+        assert run.function_call.name == "pay"
+        return ToolContext(session_id="s-1", customer_id="c-1", turn=self.turn)
+
+    async def talk(self, *texts: str, before: Callable[[int], Any] | None = None) -> None:
+        agent = Agent(instructions="Pay.", tools=guard_tools(self.tools, self.executor, context=self.context))
+        async with AgentSession(llm=self.model) as session:
+            await session.start(agent)
+            for number, text in enumerate(texts):
+                self.turn = number
+                if before is not None:
+                    await before(number)
+                await session.run(user_input=text)
+
+    async def approve(self, turn: int) -> None:
+        if turn:
+            for question in await self.executor.approvals.pending(session_id="s-1"):
+                await self.executor.approvals.approve(question.token, by="customer", who="c-1")
+
+
+async def test_a_question_is_told_to_the_model_and_after_the_customers_yes_in_a_later_turn_it_runs() -> None:
+    desk = Desk([pay_call("c1")], "May I?", [pay_call("c2")], "Done.")
+
+    await desk.talk("Pay R-7.", "Yes.", before=desk.approve)
+
+    assert '"error":"approval_required"' in desk.model.told["c1"]
+    assert desk.model.told["c2"] == "paid 100"
+    assert desk.paid == [("R-7", 100)]
+
+
+async def test_without_an_approval_it_never_runs() -> None:
+    desk = Desk([pay_call("c1")], "May I?", [pay_call("c2")], "May I?")
+
+    await desk.talk("Pay R-7.", "Yes.")
+
+    assert '"error":"approval_required"' in desk.model.told["c2"]
+    assert desk.paid == []
+
+
+async def test_a_repeated_call_gets_what_was_recorded() -> None:
+    desk = Desk([pay_call("c1")], [pay_call("c2")], "Done.", policy=ALLOW)
+
+    await desk.talk("Pay R-7.")
+
+    assert desk.model.told["c2"].startswith("[Already done at")
+    assert desk.paid == [("R-7", 100)]
+
+
+async def test_a_tool_error_means_that_nothing_happened_and_any_other_exception_is_a_doubt() -> None:
+    attempts: list[Exception] = [ToolError("closed today"), ConnectionError("reset")]
+
+    async def pay(invoice_id: str, amount: int) -> str:
+        raise attempts.pop(0)
+
+    desk = Desk([pay_call("c1")], [pay_call("c2")], [pay_call("c3")], "Done.", policy=ALLOW, pay=pay)
+
+    await desk.talk("Pay R-7.")
+
+    assert "closed today" in desk.model.told["c1"]
+    assert '"error":"outcome_unknown"' in desk.model.told["c2"]
+    assert '"error":"outcome_unknown"' in desk.model.told["c3"]
+    assert attempts == []
+
+
+async def test_a_tool_that_wants_no_reply_has_done_its_work() -> None:
+    ran: list[str] = []
+
+    async def pay(invoice_id: str, amount: int) -> str:
+        ran.append(invoice_id)
+        raise StopResponse
+
+    desk = Desk([pay_call("c1")], [pay_call("c2")], "Done.", policy=ALLOW, pay=pay)
+
+    await desk.talk("Pay R-7.", "Again.")
+
+    assert ran == ["R-7"]
+    assert await desk.executor.doubts() == []
+
+
+def test_what_is_no_function_tool_cannot_be_guarded() -> None:
+    with pytest.raises(ConfigError, match="str is not a function tool"):
+        guard_tools(["pay"], Executor(), context=ToolContext(session_id="s-1"))
