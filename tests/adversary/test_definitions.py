@@ -1,11 +1,12 @@
 """Schemas, functions and defaults that a tool cannot be made of, or that lose something on their way."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from handrail import ToolDefinitionError, build_tool, tool
+from handrail import LLMFunctionTool, ToolDefinitionError, as_tool, build_tool, tool
 from handrail.formats import names
 from tests.formats.apis import ANTHROPIC, CHAT, MCP, RESPONSES, Api, every_api
 
@@ -98,6 +99,19 @@ def test_a_consequential_tool_has_no_default_that_json_cannot_hold() -> None:
     def look(limit: float = math.inf) -> None: ...
 
     assert look.parse("{}")["limit"] == math.inf
+    with pytest.raises(ToolDefinitionError, match="the default of `limit`"):
+        replace(look, read_only=False)
+
+    class Pay(LLMFunctionTool):
+        """Pay."""
+
+        limit: float = math.inf
+
+        def model_tool_handler(self, context: Any) -> tuple[str, None]:
+            return "paid", None
+
+    with pytest.raises(ToolDefinitionError, match="the default of `limit`"):
+        as_tool(Pay)
 
 
 @pytest.mark.parametrize("api", [CHAT, RESPONSES, ANTHROPIC], ids=lambda api: api.name)

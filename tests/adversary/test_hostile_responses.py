@@ -2,6 +2,7 @@
 
 import copy
 import random
+import sys
 from typing import Any
 
 import pytest
@@ -107,3 +108,24 @@ def test_many_open_calls_of_gemini_take_linear_time() -> None:
 
     assert len(gemini.calls(response)) == 3_000
     assert looked_up < 3_000 * 30
+
+
+@every_api
+def test_ten_times_as_many_calls_take_ten_times_as_many_steps(api: Api) -> None:
+    def count_steps(count: int) -> int:
+        response = api.response([api.says(f"c-{number}", "pay", {"amount": number}) for number in range(count)])
+        steps = 0
+
+        def count_step(frame: Any, event: str, argument: Any) -> None:
+            nonlocal steps
+            steps += 1
+
+        sys.setprofile(count_step)
+        try:
+            calls = api.wire.calls(response)
+        finally:
+            sys.setprofile(None)
+        assert [call.id for call in calls] == [f"c-{number}" for number in range(count)]
+        return steps
+
+    assert count_steps(2_000) < 12 * count_steps(200)

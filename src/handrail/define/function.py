@@ -80,8 +80,6 @@ def build_from_function(function: Callable[..., Any], options: Mapping[str, Any]
         )
     signature = read_signature(function, name=name)
     arguments = signature.arguments
-    if options.get("read_only") is not True:
-        _refuse_unwritable_defaults(signature, name=name)
     return Tool(
         name=name,
         description=options.pop("description") if "description" in options else signature.summary,
@@ -96,22 +94,21 @@ def build_from_function(function: Callable[..., Any], options: Mapping[str, Any]
         takes_context=signature.context_parameter is not None,
         parameter_metadata={name: found for name, found in signature.metadata.items() if found},
         unbound=signature.self_parameter is not None,
+        unwritable_default=find_unwritable_default(signature.defaults),
         **options,
     )
 
 
-def _refuse_unwritable_defaults(signature: Signature, *, name: str) -> None:
-    """Refuse a default that JSON cannot represent: approvals, keys and the ledger hold arguments as JSON."""
-    for parameter, default in signature.defaults.items():
+def find_unwritable_default(defaults: Mapping[str, Any]) -> str | None:
+    """A default that JSON cannot represent, with its parameter: approvals, keys and the ledger hold JSON."""
+    for parameter, default in defaults.items():
         if default is PydanticUndefined:
             continue
         try:
             json.dumps(to_jsonable_python(default), allow_nan=False)
-        except (ValueError, TypeError, RecursionError) as error:
-            problem = f"the default of `{parameter}` cannot be written as JSON, got {shorten(repr(default))}"
-            raise build_definition_error(
-                name, f"{problem}. Use None, or read_only=True if it changes nothing."
-            ) from error
+        except (ValueError, TypeError, RecursionError):
+            return f"the default of `{parameter}` cannot be written as JSON, got {shorten(repr(default))}"
+    return None
 
 
 def _refuse_other_than_function(function: object) -> None:

@@ -19,6 +19,7 @@ from handrail.define.definition import (
     tool_def_for_chat_completions_api,
     tool_def_for_responses_api,
 )
+from handrail.define.function import find_unwritable_default
 from handrail.define.toolcall import (
     AnyToolCall,
     StandardToolCall,
@@ -300,6 +301,7 @@ def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]
         concurrency_safe=model.model_tool_concurrency_safe,
         timeout=model.model_tool_timeout,
         strict=model.model_tool_strict,
+        unwritable_default=find_unwritable_default({name: one.default for name, one in model.model_fields.items()}),
         parameter_metadata={
             one.alias or name: tuple(one.metadata) for name, one in model.model_fields.items() if one.metadata
         },
