@@ -27,6 +27,7 @@ class Drive:
         interrupts: bool = False,
         options: MachineOptions | None = None,
         reconnect_after: float = 0.3,
+        background_after: float | None = None,
     ) -> None:
         self.call = SimulatedCall({"timing": {"linger": 8}, **script})
         self.machine = CallMachine(options or MachineOptions(greeting="Say hello.", idle_timeout=None))
@@ -38,6 +39,7 @@ class Drive:
         self._work = work
         self._interrupts = interrupts
         self._reconnect_after = reconnect_after
+        self._background_after = background_after
         self._timers: dict[str, float] = {}
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -127,6 +129,8 @@ class Drive:
                 self._running[call.id] = call.response_id
                 seconds, output = self._work(call)
                 self._at(seconds, lambda: self._finish(call.id, output))
+                if self._background_after is not None:
+                    self._at(self._background_after, lambda: self._continue(call.id))
             case s.InterruptTools(response_id=response_id) if self._interrupts:
                 for call_id in [id for id, of in self._running.items() if of == response_id]:
                     self._at(0.0, lambda call_id=call_id: self._finish(call_id, "cancelled"))
@@ -142,6 +146,10 @@ class Drive:
                 self.call.request("hangup")
             case _:
                 pass
+
+    def _continue(self, call_id: str) -> None:
+        if call_id in self._running:
+            self.feed(s.ToolContinues(call_id=call_id, output="still running"))
 
     def _finish(self, call_id: str, output: str) -> None:
         if call_id in self._running:

@@ -72,7 +72,9 @@ def drives(draw: st.DrawFn, *, faults: bool = False) -> Drive:
     def work(call: ToolCall) -> tuple[float, str]:
         return durations.setdefault(call.id, takes[len(durations) % 3]), f"result of {call.id}"
 
-    return Drive(draw(scripts(faults=faults)), work=work, interrupts=draw(st.booleans()))
+    background = draw(st.sampled_from([None, None, 0.0, 1.0]))
+    script = draw(scripts(faults=faults))
+    return Drive(script, work=work, interrupts=draw(st.booleans()), background_after=background)
 
 
 def sent_outputs(drive: Drive) -> Counter[str]:
@@ -97,9 +99,13 @@ def test_every_call_gets_one_output_and_is_spoken_about_and_there_are_never_two_
     assert all(count == 1 for count in drive.runs.values())
     assert drive.after_the_end == []
     assert drive.machine.calls.never_spoken == []
-    never_while_speaking = [one for one in report.timeline if one.type == "response.create" and one.caller_speaking]
-    assert never_while_speaking == []
-    if not any("drop" in one for one in caller):
+    if report.ended == "caller" and not any("hangup" in one or "drop" in one for one in caller):
+        late = {one.call_id for one in drive.commands if isinstance(one, s.SendMessage) and one.call_id}
+        assert not late & set(drive.machine.calls.unspoken)
+    if not any("drop" in one for one in caller):  # Who begins to speak while there is no connection is not heard,
+        begun = {one.at for one in report.timeline if one.type == "speech.started"}  # nor who does in this moment.
+        created = [one for one in report.timeline if one.type == "response.create" and one.caller_speaking]
+        assert [one for one in created if one.at not in begun] == []
         assert report.created_while_active == 0
 
 
@@ -160,6 +166,7 @@ signals = st.one_of(
         hands_off=st.sampled_from([False, False, True]),
         approval=st.sampled_from([None, None, "token"]),
     ),
+    st.builds(s.ToolContinues, call_id=ids, output=st.just("x")),
     st.builds(
         s.TransferRequested,
         request_id=st.just("t1"),

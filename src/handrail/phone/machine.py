@@ -10,6 +10,7 @@ from typing import Any, Final
 from handrail.core.values import Failure, ToolResult
 from handrail.phone import signals as s
 from handrail.phone.call_ending import CallEnding
+from handrail.phone.call_limits import CallLimits
 from handrail.phone.confirmation import Confirmations
 from handrail.phone.handoff import HandOff
 from handrail.phone.machine_state import CallState, MachineOptions, Speech
@@ -39,15 +40,14 @@ class CallMachine:
         """Calls that the model has begun to write."""
         self._numbers = 0
         self._consecutive = 0
-        self._tokens = 0
-        self._is_wrapping_up = False
         self.unsent_calls: tuple[str, ...] = ()
         """Calls that had a result while the provider could be reached, and whose output was not sent all the same."""
         self._out: list[Command] = []
         self._slot = ResponseSlot(do=self._do, options=self.options)
-        self.calls = ToolCalls(do=self._do, options=self.options)
+        self.calls = ToolCalls(do=self._do, options=self.options, texts=self._texts)
         self._speeches = Speeches(max_attempts=self.options.max_attempts)
         self._ending = CallEnding(do=self._do, say=self._speeches.add, texts=self._texts, options=self.options)
+        self._limits = CallLimits(self._speeches, do=self._do, texts=self._texts, options=self.options)
         self._hand_off = HandOff(self._do)
         self._filler = Filler(self._speeches, do=self._do, options=self.options, instructions=self._texts("say.filler"))
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -70,6 +70,7 @@ class CallMachine:
             s.PlaybackStopped: self._on_playback_stopped,
             s.PlaybackCleared: self._on_playback_cleared,
             s.ToolFinished: self._on_finished,
+            s.ToolContinues: self._on_continues,
             s.TransferRequested: self._on_transfer,
             s.ReferFinished: self._on_refer_finished,
             s.HangUpRequested: self._on_hang_up,
@@ -108,8 +109,7 @@ class CallMachine:
         self.is_connected = True
         if not self._was_connected:
             self._was_connected = True
-            self._start("max_duration", self.options.max_duration)
-            self._touch()
+            self._limits.start()
             if self.options.greeting:
                 self._speeches.add("greeting", self.options.greeting)
             return
@@ -181,7 +181,7 @@ class CallMachine:
             self.calls.interrupt(signal.response_id)
         if signal.status == "failed":
             self._slot.fail()
-        self._count_tokens(signal.usage.get("total_tokens", 0))
+        self._limits.count_tokens(signal.usage.get("total_tokens", 0))
         speech = self._speeches.get(signal.response_id)
         if speech is None:
             return
@@ -205,12 +205,9 @@ class CallMachine:
             self._give_up_request()
             if self.active is None:
                 self._slot.block() if signal.code == ALREADY_ACTIVE else self._slot.fail()
-        elif (one := self.calls.take_sent(signal.request_id)) is not None:
-            one.is_added = True  # Unless it was there already, the conversation does not have the call any more.
-            if signal.code != DUPLICATE_ITEM:
-                self.calls.forgive(one.call.id)
-                text = self._texts("calls.late_result", tool=one.call.name, output=one.output)
-                self._tell(text, is_data=True)
+        elif self.calls.has_sent(signal.request_id):
+            if self.calls.reject(signal.request_id, is_duplicate=signal.code == DUPLICATE_ITEM):
+                self._slot.owes_turn = True
         elif signal.request_id is None and signal.code == ALREADY_ACTIVE and self._slot.awaits_turn:
             self._stop("turn")
             self._slot.miss_turn()
@@ -243,7 +240,7 @@ class CallMachine:
     def _on_called(self, signal: s.ToolCalled) -> None:
         call = signal.call
         self._opened.pop(call.item_id or "", None)
-        self._touch()
+        self._limits.touch()
         one = self.calls.add(call)
         if one is None:
             return
@@ -274,17 +271,22 @@ class CallMachine:
         if signal.hands_off:
             is_other = self.active is not None and self.active != one.call.response_id
             self._hand_off.begin(signal.call_id, other_response=self.active if is_other else None)
-        if not self.calls.running:
-            self._stop("filler")
+        self._filler.stop(unless=self.calls.has_awaited)
+
+    def _on_continues(self, signal: s.ToolContinues) -> None:
+        one = self.calls.get(signal.call_id)
+        if one is not None and one.is_awaited:
+            self.calls.continue_in_background(one, signal.output)
+            self._filler.stop(unless=self.calls.has_awaited)
 
     def _on_output_added(self, signal: s.OutputAdded) -> None:
-        self.calls.mark_added(signal.call_id)
+        self.calls.mark_added(signal.call_id, is_late=signal.is_late)
 
     # The caller.
 
     def _on_caller_started(self, signal: s.CallerStarted) -> None:
         self._slot.start_caller()
-        self._touch()
+        self._limits.touch()
         self.turn += 1
         self._consecutive = 0
         self._filler.reset()
@@ -295,7 +297,7 @@ class CallMachine:
 
     def _on_caller_stopped(self, signal: s.CallerStopped) -> None:
         self._slot.is_caller_speaking = False
-        self._touch()
+        self._limits.touch()
         if self._hand_off.is_active:
             self._slot.owes_turn = True  # The agent answers once it is handed back.
         else:
@@ -313,7 +315,7 @@ class CallMachine:
 
     def _on_playback_started(self, signal: s.PlaybackStarted) -> None:
         self._speeches.start_playing(signal.response_id)
-        self._touch()
+        self._limits.touch()
         heard = self.calls.take_heard(signal.response_id)
         if heard:
             self._do(s.ReportSpoken(call_ids=heard))
@@ -322,7 +324,7 @@ class CallMachine:
         if signal.response_id == self.active:  # A response is played to its end after it is complete: that was missed.
             self._on_response_finished(s.ResponseFinished(response_id=signal.response_id, status="completed"))
         self._speeches.stop_playing(signal.response_id)
-        self._touch()
+        self._limits.touch()
         speech = self._speeches.take(signal.response_id)
         if speech is not None:
             self._on_heard(speech)
@@ -383,32 +385,18 @@ class CallMachine:
                 self.calls.is_batch_late = True
             case "filler":
                 is_silenced = self._ending.is_under_way or self._hand_off.is_active
-                if self.calls.running and not is_silenced:
+                if self.calls.has_awaited and not is_silenced:
                     self._filler.say(is_quiet=not self._slot.is_busy and not self._speeches.is_playing)
             case "idle":
                 self._on_hang_up(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
             case "max_duration":
-                self._wrap_up()
+                self._limits.wrap_up()
             case "wrap_up" if self._ending.is_under_way:  # A transfer has the last word, if it comes about.
-                self._start("wrap_up", self.options.wrap_up)
+                self._limits.extend()
             case "wrap_up":
                 self._on_hang_up(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
             case _:
                 pass
-
-    def _wrap_up(self) -> None:
-        """Bring the call to its end, once."""
-        if not self._is_wrapping_up:
-            self._is_wrapping_up = True
-            self._start("wrap_up", self.options.wrap_up)
-            self._speeches.add("wrap_up", self._texts("say.wrap_up"))
-
-    def _count_tokens(self, count: int) -> None:
-        self._tokens += count
-        limit = self.options.max_tokens
-        if limit is not None and self._tokens > limit and not self._is_wrapping_up:
-            self._do(s.Note(name="token_budget_exceeded", severity="warning", fields={"tokens": self._tokens}))
-            self._wrap_up()
 
     def _on_playout_timeout(self) -> None:
         for speech in self._speeches.take_complete():
@@ -474,14 +462,10 @@ class CallMachine:
         may_call = self._consecutive < self.options.max_consecutive_calls
         self._slot.request(self._new_id("response"), speech, allow_tools=is_reply and may_call)
 
-    def _tell(self, text: str, *, is_data: bool = False) -> None:
+    def _tell(self, text: str) -> None:
         """Tell the model something, and have it speak."""
-        self._do(s.SendMessage(request_id=self._new_id("message"), text=text, is_data=is_data))
+        self._do(s.SendMessage(request_id=self._new_id("message"), text=text))
         self._slot.owes_turn = True
-
-    def _touch(self) -> None:
-        if self.options.idle_timeout is not None:
-            self._start("idle", self.options.idle_timeout)
 
     def _start(self, name: str, seconds: float) -> None:
         self._do(s.StartTimer(name=name, seconds=seconds))

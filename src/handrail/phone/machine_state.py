@@ -51,6 +51,27 @@ class CallState(Struct):
     attempts: int = 0
     batch: str | None = None
     """The response whose calls it is spoken about with."""
+    is_background: bool = False
+    """Whether the model was told that it still runs."""
+    late_output: str | None = None
+    """The result of a call that ran in the background, which is told as a message."""
+    is_late_sent: bool = False
+    is_late_added: bool = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it has no output yet."""
+        return self.is_running and not self.is_background
+
+    @property
+    def is_told(self) -> bool:
+        """Whether everything that there is to tell about it was sent."""
+        return self.is_sent and (self.late_output is None or self.is_late_sent)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the conversation has everything that there is to tell about it."""
+        return self.is_added if self.late_output is None else self.is_late_added
 
 
 class Speech(Struct, eq=False):

@@ -38,6 +38,8 @@ class RealtimeAdapter:
         self._opened: dict[str, Mapping[str, Any]] = {}
         """The events that opened tool calls, by item: older servers name the tool only there."""
         self._read_calls: set[str] = set()
+        self._late: dict[str, str] = {}
+        """The tool calls whose results were sent as messages, by the message's item."""
         self._items: set[str] = set()
         """The items that were told."""
 
@@ -92,6 +94,8 @@ class RealtimeAdapter:
                 self._items.add(one)
         if item.get("type") == "function_call_output":
             found.append(s.OutputAdded(call_id=_text(item.get("call_id"))))
+        elif (call_id := self._late.get(_text(item.get("id")))) is not None:
+            found.append(s.OutputAdded(call_id=call_id, is_late=True))
         return found
 
     def _read_created(self, response: Mapping[str, Any]) -> list[Signal]:
@@ -178,7 +182,11 @@ class RealtimeAdapter:
                 return {"type": "conversation.item.create", "event_id": command.request_id, "item": item}
             case s.SendMessage():
                 content = [{"type": "input_text", "text": escape_special_tokens(command.text)}]
-                item = {"type": "message", "role": "user" if command.is_data else "system", "content": content}
+                item: dict[str, Any] = {"type": "message", "role": "system", "content": content}
+                if command.call_id is not None:
+                    item_id = _item_id(command.request_id)
+                    self._late[item_id] = command.call_id
+                    item = {"id": item_id, **item, "role": "user"}
                 return {"type": "conversation.item.create", "event_id": command.request_id, "item": item}
             case s.RequestResponse():
                 response: dict[str, Any] = {"metadata": {_REQUEST: command.request_id}}
@@ -222,9 +230,9 @@ def describe_session(built: ToolBuildResult, definitions: list[Any]) -> Mapping[
     return session
 
 
-def _item_id(call_id: str) -> str:
-    """At most 32 characters, and the same for the same call."""
-    return f"out_{hashlib.sha256(call_id.encode('utf-8', 'replace')).hexdigest()[:24]}"
+def _item_id(name: str) -> str:
+    """At most 32 characters, and the same for the same call or request."""
+    return f"out_{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()[:24]}"
 
 
 def _is_beside(response: Mapping[str, Any]) -> bool:

@@ -22,6 +22,7 @@ _OWN: Final = (
     s.Connected,
     s.Disconnected,
     s.ToolFinished,
+    s.ToolContinues,
     s.TransferRequested,
     s.ReferFinished,
     s.HangUpRequested,

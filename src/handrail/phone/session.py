@@ -56,6 +56,7 @@ class CallSession:
         self.usage: dict[str, int] = {}
         self.end_reason: s.EndReason | None = None
         self.executor = executor = executor.snapshot()  # The tools of a phone call are those that it began with.
+        self._background = built.background
         self._transport = transport
         self._recorder = recorder
         self._settle_grace = settle_grace
@@ -331,7 +332,17 @@ class CallSession:
         task.add_done_callback(self._tasks.discard)
 
     async def _run_tool(self, call: ToolCall, turn: int) -> None:
-        self.feed(await self._runner.run(call, turn=turn, control=self._control.of(call.id)))
+        after = self._background.get(call.name)
+        timer: asyncio.TimerHandle | None = None
+        if after is not None:
+            continues = s.ToolContinues(call_id=call.id, output=self._texts("calls.continues"))
+            timer = asyncio.get_running_loop().call_later(after, self.feed, continues)
+        try:
+            finished = await self._runner.run(call, turn=turn, control=self._control.of(call.id))
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self.feed(finished)
 
     # Call control.
 

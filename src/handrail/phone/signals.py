@@ -84,6 +84,8 @@ class OutputAdded(Signal, frozen=True, kw_only=True):
     """The output of a tool call is in the conversation: responses that start from now on know it."""
 
     call_id: str
+    is_late: bool = False
+    """Whether it is the result of a call that ran in the background."""
 
 
 class RequestRejected(Signal, frozen=True, kw_only=True):
@@ -158,6 +160,14 @@ class ToolFinished(Signal, frozen=True, kw_only=True):
     """What the caller has to agree to, in words."""
     hands_off: bool = False
     """A person takes over: the agent stops talking."""
+
+
+class ToolContinues(Signal, frozen=True, kw_only=True):
+    """A tool call takes long and goes on in the background; its result comes later, as `ToolFinished`."""
+
+    call_id: str
+    output: str
+    """What the model is told meanwhile."""
 
 
 class TransferRequested(Signal, frozen=True, kw_only=True):
@@ -236,8 +246,8 @@ class SendMessage(Command, frozen=True, kw_only=True):
 
     request_id: str
     text: str
-    is_data: bool = False
-    """Whether it holds what a tool returned, which must not be taken for instructions."""
+    call_id: str | None = None
+    """The tool call whose result it holds: that is data, which must not be taken for instructions."""
 
 
 class RequestResponse(Command, frozen=True, kw_only=True):

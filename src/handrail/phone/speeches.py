@@ -150,6 +150,11 @@ class Filler:
         if self._options.filler_after is not None and self._count < self._options.max_fillers:
             self._do(s.StartTimer(name="filler", seconds=self._options.filler_after))
 
+    def stop(self, *, unless: bool) -> None:
+        """Nobody waits for a tool any more, unless somebody does."""
+        if not unless:
+            self._do(s.StopTimer(name="filler"))
+
     def say(self, *, is_quiet: bool) -> None:
         """Say it if nobody speaks, or wait for the next silence."""
         if is_quiet and self._count < self._options.max_fillers:

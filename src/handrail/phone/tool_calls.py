@@ -6,6 +6,7 @@ from handrail.core.values import ToolCall
 from handrail.phone import signals as s
 from handrail.phone.machine_state import CallState, MachineOptions
 from handrail.phone.signals import Command
+from handrail.tenants.texts import Texts
 
 
 class ToolCalls:
@@ -14,9 +15,10 @@ class ToolCalls:
     A result is owed until a response knows it. A response that is cut off, or says nothing, gives back what it covered.
     """
 
-    def __init__(self, *, do: Callable[[Command], None], options: MachineOptions) -> None:
+    def __init__(self, *, do: Callable[[Command], None], options: MachineOptions, texts: Texts) -> None:
         self._do = do
         self._options = options
+        self._texts = texts
         self._calls: dict[str, CallState] = {}
         self._owed: dict[str, None] = {}
         """Calls whose output no response knows yet."""
@@ -44,17 +46,23 @@ class ToolCalls:
 
     @property
     def unsent(self) -> tuple[str, ...]:
-        """Calls that have a result, and whose output has not been sent."""
-        return tuple(id for id, one in self._calls.items() if not one.is_sent and not one.is_running)
+        """Calls that have an output or a result which has not been sent."""
+        return tuple(id for id, one in self._calls.items() if one.output is not None and not one.is_told)
 
     @property
     def running(self) -> tuple[str, ...]:
         """Calls that have no result."""
         return tuple(id for id, one in self._calls.items() if one.is_running)
 
+    @property
+    def has_awaited(self) -> bool:
+        """Whether a call has no output."""
+        return any(one.is_awaited for one in self._calls.values())
+
     def has_pending_results(self, *, beside: str | None) -> bool:
-        """Whether calls beside this one run, or have results that no response knows."""
-        return any(id != beside for id in (*self.running, *self._owed))
+        """Whether calls beside this one have no output, or have results that no response knows."""
+        awaited = [id for id, one in self._calls.items() if one.is_awaited]
+        return any(id != beside for id in (*awaited, *self._owed))
 
     @property
     def unspoken(self) -> tuple[str, ...]:
@@ -78,8 +86,21 @@ class ToolCalls:
     def answer(self, one: CallState, output: str, *, is_silent: bool = False) -> None:
         """The call has its result; unless it is silent, the caller has to hear about it."""
         one.is_running = False
+        if one.is_background and one.is_sent:
+            one.late_output = output
+            one.attempts = 0
+        else:
+            one.output = output
+        self._owe(one, is_silent=is_silent)
+
+    def continue_in_background(self, one: CallState, output: str) -> None:
+        """The call takes long: the model is told so, and gets the result when it is there."""
+        one.is_background = True
         one.output = output
-        if not self._owed and self.running:
+        self._owe(one, is_silent=False)
+
+    def _owe(self, one: CallState, *, is_silent: bool) -> None:
+        if not self._owed and self.has_awaited:
             self._do(s.StartTimer(name="batch", seconds=self._options.batch_timeout))
         if not is_silent:
             self._owed[one.call.id] = None
@@ -96,7 +117,7 @@ class ToolCalls:
         found: dict[str, None] = {}
         for one in self._calls.values():
             of = one.call.response_id
-            if one.is_running and not one.is_interrupted and of and response_id in (None, of):
+            if one.is_awaited and not one.is_interrupted and of and response_id in (None, of):
                 one.is_interrupted = True
                 found[of] = None
         for of in found:
@@ -112,21 +133,45 @@ class ToolCalls:
                 request_id = f"output_{id}"
                 self._requests[request_id] = id
                 self._do(s.SendOutput(request_id=request_id, call_id=id, output=one.output))
+            if one.late_output is not None and not one.is_late_sent:
+                one.is_late_sent = True
+                request_id = f"late_{id}"
+                self._requests[request_id] = id
+                self._send_message(request_id, one, one.late_output)
 
     def send_again(self) -> None:
         """The connection is new: an output that was not seen in the conversation has to be sent again."""
         for one in self._calls.values():
             one.is_sent = one.is_sent and one.is_added
+            one.is_late_sent = one.is_late_sent and one.is_late_added
 
-    def mark_added(self, call_id: str) -> None:
-        """The conversation has the output of a call."""
+    def mark_added(self, call_id: str, *, is_late: bool = False) -> None:
+        """The conversation has the output of a call, or the result of one that ran in the background."""
         one = self._calls.get(call_id)
-        if one is not None:
+        if one is not None and is_late:
+            one.is_late_added = True
+        elif one is not None:
             one.is_added = True
 
-    def take_sent(self, request_id: str | None) -> CallState | None:
-        """The call whose output a request sent, once."""
-        return self.get(self._requests.pop(request_id or "", None))
+    def has_sent(self, request_id: str | None) -> bool:
+        """Whether this request sent an output or a late result."""
+        return request_id in self._requests
+
+    def reject(self, request_id: str | None, *, is_duplicate: bool) -> bool:
+        """The provider refused what a request sent; whether the result was told as a message in its place."""
+        one = self._calls[self._requests.pop(request_id or "")]
+        is_late = request_id == f"late_{one.call.id}"
+        self.mark_added(one.call.id, is_late=is_late)
+        if is_duplicate:  # It was there already.
+            return False
+        self._forgive(one.call.id)
+        if not is_late:  # The conversation does not have the call any more.
+            self._send_message(f"gone_{one.call.id}", one, one.output or "")
+        return not is_late
+
+    def _send_message(self, request_id: str, one: CallState, output: str) -> None:
+        text = self._texts("calls.late_result", tool=one.call.name, output=output)
+        self._do(s.SendMessage(request_id=request_id, text=text, call_id=one.call.id))
 
     # What the caller has to hear.
 
@@ -134,11 +179,11 @@ class ToolCalls:
         """Results that a reply can speak about now: they were sent, and all calls of their batch have a result."""
         running: set[str | None] = set()
         if not self.is_batch_late:
-            running = {one.call.response_id for one in self._calls.values() if one.is_running} - {None}
+            running = {one.call.response_id for one in self._calls.values() if one.is_awaited} - {None}
         return tuple(
             id
             for id in self._owed
-            if self._calls[id].is_sent and self._calls[id].batch not in running and id not in excluding
+            if self._calls[id].is_told and self._calls[id].batch not in running and id not in excluding
         )
 
     def reserve(self, ids: tuple[str, ...]) -> None:
@@ -149,7 +194,7 @@ class ToolCalls:
     def cover(self, response_id: str, ids: tuple[str, ...] | None) -> None:
         """A response began that knows these results; None: those that were in the conversation before it."""
         if ids is None:
-            ids = tuple(id for id in self._owed if self._calls[id].is_added)
+            ids = tuple(id for id in self._owed if self._calls[id].is_known)
         self.reserve(ids)
         self._covered[response_id] = self._unheard[response_id] = ids
 
@@ -193,7 +238,7 @@ class ToolCalls:
             else:
                 self._owed.setdefault(id)
 
-    def forgive(self, call_id: str) -> None:
+    def _forgive(self, call_id: str) -> None:
         """The result reaches the model in another way: nothing is owed for this call."""
         self._owed.pop(call_id, None)
         for response_id, ids in self._covered.items():

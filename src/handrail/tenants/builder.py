@@ -51,6 +51,8 @@ class ToolBuildResult(Struct, frozen=True, kw_only=True):
     diagnostics: tuple[Diagnostic, ...] = ()
     read_backs: Mapping[str, Callable[[Mapping[str, Any]], str]] = {}
     """What a caller is asked to agree to, for the tools that say it in their own words."""
+    background: Mapping[str, float] = {}
+    """The tools that go on in the background after so many seconds."""
     guidelines: tuple[Guideline, ...] = ()
     """The tenant's guidelines with the tools that were built; one that is left without any of its tools is left out."""
     config: TenantConfig
@@ -176,6 +178,7 @@ class _Build:
             rules=rules,
             prompt="\n\n".join(one.prompt.strip() for one in self._built if one.prompt.strip()),
             read_backs={as_tool(one.tool).name: one.read_back for one in self._built if one.read_back is not None},
+            background={as_tool(one.tool).name: one.background for one in self._built if one.background is not None},
             guidelines=guidelines,
             diagnostics=tuple(self._diagnostics),
             config=cfg,
@@ -234,6 +237,12 @@ class _Build:
             raise ToolBuildError(f"there is already a tool named {tool.name!r}.", tenant_id=self._cfg.tenant_id)
         if not isinstance(built.prompt, str) or not all(isinstance(one, Rule) for one in built.rules):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ToolBuildError("prompt must be text and rules must be `Rule`s.", tenant_id=self._cfg.tenant_id)
+        if built.background is not None and not tool.concurrency_safe:
+            raise ToolBuildError(
+                f"{tool.name!r} runs in the background, so it must be concurrency_safe: all other tools of the phone "
+                f"call would wait for it.",
+                tenant_id=self._cfg.tenant_id,
+            )
         for event, fields in built.log:
             self._note(event, **fields)
         self._built.append(structs.replace(built, tool=tool, rules=tuple(built.rules)))

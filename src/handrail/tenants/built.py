@@ -20,6 +20,9 @@ class BuiltTool(Struct, frozen=True):
     """Added to the instructions."""
     read_back: Callable[[Mapping[str, Any]], str] | None = None
     """From validated arguments to what the caller is asked to agree to; without it the arguments are listed."""
+    background: float | None = None
+    """Seconds after which the model is told that the call still runs, and the conversation goes on; the result is told
+    when it is there. The tool has to be `concurrency_safe`."""
     log: LogFields = ()
     """Names and fields of log events about how it was built."""
 
