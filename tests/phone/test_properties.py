@@ -1,5 +1,6 @@
 """The promises of a phone call as properties over random calls."""
 
+import os
 from collections import Counter
 from typing import Any
 
@@ -12,7 +13,9 @@ from handrail.phone import CallMachine, MachineOptions
 from handrail.phone import signals as s
 from tests.phone.drive import Drive
 
-SETTINGS = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
+MANY = settings(max_examples=3_000 if FULL else 300, deadline=None, derandomize=not FULL)
+SETTINGS = settings(MANY, max_examples=2_000 if FULL else 120, suppress_health_check=[HealthCheck.too_slow])
 
 seconds = st.sampled_from([0.0, 0.1, 0.3, 0.7, 1.5, 4.0, 12.0])
 
@@ -200,7 +203,7 @@ signals = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@MANY
 @given(events=st.lists(signals, max_size=60), end=st.integers(0, 60))
 def test_events_in_any_order_break_no_promise(events: list[s.Signal], end: int) -> None:
     machine = CallMachine(MachineOptions(filler_after=1.0, has_transcripts=True, max_tool_calls=2))
