@@ -13,7 +13,8 @@ from handrail.core.values import ToolCall
 from handrail.errors import ProviderError
 from handrail.formats.definitions import Definitions, check_tool_choice
 from handrail.providers import provider_errors
-from handrail.providers.clients import Connection, Endpoint
+from handrail.providers.clients import Endpoint
+from handrail.providers.connection import Connection
 from handrail.providers.messages import Native
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, Prices, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import ResponseSchema
@@ -58,14 +59,6 @@ class Adapter(Protocol):
     @property
     def connection(self) -> Connection: ...
 
-    def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
-        """The exceptions that the SDK raises for an error response."""
-        ...
-
-    def read_error(self, error: Any) -> provider_errors.ErrorDetails | None:
-        """Read an exception of the SDK; None if the server sent no response."""
-        ...
-
     def build_request(self, request: ModelRequest) -> ProviderRequest: ...
 
     async def send(self, body: dict[str, Any]) -> Any:
@@ -86,10 +79,6 @@ class Adapter(Protocol):
 
     def parse_response(self, response: Any) -> ParsedResponse:
         """Parse a response, or the list of its stream events."""
-        ...
-
-    async def close_client(self, client: Any) -> None:
-        """Close one SDK client."""
         ...
 
 
@@ -164,20 +153,22 @@ class SdkProvider:
     async def aclose(self) -> None:
         """Close the connections of the running event loop; a client that you passed stays open."""
         if (client := self.adapter.connection.clients.pop()) is not None:
-            await self.adapter.close_client(client)
+            await self.adapter.connection.sdk.close_client(client)
 
     def _expected_errors(self) -> tuple[type[BaseException], ...]:
-        return (*self.adapter.get_sdk_errors(), *provider_errors.get_transport_errors(), *_PARSE_ERRORS)
+        sdk = self.adapter.connection.sdk
+        return (*sdk.get_errors(sdk.load()), *provider_errors.get_transport_errors(), *_PARSE_ERRORS)
 
     def _convert_error(self, error: BaseException) -> ProviderError:
-        adapter = self.adapter
-        if isinstance(error, adapter.get_sdk_errors()) and (details := adapter.read_error(error)) is not None:
-            return provider_errors.build_error(
-                details, endpoint=adapter.connection.endpoint, model=adapter.connection.model
-            )
+        connection = self.adapter.connection
+        package = connection.sdk.load()
+        if isinstance(error, connection.sdk.get_errors(package)):
+            details = connection.sdk.read_error(package, error)
+            if details is not None:
+                return provider_errors.build_error(details, endpoint=connection.endpoint, model=connection.model)
         if isinstance(error, _PARSE_ERRORS):
             return self._bad_response()
-        return provider_errors.build_unreachable_error(error, endpoint=adapter.connection.endpoint)
+        return provider_errors.build_unreachable_error(error, endpoint=connection.endpoint)
 
     def _parse(self, parse: Callable[[Any], Any], value: Any) -> Any:
         try:

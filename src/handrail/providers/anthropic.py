@@ -19,9 +19,10 @@ from handrail.providers.adapter import (
     open_events,
     read_token_count,
 )
-from handrail.providers.clients import NO_KEY, Connection, Endpoint, ProviderInfo, Sdk, connect
+from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
+from handrail.providers.connection import Connection, Sdk, connect
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.provider_errors import ErrorDetails, read_stainless_error
+from handrail.providers.provider_errors import read_stainless_error
 from handrail.providers.response_schema import ResponseSchema, build_response_schema
 from handrail.providers.transcript import (
     CONTINUE,
@@ -98,18 +99,6 @@ class _MessagesAdapter:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._definitions = DefinitionsCache(wire.tools)
-
-    def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
-        """The base exception of the SDK."""
-        return (_load_sdk().AnthropicError,)
-
-    def read_error(self, error: Any) -> ErrorDetails | None:
-        """Read an exception of the SDK; None if the server sent no response."""
-        return None if isinstance(error, _load_sdk().APIConnectionError) else read_stainless_error(error)
-
-    async def close_client(self, client: Any) -> None:
-        """Close one SDK client."""
-        await client.close()
 
     def build_request(self, request: ModelRequest) -> ProviderRequest:
         """The keyword arguments of the SDK's method for a request."""
@@ -285,4 +274,12 @@ def _create_client(package: Any, endpoint: Endpoint, timeout: float, max_retries
     )
 
 
-ANTHROPIC: Final = Sdk(provider=_ANTHROPIC, load=_load_sdk, create_client=_create_client, read_client=_read_client)
+ANTHROPIC: Final = Sdk(
+    provider=_ANTHROPIC,
+    load=_load_sdk,
+    create_client=_create_client,
+    close_client=lambda client: client.close(),
+    read_client=_read_client,
+    get_errors=lambda package: (package.AnthropicError,),
+    read_error=read_stainless_error,
+)

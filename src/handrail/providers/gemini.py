@@ -23,9 +23,10 @@ from handrail.providers.adapter import (
     SdkProvider,
     read_token_count,
 )
-from handrail.providers.clients import NO_KEY, Connection, Endpoint, ProviderInfo, Sdk, connect
+from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
+from handrail.providers.connection import Connection, Sdk, connect
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.provider_errors import ErrorDetails, read_google_error
+from handrail.providers.provider_errors import read_google_error
 from handrail.providers.response_schema import build_response_schema
 from handrail.providers.transcript import (
     CONTINUE,
@@ -109,19 +110,6 @@ class _GenerateContentAdapter:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._definitions = DefinitionsCache(wire.tools)
-
-    def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
-        """The base exception of the SDK."""
-        return (_load_sdk().errors.APIError,)
-
-    def read_error(self, error: Any) -> ErrorDetails | None:
-        """Read an exception of the SDK; None if the server sent no response."""
-        return read_google_error(error)
-
-    async def close_client(self, client: Any) -> None:
-        """Close one SDK client."""
-        await client.aio.aclose()
-        client.close()
 
     def build_request(self, request: ModelRequest) -> ProviderRequest:
         """The keyword arguments of the SDK's method for a request."""
@@ -355,4 +343,17 @@ def _create_client(package: Any, endpoint: Endpoint, timeout: float, max_retries
     return package.Client(api_key=endpoint.api_key, vertexai=False, http_options=http)
 
 
-GEMINI: Final = Sdk(provider=_GEMINI, load=_load_sdk, create_client=_create_client, read_client=_read_client)
+async def _close_client(client: Any) -> None:
+    await client.aio.aclose()
+    client.close()
+
+
+GEMINI: Final = Sdk(
+    provider=_GEMINI,
+    load=_load_sdk,
+    create_client=_create_client,
+    close_client=_close_client,
+    read_client=_read_client,
+    get_errors=lambda package: (package.errors.APIError,),
+    read_error=lambda _, error: read_google_error(error),
+)

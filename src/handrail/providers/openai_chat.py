@@ -21,9 +21,8 @@ from handrail.providers.adapter import (
     open_events,
     read_token_count,
 )
-from handrail.providers.clients import Connection, connect
+from handrail.providers.connection import Connection, connect
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.provider_errors import ErrorDetails
 from handrail.providers.response_schema import ResponseSchema, build_response_schema
 from handrail.providers.transcript import (
     AssistantStep,
@@ -90,18 +89,6 @@ class _ChatAdapter:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._definitions = DefinitionsCache(wire.tools)
-
-    def get_sdk_errors(self) -> tuple[type[BaseException], ...]:
-        """The base exception of the SDK."""
-        return openai_sdk.get_sdk_errors()
-
-    def read_error(self, error: Any) -> ErrorDetails | None:
-        """Read an exception of the SDK; None if the server sent no response."""
-        return openai_sdk.read_error(error)
-
-    async def close_client(self, client: Any) -> None:
-        """Close one SDK client."""
-        await client.close()
 
     def build_request(self, request: ModelRequest) -> ProviderRequest:
         """The keyword arguments of the SDK's method for a request."""

@@ -3,8 +3,9 @@
 from typing import Any, Final
 
 from handrail.errors import MissingExtraError
-from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo, Sdk
-from handrail.providers.provider_errors import ErrorDetails, read_stainless_error
+from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
+from handrail.providers.connection import Sdk
+from handrail.providers.provider_errors import read_stainless_error
 
 _OPENAI: Final = ProviderInfo(
     title="OpenAI",
@@ -34,14 +35,12 @@ def _read_client(client: Any) -> Endpoint:
     return Endpoint(provider=_OPENAI, api_key=str(client.api_key or NO_KEY), base_url=str(client.base_url))
 
 
-OPENAI: Final = Sdk(provider=_OPENAI, load=load_sdk, create_client=_create_client, read_client=_read_client)
-
-
-def get_sdk_errors() -> tuple[type[BaseException], ...]:
-    """The base exception of the SDK."""
-    return (load_sdk().OpenAIError,)
-
-
-def read_error(error: Any) -> ErrorDetails | None:
-    """Read an exception of the SDK; None if the server sent no response."""
-    return None if isinstance(error, load_sdk().APIConnectionError) else read_stainless_error(error)
+OPENAI: Final = Sdk(
+    provider=_OPENAI,
+    load=load_sdk,
+    create_client=_create_client,
+    close_client=lambda client: client.close(),
+    read_client=_read_client,
+    get_errors=lambda package: (package.OpenAIError,),
+    read_error=read_stainless_error,
+)

@@ -56,8 +56,10 @@ def get_transport_errors() -> tuple[type[BaseException], ...]:
     return tuple(found)
 
 
-def read_stainless_error(error: Any) -> ErrorDetails:
-    """Read an exception of the SDKs of OpenAI and Anthropic, which share their structure."""
+def read_stainless_error(package: Any, error: Any) -> ErrorDetails | None:
+    """Read an exception of the SDKs of OpenAI and Anthropic, which share their structure; None without a response."""
+    if isinstance(error, package.APIConnectionError):
+        return None
     body = _read_body(getattr(error, "body", None))
     status = getattr(error, "status_code", None)
     kind, code = str(body.get("type") or ""), str(body.get("code") or "")
