@@ -1,8 +1,9 @@
 """Handrail: the tool runtime for LLM agents."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from handrail.core.context import ToolContext
+from handrail.core.lazy_exports import build_getattr
 from handrail.core.media import MediaPart
 from handrail.core.tool import Tool, ToolLike
 from handrail.core.values import Control, Decision, Failure, ToolCall, ToolResult
@@ -83,13 +84,7 @@ _ON_FIRST_USE = {
     "build_tool": "handrail.define.build",
 }
 
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module  # noqa: PLC0415  # only this function needs it
-
-    if name in _ON_FIRST_USE:
-        return getattr(import_module(_ON_FIRST_USE[name]), name)
-    raise AttributeError(f"module 'handrail' has no attribute {name!r}")
+__getattr__ = build_getattr(__name__, _ON_FIRST_USE)
 
 
 def __dir__() -> list[str]:

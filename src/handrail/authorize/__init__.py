@@ -1,7 +1,8 @@
 """Decides who may run what: policy, conditions, approvals and limits."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
     from handrail.authorize.approvals import Approvals, MemoryApprovals
@@ -37,8 +38,4 @@ _ON_FIRST_USE = {
     "parse_policy": "handrail.authorize.policy_file",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _ON_FIRST_USE:
-        return getattr(import_module(_ON_FIRST_USE[name]), name)
-    raise AttributeError(f"module 'handrail.authorize' has no attribute {name!r}")
+__getattr__ = build_getattr(__name__, _ON_FIRST_USE)

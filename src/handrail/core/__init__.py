@@ -1,7 +1,8 @@
 """The values that pass between the packages: events, results, tools, and redaction."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
     from handrail.core.events import (
@@ -86,8 +87,4 @@ _ON_FIRST_USE = {
     "TurnStarted": "handrail.core.events",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _ON_FIRST_USE:
-        return getattr(import_module(_ON_FIRST_USE[name]), name)
-    raise AttributeError(f"module 'handrail.core' has no attribute {name!r}")
+__getattr__ = build_getattr(__name__, _ON_FIRST_USE)

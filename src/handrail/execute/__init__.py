@@ -1,7 +1,8 @@
 """Runs tool calls: authorised, scheduled, cancellable, at most once, and audited."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
     from handrail.execute.executor import Executor
@@ -32,8 +33,4 @@ _ON_FIRST_USE = {
     "run_until_done_sync": "handrail.execute.loop",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _ON_FIRST_USE:
-        return getattr(import_module(_ON_FIRST_USE[name]), name)
-    raise AttributeError(f"module 'handrail.execute' has no attribute {name!r}")
+__getattr__ = build_getattr(__name__, _ON_FIRST_USE)

@@ -1,7 +1,8 @@
 """Model files: the catalogue, downloads, the cache, and text embedding."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
     from handrail.models.catalogue import CATALOGUE
@@ -13,8 +14,4 @@ _ON_FIRST_USE = {
     "CATALOGUE": "handrail.models.catalogue",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _ON_FIRST_USE:
-        return getattr(import_module(_ON_FIRST_USE[name]), name)
-    raise AttributeError(f"module 'handrail.models' has no attribute {name!r}")
+__getattr__ = build_getattr(__name__, _ON_FIRST_USE)

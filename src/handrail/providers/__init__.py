@@ -1,8 +1,8 @@
 """Language models behind one protocol: OpenAI, Anthropic, Gemini, compatible servers, and the embedded model."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from handrail.core.lazy_exports import build_getattr
 from handrail.providers.messages import AssistantMessage, Message, Native, ToolMessage, UserMessage, to_history_result
 from handrail.providers.provider import (
     FinishReason,
@@ -57,8 +57,4 @@ _ON_FIRST_USE = {
     "OpenAIResponses": "handrail.providers.openai_responses",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _ON_FIRST_USE:
-        return getattr(import_module(_ON_FIRST_USE[name]), name)
-    raise AttributeError(f"module 'handrail.providers' has no attribute {name!r}")
+__getattr__ = build_getattr(__name__, _ON_FIRST_USE)

@@ -1,7 +1,8 @@
 """Which tools there are: the registry, the pool of an agent, changing tools on their way in, searching them."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
     from handrail.registry.combinators import Toolset
@@ -21,8 +22,4 @@ _ON_FIRST_USE = {
     "offered_tools": "handrail.registry.search",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _ON_FIRST_USE:
-        return getattr(import_module(_ON_FIRST_USE[name]), name)
-    raise AttributeError(f"module 'handrail.registry' has no attribute {name!r}")
+__getattr__ = build_getattr(__name__, _ON_FIRST_USE)

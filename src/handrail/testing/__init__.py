@@ -1,6 +1,8 @@
 """Tools for testing agents: scripted models, single tools, recordings, and strict local servers."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
     from handrail.testing.cassette import Cassette
@@ -20,13 +22,7 @@ _ON_FIRST_USE = {
     "run_tool_async": "handrail.testing.run",
 }
 
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module  # noqa: PLC0415  # only this function needs it
-
-    if name in _ON_FIRST_USE:
-        return getattr(import_module(_ON_FIRST_USE[name]), name)
-    raise AttributeError(f"module 'handrail.testing' has no attribute {name!r}")
+__getattr__ = build_getattr(__name__, _ON_FIRST_USE)
 
 
 def __dir__() -> list[str]:
