@@ -234,11 +234,11 @@ class Tool(Generic[P, R]):
             return self
         handler = self.handler
 
-        def bound(arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
+        def call_method(arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
             return handler({**arguments, "self": instance}, context)
 
         function = cast(Any, self.function).__get__(instance, owner)
-        return replace(cast("Tool[..., Any]", self), function=function, handler=bound, unbound=False)
+        return replace(cast("Tool[..., Any]", self), function=function, handler=call_method, unbound=False)
 
     @property
     def __signature__(self) -> inspect.Signature:

@@ -76,7 +76,7 @@ class GuidedTurn:
         async with aclosing(self._run_decided()) as events:
             async for event in events:
                 yield event
-        if not _needs_reply(state) or state.check_budget() is not None:
+        if not _is_reply_needed(state) or state.check_budget() is not None:
             await state.end_with_pending()
             return
         if has_spoken or not self._calls:  # After an approval alone, reply first; the reply may match more guidelines.
@@ -121,7 +121,7 @@ class GuidedTurn:
         if (
             state is None
         ):  # Expired. The customer's message is planned first; without one, the call is asked about again.
-            return not _needs_reply(self._state)
+            return not _is_reply_needed(self._state)
         return state != "pending"
 
     def _record_calls(self, calls: Iterable[ToolCall]) -> None:
@@ -144,7 +144,7 @@ class GuidedTurn:
     async def _plan_and_run(self, *, only_new: bool = False) -> AsyncGenerator[ChatEvent]:
         """Plan and run while results may let more calls run; with `only_new`, the judge is not asked if the tools of
         the guidelines that became active need no inference."""
-        asks_judge = not only_new or self._needs_inference(self._guidelines.list_new_candidates())
+        asks_judge = not only_new or self._is_inference_needed(self._guidelines.list_new_candidates())
         while True:
             async with aclosing(self._iterate(asks_judge=asks_judge)) as events:
                 async for event in events:
@@ -153,13 +153,13 @@ class GuidedTurn:
                 return
             self._resolve_guidelines()  # The results may have led to the next state of a journey.
             if new := self._guidelines.list_new_candidates():
-                asks_judge = self._needs_inference(new)
+                asks_judge = self._is_inference_needed(new)
             elif self._should_plan_again():
                 asks_judge = True
             else:
                 return
 
-    def _needs_inference(self, tools: Iterable[str]) -> bool:
+    def _is_inference_needed(self, tools: Iterable[str]) -> bool:
         return any(not self._guide.tools[one].needs_no_inference for one in tools)
 
     async def _iterate(self, *, asks_judge: bool) -> AsyncGenerator[ChatEvent]:
@@ -401,7 +401,7 @@ def _read_arguments(call: ToolCall) -> dict[str, Any]:
     return cast(dict[str, Any], found) if isinstance(found, dict) else {}
 
 
-def _needs_reply(state: TurnState) -> bool:
+def _is_reply_needed(state: TurnState) -> bool:
     """Whether there is something to reply to: a message of the customer, or results."""
     messages = state.conversation.messages
     return bool(messages) and not isinstance(messages[-1], AssistantMessage)

@@ -113,11 +113,11 @@ class SdkProvider:
         sent = adapter.build_request(request)
         try:
             response = await adapter.send(sent.body)
-        except self._expected_errors() as error:
+        except self._list_expected_errors() as error:
             failure = self._convert_error(error)
         else:
             if isinstance(response, list):
-                raise self._bad_response()
+                raise self._build_bad_response_error()
             return self._build_response(response, sent)
         # Raised outside of the `except`, so that the SDK's exception, which contains the key, is not chained.
         raise failure
@@ -139,7 +139,7 @@ class SdkProvider:
                     if text and sent.response_schema is None:
                         texts.append(text)
                         yield TextDelta(text=text)
-        except self._expected_errors() as error:
+        except self._list_expected_errors() as error:
             failure = self._convert_error(error)
         if failure is not None:
             raise failure
@@ -155,7 +155,7 @@ class SdkProvider:
         if (client := self.adapter.connection.clients.pop()) is not None:
             await self.adapter.connection.sdk.close_client(client)
 
-    def _expected_errors(self) -> tuple[type[BaseException], ...]:
+    def _list_expected_errors(self) -> tuple[type[BaseException], ...]:
         sdk = self.adapter.connection.sdk
         return (*sdk.get_errors(sdk.load()), *provider_errors.get_transport_errors(), *_PARSE_ERRORS)
 
@@ -167,7 +167,7 @@ class SdkProvider:
             if details is not None:
                 return provider_errors.build_error(details, endpoint=connection.endpoint, model=connection.model)
         if isinstance(error, _PARSE_ERRORS):
-            return self._bad_response()
+            return self._build_bad_response_error()
         return provider_errors.build_unreachable_error(error, endpoint=connection.endpoint)
 
     def _parse(self, parse: Callable[[Any], Any], value: Any) -> Any:
@@ -175,9 +175,9 @@ class SdkProvider:
             return parse(value)
         except _PARSE_ERRORS:
             pass
-        raise self._bad_response()
+        raise self._build_bad_response_error()
 
-    def _bad_response(self) -> ProviderError:
+    def _build_bad_response_error(self) -> ProviderError:
         return provider_errors.build_bad_response_error(self.adapter.connection.endpoint, self.adapter.response_noun)
 
     def _build_response(self, response: Any, sent: ProviderRequest) -> ModelResponse:

@@ -167,10 +167,10 @@ class DisjointCheck:
         pair = (id(one), id(other))
         if pair not in self.results:
             self.results[pair] = (False, one, other)  # the result during the comparison, if the schema is recursive
-            self.results[pair] = (self._compare(one, other), one, other)
+            self.results[pair] = (self._is_disjoint(one, other), one, other)
         return self.results[pair][0]
 
-    def _compare(self, one: Schema, other: Schema) -> bool:
+    def _is_disjoint(self, one: Schema, other: Schema) -> bool:
         for first, second in ((one, other), (other, one)):
             if (either := get_branches(first)) is not None:
                 return all(self(branch, second) for branch in either)
@@ -180,9 +180,9 @@ class DisjointCheck:
         values, others = get_fixed_values(one), get_fixed_values(other)
         if values is not None and others is not None:
             return {canonical_json(value) for value in values}.isdisjoint(canonical_json(value) for value in others)
-        return common == frozenset({"object"}) and self._compare_objects(one, other)
+        return common == frozenset({"object"}) and self._are_objects_disjoint(one, other)
 
-    def _compare_objects(self, one: Schema, other: Schema) -> bool:
+    def _are_objects_disjoint(self, one: Schema, other: Schema) -> bool:
         mine, theirs = cast(Schema, one.get("properties", {})), cast(Schema, other.get("properties", {}))
         if mine.keys() != theirs.keys():
             return True

@@ -192,10 +192,10 @@ async def _run_child(url: str, world: str, name: str, call_id: str, step: str, v
     async with open_store(url, migrate=False) as store:
         fragile = _Fragile(store.ledger, step)
 
-        def look(arguments: dict[str, Any], context: ToolContext[Any]) -> bool:
+        def verify_payment(arguments: dict[str, Any], context: ToolContext[Any]) -> bool:
             return bool(Path(world).read_text(encoding="utf-8"))
 
-        @tool(timeout=0.2, verify=look if verified == "1" else None)
+        @tool(timeout=0.2, verify=verify_payment if verified == "1" else None)
         async def pay(invoice_id: str) -> str:
             """Pay an invoice."""
             fragile.at("before effect")

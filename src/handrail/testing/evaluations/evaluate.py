@@ -36,7 +36,11 @@ class Score(Struct, frozen=True, kw_only=True):
     @property
     def has_right_arguments(self) -> bool:
         """Whether the expected tool was called with the expected arguments."""
-        return self.has_right_tool and self.prompt.tool is not None and _matches(self.calls[0], self.prompt.arguments)
+        return (
+            self.has_right_tool
+            and self.prompt.tool is not None
+            and _has_arguments(self.calls[0], self.prompt.arguments)
+        )
 
     @property
     def is_false_call(self) -> bool:
@@ -106,7 +110,7 @@ def _sum_scores(scores: Iterable[Score]) -> Totals:
     )
 
 
-def _matches(call: ToolCall, expected: Mapping[str, Any]) -> bool:
+def _has_arguments(call: ToolCall, expected: Mapping[str, Any]) -> bool:
     try:
         parsed = json.loads(call.arguments_json or "{}")
     except ValueError:

@@ -228,13 +228,13 @@ def _turns(body: Field) -> list[Turn]:
     for message in body.need("messages").items():
         role = message.need("role").text()
         if turns and turns[-1].role == role:
-            turns[-1] = Turn(role=role, at=turns[-1].at, blocks=[*turns[-1].blocks, *_spoken(message)])
+            turns[-1] = Turn(role=role, at=turns[-1].at, blocks=[*turns[-1].blocks, *_list_blocks(message)])
         else:
-            turns.append(Turn(role=role, at=message, blocks=_spoken(message)))
+            turns.append(Turn(role=role, at=message, blocks=_list_blocks(message)))
     return turns
 
 
-def _spoken(message: Field) -> list[Field]:
+def _list_blocks(message: Field) -> list[Field]:
     """The blocks of a message; a text is one block."""
     text = Field(value={"type": "text"}, path=message.path, wording=message.wording)
     return _blocks(message) or [text]

@@ -38,7 +38,7 @@ def check_output(schema: Field) -> None:
 def check_totals(schemas: Iterable[Schema]) -> None:
     """API reference: "≤ 24 optional parameters, ≤ 16 union-typed parameters per request"."""
     places = [place for schema in schemas for place in walk(schema)]
-    optional = sum(len(as_map(place.schema.get("properties")).keys() - _required(place)) for place in places)
+    optional = sum(len(as_map(place.schema.get("properties")).keys() - _read_required(place)) for place in places)
     if optional > 24:
         raise Refusal(f"Schemas contain too many optional parameters ({optional}). The limit is 24.")
     properties = [as_map(one) for place in places for one in as_map(place.schema.get("properties")).values()]
@@ -139,7 +139,7 @@ def _refuse(field: Field, rules: Iterable[Rule]) -> None:
         raise Refusal(f"{format_dotted(field.path)}: {complaint}")
 
 
-def _required(place: Place) -> set[object]:
+def _read_required(place: Place) -> set[object]:
     return set(as_list(place.schema.get("required")))
 
 
