@@ -189,7 +189,6 @@ class CallPausedError(ToolError):
     """
 
     code = "in_progress"
-    retryable = True
 
 
 class ToolExecutionError(ToolError):

@@ -314,6 +314,19 @@ async def test_a_tool_return_keeps_its_form_and_a_repetition_gets_what_was_recor
     assert desk.model.told["c2"].startswith("[Already done at")
 
 
+async def test_an_output_that_is_too_long_for_the_model_is_cut() -> None:
+    async def pay(invoice_id: str, amount: int) -> str:
+        return "x" * 1_000
+
+    desk = Desk(
+        [pay_call("c1")], "Done.", policy=ALLOW, pay=pay, declared={**DECLARED, "pay": ToolFlags(max_output_chars=100)}
+    )
+
+    await desk.run()
+
+    assert "[Cut: 100 of 1,000 characters are shown." in desk.model.told["c1"]
+
+
 async def test_parallel_calls_run_together_where_they_may_and_each_gets_its_own_result() -> None:
     desk = Desk([(f"c{n}", "look", {"what": str(n)}) for n in range(4)] + [pay_call("p")], "Done.", policy=ALLOW)
 

@@ -8,6 +8,7 @@ import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolDefinitionError, ToolFlags, ToolResult, tool
 from handrail.define.function import ToolOptions
+from handrail.errors import CallPausedError
 from handrail.execute import compiled_tool
 from tests.execute.helpers import ALLOWED, at, call, code_of
 
@@ -48,6 +49,44 @@ async def test_a_declared_key_finds_what_was_paid() -> None:
     assert again.origin == "replayed"
     assert code_of(other) == "duplicate_call"
     assert host.ran == [pay]
+
+
+async def test_a_question_about_a_hosts_tool_can_be_asked_before_it_runs() -> None:
+    host = Host()
+    executor = Executor(declared={"pay": ToolFlags(key="invoice_id")})
+    pay = call("pay", "c-1", invoice_id="R-7", amount=100)
+
+    question = await executor.request_approval(pay, at(), schema=SCHEMA)
+    invalid = await executor.request_approval(call("pay", "c-2", amount="many"), at(), schema=SCHEMA)
+    result = await executor.guard(pay, at(), host, schema=SCHEMA)
+
+    assert question is not None
+    assert invalid is None
+    assert result.approval is not None
+    assert result.approval.token == question.token
+    assert host.ran == []
+
+
+async def test_a_call_that_waits_in_its_host_keeps_its_approval() -> None:
+    attempts: list[str] = []
+
+    async def proceed(arguments: dict[str, Any]) -> str:
+        attempts.append("try")
+        if len(attempts) == 1:
+            raise CallPausedError("It waits.")
+        return "paid"
+
+    executor = Executor(policy=Policy([Rule.ask("pay", by="operator")]), declared={"pay": ToolFlags(key="invoice_id")})
+    first, second = (call("pay", one, invoice_id="R-7", amount=100) for one in ("c-1", "c-2"))
+
+    asked = await executor.guard(first, at(), proceed, schema=SCHEMA)
+    assert asked.approval is not None
+    await executor.approvals.approve(asked.approval.token, by="operator", who="ann")
+    waits = await executor.guard(first, at(), proceed, schema=SCHEMA)
+
+    assert code_of(waits) == "in_progress"
+    assert (await executor.guard(second, at(), proceed, schema=SCHEMA)).output == "paid"
+    assert await executor.doubts() == []
 
 
 async def test_what_is_declared_to_read_runs_and_everything_else_is_asked_about() -> None:

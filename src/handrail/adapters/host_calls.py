@@ -1,5 +1,6 @@
 """What every adapter shares: one call of a host framework's tool, run through `Executor.guard`."""
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -90,12 +91,15 @@ async def run_host_call(
     happened", and raised again for the host. One that stands for a timeout says nothing about the effect, which is then
     in doubt.
     """
+    if not call.id:  # Some hosts have calls without an id: each is one of its own.
+        call = structs.replace(call, id=f"host_{secrets.token_hex(12)}")
     pauses = 0
     value: Any = None
+    recorded: Any = None
     raised: BaseException | None = None
 
     async def run(arguments: Mapping[str, Any]) -> Any:
-        nonlocal value, raised
+        nonlocal value, recorded, raised
         try:
             value = await proceed(arguments, pauses)
         except control.failures as error:
@@ -109,13 +113,14 @@ async def run_host_call(
         except control.errors as error:
             raised = error
             raise
-        return to_json_value(record(value))
+        recorded = to_json_value(record(value))
+        return recorded
 
     result = await executor.guard(call, context, run, schema=schema)
     while _is_recorded_pause(result) and pauses < _MAX_PAUSES:  # It waited before: this is another attempt.
         pauses += 1
         result = await executor.guard(structs.replace(call, id=f"{call.id}.{pauses}"), context, run, schema=schema)
-    if not result.ok or result.origin != "run":
+    if not result.ok or result.origin != "run" or result.output != recorded:  # Else it may be too long for a model.
         value = result.for_model() if result.notice else result.output
     host = HostResult(result=result, value=value)
     if raised is not None and result.error is not None and result.error.code != "outcome_unknown":
