@@ -333,6 +333,8 @@ class MissingExtraError(ConfigError, ImportError):
 def shorten(text: str, limit: int = 80) -> str:
     """Shorten an untrusted text to printable characters within a limit."""
     clipped = text if len(text) <= limit else f"{text[:limit]}…"
+    if clipped.isprintable():
+        return clipped
     return "".join(char if char.isprintable() else "�" for char in clipped)
 
 

@@ -362,3 +362,16 @@ def test_long_arguments_are_shown_by_their_beginnings() -> None:
     assert shown["text"].endswith("characters left out]")
     assert shown["token"] == HIDDEN
     assert CANARY not in shown["nested"]
+
+
+def test_a_name_is_redacted_whether_it_is_remembered_or_not() -> None:
+    redactor = Redactor()
+    names = ["pay", "sk-proj-abcdefghijklmnopqrstuvwxyz012345", "a\nb", "x" * 300]
+
+    first = [redactor.name(name) for name in names]
+    for number in range(5_000):  # More than are remembered.
+        redactor.name(f"name-{number}")
+    assert [redactor.name(name) for name in names] == first
+    assert first[0] == "pay"
+    assert "abcdefghijklmnop" not in first[1]
+    assert (first[2], len(first[3])) == ("a�b", 201)

@@ -125,6 +125,10 @@ class Authorizer:
         await self._check_hooks(policy, authorization.call, authorization.decision, context)
         return authorization
 
+    def can_wait(self, tool: Tool[..., Any]) -> bool:
+        """Whether a look at a call of this tool runs code that could take its time: a permission check, or a hook."""
+        return self.has_hooks or tool.permission_check is not None
+
     async def check_access(
         self, policy: CompiledPolicy, call: ToolCall, arguments: Arguments, context: ToolContext[Any]
     ) -> None:

@@ -14,7 +14,7 @@ from pydantic_core import from_json, to_jsonable_python
 from handrail.core.media import MediaPart
 from handrail.core.secret_patterns import LazyPattern, is_card, remove_secrets
 from handrail.core.text import compact_json, encodable
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, shorten
 
 HIDDEN: Final = "[redacted]"
 
@@ -53,6 +53,8 @@ _DEPTH = 100
 """How deep values are walked."""
 _REMEMBERED = 4_096
 """How many names are judged only once."""
+_MAX_NAME_CHARS: Final = 200
+"""Of the name of a tool, of a rule and so on, where it is written to a log."""
 
 
 _MAX_ARGUMENT_CHARS = 100_000
@@ -96,7 +98,7 @@ class Redactor:
     `None` stay too, whatever their field is called: they hold no secret.
     """
 
-    __slots__ = ("_fields", "_known", "_max_chars", "_patterns", "_stems", "_types", "_window")
+    __slots__ = ("_fields", "_known", "_max_chars", "_names", "_patterns", "_stems", "_types", "_window")
 
     def __init__(
         self,
@@ -120,6 +122,7 @@ class Redactor:
         self._stems = LazyPattern("|".join(map(re.escape, stems)))  # of lower case: to ignore case is ten times as slow
         self._window = max(3, *(len(words) for words in names))
         self._known: dict[str, int] = {}
+        self._names: dict[str, str] = {}
         self._types = (pydantic.SecretStr, pydantic.SecretBytes, pydantic.Secret, *types)
         try:
             self._patterns = tuple(re.compile(one) for one in patterns)
@@ -129,6 +132,17 @@ class Redactor:
     def text(self, text: str) -> str:
         """A text without what must not be written: JSON by its fields, any other by what looks like one."""
         return self._whole_text(text)
+
+    def name(self, text: str) -> str:
+        """The name of a tool, of a rule …, which every event has again: shortened, and redacted once."""
+        known = self._names.get(text)
+        if known is None:
+            known = self._whole_text(shorten(text, _MAX_NAME_CHARS))
+            if len(self._names) >= _REMEMBERED:  # A model can make up any number of names.
+                self._names.clear()
+            if len(text) <= _MAX_NAME_CHARS:
+                self._names[text] = known
+        return known
 
     def value(self, value: Any) -> Any:
         """A copy of any value, as JSON has it, without what must not be written."""

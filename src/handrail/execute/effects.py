@@ -230,7 +230,8 @@ class EffectRunner:
         if not running.is_same_caller(context):
             try:
                 checking = self._authorizer.check_access(compiled.policy, call, lambda: sent.arguments, context)
-                await run_check(checking, TimeBudget(self._overhead_timeout), call.name)
+                can_wait = self._authorizer.can_wait(compiled.tool)
+                await run_check(checking, TimeBudget(self._overhead_timeout), call.name, can_wait=can_wait)
             except Refusal as refusal:
                 return self._finish(call, context, refusal.result, started, refusal.decision)
         self._events.emit_ignored(call, context, "already_pending")
@@ -401,7 +402,8 @@ class EffectRunner:
         is_same_caller = (entry.customer_id, entry.agent_id) == (context.customer_id, context.agent_id)
         if not (is_same_caller and _is_entry_of(entry, ref)):
             checking = self._authorizer.check_access(compiled.policy, sent.call, lambda: sent.arguments, context)
-            await run_check(checking, budget, compiled.tool.name)
+            can_wait = self._authorizer.can_wait(compiled.tool)
+            await run_check(checking, budget, compiled.tool.name, can_wait=can_wait)
 
     async def _wait_for_owner(self, entry: Entry) -> bool:
         """Wait for a call that another process runs; whether it is over, or its process died."""

@@ -316,7 +316,8 @@ class ReadRunner:
                 checking = self._authorizer.check_access(
                     compiled.policy, call, lambda: compiled.tool.dump(value), context
                 )
-                await run_check(checking, TimeBudget(self._overhead_timeout), call.name)
+                can_wait = self._authorizer.can_wait(compiled.tool)
+                await run_check(checking, TimeBudget(self._overhead_timeout), call.name, can_wait=can_wait)
             except Refusal as refusal:
                 failure = finish_result(refusal.result, call, refusal.decision, perf_counter())
                 self._events.emit_finished(call, context, failure)
@@ -396,8 +397,10 @@ def _close_scope(scope: CallScope) -> None:
     CURRENT_SCOPE.set(scope.parent)
 
 
-async def run_check(deciding: Awaitable[T], budget: TimeBudget, tool: str) -> T:
-    """Await a decision within the budget; raise `Refusal` if it takes too long."""
+async def run_check(deciding: Awaitable[T], budget: TimeBudget, tool: str, *, can_wait: bool = True) -> T:
+    """Await a decision within the budget; raise `Refusal` if it takes too long. One that cannot wait needs no task."""
+    if not can_wait:
+        return await deciding
     try:
         return await budget.run(deciding)
     except TimeoutError as error:

@@ -2,12 +2,14 @@
 
 import threading
 from collections import Counter
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from handrail.core.events import CallAccepted, CallCancelled, CallFinished, CallIgnored, CallStarted
 from handrail.core.values import ToolCall
 
 T = TypeVar("T")
+
+_OPENING: Final = (CallAccepted, CallStarted)
 
 CallEvent = CallAccepted | CallStarted | CallFinished | CallIgnored | CallCancelled
 
@@ -57,7 +59,7 @@ class CallCounter:
 
     def count(self, event: object) -> None:
         """Count an event."""
-        if isinstance(event, CallAccepted | CallStarted):
+        if isinstance(event, _OPENING):
             with self._lock:
                 self._add(event, active=isinstance(event, CallStarted))
         elif isinstance(event, CallFinished) or (isinstance(event, CallIgnored) and event.reason == "already_executed"):

@@ -78,10 +78,16 @@ class Log:
         if not self._logger.isEnabledFor(_find_level(event)):
             return
         message = self._builders.get(type(event), self._build_other)(event)
+        if not self._logger.isEnabledFor(message.level):
+            return
         fields = {name: value for name, value in message.fields.items() if value is not None} | _find_trace_ids()
         for name in find_phone_names(message.event, fields) if self._phone_names else (message.event,):
             named = LogMessage(event=name, level=message.level, fields=fields)
-            self._logger.log(message.level, named, extra={"event": name, **fields})
+            # Not `log()`, which looks for the place in the code: it is always this one.
+            record = self._logger.makeRecord(
+                self._logger.name, message.level, __file__, 0, named, (), None, extra={"event": name, **fields}
+            )
+            self._logger.handle(record)
 
     # One method for each type of event.
 
@@ -337,12 +343,15 @@ class Log:
         return [self._clean_text(name) for name, _ in zip(names, range(_MAX_NAMES), strict=False)] or None
 
     def _clean_text(self, text: str) -> str:
-        return self._redactor.text(shorten(text, _MAX_CHARS))
+        return self._redactor.name(text)
+
+
+_FREQUENT: Final = (events.CallAccepted, events.CallStarted, events.Progress)
 
 
 def _find_level(event: events.Event) -> int:
     """Return the level of frequent events, and CRITICAL for others, whose level their message has."""
-    if isinstance(event, events.CallAccepted | events.CallStarted | events.Progress):
+    if isinstance(event, _FREQUENT):
         return logging.DEBUG
     if not isinstance(event, events.CallFinished):
         return logging.CRITICAL

@@ -200,7 +200,7 @@ class Traces:
             open_span.span.add_event(genai.CANCELLED, attributes, timestamp=int(event.at * _NANOSECONDS))
 
     def _build_span(self, event: Event, call: ToolCall, since: float, parent: "Context", *, started: bool) -> "Span":
-        name = self._redactor.text(shorten(call.name, _MAX_CHARS))
+        name = self._redactor.name(call.name)
         tool = self._tools.get(call.name)
         attributes: dict[str, Any] = {
             genai.OPERATION_NAME: genai.OPERATION,
@@ -230,8 +230,8 @@ class Traces:
             span.set_attribute(genai.SLOW, True)
         if decision is not None:
             span.set_attribute(genai.DECISION, decision.action)
-            span.set_attribute(genai.RULE, self._redactor.text(shorten(decision.rule, _MAX_CHARS)))
-            span.set_attribute(genai.SOURCE, self._redactor.text(shorten(decision.source, _MAX_CHARS)))
+            span.set_attribute(genai.RULE, self._redactor.name(decision.rule))
+            span.set_attribute(genai.SOURCE, self._redactor.name(decision.source))
         if result.error is not None:
             # Not the message: it is written for the model and may quote the arguments.
             code = shorten(result.error.code)
