@@ -147,7 +147,7 @@ async def test_a_choice_is_kept_to(provider: EmbeddedProvider) -> None:
     assert await called("Hello!", ToolChoice(tool="transfer")) == ["transfer"]
     assert len(await called("Hello!", ToolChoice(mode="required"))) == 1
     assert await called(balance, ToolChoice(mode="required", allowed=("transfer", "opening_hours"))) != ["get_balance"]
-    with pytest.raises(ConfigError, match="`nope` is not among the tools"):
+    with pytest.raises(ConfigError, match="`nope` is not a tool of this request"):
         await called("Hello!", ToolChoice(tool="nope"))
     with pytest.raises(ConfigError, match="without tools"):
         await provider.ask(said("Hello!", tool_choice=ToolChoice(mode="required")))
@@ -369,7 +369,7 @@ async def test_without_the_extra_the_command_that_installs_it_is_named(
 def test_numbers_that_make_no_sense_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
     (tmp_path / "some.gguf").write_bytes(b"GGUF")
 
-    with pytest.raises(ConfigError, match="1 or more"):
+    with pytest.raises(ConfigError, match="at least 1"):
         EmbeddedProvider(tmp_path / "some.gguf", **wrong)  # pyright: ignore[reportArgumentType]
 
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard, cast
 
+from handrail.providers.embedded.spans import extract, extract_money, extract_numbers, find_kind, is_money
+
 MAX_TEXT_CHARS: Final = 200
 MAX_LIST_ITEMS: Final = 8
 MAX_NUMBER: Final = 10**12
@@ -17,7 +19,6 @@ BOUNDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _PLAIN_PATTERN: Final = re.compile(r"(?:[^\\(]|\((?!\?)|\\[dws.\-+*?()\[\]{}|/^$])*")
 _WORD: Final = re.compile(r"[^\s\"“”„]+")
 _NAME: Final = re.compile(r"[\w-]+")
-_NUMBER: Final = re.compile(r"(?<![\w.,-])-?\d+(?:[.,]\d+)?(?![\w-])")
 _MAX_WORDS: Final = 40
 _MAX_SPAN_WORDS: Final = 5
 
@@ -47,11 +48,6 @@ def _strip_punctuation(run: str) -> str:
     return run
 
 
-def extract_numbers(text: str) -> list[float]:
-    """List the numbers in the text that are not part of a word, such as `A-17`."""
-    return [float(found.replace(",", ".")) for found in _NUMBER.findall(text)]
-
-
 def has_mention(text: str, values: Sequence[Any]) -> bool:
     """Whether one of the values occurs in the text as a whole word."""
     words = f" {' '.join(_NAME.findall(text))} ".casefold()
@@ -64,6 +60,7 @@ class _Lowering:
         self._text = text
         self._spans = extract_spans(text) if text is not None else []
         self._numbers = extract_numbers(text) if text is not None else []
+        self._money = extract_money(text) if text is not None else []
 
     def lower(self) -> dict[str, Any]:
         lowered = self._lower_node(self._schema, 0)
@@ -128,10 +125,12 @@ class _Lowering:
         if (
             self._text is not None
         ):  # A small model fills in every property that it may, so those that the text does not mention are left out.
-            properties = {name: one for name, one in properties.items() if name in required or self._is_mentioned(one)}
+            properties = {
+                name: one for name, one in properties.items() if name in required or self._is_mentioned(name, one)
+            }
         lowered: dict[str, Any] = {
             "type": "object",
-            "properties": {name: self._lower_node(one, depth + 1) for name, one in properties.items()},
+            "properties": {name: self._lower_property(name, one, depth + 1) for name, one in properties.items()},
             "required": required,
             "additionalProperties": False,
         }
@@ -139,12 +138,38 @@ class _Lowering:
             lowered["additionalProperties"] = self._lower_node(more, depth + 1)
         return lowered
 
-    def _is_mentioned(self, node: object) -> bool:
-        known = as_mapping(node)
+    def _lower_property(self, name: str, node: object, depth: int) -> dict[str, Any]:
+        """Limit a property of a known kind to the values of that kind in the text, if there are any."""
+        values = self._find_values(name, as_mapping(node))
+        return {"enum": values} if values else self._lower_node(node, depth)
+
+    def _find_values(self, name: str, node: Mapping[str, Any]) -> list[Any]:
+        known = _drop_null(node)
+        if self._text is None or "enum" in known or "const" in known:
+            return []
+        kind = known.get("type")
+        if kind in ("integer", "number") and self._money and is_money(name, node):
+            return _select_numbers(self._money, known, kind)
+        found = find_kind(name, known) if kind == "string" else None
+        if found is None:
+            return []
+        least, most, pattern = (known.get(key) for key in ("minLength", "maxLength", "pattern"))
+        return [
+            one
+            for one in extract(found, self._text)
+            if not (isinstance(least, int) and len(one) < least)
+            and not (isinstance(most, int) and len(one) > most)
+            and _is_match(pattern, one)
+        ]
+
+    def _is_mentioned(self, name: str, node: object) -> bool:
+        known = _drop_null(as_mapping(node))
         kind = known.get("type")
         if values := as_list(known.get("enum")):
             return has_mention(self._text or "", values)
-        return kind in ("integer", "number") and bool(self._select_numbers(known, kind))
+        if kind in ("integer", "number"):
+            return bool(_select_numbers(self._numbers, known, kind))
+        return bool(self._find_values(name, known))
 
     def _lower_array(self, node: Mapping[str, Any], depth: int) -> dict[str, Any]:
         least, most = node.get("minItems"), node.get("maxItems")
@@ -167,7 +192,7 @@ class _Lowering:
         return {"type": "string", "minLength": least, "maxLength": max(least, most)}
 
     def _lower_number(self, node: Mapping[str, Any], kind: str) -> dict[str, Any]:
-        if fitting := self._select_numbers(node, kind):
+        if fitting := _select_numbers(self._numbers, node, kind):
             return {"enum": fitting}
         bounds = {key: node[key] for key in BOUNDS if _is_number(node.get(key))}
         if "minimum" not in bounds and "exclusiveMinimum" not in bounds:
@@ -176,9 +201,17 @@ class _Lowering:
             bounds["maximum"] = max(MAX_NUMBER, *bounds.values(), 0)
         return {"type": kind, **bounds}
 
-    def _select_numbers(self, node: Mapping[str, Any], kind: str) -> list[float | int]:
-        whole = [int(one) if one.is_integer() else one for one in self._numbers]
-        return [one for one in whole if (isinstance(one, int) or kind == "number") and _is_within(one, node)]
+
+def _select_numbers(numbers: Sequence[float], node: Mapping[str, Any], kind: str) -> list[float | int]:
+    whole = [int(one) if one.is_integer() else one for one in numbers]
+    return [one for one in whole if (isinstance(one, int) or kind == "number") and _is_within(one, node)]
+
+
+def _drop_null(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of the value itself, if the node only adds that it may be null."""
+    some = [as_mapping(one) for one in as_list(node.get("anyOf"))]
+    others = [one for one in some if one.get("type") != "null"]
+    return others[0] if len(others) == 1 and len(others) < len(some) else node
 
 
 def as_mapping(node: object) -> Mapping[str, Any]:

@@ -6,7 +6,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from handrail.core.tool import Tool
-from handrail.providers.embedded.constrain import as_list, as_mapping, extract_numbers, has_mention
+from handrail.providers.embedded.constrain import as_list, as_mapping, has_mention
+from handrail.providers.embedded.spans import extract, extract_numbers, find_kind
 from handrail.registry.search import Embedder, TextSimilarity, extract_words, get_search_text, score_tools
 
 SMALL_TALK: Final = (
@@ -72,6 +73,9 @@ def score_evidence(tool: Tool[..., Any], message: str) -> int:
         elif node.get("type") in ("integer", "number"):
             takes_number = True
             score += 1 if found else -1
+        elif (kind := find_kind(str(name), node)) is not None:
+            takes_text = True
+            score += 1 if extract(kind, message) else -1
         else:
             takes_text = True
     if found and not takes_number and not takes_text:

@@ -6,7 +6,8 @@ from typing import Any, Final, cast
 
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
-from handrail.providers.embedded.constrain import as_list, as_mapping, extract_numbers
+from handrail.providers.embedded.constrain import as_list, as_mapping
+from handrail.providers.embedded.spans import extract, extract_numbers, find_kind, is_request
 
 Turns = list[dict[str, str]]
 
@@ -62,12 +63,20 @@ def build_reply_prompt(turns: Turns, results: Sequence[ToolResult]) -> Turns:
     return [*turns, _build_turn("user", ask)]
 
 
-def ask_for_missing_number(tool: Tool[..., Any], message: str) -> str:
-    """Build the question for a required number that the message does not contain; empty if there is none."""
-    properties = _get_properties(tool)
+def ask_for_missing_value(tool: Tool[..., Any], message: str) -> str:
+    """Build the question for a required number, address or date that the message does not contain; empty if all are
+    there. A model would make one up.
+    """
+    properties, is_order = _get_properties(tool), is_request(message)
     for name in as_list(tool.input_schema.get("required")):
         node = as_mapping(properties.get(name))
-        if node.get("type") in ("integer", "number") and not extract_numbers(message):
+        if node.get("type") in ("integer", "number"):
+            is_missing = not extract_numbers(message)
+        else:
+            kind = find_kind(str(name), node)
+            # In a request an id may be any word: "restart atlas".
+            is_missing = kind is not None and not (kind == "id" and is_order) and not extract(kind, message)
+        if is_missing:
             described = str(node.get("description") or "")
             return f"{QUESTION_START} the {name.replace('_', ' ')}{': ' if described else '.'}{described}"
     return ""

@@ -20,6 +20,7 @@ from handrail.providers.embedded import prompts
 from handrail.providers.embedded.constrain import build_decodable_schema
 from handrail.providers.embedded.engine import Completion, Engine
 from handrail.providers.embedded.picking import ToolRanker
+from handrail.providers.embedded.spans import is_request
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import check_response_schema
@@ -158,9 +159,7 @@ class _Exchange:
         if tools and (must or isinstance(last, UserMessage)):
             picked = await self._choose_tool(tools, message, must=must)
             if picked is not None:
-                question = (
-                    prompts.ask_for_missing_number(picked, message) if self._is_demonstration and not must else ""
-                )
+                question = prompts.ask_for_missing_value(picked, message) if self._is_demonstration and not must else ""
                 return self._build_response(text=question) if question else await self._fill_arguments(picked, message)
         if request.schema is not None:
             return await self._reply_in_json(turns)
@@ -176,6 +175,10 @@ class _Exchange:
     async def _choose_tool(self, tools: Sequence[Tool[..., Any]], message: str, *, must: bool) -> Tool[..., Any] | None:
         if must and len(tools) == 1:
             return tools[0]
+        if self._is_demonstration and not must and not is_request(message):
+            tools = [tool for tool in tools if tool.read_only]  # A question about a refund is no order to refund.
+            if not tools:
+                return None
         picked = await asyncio.to_thread(self._ranker.rank, tools, message)
         if self._is_demonstration:
             return picked.tools[0] if must or not picked.is_small_talk else None

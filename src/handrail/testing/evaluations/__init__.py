@@ -1,5 +1,6 @@
 """Measures how well a provider calls tools, on a fixed set of prompts."""
 
+from handrail.testing.evaluations.domains import DOMAINS, load_domain_prompts
 from handrail.testing.evaluations.evaluate import Report, Score, Totals, evaluate
 from handrail.testing.evaluations.guided import (
     GuidedCase,
@@ -12,6 +13,7 @@ from handrail.testing.evaluations.prompts import Prompt, load_prompts
 from handrail.testing.evaluations.tools import TOOLS
 
 __all__ = [
+    "DOMAINS",
     "TOOLS",
     "GuidedCase",
     "GuidedReport",
@@ -22,6 +24,7 @@ __all__ = [
     "Totals",
     "evaluate",
     "evaluate_guided",
+    "load_domain_prompts",
     "load_guided_cases",
     "load_prompts",
 ]
