@@ -120,6 +120,8 @@ async def test_two_tools_of_one_call_cannot_transfer_it_twice() -> None:
     )
 
     assert outcomes == ["referred", "in_progress"]
+    with pytest.raises(ValueError, match="must be"):
+        await session.transfer("javascript:alert(1)")
     session.end("caller")
     await running
     assert transport.requests == ["refer tel:+14155552000"]

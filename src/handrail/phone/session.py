@@ -25,6 +25,7 @@ from handrail.phone.transport import Connection, ConnectionLost, Transport
 from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.call_control import TransferOutcome
 from handrail.tenants.config import TenantConfig
+from handrail.tenants.targets import normalise_target
 
 _SEND_TIMEOUT = 10.0
 _MAX_EVENT_BYTES = 16_000_000
@@ -131,8 +132,8 @@ class CallSession:
         self.feed(s.HandedBack())
 
     async def transfer(self, target_uri: str, *, announcement: str = "") -> TransferOutcome:
-        """Announce and refer the call."""
-        return await self._control.transfer(target_uri, announcement=announcement)
+        """Announce and refer the call to a telephone number, or a `tel:` or `sip:` address; `ValueError` for others."""
+        return await self._control.transfer(normalise_target(target_uri), announcement=announcement)
 
     def end(self, reason: s.EndReason = "shutdown") -> None:
         """The call is over, whatever the reason: nothing more is sent, and what runs is settled."""

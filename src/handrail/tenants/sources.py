@@ -23,5 +23,9 @@ async def open_sources(cfg: TenantConfig) -> Sources | None:
             log.error("the source %s of the tenant %s cannot be used: %s", source.name, cfg.tenant_id, error.message)
             opened.mark_failed(source.name, error.message)
 
-    await asyncio.gather(*(open_one(one.to_source(secrets)) for one in (*cfg.mcp_servers, *cfg.openapi)))
+    try:
+        await asyncio.gather(*(open_one(one.to_source(secrets)) for one in (*cfg.mcp_servers, *cfg.openapi)))
+    except BaseException:  # Cancelled: nobody would close what is open.
+        await opened.aclose()
+        raise
     return opened
