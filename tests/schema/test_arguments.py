@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import date
+from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -48,6 +49,36 @@ def test_a_nested_default_is_converted_and_a_nested_value_that_was_sent_is_not()
     for trip in ({"seats": "2"}, {"day": 1}, {"stops": [1]}, "1"):
         with pytest.raises(InvalidArgumentsError):
             parse(json.dumps({"trips": [trip]}))
+
+
+class Price(BaseModel, extra="forbid"):
+    amount: Decimal = Field("0.0000", validate_default=True)  # pyright: ignore[reportArgumentType]
+
+
+class Owner(BaseModel):
+    owner: str
+
+
+def test_a_default_in_a_branch_of_a_union_is_converted_and_a_value_that_was_sent_is_not() -> None:
+    parse = build_from_annotations({"one": Owner | Price | None}).build_parsers().strict
+
+    assert parse('{"one": {}}') == {"one": Price()}
+    for one in ({"amount": True}, {"owner": 1}, {"owner": 1, "amount": False}):
+        with pytest.raises(InvalidArgumentsError):
+            parse(json.dumps({"one": one}))
+
+
+class Leg(BaseModel, frozen=True):
+    number: int
+    seats: tuple[int, ...] = Field([1], validate_default=True)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_default_in_a_set_is_refused_before_it_takes_the_value_of_its_neighbour() -> None:
+    parse = build_from_annotations({"legs": frozenset[Leg]}).build_parsers().strict
+
+    assert parse('{"legs": [{"number": 2}]}')["legs"] == {Leg(number=2)}
+    with pytest.raises(InvalidArgumentsError):
+        parse('{"legs": [{"number": 2}, {"number": 3, "seats": [3]}]}')
 
 
 def test_arguments_are_parsed_into_types_and_dumped_into_what_was_sent() -> None:

@@ -246,22 +246,26 @@ def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]
     has_own_validation = own_validation is not FunctionToolModel.model_tool_validate_tool_call.__func__
     schema = model.model_tool_json_schema()
 
+    form = {"mode": "json", "by_alias": True, "warnings": False}
+
+    def dump(instance: Any) -> dict[str, Any]:
+        return instance.model_dump(**form)
+
     def validate(text: str, *, strictly: bool = False) -> Any:
         try:
             if strictly and not has_own_validation:
-                return validate_strictly(model.__pydantic_validator__.validate_json, text)
+                return validate_strictly(model.__pydantic_validator__.validate_json, dump, text)
             return model.model_tool_validate_tool_call(name, text)
         except pydantic.ValidationError as error:
             if not has_own_format:
                 raise
             raise InvalidArgumentsError(format_error(error)) from None
 
-    form = {"mode": "json", "by_alias": True, "warnings": False}
     arguments = Arguments(
         input_schema={key: value for key, value in remove_titles(schema).items() if key != "description"},
         parse=build_parser(validate, names=tuple(schema.get("properties", {}))),
         parse_strict=build_parser(partial(validate, strictly=True), names=tuple(schema.get("properties", {}))),
-        dump=lambda instance: instance.model_dump(**form),
+        dump=dump,
         dump_sent=lambda instance: instance.model_dump(**form, exclude_defaults=True),
     )
 

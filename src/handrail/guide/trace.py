@@ -168,7 +168,7 @@ def _format_outcome(call: CallTrace) -> str:
     if call.ok is None:
         return "result: waits for an approval"
     if call.ok:
-        return f"result: {_clean_line(call.output)} ({call.duration_ms:.0f} ms)"
+        return f"result: {_clean_line(call.output)}"
     return f"result: {call.error}: {_clean_line(call.output)}"
 
 

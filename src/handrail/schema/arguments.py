@@ -2,13 +2,14 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, cast
 
 import pydantic
-from pydantic_core import SchemaError, ValidationError
+from pydantic_core import PydanticSerializationError, SchemaError, ValidationError
 from typing_extensions import TypedDict
 
 from handrail.core.text import encodable
@@ -97,7 +98,7 @@ def build_from_annotations(fields: Mapping[str, Any], *, forbid_extra: bool = Tr
     return Arguments(
         input_schema=schema,
         parse=build_parser(adapter.validator.validate_json, names=names),
-        parse_strict=build_parser(partial(validate_strictly, adapter.validator.validate_json), names=names),
+        parse_strict=build_parser(partial(validate_strictly, adapter.validator.validate_json, dump), names=names),
         dump=dump,
         dump_sent=dump_sent if '"number"' in json.dumps(schema) else None,
     )
@@ -156,43 +157,41 @@ def build_parser(validate_json: Callable[[str], Any], *, names: tuple[str, ...])
     return parse
 
 
-def validate_strictly(validate_json: Callable[..., Any], text: str) -> Any:
+def validate_strictly(validate_json: Callable[..., Any], dump: Callable[[Any], Any], text: str) -> Any:
     """Validate without conversions between types: `true`, `"1_000"` and `"yes"` are neither an int nor a bool.
 
-    JSON has one type of number, so that a whole float (`3.0`) is accepted for an int.
+    JSON has one type of number, so that a whole float (`3.0`) is accepted for an int. A default is nothing that was
+    sent: it is converted (`[]` to a tuple, a string to a date).
     """
     try:
         return validate_json(text, strict=True)
     except ValidationError as error:
-        changed = _write_whole_floats(text, error)
-        if changed is None:
-            if _is_about_defaults(text, error):  # Every value that was sent has its type.
-                return validate_json(text)
-            raise
-    return validate_json(changed, strict=True)
+        changed = _write_whole_floats(text, error) or text
+        try:
+            complete = dump(validate_json(changed))
+            arguments = validate_json(_write_defaults(changed, complete), strict=True)
+            if dump(arguments) == complete:  # The defaults went where they belong: a set has no order to find them by.
+                return arguments
+        except (ValidationError, PydanticSerializationError):
+            pass
+        raise error from None  # It describes what was sent.
 
 
-def _is_about_defaults(text: str, error: ValidationError) -> bool:
-    """Whether every error is in an argument that was not sent: a default such as `[]` is converted to a tuple."""
-    details = error.errors(include_url=False, include_context=False, include_input=False)
-    if any(not detail["loc"] or detail["type"] == "missing" for detail in details):
-        return False
-    sent: Any = json.loads(text)
-    return isinstance(sent, dict) and all(_is_omitted(sent, detail["loc"]) for detail in details)
+def _write_defaults(text: str, complete: Any) -> str:
+    """The text with the properties that only the complete value has."""
+    sent: Any = json.loads(text, parse_int=NumberText, parse_float=NumberText)
+    return write_json(_add_missing(sent, complete))
 
 
-def _is_omitted(sent: Any, path: Sequence[int | str]) -> bool:
-    """Whether a path leads to a property that was not sent, or into its default."""
-    if path[0] not in sent:
-        return True
-    for position, step in enumerate(path):
-        if isinstance(sent, dict) and step not in sent:
-            # Below the arguments, a name that is not in the value can also be the name of a union branch.
-            return step != "[key]" and all(isinstance(one, int) for one in path[position + 1 :])
-        if not isinstance(sent, dict if isinstance(step, str) else list):
-            return False
-        sent = cast(Any, sent)[step]
-    return False
+def _add_missing(sent: Any, complete: Any) -> Any:
+    if isinstance(sent, dict) and isinstance(complete, dict):
+        left, right = cast(dict[str, Any], sent), cast(dict[str, Any], complete)
+        return {**right, **{name: _add_missing(value, right.get(name)) for name, value in left.items()}}
+    if isinstance(sent, list) and isinstance(complete, list):
+        return [
+            _add_missing(*pair) for pair in zip_longest(cast(list[Any], sent), cast(list[Any], complete)[: len(sent)])
+        ]
+    return sent
 
 
 def _write_whole_floats(text: str, error: ValidationError) -> str | None:
