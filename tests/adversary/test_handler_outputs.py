@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -424,3 +425,27 @@ async def test_retries_see_what_was_collected() -> None:
 
     assert (await executor.run(call("act"), ToolContext(session_id="s-1"))).output == [1]
     assert len(tries) == 2
+
+
+async def test_a_wrapper_that_returns_after_its_call_was_given_up_leaves_the_outcome_unknown() -> None:
+    may_end = threading.Event()
+    ran: list[int] = []
+
+    async def body() -> str:
+        ran.append(1)
+        return "paid"
+
+    def act() -> Any:
+        may_end.wait(10)
+        return body()
+
+    executor = Executor([tool(name="act", timeout=0.05)(act)], policy=ALLOWED)
+    assert code_of(await executor.run(call("act"), at())) == "outcome_unknown"
+    may_end.set()
+    while executor.stranded_threads:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0)
+
+    assert code_of(await executor.run(call("act"), at())) == "outcome_unknown"
+    assert len(await executor.doubts()) == 1
+    assert not ran

@@ -183,30 +183,31 @@ class HandlerRunner:
         if type(output) is str and len(output) <= compiled.max_output_chars:  # Nothing to check, nothing to cut.
             return Outcome(result=ToolResult(output=output), happened="yes", is_healthy=True, chars=len(output))
         value = output.output if isinstance(output, ToolResult) else output
-        problem = _find_problem(value)
-        if problem is None:
-            try:
-                limited, chars = self._output_limiter.limit(
-                    value, max_chars=compiled.max_output_chars, session_id=session_id
-                )
-            except Exception:  # noqa: BLE001  # the value may have code of its own
-                if (found := find_media_result(output)) is not None:
-                    return self.outcome_of_output(compiled, found, session_id)
-                problem = f"it returned a {type(value).__name__}, which cannot be written as JSON"
-            else:
-                if type(limited) not in _JSON_TYPES and limited is value:
-                    limited = to_replayable(limited)
-                if not isinstance(output, ToolResult):
-                    return Outcome(result=ToolResult(output=limited), happened="yes", is_healthy=True, chars=chars)
-                result = output if limited is value else structs.replace(output, output=limited)
-                result = clean_result(result, tool=compiled.tool.name)
-                if type(result.media) is not tuple or result.media:
-                    problem = _find_media_problem(result.media)
-                    result = result if problem else _limit_media(result, compiled.max_media_bytes)
-                if problem is None and result.error is not None:
-                    return _outcome_of_failure(compiled, result)
-                if problem is None:
-                    return Outcome(result=result, happened="yes", is_healthy=True, chars=chars)
+        if _is_unawaited(value):
+            return outcome_of_error(compiled, RuntimeError("its output was never awaited"), has_begun=True)
+        problem = None
+        try:
+            limited, chars = self._output_limiter.limit(
+                value, max_chars=compiled.max_output_chars, session_id=session_id
+            )
+        except Exception:  # noqa: BLE001  # the value may have code of its own
+            if (found := find_media_result(output)) is not None:
+                return self.outcome_of_output(compiled, found, session_id)
+            problem = f"it returned a {type(value).__name__}, which cannot be written as JSON"
+        else:
+            if type(limited) not in _JSON_TYPES and limited is value:
+                limited = to_replayable(limited)
+            if not isinstance(output, ToolResult):
+                return Outcome(result=ToolResult(output=limited), happened="yes", is_healthy=True, chars=chars)
+            result = output if limited is value else structs.replace(output, output=limited)
+            result = clean_result(result, tool=compiled.tool.name)
+            if type(result.media) is not tuple or result.media:
+                problem = _find_media_problem(result.media)
+                result = result if problem else _limit_media(result, compiled.max_media_bytes)
+            if problem is None and result.error is not None:
+                return _outcome_of_failure(compiled, result)
+            if problem is None:
+                return Outcome(result=result, happened="yes", is_healthy=True, chars=chars)
         return _outcome_of_unusable(compiled, problem)
 
     async def collect_outcome(self, compiled: CompiledTool, output: Any, session_id: str) -> Outcome:
@@ -306,13 +307,10 @@ def _outcome_of_stop(compiled: CompiledTool, is_late: bool, *, has_begun: bool) 
     return Outcome(result=result, happened="no", is_healthy=is_healthy)
 
 
-def _find_problem(output: Any) -> str | None:
-    if output is None or type(output) in (str, dict, list, int, float, bool):
-        return None
-    if inspect.isawaitable(output):
-        if inspect.iscoroutine(output):
-            output.close()
-        return "it returned something that was never awaited"
-    if inspect.isgenerator(output) or inspect.isasyncgen(output):
-        return "it returned a generator"
-    return None
+def _is_unawaited(output: Any) -> bool:
+    """Whether an output is code that never ran: only of a thread that ended after its call was given up."""
+    if type(output) in _JSON_TYPES or not (inspect.isawaitable(output) or inspect.isasyncgen(output)):
+        return False
+    if inspect.iscoroutine(output):
+        output.close()
+    return True
