@@ -11,7 +11,9 @@ import argparse
 import asyncio
 import itertools
 import json
+import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -37,7 +39,7 @@ from handrail import (
 from handrail.core.log import log
 from handrail.execute import MemoryLedger
 from handrail.store import open_store
-from handrail.testing.crashtest import crashtest
+from handrail.testing.crashtest import STEPS, Attempt, crashtest
 from tests.adversary.test_hostile_responses import ODD, STREAMS, build_response, mutate
 from tests.formats.apis import ALL, Said
 
@@ -55,6 +57,8 @@ class Row:
     lost: int = 0
     false: int = 0
     raised: int = 0
+    in_doubt: int = 0
+    """Calls that were reported as `outcome_unknown`: true, and for a person to find out."""
 
     @property
     def is_clean(self) -> bool:
@@ -64,15 +68,78 @@ class Row:
 Loop = Callable[[Row, random.Random, float], Awaitable[None]]
 
 
+async def kill_at_any_moment(row: Row, chance: random.Random, ends: float) -> None:
+    """SIGKILL to a forked process after a random time; then its call arrives again in this one, and an equal one."""
+    with TemporaryDirectory() as folder:
+        url = f"sqlite+aiosqlite:///{folder}/kills.db"
+        async with open_store(url):
+            pass
+        for number in itertools.count():
+            if time.monotonic() >= ends:
+                return
+            world, has_verify = Path(folder) / f"{number}", chance.random() < 0.5
+            world.touch()
+            pay_and_die(url, world, has_verify=has_verify, after=chance.uniform(0, 0.12))
+            results: list[tuple[str, int]] = []
+            for call_id in ("first", "second"):
+                code = await pay_once(url, world, call_id, has_verify=has_verify)
+                results.append((code, len(world.read_text().splitlines())))
+            effects = results[-1][1]
+            attempt = Attempt(step="any", verified=has_verify, effects=effects, results=tuple(results))
+            row.tries += 1
+            row.double += attempt.double
+            row.lost += attempt.lost
+            row.false += attempt.false
+            row.in_doubt += results[-1][0] == "outcome_unknown"
+
+
+def pay_and_die(url: str, world: Path, *, has_verify: bool, after: float) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(pay_once(url, world, "first", has_verify=has_verify))
+        finally:
+            os._exit(0)
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+async def pay_once(url: str, world: Path, call_id: str, *, has_verify: bool) -> str:
+    def look(arguments: Any, context: Any) -> bool:
+        return bool(world.read_text())
+
+    @tool(timeout=0.2, verify=look if has_verify else None)
+    async def pay(invoice_id: str) -> str:
+        """Pay an invoice."""
+        await asyncio.sleep(0)
+        with world.open("a") as file:
+            file.write(f"{invoice_id}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        await asyncio.sleep(0.005)
+        return "paid"
+
+    async with open_store(url, migrate=False) as store:
+        # The lease is as short as it can be: that of a process that was killed is over when this one looks.
+        executor = Executor([pay], policy=ALLOWED, ledger=store.ledger, lease_grace=-0.2)
+        call = ToolCall(id=call_id, name="pay", arguments_json=json.dumps({"invoice_id": world.name}))
+        result = await executor.run(call, ToolContext(session_id=world.name, customer_id=world.name, turn=1))
+        return result.error.code if result.error else "ok"
+
+
 async def kill_processes(row: Row, chance: random.Random, ends: float) -> None:
     """SIGKILL at every step of a call, with and without `verify`; then the call arrives again, and an equal one."""
-    while time.monotonic() < ends:
+    for step in itertools.cycle(chance.sample(STEPS, len(STEPS))):
         with TemporaryDirectory() as folder:
-            report = await crashtest(f"sqlite+aiosqlite:///{folder}/crash.db")
-        row.tries += len(report.tries)
+            report = await crashtest(f"sqlite+aiosqlite:///{folder}/crash.db", steps=[step])
+        row.tries += len(report.attempts)
+        row.in_doubt += sum(one.results[-1][0] == "outcome_unknown" for one in report.attempts)
         row.double += report.double
         row.lost += report.lost
         row.false += report.false
+        if time.monotonic() >= ends:
+            return
 
 
 async def cancel_calls(row: Row, chance: random.Random, ends: float) -> None:
@@ -127,6 +194,7 @@ async def cancel_one(row: Row, chance: random.Random, ledger: Any, session_id: s
         answers.append(await executor.run(call, context))
     row.tries += 1
     row.double += len(done) > 1
+    row.in_doubt += answers[-1].error is not None and answers[-1].error.code == "outcome_unknown"
     said = "ok" if answers[-1].ok else answers[-1].error.code
     row.lost += not done and said not in SETTLED
     row.false += any(one.ok and not done for one in answers)
@@ -270,13 +338,15 @@ async def return_one(row: Row, chance: random.Random, ledger: Any, session_id: s
         row.raised += 1
         return
     row.double += len(ran) != 1
+    row.in_doubt += first.error is not None and first.error.code == "outcome_unknown"
     if told != told_again or first.origin not in ("run", "verified") or first.approval is not None:
         print(f"told {told!r}, then {told_again!r}"[:2_000], file=sys.stderr)
         row.false += 1
 
 
 LOOPS: dict[str, Loop] = {
-    "processes killed": kill_processes,
+    "processes killed at each step": kill_processes,
+    "processes killed at any moment": kill_at_any_moment,
     "calls cancelled": cancel_calls,
     "responses mutated": mutate_responses,
     "hostile returns": return_anything,
@@ -313,8 +383,13 @@ def main() -> int:
         asyncio.run(loop(row, random.Random(f"{options.seed} {name}"), ends))
         rows.append(row)
         print(row, file=sys.stderr)
-    lines = ["| loop | tries | double | lost | falsely reported | raised |", "|---|--:|--:|--:|--:|--:|"]
-    lines += [f"| {r.name} | {r.tries:,} | {r.double} | {r.lost} | {r.false} | {r.raised} |" for r in rows]
+    lines = [
+        "| loop | tries | double | lost | falsely reported | raised | left in doubt |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {r.name} | {r.tries:,} | {r.double} | {r.lost} | {r.false} | {r.raised} | {r.in_doubt:,} |" for r in rows
+    ]
     if options.only is None:
         lines += ["", "| format | calls | time | times that of 10,000 |", "|---|--:|--:|--:|", *count_large_responses()]
     text = "\n".join(lines)
