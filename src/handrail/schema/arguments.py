@@ -188,10 +188,9 @@ def _add_missing(sent: Any, complete: Any) -> Any:
         left, right = cast(dict[str, Any], sent), cast(dict[str, Any], complete)
         return {**right, **{name: _add_missing(value, right.get(name)) for name, value in left.items()}}
     if isinstance(sent, list) and isinstance(complete, list):
-        return [
-            _add_missing(*pair) for pair in zip_longest(cast(list[Any], sent), cast(list[Any], complete)[: len(sent)])
-        ]
-    return sent
+        items, neighbours = cast(list[Any], sent), cast(list[Any], complete)
+        return [_add_missing(*pair) for pair in zip_longest(items, neighbours[: len(items)])]
+    return cast(Any, sent)
 
 
 def _write_whole_floats(text: str, error: ValidationError) -> str | None:
