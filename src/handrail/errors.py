@@ -341,7 +341,7 @@ def shorten(text: str, limit: int = 80) -> str:
 def must_propagate(error: BaseException, *, cancelling: int = 0) -> bool:
     """Whether a catch-all has to raise this exception again: a real cancellation, or an interrupt of the program.
 
-    A cancellation is real if somebody cancelled the current task (more than `cancelling` times); else the code that was
+    A cancellation is real if the current task was cancelled (more than `cancelling` times); else the code that was
     called has raised `CancelledError` by itself.
     """
     if isinstance(error, asyncio.CancelledError):

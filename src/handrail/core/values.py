@@ -149,7 +149,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     recorded: bool = True
     """False if the call took effect, but its result could not be written to the ledger."""
     notice: str = ""
-    """What a model is told before the output: that the effect was done before, and when."""
+    """Sent to the model before the output: that the effect was already done, and when."""
     silent: bool = False
     """True if the conversation was interrupted and the tool has `on_interrupt="finish_silently"`."""
 
@@ -219,8 +219,8 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     def _add_notice(self, attached: Collection[MediaPart]) -> str:
         plain = structs.replace(self, notice="")
         if (error := self.error) is not None:
-            told = structs.replace(error, message=f"{self.notice}\n{error.message}")
-            return structs.replace(plain, error=told).for_model(attached=attached)
+            noted = structs.replace(error, message=f"{self.notice}\n{error.message}")
+            return structs.replace(plain, error=noted).for_model(attached=attached)
         if self.output is None and not self.media:
             return self.notice
         return f"{self.notice}\n{plain.for_model(attached=attached)}"

@@ -189,7 +189,7 @@ def _calls_from_events(events: Sequence[Any]) -> list[ToolCall]:
 
 
 def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> "list[MessageParam]":
-    """The answers, all in one `user` message, failures marked as such."""
+    """Render results as one `user` message, with failures marked."""
     blocks: list[ToolResultBlockParam] = []
     for one in results:
         media = select_media(one, images=_IMAGE_TYPES, files=(PDF,), with_uri=True) if one.media else ()

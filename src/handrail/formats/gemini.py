@@ -99,18 +99,18 @@ def is_generated_id(call_id: str) -> bool:
 
 
 def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> "list[ContentDict]":
-    """The answers, all in one content; give the definitions if a name had to be changed on the way out."""
+    """Render results as one content; pass the definitions if a name had to be changed."""
     parts: list[Any] = []
     for one in results:
         name = definitions.names.get_wire_name(one.tool_name) if isinstance(definitions, Definitions) else one.tool_name
         media = select_media(one, images=_IMAGE_TYPES, files=(PDF,)) if one.media else ()
         text, failed = render_result(one, media)
-        answer: dict[str, Any] = {"name": name, "response": {"error" if failed else "output": text}}
+        entry: dict[str, Any] = {"name": name, "response": {"error" if failed else "output": text}}
         if media and not failed:
-            answer["parts"] = [{"inline_data": {"mime_type": p.mime_type.lower(), "data": p.data}} for p in media]
+            entry["parts"] = [{"inline_data": {"mime_type": p.mime_type.lower(), "data": p.data}} for p in media]
         if not is_generated_id(one.call_id):
-            answer["id"] = one.call_id
-        parts.append({"function_response": answer})
+            entry["id"] = one.call_id
+        parts.append({"function_response": entry})
     return [{"role": "user", "parts": parts}] if parts else []
 
 

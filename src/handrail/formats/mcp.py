@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def tools(pool: Iterable[Tool[..., Any]]) -> Definitions[dict[str, Any]]:
-    """Definitions for the answer to `tools/list`."""
+    """Build the definitions for the response to `tools/list`."""
     return build_definitions(pool, dialect="mcp", render=_render_tool)
 
 
@@ -63,17 +63,17 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
 
 
 def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> list[dict[str, Any]]:
-    """The answers, one result of `tools/call` each, failures marked as such."""
-    answers: list[dict[str, Any]] = []
+    """Render results as results of `tools/call`, with failures marked."""
+    rendered: list[dict[str, Any]] = []
     for one in results:
         media = tuple(part for part in one.media if not part.omitted) if one.media and one.ok else ()
         text, failed = render_result(one, media)
         texts = [{"type": "text", "text": text}] if text or not media else []
-        answer: dict[str, Any] = {"content": [*texts, *map(_render_media, media)], "isError": failed}
+        entry: dict[str, Any] = {"content": [*texts, *map(_render_media, media)], "isError": failed}
         if not failed and not isinstance(one.output, str) and isinstance(value := json.loads(one.text or "0"), dict):
-            answer["structuredContent"] = value
-        answers.append(answer)
-    return answers
+            entry["structuredContent"] = value
+        rendered.append(entry)
+    return rendered
 
 
 def _render_media(part: MediaPart) -> dict[str, Any]:
@@ -98,5 +98,5 @@ def tool_choice(
 
 
 def assistant_messages(response: Any) -> list[dict[str, Any]]:
-    """Nothing: a server answers one call at a time, and there is no history."""
+    """Return nothing: MCP has no history."""
     return []

@@ -60,7 +60,7 @@ def _build_calls(tool_calls: Sequence[Any], *, is_cut: bool) -> list[ToolCall]:
     found: list[ToolCall] = []
     for position, call in enumerate(tool_calls, start=1):
         function, custom = get_field(call, "function"), get_field(call, "custom")
-        # A custom call has free text instead of JSON. No tool here takes it, but it has to be answered.
+        # A custom call has free text instead of JSON. No tool here accepts it, but it needs a result.
         source, field = (custom, "input") if function is None and custom is not None else (function, "arguments")
         arguments = get_field(source, field)
         found.append(
@@ -106,7 +106,7 @@ def _add_delta(delta: Any, calls: list[dict[str, Any]]) -> None:
 def results(
     results: Iterable[ToolResult], definitions: Sequence[Any] | None = None
 ) -> "list[ChatCompletionToolMessageParam]":
-    """The answers, one `tool` message each."""
+    """Render each result as a `tool` message."""
     return [{"role": "tool", "tool_call_id": one.call_id, "content": one.for_model()} for one in results]
 
 

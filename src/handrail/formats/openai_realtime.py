@@ -69,7 +69,7 @@ def _add_call(found: dict[tuple[str, str], ToolCall], item: Any, response_id: An
     if not call.name:
         # Older servers send the name only when the item is added.
         call = structs.replace(call, name=item_names.get(call.item_id or "", ""))
-    # One item arrives twice, alone and in its response; without any id it cannot be recognised, and is answered twice.
+    # One item arrives twice, alone and in its response; without any id it cannot be recognised, and gets two results.
     key = (call.id, call.item_id or "") if call.id or call.item_id else ("", f"#{len(found)}")
     found.setdefault(key, call)
 
@@ -77,7 +77,7 @@ def _add_call(found: dict[tuple[str, str], ToolCall], item: Any, response_id: An
 def results(
     results: Iterable[ToolResult], definitions: Sequence[Any] | None = None
 ) -> "list[ConversationItemCreateEventParam]":
-    """The answers, one client event each. Asking for a response is the session's business."""
+    """Render each result as a client event. The session requests the response."""
     return [
         {
             "type": "conversation.item.create",
@@ -104,5 +104,5 @@ def tool_choice(
 
 
 def assistant_messages(response: Any) -> list[dict[str, Any]]:
-    """Nothing: the session keeps what was said."""
+    """Return nothing: the session keeps the history."""
     return []

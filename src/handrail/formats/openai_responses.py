@@ -119,7 +119,7 @@ def _build_open_item(item: Any, arguments: Any) -> dict[str, Any]:
 
 
 def call_from_item(item: Any, response_id: Any) -> ToolCall:
-    """The call in a `function_call` item. An incomplete one has to be answered, and must not run."""
+    """The call in a `function_call` item. An incomplete one needs a result, and must not run."""
     return build_call(
         id=get_field(item, "call_id"),
         name=get_field(item, "name"),
@@ -131,7 +131,7 @@ def call_from_item(item: Any, response_id: Any) -> ToolCall:
 
 
 def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> "list[FunctionCallOutput]":
-    """The answers, one `function_call_output` item each; images and PDFs as parts of its output."""
+    """Render each result as a `function_call_output` item, with images and PDFs as parts of its output."""
     return [
         {
             "type": "function_call_output",
@@ -185,7 +185,7 @@ def assistant_messages(response: Any) -> "list[ResponseInputItemParam]":
 
 
 def _remove_sdk_fields(item: Any) -> Any:
-    """Without what the SDK has added to what the API said."""
+    """Remove the fields that the SDK adds to those of the API."""
     if isinstance(item, dict):
         added = ("parsed", "parsed_arguments")
         return {key: _remove_sdk_fields(one) for key, one in cast(dict[str, Any], item).items() if key not in added}

@@ -1,7 +1,7 @@
 """Parsing responses: fields of SDK objects and dicts, and calls from whatever a server has sent.
 
 A server, or a proxy before it, can send anything: an object instead of text, null, a number as an id. Nothing here
-raises for it and no call is dropped: every call has to be answered, and what cannot be parsed never runs.
+raises for it and no call is dropped: every call needs a result, and one that cannot be parsed never runs.
 """
 
 import json
@@ -20,7 +20,7 @@ def get_field(source: Any, name: str, default: Any = None) -> Any:
         return cast(Mapping[str, Any], source).get(name, default)
     try:
         return getattr(source, name, default)
-    except Exception:  # noqa: BLE001  # A property of somebody's object.
+    except Exception:  # noqa: BLE001  # A property of the caller's object.
         return default
 
 
@@ -84,7 +84,7 @@ def to_json_text(arguments: Any) -> str:
 def make_unparsable(arguments: str) -> str:
     """Arguments of a call that the provider cut off, as text that no parser accepts as complete.
 
-    The call still has to be answered; it must never run.
+    The call still needs a result; it must never run.
     """
     try:
         from_json(arguments or "{}")

@@ -63,13 +63,13 @@ def _decide(
     # A "no" counts for every call that it can be about: not running a call loses nothing.
     for index, verdict in [*equal, *about]:
         if verdict.confirmation == "no" and ((index, verdict) in equal or is_only_one or not verdict.arguments):
-            return build("deny", "the customer said no", verdict), index
+            return build("deny", "the customer rejected it", verdict), index
     for index, verdict in equal:
         if verdict.state != "needs_to_run":
             continue
         if verdict.confirmation == "yes" and can_confirm:
             return build("run", "the customer agreed in words", verdict), index
-        reason = "a yes does not count for it yet" if verdict.confirmation else "nobody has agreed yet"
+        reason = "a yes does not count for it yet" if verdict.confirmation else "it is not confirmed yet"
         return build("keep", reason, verdict), index
     if one.approval.by != "customer":
         return build("keep", f"it waits for the {one.approval.by}"), None

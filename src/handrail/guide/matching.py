@@ -48,7 +48,7 @@ class GuidelineState:
         return {one for one, match in self._matches.items() if match.applies}
 
     def is_rejected(self, guideline_id: str) -> bool:
-        """Whether the judge said in this turn that a guideline does not apply."""
+        """Whether the judge found in this turn that a guideline does not apply."""
         match = self._matches.get(guideline_id)
         return match is not None and not match.applies
 

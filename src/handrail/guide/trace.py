@@ -146,9 +146,9 @@ def _format_iteration(iteration: IterationTrace) -> Iterator[str]:
         yield f"guideline {guideline.id} {mark} ({_clean_line(guideline.condition, 60)}){reason}"
     for one in iteration.candidates:
         by = f" for {', '.join(one.guideline_ids)}" if one.guideline_ids else ""
-        answer = f", confirmation: {one.confirmation}" if one.confirmation else ""
+        confirmation = f", confirmation: {one.confirmation}" if one.confirmation else ""
         reason = f": {_clean_line(one.reason)}" if one.reason else ""
-        yield f"{one.tool}{by}: {one.state}{answer}{reason}"
+        yield f"{one.tool}{by}: {one.state}{confirmation}{reason}"
         if (call := one.call) is not None:
             yield f"   call {call.id} {_clean_line(compact_json(call.arguments))}"
             if call.decision is not None:

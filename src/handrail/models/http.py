@@ -90,7 +90,7 @@ def _download_once(
     with _open(address, {"Range": f"bytes={done}-"} if done else {}, env) as response:
         resumed = done and response.status == 206
         if resumed and not (response.headers.get("Content-Range") or "").startswith(f"bytes {done}-"):
-            raise SourceError("it answered with another part of the file than the one asked for")
+            raise SourceError("it sent another part of the file than the one that was requested")
         if not resumed:
             done = 0
         with part.open("ab" if resumed else "wb") as file:
@@ -131,7 +131,7 @@ def _open(address: str, headers: Mapping[str, str], env: Mapping[str, str] | Non
         error.close()
         if error.code == 416 and "Range" in headers:
             raise _RangeNotSatisfiable from error
-        raise SourceError(f"it answered {error.code}") from error
+        raise SourceError(f"it responded with {error.code}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise SourceError(f"no connection ({type(reason).__name__}: {reason})") from error

@@ -129,10 +129,10 @@ def _ask_pip_for_default(env: Mapping[str, str]) -> str | None:
     """Return the default registry of pip, as its help prints it."""
     command = [sys.executable, "-m", "pip", "download", "--help"]
     try:
-        said = subprocess.run(
+        help_text = subprocess.run(
             command, capture_output=True, text=True, timeout=60, check=True, env={**env, "COLUMNS": "1000"}
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r"--index-url <url>[^(]*\(default (https://[^\s)]+)\)", said)
+    found = re.search(r"--index-url <url>[^(]*\(default (https://[^\s)]+)\)", help_text)
     return found[1] if found else None

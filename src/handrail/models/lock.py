@@ -17,11 +17,11 @@ def hold_lock(path: Path, *, on_wait: Callable[[], object] | None = None) -> Gen
     """Hold the lock; `on_wait` is called once if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
-        told = False
+        has_reported = False
         while not _try_lock(file.fileno()):
-            if on_wait is not None and not told:
+            if on_wait is not None and not has_reported:
                 on_wait()
-            told = True
+            has_reported = True
             time.sleep(0.2)  # Polled: a blocking wait cannot be interrupted, and downloads take seconds to minutes.
         try:
             yield

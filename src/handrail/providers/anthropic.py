@@ -160,8 +160,8 @@ class _MessagesAdapter:
         """Parse a message, or the list of its stream events."""
         first, ending, used = _read_envelope(response)
         reason = get_field(ending, "stop_reason")
-        said = wire.assistant_messages(response)
-        blocks = cast(Sequence[Any], get_field(said[0], "content") if said else ())
+        messages = wire.assistant_messages(response)
+        blocks = cast(Sequence[Any], get_field(messages[0], "content") if messages else ())
         if not all(isinstance(block, Mapping) for block in blocks):
             raise ValueError("a message has blocks")
         text = "".join(get_field(block, "text") or "" for block in blocks if get_field(block, "type") == "text")
@@ -179,7 +179,7 @@ class _MessagesAdapter:
             ),
             id=get_field(first, "id") or "",
             model=get_field(first, "model") or "",
-            native_items=said,
+            native_items=messages,
         )
 
 

@@ -266,7 +266,7 @@ def _select_tools(request: ModelRequest) -> tuple[Sequence[Tool[..., Any]], bool
 
 
 def _read_last_message(messages: Sequence[Message]) -> str:
-    """Return the customer's last message, with the messages before it that were answered with a question."""
+    """Return the customer's last message, with the messages before it to which the model replied with a question."""
     parts: list[str] = []
     for message in reversed(messages):
         match message:

@@ -99,7 +99,7 @@ class GuidedCase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     missing: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()
     before: str = ""
-    """What the customer said in the turn before."""
+    """The customer's message in the turn before."""
     pending: ExpectedCall | None = None
     """The call that the turn before prepared."""
     known: ExpectedCall | None = None
@@ -137,7 +137,7 @@ class GuidedScore(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_false_call(self) -> bool:
-        """Whether something ran or was prepared that nobody wanted."""
+        """Whether a call ran or was prepared that was not expected."""
         expected = [_comparable(one) for one in self.case.calls]
         return any(_comparable(one) not in expected for one in self.calls)
 

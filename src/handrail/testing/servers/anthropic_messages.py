@@ -62,12 +62,12 @@ class MessagesApi:
 
     def build_error_body(self, error: Error) -> Mapping[str, object]:
         kind = KINDS.get(error.status, "api_error")
-        said: dict[str, object] = {"type": kind, "message": error.message}
+        described: dict[str, object] = {"type": kind, "message": error.message}
         if error.code in (*KINDS.values(), "api_error"):
-            said["type"] = error.code
+            described["type"] = error.code
         elif error.code:
-            said["details"] = {"error_code": error.code}
-        return {"type": "error", "error": said, "request_id": "req_local"}
+            described["details"] = {"error_code": error.code}
+        return {"type": "error", "error": described, "request_id": "req_local"}
 
     def build_error_event(self, error: Error) -> bytes:
         return sse(self.build_error_body(error), event="error")
@@ -92,8 +92,8 @@ class MessagesApi:
         if not thread:
             return
         body = self._add_thread(Field(value=incoming.body, wording=AnthropicWording()))
-        said = {"role": "assistant", "content": message["content"]}
-        self._threads[str(message["id"])] = {**body, "messages": [*as_list(body["messages"]), said]}
+        reply_message = {"role": "assistant", "content": message["content"]}
+        self._threads[str(message["id"])] = {**body, "messages": [*as_list(body["messages"]), reply_message]}
         self._continued.add(str(thread.get("previous_message_id")))
 
 

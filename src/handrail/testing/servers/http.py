@@ -206,23 +206,23 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.state = cast(_Listener, self.server).state
-        self.answered = False
+        self.has_responded = False
 
     def do_POST(self) -> None:
-        self.answered = False
+        self.has_responded = False
         length = self.headers.get("Content-Length", "")
         try:
-            self.answer(self.rfile.read(int(length) if length.isdecimal() else 0))
+            self.handle_body(self.rfile.read(int(length) if length.isdecimal() else 0))
         finally:
             # Recorded before the response: the client may leave the context as soon as it has the response.
-            if self.state.note_failure(sys.exc_info()[1]) and not self.answered:
+            if self.state.note_failure(sys.exc_info()[1]) and not self.has_responded:
                 message = "The local server failed, or a function of its script; leaving its context raises the error."
                 self.send(500, dumps({"error": {"message": message}}).encode(), NO_RETRY)
 
     def do_GET(self) -> None:
         self.send(404, dumps({"error": {"message": f"This server has no GET {self.path}."}}).encode())
 
-    def answer(self, raw: bytes) -> None:
+    def handle_body(self, raw: bytes) -> None:
         split = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
         incoming = Incoming(path=split.path, query=dict(parse_qsl(split.query)), headers=headers, body={})
@@ -267,7 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.drop()
 
     def send_events(self, api: Api, reply: Reply, events: list[bytes]) -> None:
-        self.answered = True
+        self.has_responded = True
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
@@ -286,7 +286,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send(error.status, dumps(api.build_error_body(error)).encode(), error.headers)
 
     def send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-        self.answered = True
+        self.has_responded = True
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -304,7 +304,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
     def drop(self) -> None:
-        self.answered = True
+        self.has_responded = True
         self.close_connection = True
         hang_up(self.connection)
 

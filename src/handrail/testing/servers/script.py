@@ -84,7 +84,7 @@ Scripted: TypeAlias = Answer | Callable[[dict[str, Any]], Answer]
 
 
 def text(content: str, **options: Unpack[Options]) -> Reply:
-    """An answer in words."""
+    """A response with text."""
     return Reply(text=content, **options)
 
 

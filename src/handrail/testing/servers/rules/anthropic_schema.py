@@ -31,7 +31,7 @@ def check_input(schema: Field, *, strict: bool) -> None:
 
 
 def check_output(schema: Field) -> None:
-    """Refuse the schema of a structured answer that the API would refuse."""
+    """Refuse the schema of a structured response that the API would refuse."""
     _refuse(schema, (is_malformed, *STRICT))
 
 

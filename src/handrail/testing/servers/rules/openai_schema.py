@@ -26,7 +26,7 @@ def check_function(parameters: Field, *, name: str, strict: bool) -> None:
 
 
 def check_output(schema: Field, *, name: str, strict: bool) -> None:
-    """Refuse the schema of a structured answer that the API would refuse."""
+    """Refuse the schema of a structured response that the API would refuse."""
     _refuse(schema, f"response_format '{name}'", strict=strict)
 
 
@@ -40,8 +40,8 @@ def _refuse(field: Field, what: str, *, strict: bool) -> None:
 def root_is_an_object(root: Schema) -> Complaint:
     """API reference, strict mode: "root `object`"; the API asks it of functions that are not strict too."""
     kind = root.get("type")
-    said = "None" if kind is None else f'"{kind}"'
-    return None if kind == "object" else f"schema must be a JSON Schema of 'type: \"object\"', got 'type: {said}'."
+    found = "None" if kind is None else f'"{kind}"'
+    return None if kind == "object" else f"schema must be a JSON Schema of 'type: \"object\"', got 'type: {found}'."
 
 
 def root_is_not_a_union(root: Schema) -> Complaint:
