@@ -12,12 +12,12 @@ from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approvals
 from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, Repetition, refuse_on_error
-from handrail.authorize.identity import CallDigests, compute_key
+from handrail.authorize.identity import CallDigests
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.redact import Redactor
-from handrail.core.text import canonical_json, compact_json
+from handrail.core.text import compact_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
@@ -27,8 +27,9 @@ from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
 from handrail.execute.leases import LeaseKeeper
-from handrail.execute.ledger import Entry, Ledger, LedgerDecision, decide_from_ledger
-from handrail.execute.reads import finish_result, run_check
+from handrail.execute.ledger import Entry, Ledger, LedgerDecision
+from handrail.execute.reads import run_check
+from handrail.execute.recall import CallArguments, CallRecall, is_entry_of, replay, report_result
 from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls
 from handrail.execute.scheduler import CallRef, QueueEntry, Scheduler, current_scope
 from handrail.execute.settlement import Settlement
@@ -36,9 +37,6 @@ from handrail.execute.threads import ThreadJob
 
 _MAX_ROUNDS: Final = 20
 """How often a call looks into the ledger again because another call was faster."""
-_FIRST_LOOK: Final = 0.05
-_LAST_LOOK: Final = 0.5
-"""Seconds between two looks at a call that another process runs; the delay grows."""
 
 if sys.version_info >= (3, 12):
 
@@ -82,21 +80,6 @@ class EffectCall(Struct, kw_only=True, eq=False):
         return self.actual.call
 
 
-class CallArguments(Struct, frozen=True, gc=False):
-    """A call with its validated arguments, and everything that follows from them."""
-
-    call: ToolCall
-    value: Any
-    """The validated arguments, as the handler takes them."""
-    arguments: dict[str, Any]
-    """The validated arguments, as JSON values."""
-    text: str
-    """`arguments` as canonical JSON."""
-    digest: str
-    key: str
-    lock_key: str | None
-
-
 class EffectRunner:
     """Runs consequential calls. The ledger decides what runs; each handler runs at most once."""
 
@@ -121,10 +104,21 @@ class EffectRunner:
         overhead_timeout: float,
         in_progress_timeout: float,
     ) -> None:
+        self.recall = CallRecall(
+            ledger=ledger,
+            authorizer=authorizer,
+            digests=digests,
+            settlement=settlement,
+            events=events,
+            redactor=redactor,
+            running=running,
+            repeat_window=repeat_window,
+            overhead_timeout=overhead_timeout,
+            in_progress_timeout=in_progress_timeout,
+        )
         self._ledger = ledger
         self._approvals = approvals
         self._authorizer = authorizer
-        self._digests = digests
         self._handlers = handlers
         self._settlement = settlement
         self._scheduler = scheduler
@@ -133,12 +127,10 @@ class EffectRunner:
         self._redactor = redactor
         self._running = running
         self._owner = owner
-        self._repeat_window = repeat_window
         self._lease_timeout = lease_timeout
         self._lease_grace = lease_grace
         self._overhead_timeout = overhead_timeout
         self._grace = min(GRACE, overhead_timeout)
-        self._in_progress_timeout = in_progress_timeout
         self._is_in_memory = getattr(ledger, "in_memory", False)
         """Such a ledger never waits, writes nothing, and its leases end with the process."""
         self._can_decide_at_once = getattr(approvals, "in_memory", False) and not authorizer.has_hooks
@@ -155,14 +147,14 @@ class EffectRunner:
         started = perf_counter()
         tool = compiled.tool
         try:
-            sent = self._build_arguments(tool, call, tool.parse(call.arguments_json), context)
+            sent = self.recall.build_arguments(tool, call, tool.parse(call.arguments_json), context)
         except ToolError as error:
-            return self._finish(call, context, failure_results.error_result(error), started)
+            return report_result(self._events, call, context, failure_results.error_result(error), started)
         except BaseException as error:
             if must_propagate(error):
                 raise
             log.error("the arguments of %s, or their key, cannot be computed", tool.name, exc_info=error)
-            return self._finish(call, context, failure_results.failed_before_start(tool.name), started)
+            return report_result(self._events, call, context, failure_results.failed_before_start(tool.name), started)
         # A call without an id is never the same as an earlier one.
         ref = (context.session_id, call.id or f"no id: {uuid4().hex}")
         running = self._running.find(ref) if self._running.by_session else None
@@ -192,24 +184,15 @@ class EffectRunner:
             self._stop_abandoned(effect)
             raise
 
-    def _build_arguments(
-        self, tool: Tool[..., Any], call: ToolCall, value: Any, context: ToolContext[Any]
-    ) -> CallArguments:
-        arguments = tool.dump(value)
-        text = canonical_json(arguments)
-        digest, key = self._digests.digest_call(tool, call, arguments, context, text)
-        lock_key = None if tool.lock_key is None else compute_key(tool.lock_key, arguments)
-        return CallArguments(call, value, arguments, text, digest, key, lock_key)
-
     async def request_approval(
         self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any]
     ) -> Approval | None:
         """The question that running the call would ask; None if it would ask none. Nothing runs."""
         tool = compiled.tool
         try:
-            sent = self._build_arguments(tool, call, tool.parse(call.arguments_json), context)
+            sent = self.recall.build_arguments(tool, call, tool.parse(call.arguments_json), context)
             budget = TimeBudget(self._overhead_timeout)
-            known = await self._recall(sent, (context.session_id, call.id), compiled, context, budget)
+            known = await self.recall.decide(sent, (context.session_id, call.id), compiled, context, budget)
             if known.step in ("run", "ask_again"):
                 await self._authorize(compiled, sent, context, known, budget)
         except ToolError:
@@ -226,14 +209,14 @@ class EffectRunner:
         is_inside = self._scheduler.is_inside(running.ref, current_scope())  # It would wait for itself.
         if is_inside or running.identity != sent.digest:
             failed = failure_results.in_progress if is_inside else failure_results.duplicate_call
-            return self._finish(call, context, failed(call.name), started)
+            return report_result(self._events, call, context, failed(call.name), started)
         if not running.is_same_caller(context):
             try:
                 checking = self._authorizer.check_access(compiled.policy, call, lambda: sent.arguments, context)
                 can_wait = self._authorizer.can_wait(compiled.tool)
                 await run_check(checking, TimeBudget(self._overhead_timeout), call.name, can_wait=can_wait)
             except Refusal as refusal:
-                return self._finish(call, context, refusal.result, started, refusal.decision)
+                return report_result(self._events, call, context, refusal.result, started, refusal.decision)
         self._events.emit_ignored(call, context, "already_pending")
         return await running.wait_result()
 
@@ -283,7 +266,7 @@ class EffectRunner:
         """Recall, authorise, wait, claim, run, settle. A claim that fails starts over with what is known then."""
         running = effect.running
         for _ in range(_MAX_ROUNDS):
-            known = await self._recall(effect.sent, running.ref, effect.compiled, effect.context, effect.budget)
+            known = await self.recall.decide(effect.sent, running.ref, effect.compiled, effect.context, effect.budget)
             if known.step not in ("run", "ask_again"):
                 result = await self._answer_known(effect, known, admission)
                 if result is not None:
@@ -322,37 +305,12 @@ class EffectRunner:
 
     # 1. Recall.
 
-    async def _recall(
-        self,
-        arguments: CallArguments,
-        ref: CallRef,
-        compiled: CompiledTool,
-        context: ToolContext[Any],
-        budget: TimeBudget,
-    ) -> LedgerDecision:
-        session_id, call_id = ref
-        try:
-            recalled = self._ledger.recall(session_id=session_id, call_id=call_id, key=arguments.key)
-            by_id, by_key = await (recalled if self._is_in_memory else budget.run(recalled))
-        except Exception as error:
-            log.exception("the ledger cannot be read")
-            raise Refusal(failure_results.ledger_unreadable(compiled.tool.name)) from error
-        return decide_from_ledger(
-            by_id,
-            by_key,
-            identity=arguments.digest,
-            key=arguments.key,
-            session_id=session_id,
-            turn=context.turn,
-            now=time.time(),
-            repeat_window=self._repeat_window,
-            is_idempotent=compiled.tool.idempotent,
-        )
-
     async def _is_outdated(self, effect: EffectCall, known: LedgerDecision, refusal: Refusal) -> bool:
         """Whether the ledger changed while the call was decided about; a question that was asked is then withdrawn."""
         try:
-            now = await self._recall(effect.sent, effect.running.ref, effect.compiled, effect.context, effect.budget)
+            now = await self.recall.decide(
+                effect.sent, effect.running.ref, effect.compiled, effect.context, effect.budget
+            )
             if (now.step, now.number, now.entry) == (known.step, known.number, known.entry):
                 return False
             approval = refusal.result.approval
@@ -370,11 +328,11 @@ class EffectRunner:
         assert entry is not None
         if known.step == "duplicate_id":
             return failure_results.duplicate_call(name)
-        await self._check_access(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
+        await self.recall.check_access(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
         if known.step == "duplicate_effect":
-            return self._describe_duplicate(entry)
+            return self.recall.describe_duplicate(entry)
         if known.step == "replay":
-            return replay(entry, is_same_call=_is_entry_of(entry, ref))
+            return replay(entry, is_same_call=is_entry_of(entry, ref))
         if not known.is_same:  # The other call's result is not this one's.
             failed = failure_results.in_progress if known.step == "in_progress" else failure_results.outcome_unknown
             return failed(name)
@@ -383,47 +341,11 @@ class EffectRunner:
             return await self._join_same_effect(effect, claimed, admission)
         if known.step == "in_progress":
             try:
-                is_over = await effect.running.wait(self._wait_for_owner(entry))
+                is_over = await effect.running.wait(self.recall.wait_for_owner(entry))
             except CallStopped:  # The other process goes on.
                 return failure_results.in_progress(name)
             return None if is_over else failure_results.in_progress(name)
-        return await self._verify(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
-
-    async def _check_access(
-        self,
-        compiled: CompiledTool,
-        sent: CallArguments,
-        ref: CallRef,
-        context: ToolContext[Any],
-        entry: Entry,
-        budget: TimeBudget,
-    ) -> None:
-        """Refuse an entry to a caller who may not make this call, unless it is this very call of the same caller."""
-        is_same_caller = (entry.customer_id, entry.agent_id) == (context.customer_id, context.agent_id)
-        if not (is_same_caller and _is_entry_of(entry, ref)):
-            checking = self._authorizer.check_access(compiled.policy, sent.call, lambda: sent.arguments, context)
-            can_wait = self._authorizer.can_wait(compiled.tool)
-            await run_check(checking, budget, compiled.tool.name, can_wait=can_wait)
-
-    async def _wait_for_owner(self, entry: Entry) -> bool:
-        """Wait for a call that another process runs; whether it is over, or its process died."""
-        ends, delay = time.monotonic() + self._in_progress_timeout, _FIRST_LOOK
-        while (left := ends - time.monotonic()) > 0:
-            await asyncio.sleep(min(delay, left))
-            delay = min(delay * 1.5, _LAST_LOOK)
-            try:
-                looked = self._ledger.recall(session_id=entry.session_id, call_id=entry.call_id, key=entry.key)
-                now_known, _ = await TimeBudget(self._overhead_timeout).run(looked)
-            except Exception:
-                log.exception("the ledger cannot be read")
-                return False
-            if now_known is None or now_known.state_at(time.time()) != "running":
-                return True
-        return False
-
-    def _describe_duplicate(self, entry: Entry) -> ToolResult:
-        done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
-        return failure_results.duplicate_effect(entry.tool, done_at, self._redactor.text(entry.arguments))
+        return await self.recall.verify(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
 
     async def _join_same_effect(self, effect: EffectCall, other: RunningCall, admission: Admission) -> ToolResult:
         """Wait for another call of the same effect, which runs in this process, and return its result."""
@@ -436,99 +358,6 @@ class EffectRunner:
         except CallStopped:
             return failure_results.join_cancelled(effect.tool.name)
         return structs.replace(result, origin="joined", metadata={**result.metadata, "joined": other.call.id})
-
-    async def _verify(
-        self,
-        compiled: CompiledTool,
-        sent: CallArguments,
-        ref: CallRef,
-        context: ToolContext[Any],
-        entry: Entry,
-        budget: TimeBudget,
-    ) -> ToolResult | None:
-        """Ask the tool what became of an earlier call; None if nothing did, and this call may run."""
-        tool, arguments = compiled.tool, sent.arguments
-        if entry.changed_arguments is not None:  # Those of the call in doubt.
-            arguments = tool.dump(tool.parse(entry.changed_arguments))
-        # An entry that its owner settled has ended; one whose process died could have run until then.
-        has_ended = entry.state == "unknown" or time.time() >= entry.run_until
-        outcome = await self._settlement.verify(
-            compiled, sent.call, context, entry, arguments, budget=budget, has_ended=has_ended
-        )
-        if outcome is None:
-            return failure_results.outcome_unknown(tool.name)
-        is_recorded = await self._settlement.settle(entry, outcome)
-        if outcome.happened == "no":
-            if not is_recorded:  # Other processes do not know it: it stays unknown.
-                return failure_results.outcome_unknown(tool.name)
-            return outcome.result if _is_entry_of(entry, ref) else None
-        return structs.replace(outcome.result, origin="verified")
-
-    # Looking up what became of a call, without running it.
-
-    async def look_up(
-        self, compiled: CompiledTool | None, call: ToolCall, context: ToolContext[Any], *, by_key: bool
-    ) -> ToolResult | None:
-        """What is known about a call that was made before; None if the ledger knows nothing about it.
-
-        Without `compiled` (its tool is gone, or its arguments cannot be prepared any more) only its own entry counts.
-        """
-        started, ref, budget = perf_counter(), (context.session_id, call.id), TimeBudget(self._overhead_timeout)
-        sent: CallArguments | None = None
-        if compiled is not None:
-            try:
-                sent = self._build_arguments(compiled.tool, call, compiled.tool.parse(call.arguments_json), context)
-            except Exception:  # noqa: BLE001  # the tool is not what it was
-                compiled = None
-        try:
-            entry, _ = await budget.run(self._ledger.recall(session_id=ref[0], call_id=ref[1], key=""))
-            if entry is None and not by_key:
-                return None
-            if compiled is not None and sent is not None:
-                known = await self._recall(sent, ref, compiled, context, budget)
-                result = await self._describe_known(compiled, sent, ref, context, known, budget)
-            else:
-                result = _describe_entry(entry) if entry is not None else None
-        except Refusal as refusal:
-            is_unreadable = refusal.result.error is not None and refusal.result.error.code == "unavailable"
-            result = failure_results.outcome_unknown(call.name) if is_unreadable else refusal.result
-        except Exception:
-            log.exception("the ledger cannot be read")
-            result = failure_results.outcome_unknown(call.name)
-        if result is None:
-            return None
-        is_open = result.error is not None and result.error.code in ("in_progress", "outcome_unknown")
-        if is_open or (result.origin == "replayed" and not by_key):  # Nothing new.
-            return finish_result(result, call, None, started)
-        return self._finish(call, context, result, started)
-
-    async def _describe_known(
-        self,
-        compiled: CompiledTool,
-        sent: CallArguments,
-        ref: CallRef,
-        context: ToolContext[Any],
-        known: LedgerDecision,
-        budget: TimeBudget,
-    ) -> ToolResult | None:
-        name, entry = compiled.tool.name, known.entry
-        if entry is None:
-            return None
-        if known.step == "duplicate_id":
-            return failure_results.duplicate_call(name)
-        await self._check_access(compiled, sent, ref, context, entry, budget)
-        is_failed = known.step == "ask_again" and entry.state != "committed"
-        if known.step == "run" or is_failed:  # Another call of the same effect failed, and this one never began.
-            return failure_results.not_started(name)
-        if known.step == "duplicate_effect" or (known.step == "ask_again" and not known.is_same):
-            return self._describe_duplicate(entry)
-        if known.step in ("replay", "ask_again"):
-            return replay(entry, is_same_call=_is_entry_of(entry, ref))
-        is_running = known.step == "in_progress" or self._running.find((entry.session_id, entry.call_id)) is not None
-        if is_running or not known.is_same:
-            return (failure_results.in_progress if is_running else failure_results.outcome_unknown)(name)
-        result = await self._verify(compiled, sent, ref, context, entry, budget)
-        return failure_results.not_started(name) if result is None else result
 
     # 2. Authorise.
 
@@ -570,7 +399,7 @@ class EffectRunner:
         """Give the call the arguments of its approver: keyed, locked and looked up in the ledger like new ones."""
         tool = effect.tool
         with refuse_on_error(tool.name):
-            actual = self._build_arguments(tool, authorization.call, authorization.value, effect.context)
+            actual = self.recall.build_arguments(tool, authorization.call, authorization.value, effect.context)
         effect.actual = actual
         if actual.lock_key != effect.queue_entry.lock_key:
             effect.queue_entry.release()
@@ -579,7 +408,7 @@ class EffectRunner:
             )
         if actual.key == effect.sent.key:
             return known
-        known = await self._recall(actual, effect.running.ref, effect.compiled, effect.context, effect.budget)
+        known = await self.recall.decide(actual, effect.running.ref, effect.compiled, effect.context, effect.budget)
         if known.step == "run":
             return known
         entry = known.entry
@@ -587,7 +416,7 @@ class EffectRunner:
         if known.step == "replay":
             raise Refusal(replay(entry, is_same_call=False), effect.decision)
         if known.step in ("duplicate_effect", "ask_again"):  # The approver was not told that it was done before.
-            raise Refusal(self._describe_duplicate(entry), effect.decision)
+            raise Refusal(self.recall.describe_duplicate(entry), effect.decision)
         failed = failure_results.in_progress if known.step == "in_progress" else failure_results.outcome_unknown
         raise Refusal(failed(tool.name), effect.decision)
 
@@ -749,41 +578,6 @@ class EffectRunner:
         running.on_stuck = None  # Breaks a reference cycle.
         if running.is_silent:
             result = structs.replace(result, silent=True)
-        running.resolve(self._finish(effect.call, effect.context, result, effect.started, effect.decision))
-
-    def _finish(
-        self,
-        call: ToolCall,
-        context: ToolContext[Any],
-        result: ToolResult,
-        started: float,
-        decision: Decision | None = None,
-    ) -> ToolResult:
-        result = finish_result(result, call, decision, started)
-        if result.origin == "replayed":
-            self._events.emit_ignored(call, context, "already_executed")
-        else:
-            self._events.emit_finished(call, context, result)
-        return result
-
-
-def _is_entry_of(entry: Entry, ref: CallRef) -> bool:
-    return (entry.session_id, entry.call_id) == ref
-
-
-def _describe_entry(entry: Entry) -> ToolResult:
-    """What an entry alone says about its call."""
-    state = entry.state_at(time.time())
-    if state in ("committed", "failed"):
-        return replay(entry, is_same_call=True)
-    return (failure_results.in_progress if state == "running" else failure_results.outcome_unknown)(entry.tool)
-
-
-def replay(entry: Entry, *, is_same_call: bool) -> ToolResult:
-    """The recorded result; for another call of the same effect, with a notice that it was done before."""
-    assert entry.recorded is not None
-    result = entry.recorded.to_result()
-    done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
-    notice = "" if is_same_call else f"[Already done at {done_at}, and not done again.]"
-    metadata = {**result.metadata, "done_at": done_at}
-    return structs.replace(result, notice=notice, metadata=metadata, origin="replayed")
+        running.resolve(
+            report_result(self._events, effect.call, effect.context, result, effect.started, effect.decision)
+        )

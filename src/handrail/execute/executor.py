@@ -532,7 +532,7 @@ class Executor:
                 )
             except (HookRefusal, TimeoutError):  # Not what was asked: its own entry still tells.
                 compiled = None
-        return await self._effects.look_up(compiled, call, context, by_key=by_key)
+        return await self._effects.recall.look_up(compiled, call, context, by_key=by_key)
 
     async def doubts(self, *, session_id: str | None = None, limit: int = 100) -> list[Doubt]:
         """List the consequential calls whose outcome is not known, the oldest first."""
