@@ -3,10 +3,8 @@
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
-from typing import Any, cast
 
 from msgspec import structs
-from pydantic_core import from_json
 
 from handrail.chat.conversation import PendingCall
 from handrail.chat.turn import TurnState
@@ -15,6 +13,7 @@ from handrail.core.events import CallFinished, TurnPlanned
 from handrail.core.redact import Redactor
 from handrail.core.values import Decision, ToolCall
 from handrail.errors import ApprovalError, shorten
+from handrail.formats.parse import parse_object
 from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state
 from handrail.guide.definition import Guide
 from handrail.guide.evaluation import (
@@ -131,7 +130,7 @@ class GuidedTurn:
             self._guidelines.considered.add(call.name)
 
     def _record_confirmed(self, call: ToolCall, *, reason: str) -> None:
-        self._recorder.record_call(call, _read_arguments(call), reason=reason, confirmation="yes")
+        self._recorder.record_call(call, parse_object(call.arguments_json), reason=reason, confirmation="yes")
         self._mark_done(call)
         self._guidelines.add_prepared(call.guideline_ids)
 
@@ -391,14 +390,6 @@ class GuidedTurn:
                 trace=trace.summary(),
             )
         )
-
-
-def _read_arguments(call: ToolCall) -> dict[str, Any]:
-    try:
-        found = from_json(call.arguments_json or "{}")
-    except ValueError:
-        return {}
-    return cast(dict[str, Any], found) if isinstance(found, dict) else {}
 
 
 def _is_reply_needed(state: TurnState) -> bool:
