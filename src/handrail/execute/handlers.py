@@ -236,10 +236,11 @@ def _outcome_of_failure(compiled: CompiledTool, result: ToolResult) -> Outcome:
     """A failure that a handler returned or raised: nothing happened, unless it says that nobody knows."""
     error, tool = result.error, compiled.tool
     assert error is not None
-    if error.code not in _ONLY_OURS:
+    is_open = error.code in ("in_progress", "outcome_unknown")
+    if error.code not in _ONLY_OURS or (is_open and tool.read_only):  # A read may use these for something else.
         return Outcome(result=result, happened="no", is_healthy=True)
     log.error("%s failed with the code %s, which only the executor may use", tool.name, error.code)
-    if error.code in ("in_progress", "outcome_unknown") and not tool.read_only:
+    if is_open:
         return Outcome(result=failure_results.outcome_unknown(tool.name), happened="unknown", is_healthy=True)
     replaced = structs.replace(error, code="tool_execution_failed")
     return Outcome(result=structs.replace(result, error=replaced), happened="no", is_healthy=True)
