@@ -7,7 +7,7 @@ import pytest
 from handrail.cli.agent_file import load_agent_file
 from handrail.errors import ConfigError
 from tests.cli.test_chat import talking
-from tests.guide.test_providers import said, wrote
+from tests.guide.test_provider_judge import said, wrote
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "guided_bank.py"
 SEND = {"recipient_name": "Sophie Chapman", "amount": 50}
