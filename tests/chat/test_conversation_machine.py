@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -11,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.authorize.approvals import MemoryApprovals
 from handrail.chat import Budget, ChatSession, Conversation
-from handrail.chat.conversation import decode_conversation, encode_conversation
+from handrail.chat.conversation import decode_conversation
 from handrail.errors import ConfigError, ProviderDownError
 from handrail.execute.ledger import MemoryLedger
 from handrail.providers import ModelRequest, ToolMessage
@@ -47,7 +48,7 @@ class Kept:
     async def save(self, conversation: Conversation, *, previous: Conversation | None = None) -> None:
         before = (await self.load("")).revision if self.text else 0
         assert conversation.revision == before + 1
-        self.text = encode_conversation(conversation)
+        self.text = msgspec.json.encode(conversation)
 
     async def load(self, session_id: str) -> Any:
         return decode_conversation(self.text, source="here") if self.text else None

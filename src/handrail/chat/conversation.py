@@ -133,11 +133,6 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return made | {one.call.id for one in self.pending}
 
 
-def encode_conversation(conversation: Conversation) -> bytes:
-    """Encode a conversation as JSON."""
-    return msgspec.json.encode(conversation)
-
-
 def is_storable(value: object) -> bool:
     """Whether a value can be encoded as JSON, and so be part of a saved conversation."""
     try:
