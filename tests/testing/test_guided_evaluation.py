@@ -9,7 +9,7 @@ from handrail.guide import Draft, GuidelineMatch, Plan, PlanRequest, ReplyReques
 from handrail.testing.evaluations import GuidedCase, evaluate_guided, load_guided_cases
 from handrail.testing.evaluations.guided import GUIDELINES
 from handrail.testing.servers import OpenAIServer
-from tests.guide.test_providers import said, wrote
+from tests.guide.test_provider_judge import said, wrote
 
 CASES = {one.message: one for one in load_guided_cases()}
 
