@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
     ApprovalRequired,
@@ -185,6 +186,27 @@ async def test_arguments_that_an_approver_changed_reach_the_tool_and_are_validat
 
     assert desk.paid == [("R-7", 60)]
     assert '"error":"invalid_arguments"' in str(desk.model.told["c2"])
+
+
+async def test_a_tool_whose_one_argument_is_a_model_gets_it_also_when_it_was_changed() -> None:
+    class Payment(BaseModel):
+        invoice_id: str
+        amount: int
+
+    paid: list[Payment] = []
+
+    async def pay(payment: Payment) -> str:
+        paid.append(payment)
+        return "paid"
+
+    desk = Desk([pay_call("c1")], [pay_call("c2", "R-8")], "Done.", pay=pay)
+
+    await desk.approve(await desk.run(), "c1")
+    asked = await desk.run(None, wake=["c1"])
+    await desk.approve(asked, "c2", arguments={"invoice_id": "R-8", "amount": 60})
+    await desk.run(None, wake=["c2"])
+
+    assert paid == [Payment(invoice_id="R-7", amount=100), Payment(invoice_id="R-8", amount=60)]
 
 
 async def test_a_no_is_reported_to_the_model_and_the_run_continues() -> None:

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from pydantic_core import to_json
+from pydantic_core import ValidationError, to_json
 
 from handrail.adapters.host_calls import ContextSource, ControlFlow, resolve_context, run_host_call
 from handrail.core.values import ToolCall
-from handrail.errors import MissingExtraError
+from handrail.errors import InvalidArgumentsError, MissingExtraError
 from handrail.execute.executor import Executor
 
 try:
@@ -46,24 +46,25 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
     ) -> Any:
         """Run one call through the executor, with the arguments that were authorised."""
-        arguments_json = to_json(tool_args, fallback=str).decode()
-        sent = json.loads(arguments_json)
+        sent, schema = _to_sent_form(tool_args, tool)
 
         async def proceed(arguments: Mapping[str, Any], pauses: int) -> Any:
             # The host's own values, unless somebody changed them: then the host validates the new ones.
-            if arguments != sent:
-                validated = tool.args_validator.validate_python(dict(arguments), context=ctx.validation_context)
-            else:
-                validated = tool_args
-            return await self.wrapped.call_tool(name, validated, ctx, tool)
+            if arguments == sent:
+                return await self.wrapped.call_tool(name, tool_args, ctx, tool)
+            try:
+                changed = tool.args_validator.validate_python(dict(arguments), context=ctx.validation_context)
+            except ValidationError as error:
+                raise InvalidArgumentsError(f"The changed arguments of `{name}` are not valid: {error}") from error
+            return await self.wrapped.call_tool(name, changed, ctx, tool)
 
-        call = ToolCall(id=ctx.tool_call_id or "", name=name, arguments_json=arguments_json)
+        call = ToolCall(id=ctx.tool_call_id or "", name=name, arguments_json=json.dumps(sent))
         host = await run_host_call(
             self.executor,
             call,
             resolve_context(self.context, ctx, wakes=_count_wakes(ctx)),
             proceed,
-            schema=tool.tool_def.parameters_json_schema,
+            schema=schema,
             control=_CONTROL,
             record=lambda value: value.return_value if isinstance(value, ToolReturn) else value,
         )
@@ -72,6 +73,17 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
         if not host.result.ok:
             raise ToolFailed(host.result.for_model())
         return host.value
+
+
+def _to_sent_form(tool_args: dict[str, Any], tool: ToolsetTool[Any]) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
+    """The validated arguments as the model sends them, and the schema that they fit; None if it has other names."""
+    sent = json.loads(to_json(tool_args, fallback=str))
+    schema = tool.tool_def.parameters_json_schema
+    function_schema = getattr(getattr(tool, "call_func", None), "__self__", None)
+    if (single := getattr(function_schema, "single_arg_name", None)) in sent and isinstance(sent[single], dict):
+        sent = sent[single]  # A function with one model as its argument: the model's fields are what is sent.
+    is_fitting = schema.get("additionalProperties") or sent.keys() <= set(schema.get("properties", ()))
+    return sent, schema if is_fitting else None
 
 
 def _count_wakes(ctx: RunContext[Any]) -> int:
