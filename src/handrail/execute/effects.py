@@ -25,15 +25,13 @@ from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.event_bus import EventBus
-from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
-from handrail.execute.leases import LeaseKeeper
+from handrail.execute.handlers import HandlerRunner, Outcome
 from handrail.execute.ledger import Entry, Ledger, LedgerDecision
 from handrail.execute.reads import run_check
 from handrail.execute.recall import CallArguments, CallRecall, is_entry_of, replay, report_result
 from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls
 from handrail.execute.scheduler import CallRef, QueueEntry, Scheduler, current_scope
 from handrail.execute.settlement import Settlement
-from handrail.execute.threads import ThreadJob
 
 _MAX_ROUNDS: Final = 20
 """How often a call looks into the ledger again because another call was faster."""
@@ -134,9 +132,6 @@ class EffectRunner:
         self._is_in_memory = getattr(ledger, "in_memory", False)
         """Such a ledger never waits, writes nothing, and its leases end with the process."""
         self._can_decide_at_once = getattr(approvals, "in_memory", False) and not authorizer.has_hooks
-        self._leases = LeaseKeeper(ledger, lease=lease_timeout)
-        self._background: set[asyncio.Future[Any]] = set()
-        """Writes to the ledger that are still tried after their call had its result."""
         self._claims: dict[CallRef, RunningCall] = {}
         """The calls of this process that are, or are about to be, in the ledger as running."""
 
@@ -467,30 +462,10 @@ class EffectRunner:
         except BaseException as error:
             log.exception("the ledger cannot be written")
             result = failure_results.unavailable(effect.tool.name)
-            self._keep(asyncio.ensure_future(self._undo_claim(entry, claim, result)))
+            self._settlement.undo_claim(entry, claim, result)
             if not isinstance(error, Exception):
                 raise
             raise Refusal(result, effect.decision) from error
-
-    async def _undo_claim(self, entry: Entry, claim: "asyncio.Future[bool]", result: ToolResult) -> None:
-        """The entry may have been written although the answer was lost: mark it as failed.
-
-        If that fails too, the entry becomes `unknown` when its lease is over.
-        """
-        await asyncio.wait([claim])
-        if not claim.cancelled() and claim.exception() is None and not claim.result():
-            return  # Another call was faster.
-        await self._settlement.settle(entry, Outcome(result=result, happened="no"))
-
-    def _keep(self, task: "asyncio.Future[Any]") -> None:
-        """Hold a task until it ends: asyncio itself keeps weak references only."""
-        self._background.add(task)
-        task.add_done_callback(self._drop)
-
-    def _drop(self, task: "asyncio.Future[Any]") -> None:
-        self._background.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a write to the ledger failed", exc_info=error)
 
     # 4. Run and settle.
 
@@ -500,20 +475,20 @@ class EffectRunner:
         running, compiled, context, value = effect.running, effect.compiled, effect.context, effect.actual.value
         self._events.emit_started(effect.call, context)
         if not self._is_in_memory:
-            self._leases.hold(entry)
+            self._settlement.leases.hold(entry)
         if compiled.tool.takes_context:
             context = self._handlers.build_context(effect.call, context, entry.idempotency_key)
         try:
             outcome = await self._handlers.run(compiled, running, value, context)
         except BaseException:  # The program ends, or this task itself was cancelled.
-            self._leases.release(entry)
+            self._settlement.leases.release(entry)
             lost = Outcome(result=failure_results.outcome_unknown(effect.tool.name), happened="unknown")
             await self._settlement.settle(entry, lost, retry_delays=())
             raise
         admission.report(outcome.is_healthy)
         if outcome.happened == "unknown" and running.stranded_job is not None:
             # Its thread still runs: the entry stays running, so that nobody runs it again, and is settled at its end.
-            self._settle_at_end(effect, entry, running.stranded_job)
+            self._settlement.settle_at_end(compiled, entry, running.stranded_job)
             return outcome.result
         if outcome.happened == "unknown":
             arguments = effect.actual.arguments
@@ -526,40 +501,8 @@ class EffectRunner:
         if self._is_in_memory:
             is_recorded = await self._settlement.settle(entry, outcome)
         else:
-            is_recorded = await self._record(entry, outcome, effect.budget)
+            is_recorded = await self._settlement.settle_within(entry, outcome, effect.budget)
         return outcome.result if is_recorded else structs.replace(outcome.result, recorded=False)
-
-    async def _record(self, entry: Entry, outcome: Outcome, budget: TimeBudget) -> bool:
-        """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
-        settling = self._start_settling(entry, outcome)
-        try:
-            return await budget.run(asyncio.shield(settling))
-        except TimeoutError:
-            log.error("the outcome of %s is not recorded yet: the ledger does not answer", entry.tool)
-            return False
-
-    def _settle_at_end(self, effect: EffectCall, entry: Entry, job: ThreadJob) -> None:
-        self._leases.hold(entry)
-
-        def settle(value: Any, is_error: bool) -> None:
-            try:
-                if is_error:
-                    outcome = outcome_of_error(effect.compiled, value, has_begun=True)
-                else:
-                    outcome = self._handlers.outcome_of_output(effect.compiled, value, entry.session_id)
-            except BaseException as error:  # an interrupt of the thread is not one of the program
-                log.error("%s ended after it was given up", entry.tool, exc_info=error)
-                outcome = Outcome(result=failure_results.outcome_unknown(entry.tool), happened="unknown")
-            self._start_settling(entry, outcome)
-
-        job.on_late_end = settle
-
-    def _start_settling(self, entry: Entry, outcome: Outcome) -> "asyncio.Future[bool]":
-        """Settle in a task that outlives the call; the lease is held until it is written."""
-        settling = asyncio.ensure_future(self._settlement.settle(entry, outcome))
-        settling.add_done_callback(lambda _: self._leases.release(entry))
-        self._keep(settling)
-        return settling
 
     async def _restore_approval(self, approval: Approval) -> None:
         """The call was cancelled between its claim and its handler: its approval can be used again."""

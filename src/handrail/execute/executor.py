@@ -175,7 +175,7 @@ class Executor:
             authorizer=self._authorizer,
             digests=digests,
             handlers=handlers,
-            settlement=Settlement(ledger=ledger, handlers=handlers, redactor=redactor),
+            settlement=Settlement(ledger=ledger, handlers=handlers, redactor=redactor, lease_timeout=lease_timeout),
             scheduler=scheduler,
             admission=admission,
             events=events,

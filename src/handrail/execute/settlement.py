@@ -17,8 +17,10 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import must_propagate
 from handrail.execute.compiled_tool import CompiledTool
-from handrail.execute.handlers import HandlerRunner, Outcome
+from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
+from handrail.execute.leases import LeaseKeeper
 from handrail.execute.ledger import MAX_RECORDED_MEDIA_BYTES, Entry, Ledger, RecordedResult, State, settle_entry
+from handrail.execute.threads import ThreadJob
 
 _STATES: Final[dict[str, State]] = {"yes": "committed", "no": "failed", "unknown": "unknown"}
 _RETRY_DELAYS: Final = (0.05, 0.2, 1.0)
@@ -28,7 +30,10 @@ _RETRY_DELAYS: Final = (0.05, 0.2, 1.0)
 class Settlement:
     """Verifies and records outcomes."""
 
-    def __init__(self, *, ledger: Ledger, handlers: HandlerRunner, redactor: Redactor) -> None:
+    def __init__(self, *, ledger: Ledger, handlers: HandlerRunner, redactor: Redactor, lease_timeout: float) -> None:
+        self.leases = LeaseKeeper(ledger, lease=lease_timeout)
+        self._background: set[asyncio.Future[Any]] = set()
+        """Writes to the ledger that are still tried after their call had its result."""
         self._ledger = ledger
         self._handlers = handlers
         self._redactor = redactor
@@ -48,6 +53,60 @@ class Settlement:
                 if (delay := next(delays, None)) is None:
                     return False
                 await asyncio.sleep(delay)
+
+    async def settle_within(self, entry: Entry, outcome: Outcome, budget: TimeBudget) -> bool:
+        """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
+        settling = self._start_settling(entry, outcome)
+        try:
+            return await budget.run(asyncio.shield(settling))
+        except TimeoutError:
+            log.error("the outcome of %s is not recorded yet: the ledger does not answer", entry.tool)
+            return False
+
+    def settle_at_end(self, compiled: CompiledTool, entry: Entry, job: ThreadJob) -> None:
+        """Settle a call that was given up when its thread ends; until then its entry stays running."""
+        self.leases.hold(entry)
+
+        def settle(value: Any, is_error: bool) -> None:
+            try:
+                if is_error:
+                    outcome = outcome_of_error(compiled, value, has_begun=True)
+                else:
+                    outcome = self._handlers.outcome_of_output(compiled, value, entry.session_id)
+            except BaseException as error:  # an interrupt of the thread is not one of the program
+                log.error("%s ended after it was given up", entry.tool, exc_info=error)
+                outcome = Outcome(result=failure_results.outcome_unknown(entry.tool), happened="unknown")
+            self._start_settling(entry, outcome)
+
+        job.on_late_end = settle
+
+    def _start_settling(self, entry: Entry, outcome: Outcome) -> "asyncio.Future[bool]":
+        """Settle in a task that outlives the call; the lease is held until it is written."""
+        settling = asyncio.ensure_future(self.settle(entry, outcome))
+        settling.add_done_callback(lambda _: self.leases.release(entry))
+        self._keep(settling)
+        return settling
+
+    def undo_claim(self, entry: Entry, claim: "asyncio.Future[bool]", result: ToolResult) -> None:
+        """A claim failed: mark its entry as failed, in case that it was written although the answer was lost."""
+        self._keep(asyncio.ensure_future(self._undo_claim(entry, claim, result)))
+
+    async def _undo_claim(self, entry: Entry, claim: "asyncio.Future[bool]", result: ToolResult) -> None:
+        # If that fails too, the entry becomes `unknown` when its lease is over.
+        await asyncio.wait([claim])
+        if not claim.cancelled() and claim.exception() is None and not claim.result():
+            return  # Another call was faster.
+        await self.settle(entry, Outcome(result=result, happened="no"))
+
+    def _keep(self, task: "asyncio.Future[Any]") -> None:
+        """Hold a task until it ends: asyncio itself keeps weak references only."""
+        self._background.add(task)
+        task.add_done_callback(self._drop)
+
+    def _drop(self, task: "asyncio.Future[Any]") -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a write to the ledger failed", exc_info=error)
 
     def _to_record(self, result: ToolResult) -> RecordedResult:
         """What may be written of a result: its output as a text or as JSON, its failure and its metadata."""
