@@ -48,30 +48,25 @@ def to_replayable(output: Any) -> Any:
     return from_json(text) if text.startswith('"') else output
 
 
-async def collect_output(output: Any, *, max_items: int, can_await: bool = True) -> Any:
+async def collect_output(output: Any, *, max_items: int) -> Any:
     """The output with its iterators as lists, and its awaitables awaited, in a `ToolResult` too.
 
-    Raises `UnusableOutputError` for more than `max_items` items. Without `can_await`, awaitables are left as they are.
+    Raises `UnusableOutputError` for more than `max_items` items.
     """
-    collector = _Collector(max_items=max_items, can_await=can_await)
-    if can_await:
-        while inspect.isawaitable(output):
-            output = await output
-    if not isinstance(output, ToolResult):
-        return await collector.collect(output, 0)
-    value = await collector.collect(output.output, 0)
-    return output if value is output.output else structs.replace(output, output=value)
+    while inspect.isawaitable(output):
+        output = await output
+    return await _Collector(max_items=max_items, can_await=True).collect_result(output)
 
 
-def collect_in_thread(output: Any, *, max_items: int) -> Any:
-    """The output of a handler that runs in a thread, with its iterators as lists; awaitables are left for the loop."""
+def collect_iterators(output: Any, *, max_items: int) -> tuple[Any, bool]:
+    """The output with its iterators as lists, and whether that is all: awaitables are left as they are."""
     if is_plain(output):
-        return output
-    collecting = collect_output(output, max_items=max_items, can_await=False)
+        return output, True
+    collector = _Collector(max_items=max_items, can_await=False)
     try:
-        collecting.send(None)  # It awaits nothing.
+        collector.collect_result(output).send(None)  # It awaits nothing.
     except StopIteration as returned:
-        return returned.value
+        return returned.value, not collector.has_awaitables
     raise AssertionError("collecting without awaiting has waited")
 
 
@@ -80,6 +75,14 @@ class _Collector:
         self._max_items = max_items
         self._items = 0
         self._can_await = can_await
+        self.has_awaitables = False
+        """Whether something was left that must be awaited."""
+
+    async def collect_result(self, output: Any) -> Any:
+        if not isinstance(output, ToolResult):
+            return await self.collect(output, 0)
+        value = await self.collect(output.output, 0)
+        return output if value is output.output else structs.replace(output, output=value)
 
     async def collect(self, value: Any, depth: int) -> Any:
         if type(value) in _SCALARS or isinstance(value, str | bytes | int | float | MediaPart):
@@ -87,11 +90,13 @@ class _Collector:
         if depth > _MAX_DEPTH:
             kind = type(value).__name__
             raise UnusableOutputError(f"it returned a {kind} that is nested more than {_MAX_DEPTH} levels deep")
+        if not self._can_await and (inspect.isawaitable(value) or isinstance(value, AsyncIterator)):
+            self.has_awaitables = True
+            return cast(Any, value)
         if inspect.isawaitable(value):
-            return await self.collect(await value, depth + 1) if self._can_await else value
+            return await self.collect(await value, depth + 1)
         if isinstance(value, AsyncIterator):
-            items = cast(AsyncIterator[Any], value)
-            return [await self._count(one, depth) async for one in items] if self._can_await else items
+            return [await self._count(one, depth) async for one in cast(AsyncIterator[Any], value)]
         if isinstance(value, Iterator):
             return [await self._count(one, depth) for one in cast(Iterator[Any], value)]
         if isinstance(value, dict):

@@ -26,7 +26,7 @@ from msgspec import structs
 from typing_extensions import TypeVar
 
 from handrail.core.context import ToolContext
-from handrail.core.handler_output import UnusableOutputError, clean_result, collect_in_thread, collect_output, is_plain
+from handrail.core.handler_output import UnusableOutputError, clean_result, collect_iterators, collect_output, is_plain
 from handrail.core.media import MediaPart
 from handrail.core.text import encodable, faithful_json
 from handrail.core.values import Failure, ToolResult, find_media_result
@@ -320,7 +320,7 @@ class Tool(Generic[P, R]):
         return await output if inspect.isawaitable(output) else output
 
     def _run_in_thread(self, arguments: Any, context: ToolContext[Any]) -> Any:
-        return collect_in_thread(self.handler(arguments, context), max_items=self._max_items)
+        return collect_iterators(self.handler(arguments, context), max_items=self._max_items)[0]
 
     @property
     def _max_items(self) -> int:

@@ -16,9 +16,8 @@ from handrail.core.events import Event
 from handrail.core.handler_output import (
     UnusableOutputError,
     clean_result,
-    collect_in_thread,
+    collect_iterators,
     collect_output,
-    is_plain,
     to_replayable,
 )
 from handrail.core.log import log
@@ -150,9 +149,11 @@ class HandlerRunner:
                 output = _run_inline(tool, arguments, context)
             else:
                 output = await self._run_in_thread(compiled, running, arguments, context)
-            if type(output) is not str and not is_plain(output):
-                rest = collect_output(output, max_items=compiled.max_output_chars)
-                output = await running.wait(rest, max(ends - time.monotonic(), 0.001), self.deadlines)
+            if type(output) is not str:
+                output, is_complete = collect_iterators(output, max_items=compiled.max_output_chars)
+                if not is_complete:
+                    rest = collect_output(output, max_items=compiled.max_output_chars)
+                    output = await running.wait(rest, max(ends - time.monotonic(), 0.001), self.deadlines)
         except BaseException as error:  # noqa: BLE001  # the catch-all: `outcome_of_error` raises again what must be
             if isinstance(error, CallPausedError):
                 running.has_begun = False
@@ -169,7 +170,7 @@ class HandlerRunner:
             running.has_begun = True
 
         def run() -> Any:
-            return collect_in_thread(handler(arguments, context), max_items=compiled.max_output_chars)
+            return collect_iterators(handler(arguments, context), max_items=compiled.max_output_chars)[0]
 
         job = self.threads.submit(run, on_start, owner=compiled.tool.name)
         try:
@@ -212,9 +213,11 @@ class HandlerRunner:
 
     async def collect_outcome(self, compiled: CompiledTool, output: Any, session_id: str) -> Outcome:
         """The outcome of a handler that returned iterators or awaitables, which are collected first."""
-        collecting = collect_output(output, max_items=compiled.max_output_chars)
         try:
-            output = await TimeBudget(compiled.timeout).run(collecting)
+            output, is_complete = collect_iterators(output, max_items=compiled.max_output_chars)
+            if not is_complete:
+                collecting = collect_output(output, max_items=compiled.max_output_chars)
+                output = await TimeBudget(compiled.timeout).run(collecting)
         except TimeoutError:
             return _outcome_of_stop(compiled, True, has_begun=True)
         except BaseException as error:  # noqa: BLE001  # the catch-all, as in `_run_once`
