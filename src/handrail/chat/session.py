@@ -11,7 +11,8 @@ from msgspec import structs
 
 from handrail.chat.conversation import Conversation
 from handrail.chat.session_store import SessionStore
-from handrail.chat.turn import PlainStrategy, TurnState, TurnStrategy
+from handrail.chat.strategy import PlainStrategy, TurnStrategy
+from handrail.chat.turn import TurnState
 from handrail.chat.turn_result import ChatEvent, TurnResult
 from handrail.core.context import ToolContext
 from handrail.core.events import TurnFinished, TurnStarted

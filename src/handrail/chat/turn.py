@@ -1,10 +1,10 @@
-"""One turn of a conversation: its state, its result, and the plain strategy, where the model decides what to call."""
+"""One turn of a conversation: its state, and the steps that a strategy is made of."""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from msgspec import structs
 
@@ -33,37 +33,6 @@ from handrail.providers.provider import (
 from handrail.registry.search import offered_tools
 
 T = TypeVar("T")
-
-
-class TurnStrategy(Protocol):
-    """Decides what happens in a turn: when the model is asked, and which calls run."""
-
-    def run(self, state: "TurnState") -> AsyncGenerator[ChatEvent]:
-        """Run one turn on `state`, until it is the person's turn again, and yield what happens.
-
-        A strategy with `keeps_pending = True` decides itself what becomes of `conversation.pending`; for any other
-        strategy they are turned into open calls before it runs.
-        """
-        ...
-
-
-class PlainStrategy:
-    """Offers the model every tool, and runs the calls it makes until it makes no more."""
-
-    async def run(self, state: "TurnState") -> AsyncGenerator[ChatEvent]:
-        """Run the open calls and ask the model, in turns, until it replies without a call or the turn is stopped."""
-        while True:
-            if state.conversation.open_calls:
-                async with aclosing(state.run_open_calls()) as events:
-                    async for event in events:
-                        yield event
-            if state.check_budget() is not None:
-                return
-            async with aclosing(state.ask_model()) as deltas:
-                async for delta in deltas:
-                    yield delta
-            if state.response is None or not state.response.calls:
-                return
 
 
 _MAX_WAITING_EVENTS: Final = 100
