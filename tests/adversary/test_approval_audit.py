@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
-from handrail.authorize.approvals import MemoryApprovals
+from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed
 from handrail.errors import ApprovalError
 from handrail.monitor import Metrics

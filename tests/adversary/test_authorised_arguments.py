@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
-from handrail.authorize.approvals import MemoryApprovals
+from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.chat import ChatSession
 from handrail.core.events import CallFinished, CallStarted
 from handrail.execute.ledger import Entry, MemoryLedger

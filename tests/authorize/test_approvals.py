@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
-from handrail.authorize.approvals import MemoryApprovals, new_token
+from handrail.authorize.approvals import new_token
+from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.core.events import CallFinished, CallStarted, DecisionMade
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError

@@ -13,8 +13,8 @@ from handrail.authorize.conditions import Condition
 
 def outcome(where: dict[str, Any], arguments: dict[str, Any]) -> str:
     """Whether a condition holds, does not, or cannot be told."""
-    told = {in_doubt: Condition(where).matches(arguments, in_doubt=in_doubt) for in_doubt in (True, False)}
-    return "doubt" if told[True] != told[False] else "holds" if told[True] else "no"
+    is_denied, is_allowed = (Condition(where).matches(arguments, action=action) for action in ("deny", "allow"))
+    return "doubt" if is_denied != is_allowed else "holds" if is_allowed else "no"
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def test_a_path_leads_into_the_arguments(path: str, expected: str) -> None:
 def test_what_a_tool_takes_and_was_not_given_is_in_doubt_and_what_it_does_not_take_is_none_of_its_business() -> None:
     condition = Condition({"amount": {"above": 5}})
 
-    assert condition.matches({}, in_doubt=True, expected={"amount"})
-    assert not condition.matches({}, in_doubt=False, expected={"amount"})
-    assert not condition.matches({}, in_doubt=True, expected={"other"})
+    assert condition.matches({}, action="deny", expected={"amount"})
+    assert not condition.matches({}, action="allow", expected={"amount"})
+    assert not condition.matches({}, action="deny", expected={"other"})
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False), st.decimals(allow_nan=False, allow_infinity=False))

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from handrail import Executor, Policy, Rule, ToolContext, tool
-from handrail.authorize.approvals import MemoryApprovals
+from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.chat import Budget, ChatSession, Conversation
 from handrail.chat.conversation import decode_conversation
 from handrail.errors import ConfigError, ProviderDownError

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from handrail.authorize.approvals import MemoryApprovals
+from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.authorize.policy import Policy, Rule
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool

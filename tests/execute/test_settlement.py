@@ -250,7 +250,7 @@ async def test_a_truth_that_cannot_be_written_down_is_not_acted_on() -> None:
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize("what", ["ask", "consume"])
 async def test_approvals_that_are_away_mean_that_nothing_runs(what: str, read_only: bool) -> None:
-    from handrail.authorize.approvals import MemoryApprovals
+    from handrail.authorize.memory_approvals import MemoryApprovals
 
     class Away(MemoryApprovals):
         away = False

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, tool
-from handrail.authorize.limits import CircuitBreaker
 from handrail.core import events
 from handrail.core.redact import HIDDEN
 from handrail.core.values import Decision, Failure, ToolResult
 from handrail.errors import ToolNotFoundError
+from handrail.execute.circuit_breaker import CircuitBreaker
 from handrail.monitor import JsonFormatter, Log
 from tests.monitor.conftest import CONTEXT, IDS, Door, Lines, call, crash, ids_of, look, pay, refuse
 

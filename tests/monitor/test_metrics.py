@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from handrail import Executor, Policy, Rule, ToolContext, tool
-from handrail.authorize.limits import CircuitBreaker
 from handrail.core import events
 from handrail.core.values import Failure, ToolResult
 from handrail.errors import ConfigError
+from handrail.execute.circuit_breaker import CircuitBreaker
 from handrail.monitor import Metrics
 from handrail.monitor.metrics import ToolMetrics
 from tests.monitor.conftest import CONTEXT, Door, call, crash, look, pay, refuse

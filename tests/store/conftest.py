@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from handrail.authorize.approvals import MemoryApprovals
+from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.execute.ledger import MemoryLedger
 from handrail.store import open_store
 from handrail.store.store import Store

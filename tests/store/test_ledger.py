@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from handrail.authorize.approvals import MemoryApprovals
+from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.core.values import Control, Failure
 from handrail.errors import StoreError
 from handrail.execute.ledger import Entry, RecordedResult

@@ -1,23 +1,21 @@
-"""Decides who may run what: policy, conditions, approvals and limits."""
+"""Decides who may run what: policy, conditions, approvals."""
 
 from typing import TYPE_CHECKING
 
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
-    from handrail.authorize.approvals import Approvals, MemoryApprovals
-    from handrail.authorize.limits import CircuitBreaker, RateLimit
+    from handrail.authorize.approvals import Approvals
+    from handrail.authorize.memory_approvals import MemoryApprovals
     from handrail.authorize.policy import Policy, PolicyProblem, Rule
     from handrail.authorize.policy_file import load_policy, parse_policy
     from handrail.core.callbacks import blocking
 
 __all__ = [
     "Approvals",
-    "CircuitBreaker",
     "MemoryApprovals",
     "Policy",
     "PolicyProblem",
-    "RateLimit",
     "Rule",
     "blocking",
     "load_policy",
@@ -27,11 +25,9 @@ __all__ = [
 # Loaded on first use, so that importing one module of this package does not import the others.
 _ON_FIRST_USE = {
     "Approvals": "handrail.authorize.approvals",
-    "CircuitBreaker": "handrail.authorize.limits",
-    "MemoryApprovals": "handrail.authorize.approvals",
+    "MemoryApprovals": "handrail.authorize.memory_approvals",
     "Policy": "handrail.authorize.policy",
     "PolicyProblem": "handrail.authorize.policy",
-    "RateLimit": "handrail.authorize.limits",
     "Rule": "handrail.authorize.policy",
     "blocking": "handrail.core.callbacks",
     "load_policy": "handrail.authorize.policy_file",

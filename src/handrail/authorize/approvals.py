@@ -1,11 +1,10 @@
 """Stores approvals: who was asked about which call, what they decided, and that it was consumed once."""
 
 import asyncio
-import itertools
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, Protocol, TypedDict, Unpack, cast
 from weakref import WeakSet
 
 from msgspec import structs
@@ -199,12 +198,20 @@ async def wait_for_decision(
             await asyncio.sleep(interval)
 
 
-_MEMORY_INTERVAL: Final = 0.02
-
-
 def new_token() -> str:
     """A token that cannot be guessed."""
     return f"apr_{secrets.token_urlsafe(18)}"
+
+
+def can_be_used(approval: Approval, *, now: float, turn: int | None = None) -> bool:
+    """Whether an approval lets its call run: it is approved, not expired and not used.
+
+    Its digest binds the customer, the arguments and the tool's definition (`identity.py`). The yes of a customer counts
+    from a later `turn` than the question's on, so that the model cannot have made it up; None if that was checked.
+    """
+    if approval.state != "approved" or approval.is_expired(now):
+        return False
+    return turn is None or approval.by != "customer" or turn > approval.turn
 
 
 def decide_approval(
@@ -241,138 +248,3 @@ def _has_redaction_mark(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(map(_has_redaction_mark, cast(list[Any], value)))
     return isinstance(value, str) and HIDDEN in value
-
-
-class MemoryApprovals:
-    """Approvals in memory."""
-
-    in_memory: Final = True
-
-    def __init__(self) -> None:
-        self.events = ApprovalEvents()
-        self._approvals: dict[str, Approval] = {}
-        self._newest: dict[tuple[object, ...], str] = {}
-        """The newest token of each question."""
-        self._by_session: dict[str, dict[str, None]] = {}
-        """The tokens of each session."""
-
-    async def ask(self, approval: Approval) -> Approval:
-        known = self._find_open(_question_key(approval), approval.created_at)
-        if known is not None:
-            return known
-        self._forget_expired(approval.created_at)
-        self._approvals[approval.token] = approval
-        self._newest[_question_key(approval)] = approval.token
-        self._by_session.setdefault(approval.session_id, {})[approval.token] = None
-        self.events.emit_requested(approval)
-        return approval
-
-    async def find(
-        self, *, session_id: str, tool: str, digest: str, by: str, repeat: int, now: float
-    ) -> Approval | None:
-        return self._find_open((session_id, tool, digest, by, repeat), now)
-
-    def _find_open(self, question: tuple[object, ...], now: float) -> Approval | None:
-        known = self._approvals.get(self._newest.get(question, ""))
-        return None if known is None or known.state == "used" or known.is_expired(now) else known
-
-    async def get(self, token: str) -> Approval | None:
-        return self._approvals.get(token)
-
-    async def consume(self, token: str, *, now: float) -> bool:
-        known = self._approvals.get(token)
-        if known is None or known.state != "approved" or known.is_expired(now):
-            return False
-        self._approvals[token] = structs.replace(known, state="used")
-        self.events.emit_used(known)
-        return True
-
-    async def restore(self, token: str) -> None:
-        known = self._approvals.get(token)
-        if known is not None and known.state == "used":
-            self._approvals[token] = structs.replace(known, state="approved")
-
-    async def withdraw(self, token: str) -> None:
-        known = self._approvals.get(token)
-        if known is not None:
-            self._approvals[token] = structs.replace(known, state="used")
-
-    async def approve(
-        self,
-        token: str,
-        *,
-        by: Literal["customer", "operator"],
-        who: str,
-        reason: str = "",
-        arguments: Mapping[str, Any] | None = None,
-    ) -> Approval:
-        return self._decide(token, by=by, who=who, state="approved", reason=reason, arguments=arguments)
-
-    async def deny(self, token: str, *, by: Literal["customer", "operator"], who: str, reason: str = "") -> Approval:
-        return self._decide(token, by=by, who=who, state="denied", reason=reason, arguments=None)
-
-    def _decide(self, token: str, **decision: Any) -> Approval:
-        after = decide_approval(self._approvals.get(token), now=time.time(), **decision)
-        self._approvals[token] = after
-        self.events.emit_decided(after)
-        return after
-
-    async def pending(
-        self,
-        *,
-        session_id: str | None = None,
-        tenant_id: str | None = None,
-        limit: int = 100,
-        after: Approval | None = None,
-    ) -> list[Approval]:
-        now = time.time()
-        found = [
-            one
-            for one in self._list(session_id)
-            if one.state == "pending"
-            and not one.is_expired(now)
-            and tenant_id in (None, one.tenant_id)
-            and (after is None or pending_position(one) > pending_position(after))
-        ]
-        return sorted(found, key=pending_position)[: check_limit(limit)]
-
-    async def history(
-        self, *, limit: int = 100, before: Approval | None = None, **filters: Unpack[ApprovalFilters]
-    ) -> list[Approval]:
-        wanted = read_filters(filters)
-        found = [
-            one
-            for one in self._list(wanted.get("session_id"))
-            if all(getattr(one, name) == value for name, value in wanted.items())
-            and (before is None or history_position(one) < history_position(before))
-        ]
-        return sorted(found, key=history_position)[-check_limit(limit) :]
-
-    def _list(self, session_id: str | None) -> Iterable[Approval]:
-        """All approvals, or those of a session, without looking at those of the others."""
-        if session_id is None:
-            return self._approvals.values()
-        return [self._approvals[token] for token in self._by_session.get(session_id, ())]
-
-    async def wait(self, token: str, timeout: float) -> Approval:
-        return await wait_for_decision(self._get, token, timeout=timeout, interval=_MEMORY_INTERVAL)
-
-    async def _get(self, token: str) -> Approval | None:
-        return self._approvals.get(token)
-
-    def _forget_expired(self, now: float) -> None:
-        """Forget up to 100 of the oldest approvals that have expired."""
-        for token, one in list(itertools.islice(self._approvals.items(), 100)):
-            if not one.is_expired(now):
-                return
-            del self._approvals[token]
-            tokens = self._by_session[one.session_id]
-            del tokens[token]
-            if not tokens:
-                del self._by_session[one.session_id]
-            if self._newest.get(_question_key(one)) == token:
-                del self._newest[_question_key(one)]
-
-
-def _question_key(approval: Approval) -> tuple[object, ...]:
-    return approval.session_id, approval.tool, approval.digest, approval.by, approval.repeat

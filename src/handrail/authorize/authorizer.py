@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from handrail.authorize import hooks as hook_calls
-from handrail.authorize.approvals import Approvals, new_token
+from handrail.authorize.approvals import Approvals, can_be_used, new_token
 from handrail.authorize.identity import CallDigests
 from handrail.authorize.policy import DEFAULT, CompiledPolicy, Policy
 from handrail.core import failure_results
@@ -229,7 +229,7 @@ class Authorizer:
             denial = Decision(action="deny", by=known.by, rule=decision.rule, source=decision.source, reason=reason)
             self._emit_decision(call, denial, context)
             raise Refusal(failure_results.permission_denied(tool.name, denial), denial)
-        if known.state == "approved" and (known.by != "customer" or context.turn > known.turn):
+        if can_be_used(known, turn=context.turn, now=now):
             return known
         if known.state == "approved" and context.turn == 0:
             log.warning(

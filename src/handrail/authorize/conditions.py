@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import PurePath
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from handrail.authorize.schema_paths import find_nodes
 from handrail.errors import ConfigError
@@ -163,17 +163,19 @@ class Condition:
         self,
         arguments: Mapping[str, Any],
         *,
-        in_doubt: bool,
+        action: Literal["allow", "ask", "deny"],
         expected: Collection[object] | None = (),
         working_directory: str | None = None,
     ) -> bool:
-        """Whether every part matches. A part that cannot be compared counts as `in_doubt` says.
+        """Whether every part matches. In doubt, a restriction (ask, deny) matches, and a permission does not.
+
+        A part is in doubt if its value cannot be compared: `at_most: 100` with `"5,000"`.
 
         What is absent is in doubt too, if it is a part of an argument that the tool takes (`expected`; None if the tool
         declares no arguments). A tool that has no such argument at all is not what the condition is about.
         """
         outcome = self._evaluate(arguments, expected, working_directory)
-        return in_doubt if outcome is None else outcome
+        return action != "allow" if outcome is None else outcome
 
     def _evaluate(
         self, arguments: Mapping[str, Any], expected: Collection[object] | None, working_directory: str | None

@@ -167,10 +167,8 @@ class _CompiledRule:
             return False
         if rule.agent is not None and rule.agent != context.agent_id:
             return False
-        # In doubt a restriction matches, and a permission does not.
-        in_doubt = rule.action != "allow"
         return self.condition is None or self.condition.matches(
-            arguments(), in_doubt=in_doubt, expected=expected, working_directory=context.working_directory
+            arguments(), action=rule.action, expected=expected, working_directory=context.working_directory
         )
 
 

@@ -5,17 +5,21 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
+    from handrail.execute.circuit_breaker import CircuitBreaker
     from handrail.execute.executor import Executor
     from handrail.execute.handlers import RetryPolicy
     from handrail.execute.ledger import Ledger, MemoryLedger
     from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
+    from handrail.execute.rate_limits import RateLimit
 
 __all__ = [
     "Budget",
+    "CircuitBreaker",
     "Executor",
     "Ledger",
     "LoopResult",
     "MemoryLedger",
+    "RateLimit",
     "RetryPolicy",
     "run_until_done",
     "run_until_done_sync",
@@ -24,10 +28,12 @@ __all__ = [
 # Loaded on first use, so that importing one module of this package does not import the others.
 _ON_FIRST_USE = {
     "Budget": "handrail.execute.loop",
+    "CircuitBreaker": "handrail.execute.circuit_breaker",
     "Executor": "handrail.execute.executor",
     "Ledger": "handrail.execute.ledger",
     "LoopResult": "handrail.execute.loop",
     "MemoryLedger": "handrail.execute.ledger",
+    "RateLimit": "handrail.execute.rate_limits",
     "RetryPolicy": "handrail.execute.handlers",
     "run_until_done": "handrail.execute.loop",
     "run_until_done_sync": "handrail.execute.loop",

@@ -9,13 +9,14 @@ from typing import Any
 from msgspec import Struct
 
 from handrail.authorize.authorizer import Refusal
-from handrail.authorize.limits import CircuitBreaker, CircuitBreakers, RateLimit, RateLimits
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.selectors import SelectorTable
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError
+from handrail.execute.circuit_breaker import CircuitBreaker, CircuitBreakers
 from handrail.execute.event_bus import EventBus
+from handrail.execute.rate_limits import RateLimit, RateLimits
 from handrail.execute.scheduler import CallScope
 
 

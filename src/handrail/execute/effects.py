@@ -26,9 +26,9 @@ from handrail.execute.admission import Admission, AdmissionControl
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner, Outcome
-from handrail.execute.ledger import Entry, Ledger, LedgerDecision
+from handrail.execute.ledger import Entry, Ledger
 from handrail.execute.reads import run_check
-from handrail.execute.recall import CallArguments, CallRecall, is_entry_of, replay, report_result
+from handrail.execute.recall import CallArguments, CallRecall, LedgerDecision, is_entry_of, replay, report_result
 from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls
 from handrail.execute.scheduler import CallRef, QueueEntry, Scheduler, current_scope
 from handrail.execute.settlement import Settlement
@@ -97,8 +97,6 @@ class EffectRunner:
         running: RunningCalls,
         owner: str,
         repeat_window: float,
-        lease_timeout: float,
-        lease_grace: float,
         overhead_timeout: float,
         in_progress_timeout: float,
     ) -> None:
@@ -125,8 +123,6 @@ class EffectRunner:
         self._redactor = redactor
         self._running = running
         self._owner = owner
-        self._lease_timeout = lease_timeout
-        self._lease_grace = lease_grace
         self._overhead_timeout = overhead_timeout
         self._grace = min(GRACE, overhead_timeout)
         self._is_in_memory = getattr(ledger, "in_memory", False)
@@ -420,7 +416,7 @@ class EffectRunner:
     def _build_entry(self, effect: EffectCall, known: LedgerDecision) -> Entry:
         now, context, sent, actual = time.time(), effect.context, effect.sent, effect.actual
         session_id, call_id = effect.running.ref
-        run_until = now + self._handlers.max_duration(effect.compiled) + self._lease_grace
+        run_until, lease_until = self._settlement.leases.begin(now, self._handlers.max_duration(effect.compiled))
         return Entry(
             session_id=session_id,
             call_id=call_id,
@@ -439,7 +435,7 @@ class EffectRunner:
             turn=context.turn,
             owner=self._owner,
             claimed_at=now,
-            lease_until=run_until if self._is_in_memory else min(run_until, now + self._lease_timeout),
+            lease_until=lease_until,
             run_until=run_until,
             guideline_ids=actual.call.guideline_ids,
         )

@@ -13,12 +13,12 @@ from typing import Any, Self, TypeVar
 
 from msgspec import structs
 
-from handrail.authorize.approvals import ApprovalEvents, Approvals, MemoryApprovals
+from handrail.authorize.approvals import ApprovalEvents, Approvals
 from handrail.authorize.authorizer import Authorizer, Mode, Refusal
 from handrail.authorize.explanation import Explanation, explain_call
 from handrail.authorize.hooks import HOOK_FAILED, HookRefusal, apply_before, check_hooks
 from handrail.authorize.identity import CallDigests
-from handrail.authorize.limits import CircuitBreaker, RateLimit
+from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.authorize.policy import Policy, PolicyProblem
 from handrail.authorize.secrets import Reference, Secrets
 from handrail.core import failure_results
@@ -36,12 +36,15 @@ from handrail.define.function import build_from_function
 from handrail.errors import ConfigError, ToolError, ToolNotFoundError
 from handrail.execute.admission import AdmissionControl
 from handrail.execute.cancellation import CallCanceller, CancelResult
+from handrail.execute.circuit_breaker import CircuitBreaker
 from handrail.execute.compiled_tool import CompiledTool, HostTools
 from handrail.execute.effects import EffectRunner
 from handrail.execute.event_bus import EventBus, Listener
 from handrail.execute.handlers import HandlerRunner, RetryPolicy
+from handrail.execute.leases import LEASE_GRACE, LEASE_TIMEOUT, LeaseKeeper
 from handrail.execute.ledger import Doubt, Ledger, MemoryLedger, RecordedResult, settle_entry
 from handrail.execute.output_limit import OutputLimiter
+from handrail.execute.rate_limits import RateLimit
 from handrail.execute.reads import ReadRunner, finish_result
 from handrail.execute.running import RunningCalls
 from handrail.execute.scheduler import Scheduler
@@ -91,8 +94,8 @@ class Executor:
         repeat_window: float = 86_400.0,
         overhead_timeout: float = 10.0,
         in_progress_timeout: float = 10.0,
-        lease_timeout: float = 15.0,
-        lease_grace: float = 60.0,
+        lease_timeout: float = LEASE_TIMEOUT,
+        lease_grace: float = LEASE_GRACE,
         approval_timeout: float = 900.0,
         declared: Mapping[str, ToolFlags] | None = None,
         debug: bool = False,
@@ -175,7 +178,12 @@ class Executor:
             authorizer=self._authorizer,
             digests=digests,
             handlers=handlers,
-            settlement=Settlement(ledger=ledger, handlers=handlers, redactor=redactor, lease_timeout=lease_timeout),
+            settlement=Settlement(
+                ledger=ledger,
+                handlers=handlers,
+                redactor=redactor,
+                leases=LeaseKeeper(ledger, lease_timeout=lease_timeout, lease_grace=lease_grace),
+            ),
             scheduler=scheduler,
             admission=admission,
             events=events,
@@ -183,8 +191,6 @@ class Executor:
             running=self._running,
             owner=randomness.token_hex(8),
             repeat_window=repeat_window,
-            lease_timeout=lease_timeout,
-            lease_grace=lease_grace,
             overhead_timeout=overhead_timeout,
             in_progress_timeout=in_progress_timeout,
         )

@@ -1,4 +1,4 @@
-"""Renews the leases of running consequential calls, from a thread of its own."""
+"""The leases of running consequential calls: how long they are, and a thread that renews them."""
 
 import asyncio
 import threading
@@ -8,6 +8,11 @@ from typing import Final
 from handrail.core.log import log
 from handrail.execute.ledger import Entry, Ledger
 from handrail.execute.scheduler import CallRef
+
+LEASE_TIMEOUT: Final = 15.0
+"""Seconds without a renewal after which a process counts as dead."""
+LEASE_GRACE: Final = 60.0
+"""Seconds after its longest duration in which a call of a dead process may still take effect."""
 
 _IDLE_ROUNDS: Final = 6
 """After so many rounds without a call, the thread ends."""
@@ -20,14 +25,22 @@ class LeaseKeeper:
     like a process that died; and a process that did die is known as soon as its last lease is over.
     """
 
-    def __init__(self, ledger: Ledger, *, lease: float) -> None:
+    def __init__(self, ledger: Ledger, *, lease_timeout: float, lease_grace: float) -> None:
         self._ledger = ledger
-        self._lease = lease
-        self._interval = lease / 3
+        self._is_in_memory = getattr(ledger, "in_memory", False)
+        """The leases of such a ledger end with the process."""
+        self._lease = lease_timeout
+        self._grace = lease_grace
+        self._interval = lease_timeout / 3
         self._entries: dict[CallRef, Entry] = {}
         self._renewed: dict[CallRef, float] = {}
         self._wake = threading.Condition()
         self._is_running = False
+
+    def begin(self, now: float, max_duration: float) -> tuple[float, float]:
+        """Until when a call that is claimed now could run, and until when its first lease lasts."""
+        run_until = now + max_duration + self._grace
+        return run_until, run_until if self._is_in_memory else min(run_until, now + self._lease)
 
     def hold(self, entry: Entry) -> None:
         """Renew the lease of a claimed call from now on."""

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Struct, structs
 
@@ -19,7 +19,7 @@ from handrail.core.tool import Tool
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.event_bus import EventBus
-from handrail.execute.ledger import Entry, Ledger, LedgerDecision, decide_from_ledger
+from handrail.execute.ledger import Entry, Ledger
 from handrail.execute.reads import finish_result, run_check
 from handrail.execute.running import RunningCalls
 from handrail.execute.scheduler import CallRef
@@ -28,6 +28,77 @@ from handrail.execute.settlement import Settlement
 _FIRST_LOOK: Final = 0.05
 _LAST_LOOK: Final = 0.5
 """Seconds between two looks at a call that another process runs; the delay grows."""
+
+
+# The state table.
+
+
+class LedgerDecision(Struct, frozen=True, kw_only=True, gc=False):
+    """What the table says about a call.
+
+    `run`: nothing is in the way. `replay`: return the recorded result. `in_progress`: it is running. `duplicate_id`:
+    the id belongs to another call. `duplicate_effect`: the effect was done with other arguments. `unknown`: it may have
+    happened; never run it, ask `verify`. `ask_again`: it was done; somebody has to approve a repetition.
+    """
+
+    step: Literal["run", "replay", "in_progress", "duplicate_id", "duplicate_effect", "unknown", "ask_again"]
+    entry: Entry | None = None
+    """The entry that decided; for `run`, the newest entry of the key, after which this call is numbered."""
+    number: int = 0
+    repeat: int = 0
+    is_same: bool = True
+    """Whether the arguments of the entry are those of the call: only then may the call join or verify it."""
+
+
+_NOTHING_KNOWN: Final = LedgerDecision(step="run")
+
+
+def decide_from_ledger(
+    by_id: Entry | None,
+    by_key: Entry | None,
+    *,
+    identity: str,
+    key: str,
+    session_id: str,
+    turn: int,
+    now: float,
+    repeat_window: float,
+    is_idempotent: bool = False,
+) -> LedgerDecision:
+    """What to do with a call, given the entry with its id and the newest entry with its key."""
+    if by_id is not None:
+        if by_id.identity != identity:
+            return LedgerDecision(step="duplicate_id", entry=by_id)
+        match by_id.state_at(now):
+            case "committed" | "failed":
+                return LedgerDecision(step="replay", entry=by_id)
+            case "running":
+                return LedgerDecision(step="in_progress", entry=by_id)
+            case "unknown":
+                return LedgerDecision(step="unknown", entry=by_id)
+    if by_key is None:
+        return _NOTHING_KNOWN
+    number = by_key.number + 1 if by_key.key == key else 0
+    is_same = identity in (by_key.identity, by_key.arguments_digest)
+    match by_key.state_at(now):
+        case "running":
+            return LedgerDecision(step="in_progress", entry=by_key, is_same=is_same)
+        case "unknown":
+            if is_idempotent and is_same:
+                return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat)
+            return LedgerDecision(step="unknown", entry=by_key, is_same=is_same)
+        case "failed":  # Nothing happened: another attempt of the same effect.
+            if by_key.repeat and now - (by_key.settled_at or by_key.claimed_at) < repeat_window:
+                # The approval of the repetition was consumed: a repetition that failed is not a first time.
+                return LedgerDecision(step="ask_again", entry=by_key, number=number, repeat=by_key.repeat)
+            return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat)
+        case "committed":
+            if by_key.session_id == session_id and by_key.turn == turn:
+                return LedgerDecision(step="replay" if is_same else "duplicate_effect", entry=by_key)
+            if now - (by_key.settled_at or by_key.claimed_at) < repeat_window:
+                repeat = by_key.repeat + 1
+                return LedgerDecision(step="ask_again", entry=by_key, number=number, repeat=repeat, is_same=is_same)
+            return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat + 1)
 
 
 class CallArguments(Struct, frozen=True, gc=False):

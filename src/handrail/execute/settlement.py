@@ -30,8 +30,8 @@ _RETRY_DELAYS: Final = (0.05, 0.2, 1.0)
 class Settlement:
     """Verifies and records outcomes."""
 
-    def __init__(self, *, ledger: Ledger, handlers: HandlerRunner, redactor: Redactor, lease_timeout: float) -> None:
-        self.leases = LeaseKeeper(ledger, lease=lease_timeout)
+    def __init__(self, *, ledger: Ledger, handlers: HandlerRunner, redactor: Redactor, leases: LeaseKeeper) -> None:
+        self.leases = leases
         self._background: set[asyncio.Future[Any]] = set()
         """Writes to the ledger that are still tried after their call had its result."""
         self._ledger = ledger
