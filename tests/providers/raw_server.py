@@ -38,7 +38,7 @@ def events(subject: Subject, reply: Reply) -> list[bytes]:
         "gemini": GeminiApi(),
     }
     incoming = Incoming(path="/", query={}, headers={}, body={"model": "test-model", "stream_options": {}})
-    return list(apis[subject.name].events(incoming, reply, 1, 4))
+    return list(apis[subject.name].build_events(incoming, reply, 1, 4))
 
 
 @asynccontextmanager
