@@ -16,6 +16,7 @@ from handrail.phone.handoff import HandOff
 from handrail.phone.machine_state import CallState, MachineOptions, Speech
 from handrail.phone.response_slot import ResponseSlot
 from handrail.phone.signals import Command, Signal
+from handrail.phone.speech_outcomes import SpeechOutcomes
 from handrail.phone.speeches import Filler, Speeches
 from handrail.phone.tool_calls import ToolCalls
 from handrail.tenants.texts import Texts
@@ -48,6 +49,9 @@ class CallMachine:
         self._speeches = Speeches(max_attempts=self.options.max_attempts)
         self._ending = CallEnding(do=self._do, say=self._speeches.add, texts=self._texts, options=self.options)
         self._limits = CallLimits(self._speeches, do=self._do, texts=self._texts, options=self.options)
+        self._outcomes = SpeechOutcomes(
+            self._speeches, do=self._do, ending=self._ending, confirmations=self.confirmations, slot=self._slot
+        )
         self._hand_off = HandOff(self._do)
         self._filler = Filler(self._speeches, do=self._do, options=self.options, instructions=self._texts("say.filler"))
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -129,7 +133,7 @@ class CallMachine:
         self._give_up_request()
         self.calls.break_off_all()
         for speech in self._speeches.take_unheard():
-            self._say_again(speech)
+            self._outcomes.say_again(speech)
 
     def _on_ended(self, signal: s.Ended) -> None:
         self.ended = self._ending.end(signal.reason)
@@ -190,7 +194,7 @@ class CallMachine:
             self._start("playout", self.options.playout_timeout)
         else:
             self._speeches.take(signal.response_id)
-            self._on_speech_broken_off(speech, failed=signal.status in ("failed", "completed"))
+            self._outcomes.break_off(speech, failed=signal.status in ("failed", "completed"))
 
     def _on_response_timeout(self, response_id: str) -> None:
         """Its end was missed: what it owes is asked for again. If it goes on after all, the provider refuses that."""
@@ -198,7 +202,7 @@ class CallMachine:
         self.calls.break_off(response_id)
         speech = self._speeches.take(response_id)
         if speech is not None:
-            self._on_speech_broken_off(speech, failed=True)
+            self._outcomes.break_off(speech, failed=True)
 
     def _on_rejected(self, signal: s.RequestRejected) -> None:
         if self._slot.is_requested(signal.request_id):
@@ -221,7 +225,7 @@ class CallMachine:
             return
         self.calls.restore(speech.covers)
         if speech.purpose != "reply":
-            self._say_again(speech)
+            self._outcomes.say_again(speech)
         elif not speech.covers:
             self._slot.owes_turn = True
 
@@ -327,40 +331,14 @@ class CallMachine:
         self._limits.touch()
         speech = self._speeches.take(signal.response_id)
         if speech is not None:
-            self._on_heard(speech)
+            self._outcomes.hear(speech)
 
     def _on_playback_cleared(self, signal: s.PlaybackCleared) -> None:
         self._speeches.stop_playing()
         self.calls.take_heard(signal.response_id)
         speech = self._speeches.take(signal.response_id)
         if speech is not None:
-            self._on_speech_broken_off(speech, failed=False)
-
-    def _on_heard(self, speech: Speech) -> None:
-        self._stop("playout")
-        if speech.purpose == "read_back":
-            self.confirmations.hear(speech.token)
-        elif speech.purpose == "announcement":
-            self._ending.refer()
-        elif speech.purpose == "goodbye":
-            self._ending.close()
-
-    def _on_speech_broken_off(self, speech: Speech, *, failed: bool) -> None:
-        self._stop("playout")
-        if failed and self._speeches.has_to_be_said(speech):
-            self._say_again(speech)
-        elif speech.purpose == "announcement" and self._ending.is_announcing:
-            self._ending.interrupt()
-        elif speech.purpose == "goodbye" and self._ending.interrupt() is None:
-            self._ending.close()  # Nobody asked for this goodbye: the call ends all the same.
-
-    def _say_again(self, speech: Speech) -> None:
-        if self._speeches.say_again(speech, is_caller_speaking=self._slot.is_caller_speaking):
-            return
-        if speech.purpose == "announcement":
-            self._ending.finish_transfer("failed")
-        elif speech.purpose == "goodbye":
-            self._ending.close()
+            self._outcomes.break_off(speech, failed=False)
 
     # Time.
 
@@ -375,7 +353,7 @@ class CallMachine:
             case "blocked":
                 self._slot.unblock()
             case "playout":
-                self._on_playout_timeout()
+                self._outcomes.assume_heard()
             case "transfer":
                 if self._ending.expire_transfer():
                     self._tell(self._texts("transfer.not_taken"))
@@ -397,11 +375,6 @@ class CallMachine:
                 self._on_hang_up(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
             case _:
                 pass
-
-    def _on_playout_timeout(self) -> None:
-        for speech in self._speeches.take_complete():
-            if speech.purpose != "read_back":  # Only what was heard can be agreed to.
-                self._on_heard(speech)
 
     def _on_transfer(self, signal: s.TransferRequested) -> None:
         self._ending.request_transfer(signal, is_caller_speaking=self._slot.is_caller_speaking)
