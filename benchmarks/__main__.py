@@ -11,32 +11,39 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import crowd, database, definitions, dispatch, harness, imports, peers, plot, report
+from benchmarks import crowd, database, definitions, dispatch, growth, harness, imports, peers, plot, report
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results.json"
 PAGE = ROOT / "docs" / "speed.md"
 PLOT = ROOT / "docs" / "speed.svg"
+GROWTH_RESULTS = ROOT / "benchmarks" / "growth.json"
+GROWTH_PLOT = ROOT / "docs" / "growth.svg"
 
 
 def main() -> None:
     """Measure and write, or only write."""
     parser = argparse.ArgumentParser(prog="benchmarks/run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, printed, nothing written")
+    parser.add_argument("--growth", action="store_true", help="measure what grows only, and write its part of the page")
     parser.add_argument("--render", action="store_true", help="the page and the plot from the committed results")
     options = parser.parse_args()
     if options.quick:
-        sys.stdout.write(
-            report.page(measure({"dispatch": 25, "imports": 5, "first": 1, "definitions": 10, "database": 100}))
-        )
+        quick = measure({"dispatch": 25, "imports": 5, "first": 1, "definitions": 10, "database": 100})
+        sys.stdout.write(report.page(quick, growth.measure(rounds=3)))
         return
     if not options.render:
+        growing = growth.measure()
+        GROWTH_RESULTS.write_text(json.dumps(growing, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    if not options.render and not options.growth:
         results = measure({"dispatch": 200, "imports": 25, "first": 3, "definitions": 50, "database": 2000})
         RESULTS.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", "utf-8")
     results = json.loads(RESULTS.read_text("utf-8"))
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(report.page(results), "utf-8")
+    growing = json.loads(GROWTH_RESULTS.read_text("utf-8"))
+    PAGE.write_text(report.page(results, growing), "utf-8")
     plot.draw(results, PLOT)
+    plot.draw_growth(growing, GROWTH_PLOT)
     for what, value, kept in report.targets(results):
         print(f"{'kept' if kept else 'MISSED':6}  {what}: {value}")
 

@@ -25,6 +25,27 @@ def draw(results: Results, file: Path) -> None:
         picture.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
 
 
+def draw_growth(growth: Results, file: Path) -> None:
+    """Write docs/growth.svg: cost against size, both logarithmic."""
+    groups = {0: "These should stay level", 1: "These have to look at all of it"}
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "handrail", "font.size": 9}):
+        picture = Figure(figsize=(8.5, 9.5), layout="constrained")
+        for axes, (expected, title) in zip(picture.subplots(2, 1), groups.items(), strict=True):
+            curves = [one for one in growth["curves"] if one["expected"] == expected]
+            for number, one in enumerate(curves):
+                colour = matplotlib.colormaps["tab20"](number / max(len(curves) - 1, 1))
+                label = f"{one['grows']}: {one['operation']} ({one['exponent']:.2f})"
+                axes.plot(one["sizes"], one["microseconds"], "o-", color=colour, label=label, markersize=4)
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.set_title(f"{title}: CPU time in µs (exponent)", loc="left", fontweight="bold")
+            axes.set_xlabel("how much there is")
+            axes.grid(color="#eaeef2")
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
+        picture.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+
+
 def _points(axes: Axes, figures: list[dict[str, Any]], title: str, limit: float, limited: str) -> None:
     for place, one in enumerate(figures):
         ours = "handrail" in one["name"].lower()

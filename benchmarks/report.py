@@ -65,14 +65,14 @@ def _executor_targets(results: Results) -> list[tuple[str, str, bool]]:
     return found
 
 
-def page(results: Results) -> str:
+def page(results: Results, growth: Results) -> str:
     """docs/speed.md."""
     machine, rounds, definitions = results["machine"], results["rounds"], results["definitions"]
     packages = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     low, high = (f"{load:.1f}" for load in sorted(machine["load"]))
     blocks = [
         "# Speed",
-        "<!-- Written by benchmarks/run from benchmarks/results.json: change those. -->",
+        "<!-- Written by benchmarks/run from benchmarks/results.json and growth.json: change those. -->",
         "What Handrail itself costs, compared with a floor and with other libraries. A model responds in hundreds of "
         "milliseconds and a tool call costs microseconds, so no figure on this page is a reason to choose a library; "
         "the page exists so that Handrail does not get slower unnoticed.",
@@ -149,6 +149,7 @@ def page(results: Results) -> str:
             ],
             right=(1, 2),
         ),
+        *_growth(growth),
         "## How it is measured",
         _list(
             f"CPU time of the process, not wall-clock time. {rounds['dispatch']} rounds; a round takes one "
@@ -178,11 +179,42 @@ def page(results: Results) -> str:
         f"Measured on {results['date']}: Handrail {results['handrail']}, {packages}; pydantic {results['pydantic']}, "
         f"Python {machine['python']}, {machine['system']}, {machine['cpu']}, {machine['cores']} cores.",
         "## Run it yourself",
-        "```sh\nbenchmarks/run             # measures, and writes this page and its plot; needs Python 3.12\n"
+        "```sh\nbenchmarks/run             # measures all, and writes this page and its plots; needs Python 3.12\n"
         "benchmarks/run --quick     # fewer rounds, printed, nothing written\n"
-        "benchmarks/run --render    # this page and its plot from the committed results\n```",
+        "benchmarks/run --growth    # what grows only: writes that section and its plot\n"
+        "benchmarks/run --render    # this page and its plots from the committed results\n```",
     ]
     return "\n\n".join(blocks) + "\n"
+
+
+def _growth(growth: Results) -> list[str]:
+    low, high = (f"{load:.1f}" for load in sorted(growth["load"]))
+    return [
+        "## What grows, and what does not",
+        "![The cost of an operation against the size of what is stored, waiting or said](growth.svg)",
+        "One operation, while something else grows a thousandfold: what is stored, what waits, what was said. The "
+        "exponent is the slope of the line in the plot: at 0 the cost does not depend on the size, at 1 it grows in "
+        "proportion, which is right only where the operation has to look at all of it.",
+        _table(
+            ("what grows", "operation", "sizes", "µs", "exponent", "expected"),
+            [
+                (
+                    one["grows"],
+                    one["operation"],
+                    f"{one['sizes'][0]:,} … {one['sizes'][-1]:,}",
+                    " · ".join(_figure(cost) for cost in one["microseconds"]),
+                    f"{one['exponent'] + 0:.2f}".replace("-0.00", "0.00"),
+                    f"{one['expected']}",
+                )
+                for one in growth["curves"]
+            ],
+            right=(3, 4, 5),
+        ),
+        f"CPU time, the median of {growth['rounds']} samples at each of four sizes, Python {growth['python']}, on "
+        f"{growth['date']}, while other programs ran (load {low} to {high}): a difference below a factor of two is "
+        "noise. Continuous integration asserts counts in place of times: statements of a call, rows written in a turn, "
+        "texts embedded for a search, and that every query of the store uses an index.",
+    ]
 
 
 def _named(figures: Sequence[Results], name: str) -> Results:
