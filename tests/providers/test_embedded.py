@@ -149,7 +149,7 @@ async def test_a_choice_is_kept_to(provider: EmbeddedProvider) -> None:
     assert await called(balance, ToolChoice(mode="required", allowed=("transfer", "opening_hours"))) != ["get_balance"]
     with pytest.raises(ConfigError, match="`nope` is not a tool of this request"):
         await called("Hello!", ToolChoice(tool="nope"))
-    with pytest.raises(ConfigError, match="without tools"):
+    with pytest.raises(ConfigError, match="the request has no tools"):
         await provider.ask(said("Hello!", tool_choice=ToolChoice(mode="required")))
 
 

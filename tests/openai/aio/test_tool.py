@@ -133,7 +133,7 @@ async def test_of_two_errors_the_first_call_s_is_raised_and_names_the_other() ->
         await GROUP.run_tool_calls(calls("a", "b", "c"), context)
 
     assert caught.value is first
-    assert "Another call failed too: ValueError('the second')" in "".join(traceback.format_exception(first))
+    assert "Another call failed, too: ValueError('the second')" in "".join(traceback.format_exception(first))
 
 
 @pytest.mark.proves("TC-61")
