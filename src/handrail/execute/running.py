@@ -48,9 +48,8 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
         self._next = math.inf
 
-    def add(self, running: "RunningCall", timeout: float) -> None:
-        """Stop a call after so many seconds."""
-        loop = asyncio.get_running_loop()
+    def add(self, running: "RunningCall", timeout: float, loop: asyncio.AbstractEventLoop) -> None:
+        """Stop a call, which runs in this loop, after so many seconds."""
         if loop is not self.loop:
             self._move_to(loop)
         end = self._ends[running] = loop.time() + timeout
@@ -228,7 +227,7 @@ class RunningCall(Struct, eq=False):
         self._task = task
         try:
             if timeout is not None and deadlines is not None:
-                deadlines.add(self, timeout)
+                deadlines.add(self, timeout, task.get_loop())
             if self._stop_reason is not None:  # The handler's own first step asked for it.
                 self._cancel()
             result = await awaitable
