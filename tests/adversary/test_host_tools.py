@@ -217,6 +217,8 @@ async def test_mistakes_in_what_is_declared_are_the_developers() -> None:
 
     with pytest.raises(ConfigError, match=r"declared\['pay'\] must be ToolFlags\(…\), got True"):
         Executor(declared={"pay": True})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="declared must be a mapping of names to ToolFlags"):
+        Executor(declared=["pay"])  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="declared names 'pay', which is in the pool"):
         Executor([pay], declared={"pay": ToolFlags()})
     with pytest.raises(ConfigError, match="`pay`: cache_for needs read_only"):

@@ -129,3 +129,15 @@ def test_ten_times_as_many_calls_take_ten_times_as_many_steps(api: Api) -> None:
         return steps
 
     assert count_steps(2_000) < 12 * count_steps(200)
+
+
+@pytest.mark.parametrize("item", [[[]], "text", None, 5, {"type": "function_call", "call_id": "c-1", "name": "pay"}])
+def test_arguments_that_come_after_an_item_is_done_change_nothing(item: Any) -> None:
+    done = {"type": "response.output_item.done", "output_index": 0, "item": item}
+    late = {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": '{"amount": 9}'}
+    before = copy.deepcopy(item)
+
+    calls = openai_responses.calls([late, done, late])
+
+    assert [call.arguments_json for call in calls] == [""] * isinstance(item, dict)
+    assert item == before

@@ -90,6 +90,8 @@ class HostTools:
         self._compile_tool = compile_tool
         self._threads = threads
         self._on_new_tool = on_new_tool
+        if not isinstance(declared, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"declared must be a mapping of names to ToolFlags(…), got {type(declared).__name__}.")
         self._declared = {name: _build_host_tool(name, {}, _check_flags(name, one)) for name, one in declared.items()}
         self._compiled: dict[tuple[str, str, CompiledTool | None], CompiledTool] = {}
         """By the name, the digest of the schema, and the registered tool; the oldest is forgotten first."""

@@ -74,6 +74,7 @@ def _items_from_events(events: Sequence[Any]) -> tuple[Sequence[Any], Any]:
     """The output items in the events of a stream, or the items themselves."""
     items: list[Any] = []
     deltas: dict[int, list[str]] = {}
+    """The arguments of items that are not done yet, by position; what comes after an item is done is ignored."""
     positions: dict[int, int] = {}
     """The position of the last item that was added under an output index."""
     response_id: Any = None
@@ -87,9 +88,10 @@ def _items_from_events(events: Sequence[Any]) -> tuple[Sequence[Any], Any]:
             response_id = get_field(get_field(event, "response"), "id")
         elif kind == "response.output_item.added":
             positions[index] = len(items)
+            deltas[len(items)] = []
             items.append(_build_open_item(get_field(event, "item"), ""))
-        elif kind == "response.function_call_arguments.delta" and index in positions:
-            deltas.setdefault(positions[index], []).append(get_text(event, "delta"))
+        elif kind == "response.function_call_arguments.delta" and positions.get(index) in deltas:
+            deltas[positions[index]].append(get_text(event, "delta"))
         elif kind == "response.output_item.done":
             response_id = get_field(event, "response_id") or response_id
             item, position = get_field(event, "item"), positions.get(index)
