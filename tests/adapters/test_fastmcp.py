@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import mcp_types
@@ -13,6 +14,7 @@ from fastmcp.exceptions import ToolError
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolFlags
 from handrail.adapters.fastmcp import HandrailMiddleware
+from tests.adapters.faults import FAULTS, expected, play_fault
 
 ASK = Policy([Rule.ask("pay", by="customer"), Rule.allow("*")])
 ALLOW = Policy([Rule.allow("*")])
@@ -48,6 +50,13 @@ class Desk:
         """Approve the oldest question."""
         question = (await self.executor.approvals.pending(session_id="s-1"))[0]
         await self.executor.approvals.approve(question.token, by="customer", who="c-1", **options)
+
+
+@pytest.mark.parametrize("fault", [one for one in FAULTS if one != "F12"])  # A client sends whole JSON.
+async def test_no_fault_pays_twice_loses_a_payment_or_tells_the_model_what_is_not_so(
+    fault: str, tmp_path: Path
+) -> None:
+    assert await play_fault("fastmcp", fault, tmp_path) == expected(fault)
 
 
 async def call(client: Any, arguments: dict[str, Any] = PAY, *, state: str | None = None, name: str = "pay") -> Any:

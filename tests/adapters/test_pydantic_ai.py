@@ -27,7 +27,9 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags
 from handrail.adapters import pydantic_ai as adapter
 from handrail.adapters.pydantic_ai import HandrailToolset
+from handrail.cli.main import main
 from handrail.errors import MissingExtraError
+from handrail.store import open_store
 from tests.adapters.faults import FAULTS, expected, play_fault
 
 ASK = Policy([Rule.ask("pay", by="customer"), Rule.allow("*")])
@@ -89,9 +91,10 @@ class Desk:
         self.toolset = FunctionToolset[Any]()
         self.toolset.add_function(pay or self._pay, name="pay")
         self.toolset.add_function(self._look, name="look")
+        self.guarded = HandrailToolset(self.toolset, self.executor, context=context)
         self.agent = Agent(
             FunctionModel(self.model, stream_function=self.model.stream),
-            toolsets=[HandrailToolset(self.toolset, self.executor, context=context)],
+            toolsets=[self.guarded],
             output_type=[str, DeferredToolRequests],
         )
         self.history: list[ModelMessage] = []
@@ -236,6 +239,30 @@ async def test_a_doubt_pauses_until_an_operator_resolves_it_and_the_model_hears_
     assert await desk.run(None, wake=["c1"]) == "Done."
     assert "took effect" in desk.model.told["c1"]
     assert "receipt 12" in desk.model.told["c1"]
+
+
+async def test_after_a_crash_the_run_continues_with_what_an_operator_records_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path / 'handrail.db'}"
+
+    async def pay(invoice_id: str, amount: int) -> str:
+        raise ConnectionError("reset")
+
+    desk = Desk([pay_call("c1")], "Done.", pay=pay)
+    async with open_store(url) as store:
+        desk.guarded.executor = Executor(
+            policy=ALLOW, declared=DECLARED, ledger=store.ledger, approvals=store.approvals
+        )
+        paused = await desk.run()
+        command = ["doubts", "resolve", "--store", url, "--session", "s-1", "--call", "c1"]
+        exit_code = await asyncio.to_thread(main, [*command, "--happened", "yes", "--who", "ann", "--reason", "seen"])
+
+        assert paused.metadata["c1"]["reason"] == "outcome_unknown"
+        assert exit_code == 0
+        assert await desk.run(None, wake=["c1"]) == "Done."
+    assert desk.model.told["c1"] == capsys.readouterr().out.strip()
+    assert "took effect" in desk.model.told["c1"]
 
 
 @pytest.mark.parametrize("raised", [ModelRetry("not yet"), ToolFailed("closed today")])
