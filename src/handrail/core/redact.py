@@ -194,7 +194,7 @@ class Redactor:
         clean: dict[str, Any] = {}
         for name, one in mapping.items():
             key = self._key(name)
-            clean[self._scanned(key)] = HIDDEN if self._hides(key, one) else self._value(one, depth + 1)
+            clean[self._scan(key)] = HIDDEN if self._hides(key, one) else self._value(one, depth + 1)
         return clean
 
     def _key(self, name: Any) -> str:
@@ -259,13 +259,13 @@ class Redactor:
         return self._text(encodable(cut_text(text, self._max_chars)), 0)
 
     def _text(self, text: str, level: int) -> str:
-        parsed = _parsed(text)
+        parsed = _parse(text)
         if parsed is not None:
             clean = self._read(parsed, level + 1) if level < _LEVELS else HIDDEN
             # What has nothing to hide stays as it was written. It is looked through all the same: of two members of
             # one name only the last was read.
             return self._without_patterns(text) if clean is parsed else compact_json(clean)
-        return self._scanned(text)
+        return self._scan(text)
 
     def _read(self, value: Any, level: int) -> Any:
         """JSON that was read from a text; the very same object if there was nothing to take out."""
@@ -286,13 +286,13 @@ class Redactor:
         same = True
         cleaned: dict[str, Any] = {}
         for name, one in value.items():
-            shown = self._scanned(name)
+            shown = self._scan(name)
             clean = HIDDEN if self._hides(name, one) else self._read(one, level)
             same = same and clean is one and shown == name
             cleaned[shown] = clean
         return value if same else cleaned
 
-    def _scanned(self, text: str) -> str:
+    def _scan(self, text: str) -> str:
         if len(text) < 4:  # Nothing so short gives itself away.
             return text
         if (":" in text or "=" in text) and self._may_name(text):
@@ -345,12 +345,12 @@ class Redactor:
         """2: what has this name is secret; 1: unless it is a number; 0: it is not."""
         known = self._known.get(name)
         if known is None:
-            known = self._judged(_words(name))
+            known = self._judge(_words(name))
             if len(name) <= _LONGEST_NAME and len(self._known) < _REMEMBERED:
                 self._known[name] = known
         return known
 
-    def _judged(self, words: list[str]) -> int:
+    def _judge(self, words: list[str]) -> int:
         if len(words) == 1 and words[0] in ALONE:
             return 2
         for start in range(len(words)):
@@ -386,7 +386,7 @@ def _is_line(text: str, sign: re.Match[str], name: str) -> bool:
     return written and text[sign.end() : sign.end() + 1] not in ('"', "'", "{", "[")
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     """What a text is that is JSON with something in it, else None."""
     if text[:1] not in ("{", "[", '"', " ", "\n", "\r", "\t") or text.lstrip()[:1] not in ("{", "[", '"'):
         return None

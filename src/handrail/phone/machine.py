@@ -422,7 +422,7 @@ class CallMachine:
     def _next_speech(self) -> Speech | None:
         """What to say next: the most urgent speech, or a reply to everything that is owed."""
         is_ending, is_handed_off = self._ending.is_under_way, self._hand_off.is_active
-        owed = self.calls.owed(excluding=self._speeches.read_backs)
+        owed = self.calls.list_owed(excluding=self._speeches.read_backs)
         has_reply = bool(owed or self._slot.owes_turn) and not is_ending and not is_handed_off
         speech = self._speeches.next(is_ending=is_ending, is_handed_off=is_handed_off, has_reply=has_reply)
         return Speech("reply", covers=owed) if speech is None and has_reply else speech

@@ -123,9 +123,9 @@ class RealtimeAdapter:
         missed = [call for call in self._calls(event) if call.id not in self._read_calls]
         for call in missed:
             self._opened.pop(call.item_id or "", None)
-        return [*self._called(missed), finished]
+        return [*self._build_call_signals(missed), finished]
 
-    def _called(self, calls: Sequence[ToolCall]) -> list[Signal]:
+    def _build_call_signals(self, calls: Sequence[ToolCall]) -> list[Signal]:
         for call in calls:
             if len(self._read_calls) < _MAX_CALLS:
                 self._read_calls.add(call.id)
@@ -147,7 +147,7 @@ class RealtimeAdapter:
         calls = self._calls(event)
         self._opened.pop(item_id, None)
         if calls:
-            return self._called(calls)
+            return self._build_call_signals(calls)
         return [s.ToolCallDropped(item_id=item_id)]
 
     def _read_retrieved(self, item: Mapping[str, Any]) -> list[Signal]:

@@ -46,7 +46,7 @@ class Recorder:
         self._is_reading = False
         self._write("call", {**about, "options": msgspec.to_builtins(options)})
 
-    def received(self, event: Mapping[str, Any]) -> None:
+    def record_event(self, event: Mapping[str, Any]) -> None:
         """An event of the provider; the signals that it leads to are not written again."""
         if event["type"] == "input_audio_buffer.dtmf_event_received":
             event = {**event, "event": "*"}
@@ -57,7 +57,7 @@ class Recorder:
         """The event's signals were taken."""
         self._is_reading = False
 
-    def noticed(self, signal: s.Signal) -> None:
+    def record_signal(self, signal: s.Signal) -> None:
         """A signal that came from elsewhere."""
         if self._is_reading or not isinstance(signal, (*_OWN, s.Ended)):
             return
@@ -66,11 +66,11 @@ class Recorder:
             fields["target_uri"] = ""
         self._write("signal", {"kind": type(signal).__name__, **fields})
 
-    def sent(self, event: Mapping[str, Any]) -> None:
+    def record_sent_event(self, event: Mapping[str, Any]) -> None:
         """An event to the provider."""
         self._write("sent", event)
 
-    def requested(self, verb: str) -> None:
+    def record_request(self, verb: str) -> None:
         """A request of call control."""
         self._write("requested", {"verb": verb})
 

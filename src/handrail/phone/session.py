@@ -201,7 +201,7 @@ class CallSession:
                 self._events.note("ws_event_ignored", "warning", size=len(data))
                 continue
             if self._recorder is not None:
-                self._recorder.received(event)
+                self._recorder.record_event(event)
             for signal in self._adapter.read(event):
                 self.feed(signal)
             if self._recorder is not None:
@@ -221,7 +221,7 @@ class CallSession:
             if fallback is not None:
                 self._runner.report_fallback(fallback, is_sent=True)
             if self._recorder is not None:
-                self._recorder.sent(event)
+                self._recorder.record_sent_event(event)
 
     async def _wait_over(self, seconds: float) -> None:
         try:
@@ -264,7 +264,7 @@ class CallSession:
     def feed(self, signal: s.Signal) -> None:
         """Give a signal to the state machine, and do what it wants."""
         if self._recorder is not None:
-            self._recorder.noticed(signal)
+            self._recorder.record_signal(signal)
         if isinstance(signal, s.KeyPressed):
             self._control.digits.press(signal.key)
             return
@@ -349,13 +349,13 @@ class CallSession:
 
     async def _refer(self, target_uri: str) -> None:
         if self._recorder is not None:
-            self._recorder.requested("refer")
+            self._recorder.record_request("refer")
         outcome = await self._transport.refer(self.session_id, target_uri)
         self.feed(s.ReferFinished(outcome=outcome))
 
     async def _hang_up(self) -> None:
         if self._recorder is not None:
-            self._recorder.requested("hangup")
+            self._recorder.record_request("hangup")
         for _ in range(2):
             if await self._transport.hang_up(self.session_id):
                 break

@@ -175,7 +175,7 @@ class ToolCalls:
 
     # What the caller has to hear.
 
-    def owed(self, *, excluding: Collection[str]) -> tuple[str, ...]:
+    def list_owed(self, *, excluding: Collection[str]) -> tuple[str, ...]:
         """Results that a reply can speak about now: they were sent, and all calls of their batch have a result."""
         running: set[str | None] = set()
         if not self.is_batch_late:

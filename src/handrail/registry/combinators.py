@@ -48,7 +48,7 @@ class Toolset:
             return before
         if not self._is_checked:
             self._check(before)
-        changed = tuple(tool for tool in map(self._changed, before) if tool is not None)
+        changed = tuple(tool for tool in map(self._apply_change, before) if tool is not None)
         self._is_checked = bool(before)
         return changed
 
@@ -58,7 +58,7 @@ class Toolset:
                 listed = ", ".join(tool.name for tool in before[:20])
                 raise ConfigError(f"{text!r} selects none of these tools: {listed}.")
 
-    def _changed(self, tool: AnyTool) -> AnyTool | None:
+    def _apply_change(self, tool: AnyTool) -> AnyTool | None:
         # The same tool gives the same tool, so that an executor sees what has really changed.
         if tool not in self._known:
             try:
@@ -162,7 +162,7 @@ def _with_values(tool: AnyTool, values: Mapping[str, Any], *, is_hidden: bool) -
         del schema["required"]
 
     def fill(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-        return lambda text: parse(_filled(text or "{}", texts, tool=tool, is_hidden=is_hidden))
+        return lambda text: parse(_fill_in(text or "{}", texts, tool=tool, is_hidden=is_hidden))
 
     parsers = None if tool.parsers is None else tool.parsers.wrap(fill)
     hidden = frozenset(values) if is_hidden else frozenset[str]()
@@ -190,7 +190,7 @@ def _without_names(key: tuple[str, ...] | KeyOf | None, hidden: frozenset[str]) 
     return key_of
 
 
-def _filled(text: str, values: Mapping[str, str], *, tool: AnyTool, is_hidden: bool) -> str:
+def _fill_in(text: str, values: Mapping[str, str], *, tool: AnyTool, is_hidden: bool) -> str:
     """The JSON text of the arguments with values added at its end.
 
     What the model wrote stays as it is, letter by letter, so that the tool's own parser judges all of it: a text that

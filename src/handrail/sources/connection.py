@@ -55,7 +55,7 @@ class Sources:
         """Open one more source; one that cannot be opened is shown as failed."""
         self._open[source.name] = SourceStatus(name=source.name, state="connecting")
         try:
-            self._open[source.name] = await source.open(on_change=self._changed, secrets=secrets)
+            self._open[source.name] = await source.open(on_change=self._on_change, secrets=secrets)
         except ConfigError:
             raise
         except Exception as error:  # one source never fails the others
@@ -73,7 +73,7 @@ class Sources:
         opened = [source for source in self._open.values() if not isinstance(source, SourceStatus)]
         await asyncio.gather(*(source.aclose() for source in opened), return_exceptions=True)
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         for listener in tuple(self._listeners.values()):
             try:
                 listener()

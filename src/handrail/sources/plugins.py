@@ -63,7 +63,7 @@ def load_plugins(*objects: str) -> Plugins:
 
 def _load(name: str, value: str, skipped: list[SkippedTool]) -> Iterator[Tool[..., Any]]:
     try:
-        found = list(_several(_imported(value)))
+        found = list(_several(_import(value)))
     except (Exception, SystemExit) as error:  # somebody else's code, which may fail in any way
         log.warning("the plugin %s cannot be loaded", name, exc_info=error)
         skipped.append(SkippedTool(name=name, reason=_reason(error)))
@@ -82,7 +82,7 @@ def _reason(error: BaseException) -> str:
     return said if isinstance(error, HandrailError) else f"{type(error).__name__}: {said}"
 
 
-def _imported(value: str) -> Any:
+def _import(value: str) -> Any:
     module, _, attributes = value.partition(":")
     found: Any = import_module(module.strip())
     for attribute in filter(None, attributes.strip().split(".")):

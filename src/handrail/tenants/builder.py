@@ -92,7 +92,7 @@ class ToolBuilder:
 
     def check(self, cfg: TenantConfig) -> TenantConfig:
         """The configuration with the sections of registered features typed; `ToolBuildError` if one is wrong."""
-        typed, problems = self._typed(cfg)
+        typed, problems = self._read_features(cfg)
         if problems:
             section, message = next(iter(problems.items()))
             raise ToolBuildError(
@@ -114,7 +114,7 @@ class ToolBuilder:
         """
         return _Build(self, cfg, (*self._listeners, *listeners), session_id).run(tuple(tools))
 
-    def _typed(self, cfg: TenantConfig) -> tuple[TenantConfig, dict[str, str]]:
+    def _read_features(self, cfg: TenantConfig) -> tuple[TenantConfig, dict[str, str]]:
         given: Mapping[str, Any] = cfg.features.model_extra or {}
         sections: dict[str, Any] = {}
         problems: dict[str, str] = {}
@@ -144,7 +144,7 @@ class _Build:
     ) -> None:
         self._builders = builder._builders  # pyright: ignore[reportPrivateUsage]
         self._wrap = builder._wrap  # pyright: ignore[reportPrivateUsage]
-        self._cfg, self._problems = builder._typed(cfg)  # pyright: ignore[reportPrivateUsage]
+        self._cfg, self._problems = builder._read_features(cfg)  # pyright: ignore[reportPrivateUsage]
         self._listeners = listeners
         self._session_id = session_id
         self._built: list[BuiltTool] = []

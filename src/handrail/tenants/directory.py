@@ -31,7 +31,7 @@ class TenantDirectory:
 
     def __init__(self, tenants: Iterable[TenantConfig] = ()) -> None:
         self._place: Path | None = None
-        self._by_id, self._by_number = _index([(_checked(one), "") for one in tenants])
+        self._by_id, self._by_number = _index([(_check(one), "") for one in tenants])
 
     @classmethod
     def from_files(cls, place: str | Path) -> Self:
@@ -51,7 +51,7 @@ class TenantDirectory:
     def put(self, cfg: TenantConfig) -> None:
         """Add a tenant, or replace the one of its id."""
         others = [(one, "") for one in self._by_id.values() if one.tenant_id != cfg.tenant_id]
-        self._by_id, self._by_number = _index([*others, (_checked(cfg), "")])
+        self._by_id, self._by_number = _index([*others, (_check(cfg), "")])
 
     def remove(self, tenant_id: str) -> bool:
         """Forget a tenant; whether there was one."""
@@ -82,7 +82,7 @@ class TenantDirectory:
         return len(self._by_id)
 
 
-def _checked(cfg: object) -> TenantConfig:
+def _check(cfg: object) -> TenantConfig:
     if isinstance(cfg, TenantConfig):
         return cfg
     raise ConfigError(f"a tenant must be a TenantConfig, got {type(cast(Any, cfg)).__name__}.")

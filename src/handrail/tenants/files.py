@@ -50,7 +50,7 @@ def read_file(path: Path) -> TenantConfig:
 
 def _problems(error: ValidationError, path: Path, lines: Mapping[Path_, int]) -> Iterator[str]:
     for one in error.errors(include_url=False, include_input=False):
-        place = _known_place(one["loc"], lines)
+        place = _find_place(one["loc"], lines)
         line = f":{lines[place]}" if place in lines else ""
         field = ".".join(str(part) for part in one["loc"]) or "tenant"
         message = one["msg"].removeprefix("Value error, ")
@@ -66,7 +66,7 @@ def _suggest(name: str) -> str:
     return f"; did you mean {similar[0]!r}?" if similar else ""
 
 
-def _known_place(loc: tuple[int | str, ...], lines: Mapping[Path_, int]) -> Path_:
+def _find_place(loc: tuple[int | str, ...], lines: Mapping[Path_, int]) -> Path_:
     """The longest part of a place that is in the file: what is missing has the line of what it is missing from."""
     place: Path_ = ()
     for part in loc:

@@ -174,7 +174,7 @@ class Connection:
                 server.url or "", http_client=http, max_sse_event_size=server.max_message_bytes
             )
         return Client(
-            self._checked(transport),  # pyright: ignore[reportArgumentType]  # a context manager of streams is what it takes
+            self._check(transport),  # pyright: ignore[reportArgumentType]  # a context manager of streams is what it takes
             message_handler=self._receive,
             client_info=_INFO,
             elicitation_callback=self._elicitation,
@@ -184,7 +184,7 @@ class Connection:
         )
 
     @asynccontextmanager
-    async def _checked(self, transport: AbstractAsyncContextManager[Any]) -> AsyncGenerator[Any]:
+    async def _check(self, transport: AbstractAsyncContextManager[Any]) -> AsyncGenerator[Any]:
         async with transport as (received, sending):
             limit = self._server.max_definition_bytes
             yield CheckedStream(received, max_definition_bytes=limit, on_skip=self._skipped.append), sending

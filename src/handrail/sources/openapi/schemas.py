@@ -197,7 +197,7 @@ class SchemaCompiler:
             branches: Any = node.get(keyword)
             if isinstance(branches, list):
                 made[keyword] = [
-                    self._marked(one, converted, base, field, mapping)
+                    self._mark(one, converted, base, field, mapping)
                     for one, converted in zip(cast(list[Any], branches), made[keyword], strict=True)
                 ]
                 return
@@ -205,7 +205,7 @@ class SchemaCompiler:
         if mapping and isinstance(child, dict) and not cast(Schema, child).keys() & {"enum", "const", "$ref"}:
             made["properties"] = {**made["properties"], field: {**cast(Schema, child), "enum": list(mapping)}}
 
-    def _marked(self, branch: Any, converted: Any, base: str, field: str, mapping: dict[str, Any]) -> Any:
+    def _mark(self, branch: Any, converted: Any, base: str, field: str, mapping: dict[str, Any]) -> Any:
         """A branch of a union with the values of the discriminator that choose it."""
         if not isinstance(branch, dict) or "$ref" not in branch:
             return converted

@@ -98,7 +98,7 @@ def check_event(event: object) -> dict[str, Any]:
         )
     _only(event, _EVENT_FIELDS[kind] | {"type", "event_id"}, "")
     if "event_id" in event:
-        _typed(event, "event_id", str, "")
+        _check_type(event, "event_id", str, "")
         if len(event["event_id"]) > 512:
             raise Refused(
                 "Invalid 'event_id': at most 512 characters.", code="string_above_max_length", param="event_id"
@@ -127,9 +127,9 @@ def check_session(session: object, *, prefix: str = "session.") -> dict[str, Any
 def _check_common(config: dict[str, Any], prefix: str) -> None:
     for name in ("instructions", "model"):
         if name in config:
-            _typed(config, name, str, prefix)
+            _check_type(config, name, str, prefix)
     if "parallel_tool_calls" in config:
-        _typed(config, "parallel_tool_calls", bool, prefix)
+        _check_type(config, "parallel_tool_calls", bool, prefix)
     if "output_modalities" in config and config["output_modalities"] not in (["audio"], ["text"]):
         raise Refused(
             f"Invalid modalities: {config['output_modalities']!r}. Supported combinations are: ['audio'] and ['text'].",
@@ -257,7 +257,7 @@ def _check_item_create(event: dict[str, Any]) -> None:
         raise _missing("item")
     check_item(event["item"], "item.")
     if event.get("previous_item_id") is not None:
-        _typed(event, "previous_item_id", str, "")
+        _check_type(event, "previous_item_id", str, "")
 
 
 def check_item(item: object, prefix: str) -> None:
@@ -273,7 +273,7 @@ def check_item(item: object, prefix: str) -> None:
         )
     _only(item, _ITEM_FIELDS[kind], prefix)
     if item.get("id") is not None:
-        _typed(item, "id", str, prefix)
+        _check_type(item, "id", str, prefix)
         if len(item["id"]) > 32:
             raise Refused(
                 f"Invalid '{prefix}id': at most 32 characters.", code="string_above_max_length", param="item.id"
@@ -288,7 +288,7 @@ def check_item(item: object, prefix: str) -> None:
         if name not in item:
             raise _missing(f"{prefix}{name}")
         if kind in ("function_call", "function_call_output"):
-            _typed(item, name, str, prefix)
+            _check_type(item, name, str, prefix)
     if kind == "message":
         _check_message(item, prefix)
 
@@ -313,7 +313,7 @@ def _check_message(item: dict[str, Any], prefix: str) -> None:
 def _check_item_id(event: dict[str, Any]) -> None:
     if "item_id" not in event:
         raise _missing("item_id")
-    _typed(event, "item_id", str, "")
+    _check_type(event, "item_id", str, "")
 
 
 def _check_truncate(event: dict[str, Any]) -> None:
@@ -321,7 +321,7 @@ def _check_truncate(event: dict[str, Any]) -> None:
     for name in ("content_index", "audio_end_ms"):
         if name not in event:
             raise _missing(name)
-        _typed(event, name, int, "")
+        _check_type(event, name, int, "")
 
 
 def _check_response_create(event: dict[str, Any]) -> None:
@@ -348,7 +348,7 @@ def _check_response_create(event: dict[str, Any]) -> None:
 
 def _check_cancel(event: dict[str, Any]) -> None:
     if event.get("response_id") is not None:
-        _typed(event, "response_id", str, "")
+        _check_type(event, "response_id", str, "")
 
 
 def _nothing_more(event: dict[str, Any]) -> None:
@@ -385,7 +385,7 @@ def _only(value: Mapping[str, Any], allowed: Collection[str], prefix: str) -> No
             raise Refused(f"Unknown parameter: '{path}'.", code="unknown_parameter", param=path)
 
 
-def _typed(value: Mapping[str, Any], name: str, kind: type, prefix: str) -> None:
+def _check_type(value: Mapping[str, Any], name: str, kind: type, prefix: str) -> None:
     if not isinstance(value[name], kind) or (kind is int and isinstance(value[name], bool)):
         raise Refused(
             f"Invalid type for '{prefix}{name}': expected {kind.__name__}, got {type(value[name]).__name__}.",
