@@ -6,12 +6,12 @@ from benchmarks.faults.world import DONE, World
 
 LETTERS = {
     "✓": "fine",
-    "H": "held as in doubt until an operator resolved it, then the model was told the truth",
-    "A": "asked again without a hint, and yes meant a second effect",
+    "H": "the call was held as in doubt until an operator recorded what had happened; then the model was told that",
+    "A": "the person was asked again, without a hint that the payment had been made; their yes caused a second one",
     "D": "done twice, and nobody was asked the second time",
     "F": "it happened and the model was told that it failed, or the other way round",
     "L": "approved, did not happen, and nobody was told",
-    "X": "something ran that nobody had approved, or meant",
+    "X": "something ran that nobody had approved, or with arguments that nobody had meant",
     "–": "not run",
 }
 

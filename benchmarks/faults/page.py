@@ -111,32 +111,33 @@ one that they are told has been made already. After a crash or an exception the 
 
 {letters}
 
-*Double*, *lost* and *falsely reported* are sums over the row: payments beyond the one that was wanted; approved payments that
-did not happen without anybody being told; results that told the model something that is not so.
+*Double*, *lost* and *falsely reported* are sums over the row. *Double*: payments beyond the one that was wanted. *Lost*: approved payments
+that did not happen, and nobody was told. *Falsely reported*: results that told the model something that is not true.
 
 Measured with {versions}.
 
 ## How to read it
 
-- **One run for each cell.** The faults are deterministic but for the race (F9); a cell shows what can happen, not how often.
+- **One run for each cell.** All faults but the race (F9) are deterministic; a cell shows what can happen, not how often.
 - **An H is not a failure.** After a `kill -9` nobody can know by looking at the process whether the payment was made. Handrail
-  stops and lets an operator look (`handrail doubts list`, `handrail doubts resolve`), then the run goes on with the truth. The
-  operator here looks once nothing can run any more; one who looks too early can be wrong. A tool with a `verify` function or an
-  idempotent one needs no operator; `pay` here has neither. Until the lease of a killed process is over (here a second, by
-  default 75), its call counts as in progress.
+  stops until an operator has checked (`handrail doubts list`) and recorded what happened (`handrail doubts resolve`). Then the run
+  continues with that outcome. Here the operator checks when the call can no longer be running; an earlier check can be wrong. An
+  idempotent tool, or one with a `verify` function, needs no operator; `pay` is neither. Until the lease of a killed process is over
+  (here half a second, by default 15 seconds), its call counts as in progress.
 - **MCP**: the server is a process of its own, and the agent is a client that sends a call again after its connection broke or
-  its timeout was over, as the other applications resume their runs. A client sends whole JSON, so that F12 cannot occur.
+  its timeout was over, where the other applications resume their runs. A client sends complete JSON, so F12 cannot occur.
 - **What the frameworks do well alone**: a run that was killed *before* the effect is resumed and pays once (F4), with no
   operator. pydantic-ai and the OpenAI Agents SDK never run arguments that were cut off (F12). The OpenAI Agents SDK binds an
   approval to the exact call, refuses a changed state (F8), recognises a call id that comes twice (F1), and does not allow a
-  timeout on a sync tool, which cannot be stopped (F6). Their pauses take few lines, and Handrail uses them.
-- **A framework alone does not promise** at-most-once execution. The letters D and A in its row are no defects of it: they are
-  the reason for an adapter.
+  timeout on a sync tool, which cannot be stopped (F6). Pausing a run takes only a few lines in
+  these frameworks, and the adapters use these pauses.
+- **A framework alone does not promise** at-most-once execution. The letters D and A in its row are not defects of the framework;
+  they show what the adapter adds.
 
 ## The program behind each cell
 
 The scripts and the steps of each fault are in [cells.py]({source}/cells.py), the tool and the journal in
-[world.py]({source}/world.py), and what a cell is judged by in [outcome.py]({source}/outcome.py). The agents:
+[world.py]({source}/world.py), and the rules by which a cell gets its letter in [outcome.py]({source}/outcome.py). The agents:
 
 {hosts}
 
