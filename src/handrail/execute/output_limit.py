@@ -1,4 +1,7 @@
-"""Cuts long outputs at a sensible place, with a notice, and lets the model read the rest with `read_more`."""
+"""Cuts long outputs at a sensible place, with a notice, and lets the model read the rest with `read_more`.
+
+How long an output may be is the tool's `max_output_chars`, else the executor's; `MAX_OUTPUT_CHARS` is the default.
+"""
 
 import secrets
 from collections import OrderedDict
@@ -11,6 +14,7 @@ from handrail.define.function import tool
 from handrail.errors import ToolError
 
 MAX_PAGE_CHARS = 20_000
+"""What `read_more` returns at a time."""
 
 
 class OutputLimiter:
@@ -93,7 +97,7 @@ class OutputLimiter:
 
 
 def find_cut(text: str, max_chars: int) -> int:
-    """Where to cut: after a line, else after a word, if one ends in the last fifth; never inside a surrogate pair."""
+    """Where to cut: after a line, else after a word, if one ends in the last fifth."""
     for mark in ("\n", " ", ","):
         end = text.rfind(mark, max_chars - max_chars // 5, max_chars)
         if end > 0:

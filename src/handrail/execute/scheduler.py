@@ -1,5 +1,6 @@
 """The order in which calls run: shared calls run together, exclusive calls run alone in their session, in order.
 
+Calls of tools that are `concurrency_safe` or have a `lock_key` are shared, all others exclusive (see `CompiledTool`).
 A call enters the queue of its session when it arrives, and waits until no earlier call excludes it. A `lock_key`
 narrows "alone" to calls with the same key, over all sessions. A call that is made from inside a handler belongs to the
 call of that handler: it does not wait for it, and is scheduled among the other calls that the handler makes.
