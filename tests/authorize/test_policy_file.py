@@ -58,7 +58,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
     file = tmp_path / "desk.yaml"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"desk\.yaml: the policy cannot be read"):
+    with pytest.raises(ConfigError, match=r"desk\.yaml: the file cannot be read"):
         load_policy(file)
 
 
@@ -78,8 +78,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
         ("rules:\n  - deny: pay\n    wher: {a: 1}", 3, "does not have `wher`"),
         ("rules:\n  - by: operator", 2, "one of allow, ask, deny, and this one has 0"),
         ("rules:\n  - deny: pay\n    allow: pay", 2, "this one has 2"),
-        ("rules:\n  - deny: pay\n    deny: get", 3, "`deny` is here twice"),
-        ("rules: []\nrules: []", 2, "`rules` is here twice"),
+        ("rules:\n  - deny: pay\n    deny: get", 3, "the key 'deny' is here twice"),
+        ("rules: []\nrules: []", 2, "the key 'rules' is here twice"),
         ("rules:\n  - deny:\n      - pay\n      - 5", 3, "name a tool"),
         ("rules:\n  - deny: []", 2, "name a tool"),
         ("rules:\n  - deny:", 2, "name a tool"),
@@ -97,11 +97,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
         ("rules:\n  - deny: pay\n    where: {'a..b': 5}", 2, "path"),
         ("rules:\n  - deny: pay\n    where: {a: {matches: '('}}", 2, "regular expression"),
         ("rules:\n  - deny: pay\n    where: {}", 2, "where"),
-        ("rules:\n  - deny: pay\n    where:\n      a: {above: 1, above: 2}", 4, "`above` is here twice"),
+        ("rules:\n  - deny: pay\n    where:\n      a: {above: 1, above: 2}", 4, "the key 'above' is here twice"),
         ("rules:\n  - deny: !!python/object:os.system pay", 2, "python"),
         ("rules:\n  - deny: !!int pay", 2, ""),
+        ("rules:\n  - deny: !!bool 'perhaps'", 2, "cannot be read as"),
         ("rules: *nobody", 1, "YAML"),
-        ("rules:\n  - deny: pay\n    where: &a {b: *a}", 1, "refers to itself"),
+        pytest.param(f"rules:\n  - deny: {'[' * 2000}{']' * 2000}", 1, "nested too deeply", id="nested"),
+        ("rules:\n  - deny: pay\n    [by, who]: operator", 3, "a key must be text"),
+        ("rules:\n  - deny: pay\n    where: &a {b: *a}", 3, "refers to itself"),
         ("rules: [&a [*a, *a]]", 1, "a rule is a mapping"),
         (
             f"rules:\n  - deny: pay\n    where:\n      a: &a [{'x, ' * 200}]\n      b: [{'*a, ' * 200}]",

@@ -151,7 +151,8 @@ async def test_an_agent_is_read_from_a_file(tmp_path: Path) -> None:
         ("relationships: [[a, likes, b]]", r"relationships.0.1: Input should be 'entails'"),
         ("relationships: [[a, entails, b]]", "unknown guideline 'a'"),
         ("guidelines: [", r"agent.yaml:1: this is not YAML"),
-        ("a: &x [1]\nb: *x", "aliases are not supported"),
+        ("a: &x [1]\nb: *x", r"agent.yaml:2: aliases are not supported"),
+        ("terms: {a: b}\nterms: {c: d}", r"agent.yaml:2: the key 'terms' is here twice"),
         ("[1, 2]", "agent.yaml: the file: Input should be"),
     ],
 )
@@ -163,5 +164,5 @@ async def test_a_file_that_is_wrong_is_named_with_the_place(text: str, told: str
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"nowhere.yaml cannot be read"):
+    with pytest.raises(ConfigError, match=r"nowhere.yaml: the file cannot be read"):
         Agent.from_file("nowhere.yaml")

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 from handrail.authorize.policy import Policy, Rule
 from handrail.core.values import Decision
-from handrail.errors import ConfigError, MissingExtraError
+from handrail.core.yaml_reader import YamlReader, get_line, read_config_file
+from handrail.errors import ConfigError
 
 _ACTIONS: Final = ("allow", "ask", "deny")
 _OPTIONS: Final = ("by", "where", "read_only", "tenant", "agent", "reason", "name")
@@ -21,7 +22,7 @@ _KINDS: Final[Mapping[str, type]] = {
     "name": str,
 }
 
-_MOST_VALUES: Final = 10_000
+_MAX_VALUES: Final = 10_000
 
 
 def load_policy(path: str | Path) -> Policy:
@@ -36,30 +37,20 @@ def load_policy(path: str | Path) -> Policy:
     default: deny        # for other calls; if left out, read-only tools run and the customer is asked for the rest
     """
     file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: the policy cannot be read: {error}") from error
-    return parse_policy(text, source=str(file))
+    return parse_policy(read_config_file(file), source=str(file))
 
 
 def parse_policy(text: str, *, source: str = "policy") -> Policy:
     """Read a policy from YAML text; `source` is what errors and decisions call it."""
-    try:
-        import yaml  # noqa: PLC0415  # optional
-    except ImportError as error:
-        raise MissingExtraError("pyyaml", extra="yaml") from error
-    try:
-        root: Any = cast(Any, yaml).compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else 1
-        raise ConfigError(f"{source}:{line}: this is not YAML: {getattr(error, 'problem', error)}") from error
-    reader = _Reader(yaml, source)
-    try:
-        return Policy(reader.rules(root), default=reader.default(root))
-    except RecursionError as error:
-        raise ConfigError(f"{source}:1: something in it refers to itself.") from error
+    reader = YamlReader(text, source=source, max_values=_MAX_VALUES, check_plain=_find_surprise)
+    top = reader.read_mapping(reader.root, "a policy is a mapping with `rules:`")
+    for key, (key_node, _) in top.items():
+        if key not in ("rules", "default"):
+            raise reader.build_error(key_node, f"`{key}` is not known here; a policy has `rules:` and `default:`")
+    if "rules" not in top:
+        raise reader.build_error(reader.root, "a policy has `rules:`")
+    rules = [_read_rule_node(reader, node, source) for node in reader.read_list(top["rules"][1], "`rules` is a list")]
+    return Policy(rules, default=_read_default(reader, top["default"][1], source) if "default" in top else None)
 
 
 class RuleError(ConfigError):
@@ -128,77 +119,25 @@ def _find_surprise(tag: str, text: str) -> str | None:
     return f"`{text}` would be read as a {kind}; write it in quotes if it is a text, or as a plain value"
 
 
-class _Reader:
-    """Reads YAML nodes rather than values, because nodes have line numbers."""
+def _read_rule_node(reader: YamlReader, node: Any, source: str) -> Rule:
+    fields = reader.read_mapping(node, "a rule is a mapping, like `- deny: pay`")
+    values = {key: reader.read_value(value) for key, (_, value) in fields.items()}
+    try:
+        return read_rule(values, source=f"{source}:{get_line(node)}")
+    except RuleError as error:
+        key_node, value_node = fields.get(error.key, (node, node))
+        raise reader.build_error(key_node if error.is_unknown else value_node, error.message) from error
 
-    def __init__(self, yaml: Any, source: str) -> None:
-        self._yaml = yaml
-        self._source = source
-        self._left = _MOST_VALUES
 
-    def rules(self, root: Any) -> list[Rule]:
-        top = self._mapping(root, "a policy is a mapping with `rules:`")
-        for key, (key_node, _) in top.items():
-            if key not in ("rules", "default"):
-                self._fail(key_node, f"`{key}` is not known here; a policy has `rules:` and `default:`")
-        if "rules" not in top:
-            self._fail(root, "a policy has `rules:`")
-        node = top["rules"][1]
-        if not isinstance(node, self._yaml.SequenceNode):
-            self._fail(node, "`rules` is a list")
-        return [self._rule(one) for one in node.value]
-
-    def default(self, root: Any) -> Decision | None:
-        """Read the decision for calls that no rule matches: `allow`, `deny`, `ask customer` or `ask operator`."""
-        top = self._mapping(root, "a policy is a mapping with `rules:`")
-        if "default" not in top:
-            return None
-        node = top["default"][1]
-        action, _, by = str(self._value(node)).partition(" ")
-        if (action, by) not in (("allow", ""), ("deny", ""), ("ask", "customer"), ("ask", "operator")):
-            self._fail(node, "`default` is one of: allow, deny, ask customer, ask operator")
-        source = f"{self._source}:{node.start_mark.line + 1}"
-        asked = cast(Any, by or None)
-        return Decision(action=cast(Any, action), by=asked, rule="default", source=source, reason="no rule matches")
-
-    def _rule(self, node: Any) -> Rule:
-        fields = self._mapping(node, "a rule is a mapping, like `- deny: pay`")
-        values = {key: self._value(value) for key, (_, value) in fields.items()}
-        try:
-            return read_rule(values, source=f"{self._source}:{node.start_mark.line + 1}")
-        except RuleError as error:
-            key_node, value_node = fields.get(error.key, (node, node))
-            self._fail(key_node if error.is_unknown else value_node, error.message)
-
-    def _mapping(self, node: Any, expected: str) -> dict[str, tuple[Any, Any]]:
-        if not isinstance(node, self._yaml.MappingNode):
-            self._fail(node, expected)
-        found: dict[str, tuple[Any, Any]] = {}
-        for key_node, value_node in node.value:
-            key = str(key_node.value)
-            if key in found:
-                self._fail(key_node, f"`{key}` is here twice")
-            found[key] = (key_node, value_node)
-        return found
-
-    def _value(self, node: Any) -> Any:
-        self._left -= 1
-        if self._left < 0:  # With references, a short text can expand without limit.
-            self._fail(node, f"a policy has at most {_MOST_VALUES:,} values")
-        if isinstance(node, self._yaml.MappingNode):
-            return {key: self._value(value) for key, (_, value) in self._mapping(node, "").items()}
-        if isinstance(node, self._yaml.SequenceNode):
-            return [self._value(one) for one in node.value]
-        if getattr(node, "style", None) is None and (problem := _find_surprise(str(node.tag), str(node.value))):
-            self._fail(node, problem)
-        loader = self._yaml.SafeLoader("")
-        try:
-            return loader.construct_object(node, deep=True)
-        except (self._yaml.YAMLError, ValueError) as error:
-            self._fail(node, str(getattr(error, "problem", error)))
-        finally:
-            loader.dispose()
-
-    def _fail(self, node: Any, problem: str) -> NoReturn:
-        line = node.start_mark.line + 1 if node is not None else 1
-        raise ConfigError(f"{self._source}:{line}: {problem.removesuffix('.')}.")
+def _read_default(reader: YamlReader, node: Any, source: str) -> Decision:
+    """Read the decision for calls that no rule matches: `allow`, `deny`, `ask customer` or `ask operator`."""
+    action, _, by = str(reader.read_value(node)).partition(" ")
+    if (action, by) not in (("allow", ""), ("deny", ""), ("ask", "customer"), ("ask", "operator")):
+        raise reader.build_error(node, "`default` is one of: allow, deny, ask customer, ask operator")
+    return Decision(
+        action=cast(Any, action),
+        by=cast(Any, by or None),
+        rule="default",
+        source=f"{source}:{get_line(node)}",
+        reason="no rule matches",
+    )

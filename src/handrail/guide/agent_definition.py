@@ -5,11 +5,12 @@ from typing import Any, cast
 
 import pydantic
 
-from handrail.errors import ConfigError, MissingExtraError
+from handrail.core.yaml_reader import YamlReader, read_config_file
+from handrail.errors import ConfigError
 from handrail.guide.relationships import Relation
 from handrail.guide.values import Criticality, Guideline
 
-_MAX_BYTES = 5_000_000
+_MAX_VALUES = 100_000
 
 
 class _GuidelineEntry(pydantic.BaseModel, extra="forbid", strict=True):
@@ -44,14 +45,9 @@ class _AgentFile(pydantic.BaseModel, extra="forbid", strict=True):
 def load_agent_definition(path: str | Path) -> dict[str, Any]:
     """Read the keyword arguments of an `Agent` from a file; `ConfigError` names the file and the place."""
     file = Path(path)
+    reader = YamlReader(read_config_file(file), source=str(file), max_values=_MAX_VALUES, allow_aliases=False)
     try:
-        if file.stat().st_size > _MAX_BYTES:
-            raise ConfigError(f"{file} must be at most {_MAX_BYTES} bytes.")
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
-    try:
-        found = _AgentFile.model_validate(_parse(text, file))
+        found = _AgentFile.model_validate(reader.read_value(reader.root) or {})
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "the file"
@@ -74,18 +70,3 @@ def load_agent_definition(path: str | Path) -> dict[str, Any]:
         "variables": found.variables,
         "terms": found.terms,
     }
-
-
-def _parse(text: str, file: Path) -> Any:
-    try:
-        import yaml  # noqa: PLC0415  # optional
-    except ImportError as error:
-        raise MissingExtraError("pyyaml", extra="yaml") from error
-    try:
-        if any(isinstance(one, yaml.AliasToken) for one in cast(Any, yaml).scan(text)):
-            raise ConfigError(f"{file}: aliases are not supported; write the value out.")
-        return yaml.safe_load(text) or {}
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{file}{line}: this is not YAML: {getattr(error, 'problem', error)}") from error
