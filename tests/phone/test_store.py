@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from openai import AsyncOpenAI
 
 from handrail import tool
 from handrail.core.events import CallFinished, Event, LogEvent
+from handrail.errors import StoreError
 from handrail.phone import PhoneGateway, WebhookResponse
 from handrail.store import open_store
 from handrail.tenants import TenantDirectory, ToolBuilder
@@ -126,4 +128,100 @@ async def test_while_the_store_cannot_be_reached_a_webhook_is_refused_and_taken_
         "webhook_incoming",
         "webhook_duplicate",
     ]
+    assert transport.requests == ["reject 404"]
+
+
+class HeldClaims:
+    """Claims that are decided when the test says so: the first as given, the others as new."""
+
+    def __init__(self, first: bool | Exception) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self.decide = asyncio.Event()
+        self._first: bool | Exception | None = first
+
+    async def claim(self, ids: Sequence[str], *, window: float) -> bool:
+        self.asked.append(tuple(ids))
+        await self.decide.wait()
+        decision, self._first = self._first, None
+        if isinstance(decision, Exception):
+            raise decision
+        return decision is not False
+
+
+class HeldStore:
+    """A store whose claims of webhooks are held back."""
+
+    def __init__(self, store: Any, claims: HeldClaims) -> None:
+        self.ledger, self.approvals, self.audit = store.ledger, store.approvals, store.audit
+        self.webhooks = claims
+
+
+async def wait_until_asked(claims: HeldClaims) -> None:
+    async with asyncio.timeout(5):
+        while not claims.asked:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("first", "answers", "notes", "rejects"),
+    [
+        (True, [200, 200, 200], ["incoming", "duplicate", "duplicate"], 1),
+        (False, [200, 200, 200], ["duplicate", "duplicate", "duplicate"], 0),
+        (StoreError("gone"), [503, 503, 503], ["refused", "refused", "refused"], 0),
+        (OSError("a store of somebody else"), [503, 503, 503], ["refused", "refused", "refused"], 0),
+    ],
+    ids=["taken", "taken_elsewhere", "store_down", "store_broken"],
+)
+async def test_deliveries_of_one_call_are_answered_as_the_first_is_decided(
+    first: bool | Exception, answers: list[int], notes: list[str], rejects: int, tmp_path: Path
+) -> None:
+    heard: list[str] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, LogEvent):
+            heard.append(event.name)
+
+    claims = HeldClaims(first)
+    async with open_store(f"sqlite+aiosqlite:///{tmp_path}/phone.db") as store:
+        client = AsyncOpenAI(api_key="sk-test", webhook_secret=SECRET)
+        transport = ScriptedTransport()
+        options: Any = {"client": client, "tenants": TenantDirectory(), "listeners": [listen], "transport": transport}
+        async with client, PhoneGateway(store=HeldStore(store, claims), **options) as gateway:
+            deliveries = [request(incoming(), id=id) for id in ("wh_1", "wh_1", "wh_2")]
+            answering = [asyncio.create_task(gateway.handle_webhook(*one)) for one in deliveries]
+            await wait_until_asked(claims)
+            assert not any(one.done() for one in answering)
+            claims.decide.set()
+            assert [one.status for one in await asyncio.gather(*answering)] == answers
+            assert sorted(name for name in heard if name.startswith("webhook")) == [
+                f"webhook_{one}" for one in sorted(notes)
+            ]
+            assert len(claims.asked) == 1
+            # Whichever of them is delivered again: it is the call now, unless the call was taken.
+            again = [(await gateway.handle_webhook(*one)).status for one in reversed(deliveries)]
+            await gateway.drain(grace=5)
+
+    assert again == [200, 200, 200]
+    is_refused = isinstance(first, Exception)
+    assert len(claims.asked) == (2 if is_refused else 1)
+    assert transport.requests == ["reject 404"] * (rejects or int(is_refused))
+
+
+async def test_a_request_that_is_cancelled_while_the_store_decides_loses_no_call(tmp_path: Path) -> None:
+    claims = HeldClaims(True)
+    async with open_store(f"sqlite+aiosqlite:///{tmp_path}/phone.db") as store:
+        client = AsyncOpenAI(api_key="sk-test", webhook_secret=SECRET)
+        transport = ScriptedTransport()
+        options: Any = {"client": client, "tenants": TenantDirectory(), "transport": transport}
+        async with client, PhoneGateway(store=HeldStore(store, claims), **options) as gateway:
+            answering = asyncio.create_task(gateway.handle_webhook(*request(incoming())))
+            await wait_until_asked(claims)
+            answering.cancel()
+            draining = asyncio.create_task(gateway.drain(grace=5))
+            await asyncio.sleep(0)
+            claims.decide.set()
+            await draining
+            with pytest.raises(asyncio.CancelledError):
+                await answering
+
     assert transport.requests == ["reject 404"]

@@ -15,7 +15,7 @@ from handrail.core.context import ToolContext
 from handrail.core.events import Event, LogEvent
 from handrail.core.log import log
 from handrail.core.redact import Redactor
-from handrail.errors import ConfigError, StoreError
+from handrail.errors import ConfigError
 from handrail.execute.ledger import Ledger
 from handrail.phone.incoming import IncomingCall
 from handrail.phone.machine_state import MachineOptions
@@ -24,15 +24,8 @@ from handrail.phone.recording import Recorder
 from handrail.phone.session import CallSession
 from handrail.phone.tenant_executors import TenantExecutors
 from handrail.phone.transport import RealtimeTransport, Transport
-from handrail.phone.webhook import (
-    WINDOW,
-    Deduplicator,
-    Headers,
-    Webhook,
-    WebhookClaims,
-    WebhookResponse,
-    read_webhook,
-)
+from handrail.phone.webhook import Headers, Webhook, WebhookClaims, WebhookResponse
+from handrail.phone.webhook_intake import WebhookIntake
 from handrail.tenants.builder import ToolBuilder
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.directory import Tenants
@@ -45,8 +38,6 @@ MakeContext = Callable[[IncomingCall], ToolContext[Any] | Awaitable[ToolContext[
 
 NOT_FOUND, UNAVAILABLE, BUSY, DECLINED = 404, 480, 486, 603
 """What SIP calls the reasons to turn a call away."""
-_CLAIM_TIMEOUT = 5.0
-"""Seconds that the store has to say whether a webhook was taken."""
 
 
 class PhoneStore(Protocol):
@@ -83,7 +74,7 @@ class PhoneGateway:
         transport: Transport | None = None,
         executor_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """`executor_options` are further options of each tenant's executor: `breaker`, `retry`, `hooks` …"""
+        """`executor_options` are further options of each tenant's executor: `circuit_breaker`, `retry`, `hooks` …"""
         if max_calls < 1:
             raise ConfigError(f"max_calls must be at least 1, got {max_calls}.")
         self.calls: dict[str, CallSession] = {}
@@ -91,7 +82,6 @@ class PhoneGateway:
         self._client = client
         self._tenants = tenants
         self._builder = builder = tools or ToolBuilder()
-        self._store = store
         self._listeners = (*listeners, *((store.audit,) if store is not None else ()))
         self._make_context = context
         self._max_calls = max_calls
@@ -109,7 +99,11 @@ class PhoneGateway:
             options=executor_options or {},
         )
         self._transport: Transport = transport or RealtimeTransport(client)
-        self._seen = Deduplicator()
+        self._webhooks = WebhookIntake(
+            verify=lambda body, headers: self._client.webhooks.unwrap(body, headers),
+            claims=store.webhooks if store is not None else None,
+            report=self._receive,
+        )
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ringing: dict[str, str] = {}
         """Calls that are being accepted, and their tenants."""
@@ -118,15 +112,10 @@ class PhoneGateway:
 
     async def handle_webhook(self, headers: Headers, body: bytes) -> WebhookResponse:
         """Look at a request, and answer it before the call is accepted in the background."""
-        webhook = read_webhook(
-            headers,
-            body,
-            verify=lambda body, headers: self._client.webhooks.unwrap(body, headers),
-            seen=self._seen,
-            now=time.monotonic(),
-        )
-        if webhook.outcome == "incoming":
-            webhook = await self._claim(webhook)
+        return await self._webhooks.handle(headers, body)
+
+    def _receive(self, webhook: Webhook) -> None:
+        """Note what a webhook was, and take its call in the background if it has one."""
         call = webhook.call
         session_id = call.session_id if call is not None else ""
         severity = "warning" if webhook.outcome == "refused" else "info"
@@ -135,21 +124,6 @@ class PhoneGateway:
             task = asyncio.create_task(self._take(call), name=f"call-{session_id}")
             self._tasks[session_id] = task
             task.add_done_callback(lambda _: self._tasks.pop(session_id, None))
-        return webhook.response
-
-    async def _claim(self, webhook: Webhook) -> Webhook:
-        """Ask the store whether another process has taken it. If nobody can tell, it has to be delivered again."""
-        if self._store is None:
-            return webhook
-        try:
-            async with asyncio.timeout(_CLAIM_TIMEOUT):
-                is_new = await self._store.webhooks.claim(webhook.ids, window=WINDOW)
-        except (StoreError, TimeoutError) as error:
-            self._seen.discard(webhook.ids)
-            log.error("the webhook of the phone call cannot be claimed: %s", error)
-            response = WebhookResponse(status=503, body="the store cannot be reached")
-            return structs.replace(webhook, response=response, outcome="refused", reason=response.body)
-        return webhook if is_new else structs.replace(webhook, outcome="duplicate")
 
     # One call.
 
@@ -302,6 +276,7 @@ class PhoneGateway:
     async def drain(self, *, grace: float = 10.0) -> None:
         """Take no more calls; let those under way end, and end those that do not."""
         self._is_draining = True
+        await self._webhooks.drain()
         if not self._tasks:
             return
         _, late = await asyncio.wait(list(self._tasks.values()), timeout=grace)

@@ -105,7 +105,7 @@ def read_webhook(
     ids = f"id:{given['webhook-id']}", f"call:{call.session_id}"
     are_new = [seen.add(id, now=now) for id in ids]
     if not all(are_new):
-        return Webhook(response=WebhookResponse(status=200), outcome="duplicate", call=call)
+        return Webhook(response=WebhookResponse(status=200), outcome="duplicate", call=call, ids=ids)
     return Webhook(response=WebhookResponse(status=200), outcome="incoming", call=call, ids=ids)
 
 
