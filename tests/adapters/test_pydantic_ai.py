@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, SecretStr
 from pydantic_ai import (
     Agent,
     ApprovalRequired,
@@ -210,6 +210,69 @@ async def test_a_tool_whose_one_argument_is_a_model_gets_it_also_when_it_was_cha
     await desk.run(None, wake=["c2"])
 
     assert paid == [Payment(invoice_id="R-7", amount=100), Payment(invoice_id="R-8", amount=60)]
+
+
+async def test_two_calls_that_differ_in_a_secret_are_two_calls_and_the_same_secret_again_is_one() -> None:
+    paid: list[tuple[str, str]] = []
+
+    class Card(BaseModel):
+        number: SecretStr
+        check: Annotated[SecretStr, Field(alias="checkDigits", max_length=3)]
+
+    async def pay(card: Card, code: SecretStr) -> str:
+        paid.append((card.number.get_secret_value(), code.get_secret_value()))
+        return "paid"
+
+    def call(call_id: str, number: str, code: str) -> tuple[str, str, dict[str, Any]]:
+        return call_id, "pay", {"card": {"number": number, "checkDigits": "123"}, "code": code}
+
+    desk = Desk(
+        [call("c1", "4111", "aaa")],
+        [call("c2", "4222", "aaa")],
+        [call("c3", "4222", "bbb")],
+        [call("c4", "4222", "bbb")],
+        "Done.",
+        policy=ALLOW,
+        pay=pay,
+        declared={},
+    )
+    await desk.run()
+
+    assert paid == [("4111", "aaa"), ("4222", "aaa"), ("4222", "bbb")]
+    assert "Already done" in desk.model.told["c4"]
+
+
+async def test_a_secret_is_in_no_question_and_no_event_and_reaches_the_tool_beside_changed_arguments() -> None:
+    paid: list[tuple[int, str]] = []
+    events: list[Any] = []
+
+    async def pay(amount: int, code: SecretStr) -> str:
+        paid.append((amount, code.get_secret_value()))
+        return "paid"
+
+    desk = Desk([("c1", "pay", {"amount": 100, "code": "open-sesame"})], "Done.", pay=pay, declared={})
+    with desk.executor.subscribe("s-1", events.append):
+        asked = await desk.run()
+        arguments = asked.metadata["c1"]["arguments"]
+        await desk.approve(asked, "c1", arguments={**arguments, "amount": 60})
+        await desk.run(None, wake=["c1"])
+
+    assert paid == [(60, "open-sesame")]
+    assert events
+    assert "open-sesame" not in f"{asked.metadata} {events}"
+
+
+async def test_a_secret_that_was_changed_does_not_run_under_the_old_yes() -> None:
+    async def pay(amount: int, code: SecretStr) -> str:
+        raise AssertionError
+
+    desk = Desk([("c1", "pay", {"amount": 100, "code": "aaa"})], "Done.", pay=pay, declared={})
+    await desk.approve(await desk.run(), "c1")
+
+    desk.history[-1].parts[0].args = {"amount": 100, "code": "bbb"}  # type: ignore[union-attr]
+    again = await desk.run(None, wake=["c1"])
+
+    assert again.metadata["c1"]["reason"] == "approval_required"
 
 
 async def test_a_no_is_reported_to_the_model_and_the_run_continues() -> None:

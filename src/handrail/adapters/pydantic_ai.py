@@ -1,11 +1,12 @@
 """Handrail under a pydantic-ai agent: a toolset that runs every call through an executor."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Any, cast
 
-from pydantic_core import ValidationError, to_json
+from pydantic import Secret, SecretBytes, SecretStr
+from pydantic_core import SchemaSerializer, ValidationError, core_schema, to_json
 
 from handrail.adapters.host_calls import ContextSource, ControlFlow, resolve_context, run_host_call
 from handrail.core.values import ToolCall
@@ -23,6 +24,8 @@ except ImportError as error:  # pragma: no cover
 __all__ = ["HandrailToolset"]
 
 _CONTROL = ControlFlow(failures=(ModelRetry, ToolFailed), pauses=(ApprovalRequired, CallDeferred))
+_TO_PLAIN = SchemaSerializer(core_schema.any_schema())
+"""Makes dicts of models; secrets stay what they are."""
 
 
 @dataclass
@@ -46,14 +49,18 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
     ) -> Any:
         """Run one call through the executor, with the arguments that were authorised."""
-        sent, schema = _to_sent_form(tool_args, tool)
+        secrets: dict[str, Any] = {}
+        sent, schema = _to_sent_form(_hide_secrets(tool_args, self.executor, secrets), tool)
 
         async def proceed(arguments: Mapping[str, Any], pauses: int) -> Any:
             # The host's own values, unless somebody changed them: then the host validates the new ones.
             if arguments == sent:
                 return await self.wrapped.call_tool(name, tool_args, ctx, tool)
             try:
-                changed = tool.args_validator.validate_python(dict(arguments), context=ctx.validation_context)
+                changed = tool.args_validator.validate_python(
+                    _replace(arguments, lambda value: secrets.get(value, value) if isinstance(value, str) else value),
+                    context=ctx.validation_context,
+                )
             except ValidationError as error:
                 raise InvalidArgumentsError(f"The changed arguments of `{name}` are not valid: {error}") from error
             return await self.wrapped.call_tool(name, changed, ctx, tool)
@@ -64,7 +71,7 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
             call,
             resolve_context(self.context, ctx, wakes=_count_wakes(ctx)),
             proceed,
-            schema=schema,
+            schema=None if secrets else schema,  # The host validates a secret, not what stands for it.
             control=_CONTROL,
             record=lambda value: value.return_value if isinstance(value, ToolReturn) else value,
         )
@@ -73,6 +80,33 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
         if not host.result.ok:
             raise ToolFailed(host.result.for_model())
         return host.value
+
+
+def _hide_secrets(tool_args: dict[str, Any], executor: Executor, secrets: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with a digest in place of every secret; `secrets` gets the values by their digests.
+
+    Pydantic writes every secret as the same asterisks: two calls with different ones would be the same call.
+    """
+
+    def hide(value: Any) -> Any:
+        if not isinstance(value, SecretStr | SecretBytes | Secret):
+            return value
+        secret: Any = cast(Any, value).get_secret_value()
+        text = f"[secret {executor.digest_secret(secret if isinstance(secret, bytes) else str(secret).encode())}]"
+        secrets[text] = secret
+        return text
+
+    hidden = _replace(_TO_PLAIN.to_python(tool_args, by_alias=True), hide)
+    return hidden if secrets else tool_args
+
+
+def _replace(value: Any, replacement: Callable[[Any], Any]) -> Any:
+    """A copy of nested values in which every value that is no container was replaced."""
+    if isinstance(value, Mapping):
+        return {key: _replace(one, replacement) for key, one in cast(Mapping[Any, Any], value).items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_replace(one, replacement) for one in cast(Iterable[Any], value)]
+    return replacement(value)
 
 
 def _to_sent_form(tool_args: dict[str, Any], tool: ToolsetTool[Any]) -> tuple[dict[str, Any], Mapping[str, Any] | None]:

@@ -54,6 +54,12 @@ class CallDigests:
         identity, _ = self.digest_call(tool, call, arguments, context)
         return self._digest(f"{identity}{tool.definition_digest},{context.customer_id or ''}")
 
+    def digest_secret(self, secret: bytes) -> str:
+        """What stands for a secret in arguments: the same for the same secret, and it says nothing about it."""
+        digest = self._keyed.copy()
+        digest.update(b"secret," + secret)
+        return digest.hexdigest()
+
     def _digest(self, text: str) -> str:
         digest = self._keyed.copy()
         digest.update(text.encode("utf-8", "surrogatepass"))

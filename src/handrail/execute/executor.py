@@ -143,7 +143,7 @@ class Executor:
         self._events = events = EventBus(listeners, slow_after=slow_after, redactor=redactor)
         if isinstance(approval_events := getattr(self.approvals, "events", None), ApprovalEvents):
             approval_events.subscribe(events)
-        digests = CallDigests(ledger.digest_key)
+        self._digests = digests = CallDigests(ledger.digest_key)
         threads = self._threads
         self._callbacks = CallbackRunner(lambda function, owner: threads.run(function, owner=owner))
         self._authorizer = Authorizer(
@@ -513,6 +513,13 @@ class Executor:
         except (ToolError, TimeoutError):
             return None
         return None
+
+    def digest_secret(self, secret: bytes) -> str:
+        """A digest to pass in the arguments of `guard()` in place of a secret, so that no store and no log has it.
+
+        It is made with the ledger's key: the same secret has the same digest in every process that shares the ledger.
+        """
+        return self._digests.digest_secret(secret)
 
     # Calls whose outcome nobody knows.
 
