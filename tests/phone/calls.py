@@ -25,7 +25,7 @@ class Played(Struct, kw_only=True):
     def notes(self) -> list[str]:
         return [one.name for one in self.events if isinstance(one, LogEvent)]
 
-    def of(self, kind: type[Any]) -> list[Any]:
+    def of(self, kind: type[Any] | tuple[type[Any], ...]) -> list[Any]:
         return [one for one in self.events if isinstance(one, kind)]
 
 
