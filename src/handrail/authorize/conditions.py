@@ -1,14 +1,14 @@
 """Conditions on arguments: a path into them, and what must hold there."""
 
-import difflib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import PurePath
 from typing import Any, Final, Literal, cast
 
 from handrail.authorize.schema_paths import find_nodes
+from handrail.core.suggestions import suggest
 from handrail.errors import ConfigError
 from handrail.schema.schema_nodes import get_fixed_values
 from handrail.schema.validation_errors import format_path
@@ -17,12 +17,6 @@ Test = Callable[[Any, str | None], bool | None]
 """From a value and the working directory to True, False, or None if the condition cannot compare the value."""
 
 ABSENT: Final = object()
-
-
-def suggest(name: str, known: Iterable[object]) -> str:
-    """The end of an error message about an unknown name: the nearest known one, if there is any."""
-    near = difflib.get_close_matches(name, [str(one) for one in known], n=1)
-    return f"; did you mean {near[0]!r}?" if near else "."
 
 
 def _to_number(value: Any) -> Decimal | None:
@@ -243,7 +237,7 @@ def _parse_operators(path: str, wanted: Any) -> list[tuple[str, Any]]:
     unknown = [name for name in given if name not in OPERATORS]
     if unknown:
         raise ConfigError(
-            f"unknown operator {unknown[0]!r} in where[{path!r}]{suggest(str(unknown[0]), OPERATORS)} "
+            f"unknown operator {unknown[0]!r} in where[{path!r}]{suggest(unknown[0], OPERATORS)} "
             f"It takes: {', '.join(OPERATORS)}."
         )
     if not given:

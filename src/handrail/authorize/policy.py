@@ -6,9 +6,10 @@ from typing import Any, Final, Literal, Self, cast
 
 from msgspec import Struct
 
-from handrail.authorize.conditions import Condition, suggest
+from handrail.authorize.conditions import Condition
 from handrail.core.context import ToolContext
 from handrail.core.selectors import Selector, SelectorTable, is_name, parse_selectors
+from handrail.core.suggestions import suggest
 from handrail.core.tool import Tool
 from handrail.core.values import Decision
 from handrail.errors import ConfigError

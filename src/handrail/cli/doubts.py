@@ -3,9 +3,9 @@
 import argparse
 import asyncio
 import sys
-from datetime import UTC, datetime
 from typing import Any
 
+from handrail.core.failure_results import format_time
 from handrail.execute.executor import Executor
 from handrail.store import open_store
 
@@ -41,7 +41,7 @@ async def _list(options: argparse.Namespace) -> int:
     async with open_store(options.store, migrate=False) as store:
         found = await Executor(ledger=store.ledger).doubts(session_id=options.session, limit=options.limit)
     for one in found:
-        at = datetime.fromtimestamp(one.claimed_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        at = format_time(one.claimed_at)
         print(f"{at}  {one.tool}  session {one.session_id}  call {one.call_id}  key {one.idempotency_key}")
         print(f"    version {one.version}")
     print(f"{len(found)} in doubt" if found else "nothing is in doubt", file=sys.stderr)

@@ -28,13 +28,13 @@ def parse_selector(text: object) -> Selector:
         raise ConfigError(f"A selector must have no spaces around it: {text.strip()!r}, got {text!r}.")
     if text.startswith("tag:"):
         pattern = text.removeprefix("tag:")
-        return lambda tool: any(_is_match(tag, pattern) for tag in tool.tags)
+        return lambda tool: any(is_match(tag, pattern) for tag in tool.tags)
     if ":" in text:
-        return lambda tool: _is_match(tool.source, text)
-    return lambda tool: _is_match(tool.name, text)
+        return lambda tool: is_match(tool.source, text)
+    return lambda tool: is_match(tool.name, text)
 
 
-def _is_match(text: str, pattern: str) -> bool:
+def is_match(text: str, pattern: str) -> bool:
     """Whether a text equals a pattern (which may have brackets in it), or matches it as a glob."""
     return text == pattern or fnmatchcase(text, pattern)
 

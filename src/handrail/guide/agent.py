@@ -20,7 +20,7 @@ from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
 from handrail.execute.loop import Budget
 from handrail.guide.agent_definition import load_agent_definition
-from handrail.guide.agent_tools import AgentTools, suggest
+from handrail.guide.agent_tools import AgentTools, suggest_name
 from handrail.guide.definition import (
     Guide,
     GuideSettings,
@@ -290,7 +290,9 @@ class Agent:
     def _find_guideline(self, guideline_id: object) -> Guideline:
         if isinstance(guideline_id, str) and guideline_id in self._guidelines:
             return self._guidelines[guideline_id]
-        raise ConfigError(f"unknown guideline {shorten(repr(guideline_id))}{suggest(guideline_id, self._guidelines)}")
+        raise ConfigError(
+            f"unknown guideline {shorten(repr(guideline_id))}{suggest_name(guideline_id, self._guidelines)}"
+        )
 
     # Sessions.
 

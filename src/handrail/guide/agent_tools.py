@@ -1,9 +1,9 @@
 """The tools that an agent's guidelines can name: its own, those of its sources, and declared ones without a handler."""
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, cast
 
+from handrail.core.suggestions import suggest
 from handrail.core.tool import Tool
 from handrail.define.build import as_tool, build_tool
 from handrail.errors import ConfigError, ToolError, shorten
@@ -56,7 +56,7 @@ class AgentTools:
             self.refresh(pool)
         if isinstance(name, str) and name in self._tools:
             return name
-        raise ConfigError(f"unknown tool {shorten(repr(name))}{suggest(name, self._tools)}")
+        raise ConfigError(f"unknown tool {shorten(repr(name))}{suggest_name(name, self._tools)}")
 
     def add(self, tool: Tool[..., Any], *, is_fixed: bool) -> str:
         """Add a tool unless it is known; return its name."""
@@ -132,10 +132,7 @@ def _refuse_call(arguments: dict[str, Any]) -> Any:
     raise ToolError("This tool has no handler.")
 
 
-def suggest(name: object, known: Iterable[str]) -> str:
+def suggest_name(name: object, known: Collection[str]) -> str:
     """Build the end of an error about an unknown name: the closest known name, or the first of them."""
-    names = list(known)
-    near = difflib.get_close_matches(str(name), names, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    return f"; there are: {', '.join(sorted(names)[:20])}." if names else "; there are none yet."
+    listed = f"; there are: {', '.join(sorted(known)[:20])}." if known else "; there are none yet."
+    return suggest(name, known, otherwise=listed)

@@ -1,6 +1,5 @@
 """Reading tenants from YAML and JSON files; every error names the file, the line and the field."""
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from handrail.core.suggestions import suggest
 from handrail.core.yaml_reader import Place, YamlReader, read_config_file
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.tenants.config import Features, Section, TenantConfig
@@ -48,15 +48,13 @@ def _problems(error: ValidationError, path: Path, lines: Mapping[Place, int]) ->
         field = ".".join(str(part) for part in one["loc"]) or "tenant"
         message = one["msg"].removeprefix("Value error, ")
         if one["type"] == "extra_forbidden":
-            message = f"unknown field{_suggest(str(one['loc'][-1]))}"
+            message = f"unknown field{suggest(one['loc'][-1], _list_fields(), otherwise='')}"
         yield f"{path}{line}: {field}: {message}"
 
 
-def _suggest(name: str) -> str:
+def _list_fields() -> set[str]:
     sections = (TenantConfig, *Section.__subclasses__(), Features)
-    known = {field for section in sections for field in section.model_fields}
-    similar = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {similar[0]!r}?" if similar else ""
+    return {field for section in sections for field in section.model_fields}
 
 
 def _find_place(loc: tuple[int | str, ...], lines: Mapping[Place, int]) -> Place:

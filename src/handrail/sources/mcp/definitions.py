@@ -4,13 +4,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import mcp_types as types
 from msgspec import Struct
 
 from handrail.core.context import ToolContext
+from handrail.core.selectors import is_match
 from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
@@ -81,9 +81,9 @@ def build_tools(
 
 
 def _is_wanted(server: McpServer, name: str) -> bool:
-    if server.include is not None and not any(fnmatchcase(name, pattern) for pattern in server.include):
+    if server.include is not None and not any(is_match(name, pattern) for pattern in server.include):
         return False
-    return not any(fnmatchcase(name, pattern) for pattern in server.exclude)
+    return not any(is_match(name, pattern) for pattern in server.exclude)
 
 
 def _local_name(server: McpServer, name: str) -> str:

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Final, cast
 
 from msgspec import Struct, structs
 
+from handrail.core.selectors import is_match
 from handrail.errors import ConfigError, SourceError, shorten
 from handrail.sources.openapi.document import METHODS, Documents, UnusableError
 
@@ -121,19 +121,15 @@ def parse_selector(text: object) -> Callable[[Entry], bool]:
         )
     kind, _, pattern = text.partition(":")
     if kind == "tag" and pattern:
-        return lambda entry: any(_matches(tag, pattern) for tag in entry.tags)
+        return lambda entry: any(is_match(tag, pattern) for tag in entry.tags)
     if kind == "path" and pattern:
-        return lambda entry: _matches(entry.path, pattern)
+        return lambda entry: is_match(entry.path, pattern)
     if kind == "method" and pattern:
         return lambda entry: entry.method == pattern.upper()
     method, _, path = text.partition(" ")
     if path and method.lower() in METHODS:
-        return lambda entry: entry.method == method.upper() and _matches(entry.path, path)
-    return lambda entry: _matches(entry.operation_id, text) or _matches(entry.name, text)
-
-
-def _matches(text: str, pattern: str) -> bool:
-    return text == pattern or fnmatchcase(text, pattern)
+        return lambda entry: entry.method == method.upper() and is_match(entry.path, path)
+    return lambda entry: is_match(entry.operation_id, text) or is_match(entry.name, text)
 
 
 def choose_entries(entries: list[Entry], include: Iterable[str] | None, exclude: Iterable[str] | None) -> list[Entry]:
