@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from handrail import Agent, Executor, Guideline, Policy, tool
+from handrail import Agent, Executor, Guideline, Policy, ToolContext, tool
+from handrail.chat import FileSessionStore
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError
 from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
@@ -69,6 +70,39 @@ async def test_guidelines_of_a_file_lead_a_chat_with_the_tools_of_the_tenant(tmp
     assert result.text == "It arrives tomorrow."
     assert "find_order for g1: needs_to_run" in result.trace.tree()
     assert "result: A-1 arrives tomorrow." in result.trace.tree()
+
+
+async def test_a_handler_in_a_guided_chat_reads_the_configuration_of_its_tenant_and_its_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[object] = []
+
+    @tool(read_only=True)
+    async def look(context: ToolContext) -> str:
+        """Look."""
+        seen.append((context.tenant_id, context.tenant, context.secrets["crm"], context.call_control))
+        return "seen"
+
+    monkeypatch.setenv("CRM_KEY", "k-1")
+    cfg = acme(secrets={"crm": "env:CRM_KEY"}, guidelines=[{"condition": "anything", "tools": ["look"], "id": "g"}])
+    built = builder(look).build_tools(cfg)
+    plan = Plan((GuidelineMatch("g"),), (ToolVerdict("look", "needs_to_run", {}),))
+    agent = Agent(
+        judge=ScriptedJudge([plan, plan], ["Done.", "Done again."]),
+        executor=Executor(built.tools, policy=Policy(built.rules), secrets=cfg.secrets),
+        guidelines=built.guidelines,
+    )
+    sessions = FileSessionStore(tmp_path)
+
+    await agent.session("s-1", tenant=cfg, sessions=sessions, allow_memory_ledger=True).send("Look.")
+    again = await agent.load_session("s-1", tenant=cfg, sessions=sessions, allow_memory_ledger=True)
+    await again.send("Once more.")
+
+    assert seen == [("acme-corp", cfg, "k-1", None)] * 2
+    with pytest.raises(ConfigError, match="tenant_id must be that of tenant, 'acme-corp', got 'other'"):
+        agent.session("s-2", tenant=cfg, tenant_id="other")
+    with pytest.raises(ConfigError, match="tenant must be a TenantConfig, got dict"):
+        agent.session("s-2", tenant={"tenant_id": "acme-corp"})
 
 
 def test_a_guideline_keeps_the_tools_that_were_built_and_goes_without_any() -> None:

@@ -33,7 +33,7 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     idempotency_key: str | None = None
     """Pass it to the services that the handler calls, so that they recognise a repeated request."""
     tenant: Any = None
-    """The tenant's configuration as it was when the phone call began, a `TenantConfig`; None outside a call."""
+    """The tenant's configuration, a `TenantConfig`: as it was when the phone call began, or as a chat was given it."""
     call_control: Any = None
     """What a tool can do with the phone call, a `CallControl`; None outside a call."""
     listener: Callable[[Event], object] | None = None

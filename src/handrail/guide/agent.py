@@ -302,6 +302,7 @@ class Agent:
         *,
         customer_id: str | None = None,
         tenant_id: str | None = None,
+        tenant: Any = None,
         deps: Any = None,
         plugin_data: Mapping[str, Any] | None = None,
         secrets: Mapping[str, str] | None = None,
@@ -310,8 +311,11 @@ class Agent:
         conversation: Conversation | None = None,
         allow_memory_ledger: bool = False,
     ) -> GuidedSession:
-        """Open a session: a `ChatSession` whose turns follow the guidelines."""
-        context = self._build_context(session_id, customer_id, tenant_id, deps, plugin_data, secrets)
+        """Open a session: a `ChatSession` whose turns follow the guidelines.
+
+        `tenant` is a `TenantConfig` that handlers read as `context.tenant`; its `tenant_id` need not be passed.
+        """
+        context = self._build_context(session_id, customer_id, tenant_id, tenant, deps, plugin_data, secrets)
         return GuidedSession(
             self.provider or NoProvider(),
             self.executor,
@@ -328,6 +332,7 @@ class Agent:
         sessions: SessionStore,
         customer_id: str | None = None,
         tenant_id: str | None = None,
+        tenant: Any = None,
         deps: Any = None,
         plugin_data: Mapping[str, Any] | None = None,
         secrets: Mapping[str, str] | None = None,
@@ -335,8 +340,11 @@ class Agent:
         create: bool = False,
         allow_memory_ledger: bool = False,
     ) -> GuidedSession:
-        """Load a session that was saved. With `create`, start a new one if none is saved under this id."""
-        context = self._build_context(session_id, customer_id, tenant_id, deps, plugin_data, secrets)
+        """Load a session that was saved. With `create`, start a new one if none is saved under this id.
+
+        The other options are those of `session`; they are not saved, so pass them again.
+        """
+        context = self._build_context(session_id, customer_id, tenant_id, tenant, deps, plugin_data, secrets)
         options = self._build_session_options(budget, sessions)
         provider = self.provider or NoProvider()
         options["allow_memory_ledger"] = allow_memory_ledger
@@ -347,15 +355,24 @@ class Agent:
         session_id: str,
         customer_id: str | None,
         tenant_id: str | None,
+        tenant: Any,
         deps: Any,
         plugin_data: Mapping[str, Any] | None,
         secrets: Mapping[str, str] | None,
     ) -> ToolContext[Any]:
+        if tenant is not None:
+            own_id = getattr(tenant, "tenant_id", None)
+            if not isinstance(own_id, str):
+                raise ConfigError(f"tenant must be a TenantConfig, got {type(tenant).__name__}.")
+            if tenant_id not in (None, own_id):
+                raise ConfigError(f"tenant_id must be that of tenant, {own_id!r}, got {tenant_id!r}.")
+            tenant_id = own_id
         return ToolContext(
             session_id=session_id,
             agent_id=self.agent_id,
             customer_id=customer_id,
             tenant_id=tenant_id,
+            tenant=tenant,
             deps=deps,
             plugin_data=plugin_data or {},
             secrets=secrets or {},
