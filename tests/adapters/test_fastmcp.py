@@ -25,14 +25,14 @@ PAY = {"invoice_id": "R-7", "amount": 100}
 class Desk:
     """A server with `pay` under an executor, and what was paid."""
 
-    def __init__(self, *, policy: Policy = ASK, pay: Callable[..., Any] | None = None) -> None:
+    def __init__(self, *, policy: Policy = ASK, pay: Callable[..., Any] | None = None, **options: Any) -> None:
         self.paid: list[tuple[str, int]] = []
         self.executor = Executor(policy=policy, declared=DECLARED)
         self.server = FastMCP("desk")
         self.server.tool(pay or self._pay, name="pay")
         self.server.tool(self._look, name="look")
         context = ToolContext(session_id="s-1", customer_id="c-1", turn=1)
-        self.server.add_middleware(HandrailMiddleware(self.executor, context=context))
+        self.server.add_middleware(HandrailMiddleware(self.executor, context=context, **options))
 
     async def _pay(self, invoice_id: str, amount: int) -> str:
         self.paid.append((invoice_id, amount))
@@ -227,6 +227,28 @@ async def test_parallel_calls_run_together_where_they_may() -> None:
         results = await asyncio.gather(*(client.call_tool("look", {"what": str(n)}) for n in range(4)))
 
     assert [one.data for one in results] == [f"saw {n}" for n in range(4)]
+
+
+@pytest.mark.parametrize("trust_annotations", [True, False])
+async def test_annotations_say_what_a_tool_is_only_where_they_are_trusted_and_nothing_is_declared(
+    trust_annotations: bool,
+) -> None:
+    desk = Desk(policy=Policy(), trust_annotations=trust_annotations)
+
+    async def find(what: str) -> str:
+        return f"found {what}"
+
+    reads = mcp_types.ToolAnnotations(read_only_hint=True)
+    desk.server.tool(find, name="find", annotations=reads)
+    desk.server.local_provider.remove_tool("pay")
+    desk.server.tool(desk._pay, name="pay", annotations=reads)
+    async with desk.connect() as client:
+        found = await call(client, {"what": "x"}, name="find")
+        asked = await call(client)
+
+    assert isinstance(found, mcp_types.CallToolResult if trust_annotations else mcp_types.InputRequiredResult)
+    assert isinstance(asked, mcp_types.InputRequiredResult)
+    assert desk.paid == []
 
 
 async def test_an_unknown_tool_is_reported_as_fastmcp_tells_it_and_asks_nobody() -> None:

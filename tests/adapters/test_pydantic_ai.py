@@ -462,6 +462,22 @@ async def test_a_streamed_run_pauses_and_continues_like_any_other() -> None:
     assert desk.paid == [("R-7", 100)]
 
 
+@pytest.mark.parametrize("trust_annotations", [True, False])
+async def test_annotations_say_what_a_tool_is_only_where_they_are_trusted_and_nothing_is_declared(
+    trust_annotations: bool,
+) -> None:
+    desk = Desk([("c1", "find", {"what": "x"}), pay_call("c2")], "Done.", policy=Policy())
+    desk.toolset.add_function(desk._look, name="find")
+    # As pydantic-ai keeps what an MCP server says.
+    desk.guarded.wrapped = desk.toolset.with_metadata(annotations={"readOnlyHint": True, "idempotentHint": None})
+    desk.guarded.trust_annotations = trust_annotations
+
+    asked = await desk.run()
+
+    assert [one.tool_call_id for one in asked.approvals] == (["c2"] if trust_annotations else ["c1", "c2"])
+    assert desk.paid == []
+
+
 async def test_an_agent_can_be_a_tool_of_another_one() -> None:
     inner = Desk([pay_call("c1")], "Paid by the inner agent.", policy=ALLOW)
 

@@ -102,6 +102,28 @@ async def test_what_is_declared_to_read_runs_and_everything_else_is_asked_about(
     assert len(host.ran) == 2
 
 
+async def test_the_flags_of_a_call_hold_for_this_call_where_nothing_is_declared_or_registered() -> None:
+    @tool
+    async def book(invoice_id: str) -> str:
+        """Book it."""
+        raise AssertionError
+
+    host = Host()
+    executor = Executor([book], declared={"pay": ToolFlags()})
+    reads = ToolFlags(read_only=True, tags=["reads"])
+
+    async def run(name: str, flags: ToolFlags | None) -> str | None:
+        return code_of(await executor.guard(call(name, "c-1", invoice_id="R-7"), at(), host, flags=flags))
+
+    assert await run("look", reads) is None
+    assert await run("look", None) == "approval_required"
+    assert await run("pay", reads) == await run("book", reads) == "approval_required"
+    assert len(host.ran) == 1
+    assert await executor.request_approval(call("look", "c-2", invoice_id="R-7"), at(), flags=reads) is None
+    with pytest.raises(ConfigError, match=r"flags must be ToolFlags\(…\), got \{'read_only': True\}"):
+        await run("look", {"read_only": True})  # type: ignore[arg-type]
+
+
 async def test_a_declared_tool_that_crashed_is_verified_with_its_own_arguments() -> None:
     asked: list[Any] = []
 

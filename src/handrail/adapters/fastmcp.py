@@ -14,6 +14,7 @@ from handrail.adapters.host_calls import (
     to_json_value,
 )
 from handrail.core.values import ToolCall
+from handrail.define.flags import ToolFlags
 from handrail.errors import MissingExtraError
 from handrail.execute.executor import Executor
 
@@ -65,12 +66,14 @@ class HandrailMiddleware(Middleware):
 
     A call that somebody has to agree to, or whose outcome is not known, is answered with `InputRequiredResult`. What
     the client answers only wakes the call: it asks again without an approval in the executor's own store. A client that
-    does not know this kind of answer gets a failed result, and calls again.
+    does not know this kind of answer gets a failed result, and calls again. With `trust_annotations`, the annotations
+    of a tool (`readOnlyHint`, `idempotentHint`) say what it is, where nothing is declared.
     """
 
-    def __init__(self, executor: Executor, *, context: ContextSource[Context]) -> None:
+    def __init__(self, executor: Executor, *, context: ContextSource[Context], trust_annotations: bool = False) -> None:
         self._executor = executor
         self._context = context
+        self._trust_annotations = trust_annotations
 
     async def on_call_tool(self, context: MiddlewareContext[Call], call_next: CallNext[Call, ToolResult]) -> ToolResult:
         """Run one call through the executor."""
@@ -98,10 +101,14 @@ class HandrailMiddleware(Middleware):
 
         call = ToolCall(id=call_id, name=message.name, arguments_json=json.dumps(message.arguments or {}))
         schema = None if tool is None else tool.parameters
+        flags: ToolFlags | None = None
+        if self._trust_annotations and tool is not None and tool.annotations is not None:
+            flags = ToolFlags.from_annotations(tool.annotations.model_dump(by_alias=True))
         if not wakes:
             # MCP has no turns. A question belongs to the turn of the context and everything runs in the next one, so
             # that a customer's approval counts, and a repeated call is recognised.
-            await self._executor.request_approval(call, resolve_context(self._context, server), schema=schema)
+            asking = resolve_context(self._context, server)
+            await self._executor.request_approval(call, asking, schema=schema, flags=flags)
         try:
             host = await run_host_call(
                 self._executor,
@@ -109,6 +116,7 @@ class HandrailMiddleware(Middleware):
                 resolve_context(self._context, server, wakes=max(1, wakes)),
                 proceed,
                 schema=schema,
+                flags=flags,
                 control=_CONTROL,
                 record=_get_output,
             )

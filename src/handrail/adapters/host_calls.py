@@ -9,6 +9,7 @@ from pydantic_core import to_jsonable_python
 
 from handrail.core.context import ToolContext
 from handrail.core.values import ToolCall, ToolResult
+from handrail.define.flags import ToolFlags
 from handrail.errors import CallPausedError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 
@@ -82,6 +83,7 @@ async def run_host_call(
     *,
     control: ControlFlow,
     schema: Mapping[str, Any] | None = None,
+    flags: ToolFlags | None = None,
     record: Callable[[Any], Any] = lambda value: value,
 ) -> HostResult:
     """Run one call of a host's tool under the executor.
@@ -116,10 +118,11 @@ async def run_host_call(
         recorded = to_json_value(record(value))
         return recorded
 
-    result = await executor.guard(call, context, run, schema=schema)
+    result = await executor.guard(call, context, run, schema=schema, flags=flags)
     while _is_recorded_pause(result) and pauses < _MAX_PAUSES:  # It waited before: this is another attempt.
         pauses += 1
-        result = await executor.guard(structs.replace(call, id=f"{call.id}.{pauses}"), context, run, schema=schema)
+        again = structs.replace(call, id=f"{call.id}.{pauses}")
+        result = await executor.guard(again, context, run, schema=schema, flags=flags)
     if not result.ok or result.origin != "run" or result.output != recorded:  # Else it may be too long for a model.
         value = result.for_model() if result.notice else result.output
     host = HostResult(result=result, value=value)

@@ -10,6 +10,7 @@ from pydantic_core import SchemaSerializer, ValidationError, core_schema, to_jso
 
 from handrail.adapters.host_calls import ContextSource, ControlFlow, resolve_context, run_host_call
 from handrail.core.values import ToolCall
+from handrail.define.flags import ToolFlags
 from handrail.errors import InvalidArgumentsError, MissingExtraError
 from handrail.execute.executor import Executor
 
@@ -44,6 +45,9 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
     _: KW_ONLY
     context: ContextSource[RunContext[AgentDepsT]]
     """The context of every call, or a function that makes it from the run context."""
+    trust_annotations: bool = False
+    """Whether the annotations of an MCP server's tools (`readOnlyHint`, `idempotentHint`) say what they are, where
+    nothing is declared."""
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[AgentDepsT], tool: ToolsetTool[AgentDepsT]
@@ -72,6 +76,7 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
             resolve_context(self.context, ctx, wakes=_count_wakes(ctx)),
             proceed,
             schema=None if secrets else schema,  # The host validates a secret, not what stands for it.
+            flags=self._read_flags(tool),
             control=_CONTROL,
             record=lambda value: value.return_value if isinstance(value, ToolReturn) else value,
         )
@@ -80,6 +85,12 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
         if not host.result.ok:
             raise ToolFailed(host.result.for_model())
         return host.value
+
+    def _read_flags(self, tool: ToolsetTool[AgentDepsT]) -> ToolFlags | None:
+        annotations: object = (tool.tool_def.metadata or {}).get("annotations") if self.trust_annotations else None
+        if not isinstance(annotations, Mapping):
+            return None
+        return ToolFlags.from_annotations(cast(Mapping[str, Any], annotations))
 
 
 def _hide_secrets(tool_args: dict[str, Any], executor: Executor, secrets: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """`ToolFlags`: what is declared about a tool whose function belongs to another framework."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self, cast
 
 from handrail.core.context import ToolContext
 from handrail.core.tool import KeyOf, OnInterrupt
@@ -31,6 +31,18 @@ class ToolFlags:
     on_interrupt: OnInterrupt | None = None
     tags: Iterable[str] = ()
     source: str = "local"
+
+    def __post_init__(self) -> None:
+        for name in ("key", "lock_key", "tags"):  # Tuples can be compared and hashed.
+            if isinstance(value := getattr(self, name), Iterable) and not isinstance(value, str):
+                object.__setattr__(self, name, tuple(cast(Iterable[Any], value)))
+
+    @classmethod
+    def from_annotations(cls, annotations: Mapping[str, Any]) -> Self:
+        """What the annotations of an MCP tool say (`readOnlyHint`, `idempotentHint`): only where they are trusted."""
+        read_only = annotations.get("readOnlyHint") is True
+        is_idempotent = annotations.get("idempotentHint") is True
+        return cls(read_only=read_only, concurrency_safe=read_only, idempotent=is_idempotent)
 
     def to_options(self) -> dict[str, Any]:
         """The same as options for `build_tool`."""

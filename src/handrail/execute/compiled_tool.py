@@ -76,7 +76,7 @@ class HostTools:
     """Makes tools of handlers that are not registered: those of another framework (`guard`), and `fallback`.
 
     A registered tool of the same name says what the tool is (read-only, its key, its timeout), or what was declared
-    about it; one of which nothing is known is taken to be consequential.
+    about it, or else the flags that its host passes; one of which nothing is known is taken to be consequential.
     """
 
     def __init__(
@@ -92,10 +92,12 @@ class HostTools:
         self._on_new_tool = on_new_tool
         if not isinstance(declared, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"declared must be a mapping of names to ToolFlags(…), got {type(declared).__name__}.")
-        self._declared = {name: _build_host_tool(name, {}, _check_flags(name, one)) for name, one in declared.items()}
-        self._compiled: dict[tuple[str, str, CompiledTool | None], CompiledTool] = {}
-        """By the name, the digest of the schema, and the registered tool; the oldest is forgotten first."""
-        self._latest: dict[str, tuple[object, CompiledTool | None, CompiledTool]] = {}
+        self._declared = {
+            name: _build_host_tool(name, {}, _check_flags(f"declared[{name!r}]", one)) for name, one in declared.items()
+        }
+        self._compiled: dict[tuple[str, str, CompiledTool | None, ToolFlags | None], CompiledTool] = {}
+        """By the name, the digest of the schema, the registered tool and the flags; the oldest is forgotten first."""
+        self._latest: dict[str, tuple[object, CompiledTool | None, ToolFlags | None, CompiledTool]] = {}
         """The last one of each name with its schema, for hosts that pass the same object with every call."""
 
     @property
@@ -110,6 +112,7 @@ class HostTools:
         *,
         schema: Mapping[str, Any] | None = None,
         registered: CompiledTool | None = None,
+        flags: ToolFlags | None = None,
         is_blocking: bool = False,
     ) -> CompiledTool | None:
         """The tool for one call; None if a tool cannot have this name."""
@@ -120,24 +123,32 @@ class HostTools:
             )
             return await result if inspect.isawaitable(result) else result
 
-        compiled = self.find(name, schema=schema, registered=registered)
+        compiled = self.find(name, schema=schema, registered=registered, flags=flags)
         return None if compiled is None else compiled.with_handler(handler)
 
     def find(
-        self, name: str, *, schema: Mapping[str, Any] | None = None, registered: CompiledTool | None = None
+        self,
+        name: str,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        registered: CompiledTool | None = None,
+        flags: ToolFlags | None = None,
     ) -> CompiledTool | None:
         """What is worked out once for a tool and a schema; None if a tool cannot have this name."""
+        if flags is not None:
+            is_known = registered is not None or name in self._declared
+            flags = None if is_known else _check_flags("flags", flags)
         latest = self._latest.get(name)
-        if latest is not None and latest[0] is schema and latest[1] is registered:
-            return latest[2]
+        if latest is not None and latest[0] is schema and latest[1] is registered and latest[2] == flags:
+            return latest[3]
         try:
             check_name(name)
         except ToolDefinitionError:
             return None
-        key = name, "" if schema is None else _digest_schema(schema, name=name), registered
+        key = name, "" if schema is None else _digest_schema(schema, name=name), registered, flags
         compiled = self._compiled.get(key)
         if compiled is None:
-            compiled = self._compile(name, schema, registered)
+            compiled = self._compile(name, schema, registered, flags)
             if len(self._compiled) >= _MAX_KNOWN_TOOLS:
                 forgotten = next(iter(self._compiled))
                 del self._compiled[forgotten]
@@ -145,12 +156,18 @@ class HostTools:
             self._compiled[key] = compiled
             if schema is not None:
                 self._on_new_tool(compiled.tool)
-        self._latest[name] = schema, registered, compiled
+        self._latest[name] = schema, registered, flags, compiled
         return compiled
 
-    def _compile(self, name: str, schema: Mapping[str, Any] | None, registered: CompiledTool | None) -> CompiledTool:
+    def _compile(
+        self,
+        name: str,
+        schema: Mapping[str, Any] | None,
+        registered: CompiledTool | None,
+        flags: ToolFlags | None,
+    ) -> CompiledTool:
         known = registered.tool if registered is not None else self._declared.get(name)
-        tool = _build_host_tool(name, {} if schema is None else schema)
+        tool = _build_host_tool(name, {} if schema is None else schema, flags)
         if known is not None:
             tool = replace(
                 known,
@@ -173,9 +190,9 @@ def _build_host_tool(name: str, schema: Mapping[str, Any], flags: ToolFlags | No
     return build_tool({"name": name, "input_schema": schema, "execute": placeholder, **options})
 
 
-def _check_flags(name: str, flags: object) -> ToolFlags:
+def _check_flags(parameter: str, flags: object) -> ToolFlags:
     if not isinstance(flags, ToolFlags):
-        raise ConfigError(f"declared[{name!r}] must be ToolFlags(…), got {flags!r}.")
+        raise ConfigError(f"{parameter} must be ToolFlags(…), got {flags!r}.")
     return flags
 
 

@@ -399,6 +399,7 @@ class Executor:
         proceed: Callable[..., Awaitable[Any] | Any],
         *,
         schema: Mapping[str, Any] | None = None,
+        flags: ToolFlags | None = None,
     ) -> ToolResult:
         """Run a call whose handler is another framework's: `proceed` runs it.
 
@@ -406,7 +407,8 @@ class Executor:
         `proceed` that takes no arguments is refused if they were changed. If it is not async it must not block: it runs
         in the loop. Arguments are validated against `schema`, the JSON Schema of the tool, which must not be changed in
         place; without it they are the host's to check. A schema that is not valid, or has no argument that the tool's
-        key names, raises `ToolDefinitionError`.
+        key names, raises `ToolDefinitionError`. `flags` say what the tool is where nothing is registered or declared
+        under its name: for a host whose own descriptions are trusted.
         """
         self._running.check_loop()
         can_change = _takes_arguments(proceed)
@@ -419,7 +421,7 @@ class Executor:
             return proceed()
 
         registered = self._compiled.get(call.name)
-        compiled = self._host_tools.compile(call.name, run, schema=schema, registered=registered)
+        compiled = self._host_tools.compile(call.name, run, schema=schema, registered=registered, flags=flags)
         prepared = await self._prepare(call, context, compiled)
         if not can_change and isinstance(prepared, tuple) and prepared[1].arguments_json != call.arguments_json:
             result = finish_result(failure_results.host_cannot_change(call.name), call, None, perf_counter())
@@ -483,16 +485,21 @@ class Executor:
         return explain_call(call, compiled.policy, context, is_observed=self._authorizer.is_observed(compiled.tool))
 
     async def request_approval(
-        self, call: ToolCall, context: ToolContext[Any], *, schema: Mapping[str, Any] | None = None
+        self,
+        call: ToolCall,
+        context: ToolContext[Any],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        flags: ToolFlags | None = None,
     ) -> Approval | None:
         """Ask whoever has to agree to a call, as running it would, without running it: the open question.
 
-        None if there is none: the call needs nobody, is refused, or was decided about already. `schema` is that of
-        `guard()`, for a tool of another framework.
+        None if there is none: the call needs nobody, is refused, or was decided about already. `schema` and
+        `flags` are those of `guard()`, for a tool of another framework.
         """
         compiled = self._compiled.get(call.name)
-        if schema is not None:
-            compiled = self._host_tools.find(call.name, schema=schema, registered=compiled)
+        if schema is not None or flags is not None:
+            compiled = self._host_tools.find(call.name, schema=schema, registered=compiled, flags=flags)
         if compiled is None or len(call.arguments_json) > self._max_argument_chars:
             return None
         tool = compiled.tool

@@ -15,6 +15,7 @@ from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
+from handrail.define.flags import ToolFlags
 from handrail.errors import ToolDefinitionError, shorten
 from handrail.sources.mcp_server import McpServer
 from handrail.sources.source import SkippedTool
@@ -96,10 +97,10 @@ def _build(server: McpServer, one: McpDefinition, name: str, call: Call) -> Tool
         raise ToolDefinitionError("its name has control characters" if one.name else "its name is empty")
     given = one.definition
     hints = given.get("annotations", {})
-    read_only = server.trusted and hints.get("readOnlyHint") is True
+    flags = ToolFlags.from_annotations(hints) if server.trusted else ToolFlags()
 
     async def execute(payload: dict[str, Any], context: ToolContext[Any]) -> ToolResult:
-        return await call(one.name, read_only, payload, context)
+        return await call(one.name, flags.read_only, payload, context)
 
     return build_tool(
         {
@@ -108,9 +109,9 @@ def _build(server: McpServer, one: McpDefinition, name: str, call: Call) -> Tool
             "input_schema": given["inputSchema"],
             "output_schema": given.get("outputSchema"),
             "execute": execute,
-            "read_only": read_only,
-            "concurrency_safe": read_only,
-            "idempotent": server.trusted and hints.get("idempotentHint") is True,
+            "read_only": flags.read_only,
+            "concurrency_safe": flags.concurrency_safe,
+            "idempotent": flags.idempotent,
             "timeout": server.timeout,
             "source": f"mcp:{server.name}",
             "metadata": {"mcp": {"server": server.name, "tool": one.name, "annotations": hints, "digest": one.digest}},
