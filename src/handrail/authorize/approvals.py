@@ -26,6 +26,27 @@ class ApprovalFilters(TypedDict, total=False):
     who: str | None
 
 
+class ApprovalSubject(TypedDict):
+    """What an approval is about. Two approvals with the same values are about the same call."""
+
+    session_id: str
+    tool: str
+    digest: str
+    by: str
+    repeat: int
+
+
+def get_subject(approval: Approval) -> ApprovalSubject:
+    """What an approval is about, as the arguments of `Approvals.find`."""
+    return {
+        "session_id": approval.session_id,
+        "tool": approval.tool,
+        "digest": approval.digest,
+        "by": approval.by,
+        "repeat": approval.repeat,
+    }
+
+
 class Approvals(Protocol):
     """Where approvals are kept."""
 

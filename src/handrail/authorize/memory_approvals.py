@@ -13,6 +13,7 @@ from handrail.authorize.approvals import (
     can_be_used,
     check_limit,
     decide_approval,
+    get_subject,
     history_position,
     pending_position,
     read_filters,
@@ -38,12 +39,12 @@ class MemoryApprovals:
         """The tokens of each session."""
 
     async def ask(self, approval: Approval) -> Approval:
-        known = self._find_open(_question_key(approval), approval.created_at)
+        known = self._find_open(_subject_key(approval), approval.created_at)
         if known is not None:
             return known
         self._forget_expired(approval.created_at)
         self._approvals[approval.token] = approval
-        self._newest[_question_key(approval)] = approval.token
+        self._newest[_subject_key(approval)] = approval.token
         self._by_session.setdefault(approval.session_id, {})[approval.token] = None
         self.events.emit_requested(approval)
         return approval
@@ -136,10 +137,7 @@ class MemoryApprovals:
         return [self._approvals[token] for token in self._by_session.get(session_id, ())]
 
     async def wait(self, token: str, timeout: float) -> Approval:
-        return await wait_for_decision(self._get, token, timeout=timeout, interval=_INTERVAL)
-
-    async def _get(self, token: str) -> Approval | None:
-        return self._approvals.get(token)
+        return await wait_for_decision(self.get, token, timeout=timeout, interval=_INTERVAL)
 
     def _forget_expired(self, now: float) -> None:
         """Forget up to 100 of the oldest approvals that have expired."""
@@ -151,9 +149,9 @@ class MemoryApprovals:
             del tokens[token]
             if not tokens:
                 del self._by_session[one.session_id]
-            if self._newest.get(_question_key(one)) == token:
-                del self._newest[_question_key(one)]
+            if self._newest.get(_subject_key(one)) == token:
+                del self._newest[_subject_key(one)]
 
 
-def _question_key(approval: Approval) -> tuple[object, ...]:
-    return approval.session_id, approval.tool, approval.digest, approval.by, approval.repeat
+def _subject_key(approval: Approval) -> tuple[object, ...]:
+    return tuple(get_subject(approval).values())

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from handrail.authorize.approvals import Approvals
+from handrail.authorize.approvals import Approvals, get_subject
 from handrail.chat.conversation import PendingCall
 from handrail.guide.values import ToolVerdict
 
@@ -82,13 +82,5 @@ def _decide(
 
 async def find_approval_state(approvals: Approvals, pending: PendingCall) -> str | None:
     """Find the state of a pending call's approval; None if it has expired."""
-    approval = pending.approval
-    found = await approvals.find(
-        session_id=approval.session_id,
-        tool=approval.tool,
-        digest=approval.digest,
-        by=approval.by,
-        repeat=approval.repeat,
-        now=time.time(),
-    )
+    found = await approvals.find(**get_subject(pending.approval), now=time.time())
     return found.state if found is not None else None

@@ -14,6 +14,7 @@ from handrail.authorize.approvals import (
     ApprovalFilters,
     check_limit,
     decide_approval,
+    get_subject,
     history_position,
     pending_position,
     read_filters,
@@ -52,14 +53,7 @@ class SqlApprovals:
     async def ask(self, approval: Approval) -> Approval:
         """Save a request; return the equal one instead if it is open, or decided and not used."""
         while True:
-            known = await self.find(
-                session_id=approval.session_id,
-                tool=approval.tool,
-                digest=approval.digest,
-                by=approval.by,
-                repeat=approval.repeat,
-                now=approval.created_at,
-            )
+            known = await self.find(**get_subject(approval), now=approval.created_at)
             if known is not None:
                 return known
             if await self._database.write(self._upsert, self._values(approval)) == 1:
