@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -175,6 +175,9 @@ class _Run(Struct, frozen=True):
     is_resumed: bool = False
     """Whether an earlier loop ran them, and may have begun them."""
 
+    def run(self, executor: Executor, context: ToolContext[Any]) -> Coroutine[Any, Any, list[ToolResult]]:
+        return (run_again if self.is_resumed else Executor.run_all)(executor, self.calls, context)
+
 
 _Loop: TypeAlias = Generator[_Ask | _Run, Any, LoopResult]
 
@@ -194,14 +197,11 @@ async def run_until_done(
     `resume` takes the result of a loop that stopped with `in_progress` or `outcome_unknown`, instead of messages: its
     open calls are looked at again first. A `step` that is not async runs in a thread.
     """
-    executor = executor.snapshot()  # The calls of this run find the tools that its model was offered.
-    definitions = wire.tools(executor.registry)
-    loop = _loop(wire, definitions, messages, LoopProgress(budget or Budget(), executor), resume)
+    executor, definitions, loop = _start_loop(executor, wire, messages, budget, resume)
     wants = next(loop)
     while True:
         if isinstance(wants, _Run):
-            run = run_again if wants.is_resumed else Executor.run_all
-            answer: Any = await run(executor, wants.calls, context)
+            answer: Any = await wants.run(executor, context)
         elif inspect.iscoroutinefunction(step):
             answer = await step(wants.messages, definitions)
         else:
@@ -224,14 +224,11 @@ def run_until_done_sync(
     resume: LoopResult | None = None,
 ) -> LoopResult:
     """`run_until_done` for a caller that has no event loop. The step runs in the caller's own thread."""
-    executor = executor.snapshot()  # The calls of this run find the tools that its model was offered.
-    definitions = wire.tools(executor.registry)
-    loop = _loop(wire, definitions, messages, LoopProgress(budget or Budget(), executor), resume)
+    executor, definitions, loop = _start_loop(executor, wire, messages, budget, resume)
     wants = next(loop)
     while True:
         if isinstance(wants, _Run):
-            run = run_again if wants.is_resumed else Executor.run_all
-            answer: Any = executor.run_coroutine(run(executor, wants.calls, context))
+            answer: Any = executor.run_coroutine(wants.run(executor, context))
         else:
             answer = step(wants.messages, definitions)
             if inspect.isawaitable(answer):
@@ -240,6 +237,15 @@ def run_until_done_sync(
             wants = loop.send(answer)
         except StopIteration as done:
             return done.value
+
+
+def _start_loop(
+    executor: Executor, wire: Wire, messages: Iterable[Any], budget: Budget | None, resume: LoopResult | None
+) -> tuple[Executor, Sequence[Any], _Loop]:
+    """The executor and the definitions of one run, and its loop."""
+    executor = executor.snapshot()  # The calls of this run find the tools that its model was offered.
+    definitions = wire.tools(executor.registry)
+    return executor, definitions, _loop(wire, definitions, messages, LoopProgress(budget or Budget(), executor), resume)
 
 
 def _loop(
