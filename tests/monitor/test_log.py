@@ -252,6 +252,24 @@ async def test_a_breaker_that_opens_is_a_warning(lines: Lines) -> None:
 # Other events
 
 
+async def test_an_operator_who_resolves_a_doubt_is_named_with_what_they_found(lines: Lines) -> None:
+    @tool
+    async def wire() -> None:
+        """Wire money."""
+        raise TimeoutError
+
+    executor = Executor([wire], policy=ALLOWED, listeners=[lines.log])
+    await executor.run(call("wire"), CONTEXT)
+    [doubt] = await executor.doubts()
+
+    await executor.resolve(
+        session_id=doubt.session_id, call_id=doubt.call_id, happened=True, who="op-7", reason="seen at the bank"
+    )
+
+    line = lines.one("doubt_resolved")
+    assert (line.tool, line.happened, line.who, line.reason) == ("wire", True, "op-7", "seen at the bank")
+
+
 async def test_progress_is_reported_without_the_text_of_the_handler(lines: Lines) -> None:
     @tool(read_only=True)
     async def count(context: ToolContext[Any]) -> int:

@@ -314,6 +314,7 @@ def test_a_call_that_began_and_was_then_ignored_leaves_no_span_open(tracing: Tra
 
     assert len(tracing.spans) == 2
     assert tracing.listener.unfinished == 0
+    assert not trace.get_current_span().get_span_context().is_valid
 
 
 async def test_a_slow_call_says_so(tracing: Tracing) -> None:

@@ -68,6 +68,7 @@ class Log:
             events.TurnStarted: self._build_turn_started,
             events.TurnFinished: self._build_turn_finished,
             events.ModelCalled: self._build_model_called,
+            events.DoubtResolved: self._build_doubt_resolved,
             events.ResultSpoken: self._build_result_spoken,
             events.PhoneCallEnded: self._build_phone_call_ended,
         }
@@ -177,6 +178,18 @@ class Log:
             _read_ids(event),
             tool=self._clean_text(event.tool_name),
             state=event.state,
+        )
+
+    def _build_doubt_resolved(self, event: events.DoubtResolved) -> LogMessage:
+        return _build(
+            "doubt_resolved",
+            logging.INFO,
+            _read_ids(event),
+            call_id=_shorten(event.call_id),
+            tool=self._clean_text(event.tool_name),
+            happened=event.happened,
+            who=self._clean_text(event.who),
+            reason=self._clean_text(event.reason),
         )
 
     def _build_progress(self, event: events.Progress) -> LogMessage:

@@ -173,12 +173,12 @@ class Traces:
     # Tool calls.
 
     def _start_span(self, event: CallStarted) -> None:
+        self._end(self._calls.pop(event), event.at)  # It is no parent of its repetition.
         parent = self._find_parent(event.session_id)
         span = self._build_span(event, event.call, event.at, parent, started=True)
         if event.agent_id is not None:
             span.set_attribute(genai.AGENT_ID, shorten(event.agent_id, _MAX_CHARS))
-        previous = self._calls.put(event, _OpenSpan(span=span, parent=parent))
-        self._end(previous, event.at)
+        self._calls.put(event, _OpenSpan(span=span, parent=parent))
         self._context.attach(self._trace.set_span_in_context(span, parent))
 
     def _finish_span(self, event: CallFinished) -> None:
