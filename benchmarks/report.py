@@ -117,7 +117,7 @@ def page(results: Results, growth: Results) -> str:
         ),
         f"## Definitions of {definitions['count']:,} tools",
         f"Each tool has four arguments with descriptions. Making {definitions['count']:,} tools from functions with "
-        f"`@tool` takes {_figure(definitions['made_ms'])} ms, once. If the column \"sent\" has a smaller number, the "
+        f'`@tool` takes {_figure(definitions["made_ms"])} ms, once. If the column "sent" has a smaller number, the '
         "API accepts no more tools in one request, and the rest is skipped.",
         _table(
             ("definitions", "sent", "first, ms", "again, ms"),
@@ -163,9 +163,9 @@ def page(results: Results, growth: Results) -> str:
             "The garbage collector is off while a sample runs, and runs between samples. Every row is checked to give "
             "the right message before it is measured. Tracing and update checks of the other libraries are switched "
             "off.",
-            f"Imports are measured in {rounds['imports']} rounds. For definitions, \"first\" is the median of "
-            f"{rounds['first']} runs and \"again\" that of {rounds['definitions']} rounds; for the facade and "
-            "toolcall, \"first\" is a single run.",
+            f'Imports are measured in {rounds["imports"]} rounds. For definitions, "first" is the median of '
+            f'{rounds["first"]} runs and "again" that of {rounds["definitions"]} rounds; for the facade and '
+            'toolcall, "first" is a single run.',
         ),
         "## How to read it",
         _list(
@@ -178,7 +178,7 @@ def page(results: Results, growth: Results) -> str:
             "tasks, the target is missed: about 30 × the floor, 72 to 93 µs.",
             "A handler that does nothing is the worst case for every library: the more a tool "
             "does, the smaller the share of the dispatch.",
-            "The other libraries are measured without their agent loops. These loops do what the column \"leaves out\" "
+            'The other libraries are measured without their agent loops. These loops do what the column "leaves out" '
             "lists, at a cost that this page does not show.",
         ),
         f"Measured on {results['date']}: Handrail {results['handrail']}, {packages}; pydantic {results['pydantic']}, "
