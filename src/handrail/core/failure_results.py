@@ -120,6 +120,11 @@ def in_progress(tool: str) -> ToolResult:
     return failure("in_progress", message, retryable=True)
 
 
+def unsettled(tool: str, *, is_running: bool) -> ToolResult:
+    """The same call was begun before, and has no outcome yet: `in_progress` while it runs, else `outcome_unknown`."""
+    return in_progress(tool) if is_running else outcome_unknown(tool)
+
+
 def not_started(tool: str) -> ToolResult:
     """The call waited for another one of the same effect, which failed; it was never begun itself."""
     text = f"`{tool}` was not run: another call of the same effect was running, and it failed. {NOTHING_HAPPENED}"

@@ -27,7 +27,7 @@ from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner, Outcome
 from handrail.execute.ledger import Entry, Ledger
-from handrail.execute.reads import run_check
+from handrail.execute.reads import check_access, run_check
 from handrail.execute.recall import CallArguments, CallRecall, LedgerDecision, is_entry_of, replay, report_result
 from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls
 from handrail.execute.scheduler import CallRef, QueueEntry, Scheduler, current_scope
@@ -203,9 +203,8 @@ class EffectRunner:
             return report_result(self._events, call, context, failed(call.name), started)
         if not running.is_same_caller(context):
             try:
-                checking = self._authorizer.check_access(compiled.policy, call, lambda: sent.arguments, context)
-                can_wait = self._authorizer.can_wait(compiled.tool)
-                await run_check(checking, TimeBudget(self._overhead_timeout), call.name, can_wait=can_wait)
+                budget = TimeBudget(self._overhead_timeout)
+                await check_access(self._authorizer, compiled, call, lambda: sent.arguments, context, budget)
             except Refusal as refusal:
                 return report_result(self._events, call, context, refusal.result, started, refusal.decision)
         self._events.emit_ignored(call, context, "already_pending")
@@ -325,8 +324,7 @@ class EffectRunner:
         if known.step == "replay":
             return replay(entry, is_same_call=is_entry_of(entry, ref))
         if not known.is_same:  # The other call's result is not this one's.
-            failed = failure_results.in_progress if known.step == "in_progress" else failure_results.outcome_unknown
-            return failed(name)
+            return failure_results.unsettled(name, is_running=known.step == "in_progress")
         claimed = self._claims.get((entry.session_id, entry.call_id))
         if claimed is not None:  # Even if its lease is over: a clock that jumps stops nothing.
             return await self._join_same_effect(effect, claimed, admission)
@@ -408,8 +406,7 @@ class EffectRunner:
             raise Refusal(replay(entry, is_same_call=False), effect.decision)
         if known.step in ("duplicate_effect", "ask_again"):  # The approver was not told that it was done before.
             raise Refusal(self.recall.describe_duplicate(entry), effect.decision)
-        failed = failure_results.in_progress if known.step == "in_progress" else failure_results.outcome_unknown
-        raise Refusal(failed(tool.name), effect.decision)
+        raise Refusal(failure_results.unsettled(tool.name, is_running=known.step == "in_progress"), effect.decision)
 
     # 3. Claim.
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from msgspec import structs
 
-from handrail.authorize.authorizer import Authorization, Authorizer, Refusal
+from handrail.authorize.authorizer import Arguments, Authorization, Authorizer, Refusal
 from handrail.authorize.identity import compute_key, keep_secrets_distinct
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
@@ -312,11 +312,8 @@ class ReadRunner:
         if before != caller:
             try:
                 value = compiled.tool.parse(call.arguments_json)
-                checking = self._authorizer.check_access(
-                    compiled.policy, call, lambda: compiled.tool.dump(value), context
-                )
-                can_wait = self._authorizer.can_wait(compiled.tool)
-                await run_check(checking, TimeBudget(self._overhead_timeout), call.name, can_wait=can_wait)
+                budget = TimeBudget(self._overhead_timeout)
+                await check_access(self._authorizer, compiled, call, lambda: compiled.tool.dump(value), context, budget)
             except Refusal as refusal:
                 failure = finish_result(refusal.result, call, refusal.decision, perf_counter())
                 self._events.emit_finished(call, context, failure)
@@ -397,10 +394,24 @@ def _close_scope(scope: CallScope) -> None:
     CURRENT_SCOPE.set(scope.parent)
 
 
-async def run_check(deciding: Awaitable[T], budget: TimeBudget, tool: str, *, can_wait: bool = True) -> T:
-    """Await a decision within the budget; raise `Refusal` if it takes too long. One that cannot wait needs no task."""
-    if not can_wait:
-        return await deciding
+async def check_access(
+    authorizer: Authorizer,
+    compiled: CompiledTool,
+    call: ToolCall,
+    arguments: Arguments,
+    context: ToolContext[Any],
+    budget: TimeBudget,
+) -> None:
+    """Raise `Refusal` unless this caller may have the result of another call; one that takes too long is refused."""
+    checking = authorizer.check_access(compiled.policy, call, arguments, context)
+    if authorizer.can_wait(compiled.tool):
+        await run_check(checking, budget, call.name)
+    else:  # It needs no task.
+        await checking
+
+
+async def run_check(deciding: Awaitable[T], budget: TimeBudget, tool: str) -> T:
+    """Await a decision within the budget; raise `Refusal` if it takes too long."""
     try:
         return await budget.run(deciding)
     except TimeoutError as error:

@@ -20,7 +20,7 @@ from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.event_bus import EventBus
 from handrail.execute.ledger import Entry, Ledger
-from handrail.execute.reads import finish_result, run_check
+from handrail.execute.reads import check_access, finish_result
 from handrail.execute.running import RunningCalls
 from handrail.execute.scheduler import CallRef
 from handrail.execute.settlement import Settlement
@@ -195,9 +195,7 @@ class CallRecall:
         """Refuse an entry to a caller who may not make this call, unless it is this very call of the same caller."""
         is_same_caller = (entry.customer_id, entry.agent_id) == (context.customer_id, context.agent_id)
         if not (is_same_caller and is_entry_of(entry, ref)):
-            checking = self._authorizer.check_access(compiled.policy, sent.call, lambda: sent.arguments, context)
-            can_wait = self._authorizer.can_wait(compiled.tool)
-            await run_check(checking, budget, compiled.tool.name, can_wait=can_wait)
+            await check_access(self._authorizer, compiled, sent.call, lambda: sent.arguments, context, budget)
 
     def describe_duplicate(self, entry: Entry) -> ToolResult:
         """The result of a call whose effect was done with other arguments."""
@@ -309,7 +307,7 @@ class CallRecall:
             return replay(entry, is_same_call=is_entry_of(entry, ref))
         is_running = known.step == "in_progress" or self._running.find((entry.session_id, entry.call_id)) is not None
         if is_running or not known.is_same:
-            return (failure_results.in_progress if is_running else failure_results.outcome_unknown)(name)
+            return failure_results.unsettled(name, is_running=is_running)
         result = await self.verify(compiled, sent, ref, context, entry, budget)
         return failure_results.not_started(name) if result is None else result
 
@@ -341,7 +339,7 @@ def _describe_entry(entry: Entry) -> ToolResult:
     state = entry.state_at(time.time())
     if state in ("committed", "failed"):
         return replay(entry, is_same_call=True)
-    return (failure_results.in_progress if state == "running" else failure_results.outcome_unknown)(entry.tool)
+    return failure_results.unsettled(entry.tool, is_running=state == "running")
 
 
 def replay(entry: Entry, *, is_same_call: bool) -> ToolResult:
