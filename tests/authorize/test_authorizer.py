@@ -59,6 +59,18 @@ async def test_a_decision_is_in_the_result_and_in_the_events(name: str) -> None:
     assert (denied.error.code, "not two" in denied.error.message) == ("permission_denied", True)
 
 
+@pytest.mark.parametrize("reason", ["not today", "not today."])
+async def test_a_reason_ends_with_one_full_stop_whether_it_was_written_with_one_or_not(reason: str) -> None:
+    executor = Executor([look, act], policy=Policy([Rule.deny("look", reason=reason), Rule.ask("act", reason=reason)]))
+
+    denied, asked = [await executor.run(call(name, name), at()) for name in ("look", "act")]
+
+    assert denied.error is not None
+    assert denied.error.message == "`look` is not allowed: not today."
+    assert asked.error is not None
+    assert "of the customer first (not today). Nothing" in asked.error.message
+
+
 @pytest.mark.proves("GC-39", "GC-40")
 async def test_by_default_reads_run_and_the_customer_is_asked_for_every_other() -> None:
     executor = Executor([look, act])

@@ -24,7 +24,7 @@ def error_result(error: ToolError) -> ToolResult:
 def permission_denied(tool: str, decision: Decision) -> ToolResult:
     """The policy, a permission check or a person denied the call."""
     reason = decision.reason or f"the rule {decision.rule} denies it"
-    error = Failure(code="permission_denied", message=f"`{tool}` is not allowed: {reason}.")
+    error = Failure(code="permission_denied", message=f"`{tool}` is not allowed: {_end_sentence(reason)}")
     return ToolResult(error=error, decision=decision)
 
 
@@ -33,7 +33,7 @@ def approval_required(tool: str, decision: Decision, approval: Approval, *, reas
     if approval.state == "approved":  # By the customer, in this very turn.
         message = f"`{tool}` was approved in this turn, which counts from the next one on. Call it again then."
     else:
-        why = f" ({reason})" if reason else ""
+        why = f" ({reason.rstrip(' .')})" if reason else ""
         message = (
             f"`{tool}` needs the approval of the {approval.by} first{why}. {NOTHING_HAPPENED} "
             f"Call it again with exactly these arguments once they have agreed."
@@ -172,6 +172,12 @@ def unusable_output(tool: str, problem: str) -> ToolResult:
 def format_time(timestamp: float) -> str:
     """Format a timestamp for a message: `2026-01-31 12:00:00 UTC`."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(timestamp))
+
+
+def _end_sentence(text: str) -> str:
+    """A text of a user with a full stop, unless it has one."""
+    text = text.rstrip()
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
 def _round(seconds: float) -> str:
