@@ -21,7 +21,14 @@ from agents import (
     WebSearchTool,
     function_tool,
 )
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseFunctionToolCall,
+    ResponseOutputItemDoneEvent,
+    ResponseOutputMessage,
+    ResponseOutputText,
+)
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, ToolFlags
 from handrail.adapters.openai_agents import RunPausedError, guard_tools
@@ -59,8 +66,24 @@ class ScriptedModel(Model):
             ]
         return ModelResponse(output=output, usage=Usage(), response_id=None)
 
-    def stream_response(self, *args: Any, **options: Any) -> Any:
-        raise NotImplementedError
+    async def stream_response(self, system_instructions: Any, input: Any, *args: Any, **options: Any) -> Any:
+        """As the Responses API streams: each item once it is whole, then the response."""
+        output = (await self.get_response(system_instructions, input)).output
+        for number, item in enumerate(output):
+            yield ResponseOutputItemDoneEvent(
+                item=item, output_index=number, sequence_number=number, type="response.output_item.done"
+            )
+        response = Response(
+            id="r",
+            created_at=0,
+            model="scripted",
+            object="response",
+            output=output,
+            tool_choice="auto",
+            tools=[],
+            parallel_tool_calls=True,
+        )
+        yield ResponseCompletedEvent(response=response, sequence_number=len(output), type="response.completed")
 
 
 def pay_call(call_id: str, invoice_id: str = "R-7", amount: int = 100) -> tuple[str, str, dict[str, Any]]:
@@ -237,6 +260,41 @@ async def test_parallel_calls_run_together_where_they_may_and_each_gets_its_own_
 
     assert desk.model.told == {**{f"c{n}": f"saw {n}" for n in range(4)}, "p": "paid 100"}
     assert desk.most_running > 1
+
+
+async def test_a_streamed_run_is_interrupted_and_continues_like_any_other() -> None:
+    desk = Desk([("l1", "look", {"what": "x"}), pay_call("c1")], "Done.")
+    streamed: list[str] = []
+
+    async def stream(given: Any) -> Any:
+        result = Runner.run_streamed(desk.agent, given, run_config=QUIET)
+        async for event in result.stream_events():
+            if event.type == "run_item_stream_event":
+                streamed.append(event.name)
+        return result
+
+    async def wake(saved: str) -> Any:
+        state = await RunState.from_string(desk.agent, saved)
+        for item in state.get_interruptions():
+            state.approve(item)
+        return await stream(state)
+
+    asked = await stream("Go.")
+    saved = asked.to_state().to_string()
+    with pytest.raises(RunPausedError) as paused:
+        await wake(saved)  # The SDK's own yes only wakes.
+    paid_before = list(desk.paid)
+    await desk.approve()
+    streamed.clear()
+    done = await wake(saved)
+
+    assert [one.call_id for one in asked.interruptions] == ["c1"]
+    assert paused.value.pause["reason"] == "approval_required"
+    assert paid_before == []
+    assert done.final_output == "Done."
+    assert streamed == ["tool_output", "message_output_created"]
+    assert desk.paid == [("R-7", 100)]
+    assert desk.model.told == {"l1": "saw x", "c1": "paid 100"}
 
 
 async def test_an_agent_as_a_tool_is_left_alone_and_the_questions_of_its_tools_come_through() -> None:
