@@ -61,7 +61,8 @@ async def test_a_decision_is_in_the_result_and_in_the_events(name: str) -> None:
 
 @pytest.mark.parametrize("reason", ["not today", "not today."])
 async def test_a_reason_ends_with_one_full_stop_whether_it_was_written_with_one_or_not(reason: str) -> None:
-    executor = Executor([look, act], policy=Policy([Rule.deny("look", reason=reason), Rule.ask("act", reason=reason)]))
+    rules = [Rule.deny("look", reason=reason), Rule.ask("act", by="customer", reason=reason)]
+    executor = Executor([look, act], policy=Policy(rules))
 
     denied, asked = [await executor.run(call(name, name), at()) for name in ("look", "act")]
 
