@@ -202,7 +202,7 @@ async def test_a_schema_is_compiled_once_whether_the_host_passes_the_same_object
 
 def test_what_is_remembered_about_hosts_tools_has_a_limit() -> None:
     executor = Executor()
-    tools: Any = executor._host_tools  # pyright: ignore[reportPrivateUsage]
+    tools: Any = executor._pool.host_tools  # pyright: ignore[reportPrivateUsage]
     for number in range(1_200):
         assert tools.find(f"tool_{number}") is not None
         assert tools.find("pay", schema={"title": str(number)}).tool.input_schema["title"] == str(number)

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from handrail.authorize import hooks as hook_calls
 from handrail.authorize.approvals import Approvals, can_be_used, new_token
 from handrail.authorize.identity import CallDigests
-from handrail.authorize.policy import DEFAULT, CompiledPolicy, Policy
+from handrail.authorize.policy import DEFAULT, CompiledPolicy
 from handrail.core import failure_results
 from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
@@ -77,7 +77,6 @@ class Authorizer:
     def __init__(
         self,
         *,
-        policy: Policy,
         approvals: Approvals,
         hooks: Iterable[Any],
         digests: CallDigests,
@@ -86,7 +85,6 @@ class Authorizer:
         mode: Mode | Mapping[str, Mode] = "enforce",
         approval_timeout: float = 900.0,
     ) -> None:
-        self._policy = policy
         self._approvals = approvals
         self._hooks = tuple(hook for hook in hooks if hasattr(hook, "authorised"))
         self._digests = digests
@@ -98,10 +96,6 @@ class Authorizer:
         """Tools that no rule is about, and that a warning was logged for."""
         self.has_hooks = bool(self._hooks)
         """Whether some hook looks at every call."""
-
-    def compile_policy(self, tool: Tool[..., Any]) -> CompiledPolicy:
-        """The rules that can apply to a tool."""
-        return self._policy.compile(tool)
 
     def is_observed(self, tool: Tool[..., Any]) -> bool:
         """Whether decisions about this tool are recorded only, and block nothing."""

@@ -4,10 +4,8 @@ import asyncio
 import copy
 import inspect
 import secrets as randomness
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from time import perf_counter
 from typing import Any, Self, TypeVar
 
@@ -24,25 +22,24 @@ from handrail.authorize.secrets import Reference, Secrets
 from handrail.core import failure_results
 from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
-from handrail.core.events import DoubtResolved, Event
+from handrail.core.events import Event
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.time_budget import TimeBudget
-from handrail.core.tool import MAX_OUTPUT_CHARS, Tool
+from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
-from handrail.define.build import as_tool
 from handrail.define.flags import ToolFlags
-from handrail.define.function import build_from_function
-from handrail.errors import ConfigError, ToolError, ToolNotFoundError
+from handrail.errors import ConfigError, ToolError
 from handrail.execute.admission import AdmissionControl
 from handrail.execute.cancellation import CallCanceller, CancelResult
 from handrail.execute.circuit_breaker import CircuitBreaker
-from handrail.execute.compiled_tool import CompiledTool, HostTools
+from handrail.execute.compiled_tool import CompiledTool
+from handrail.execute.doubts import Doubt, list_doubts, resolve_doubt
 from handrail.execute.effects import EffectRunner
 from handrail.execute.event_bus import EventBus, Listener
 from handrail.execute.handlers import HandlerRunner, RetryPolicy
 from handrail.execute.leases import LEASE_GRACE, LEASE_TIMEOUT, LeaseKeeper
-from handrail.execute.ledger import Doubt, Ledger, MemoryLedger, RecordedResult, settle_entry
+from handrail.execute.ledger import Ledger, MemoryLedger
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.rate_limits import RateLimit
 from handrail.execute.reads import ReadRunner, finish_result
@@ -51,12 +48,10 @@ from handrail.execute.scheduler import Scheduler
 from handrail.execute.settlement import Settlement
 from handrail.execute.sync_portal import SyncPortal
 from handrail.execute.threads import WorkerThreads
+from handrail.execute.tool_pool import Fallback, ToolPool
 from handrail.registry.registry import ToolRegistry
-from handrail.registry.tool_source import ToolSource, build_registry
 
 T = TypeVar("T")
-
-Fallback = Callable[[ToolCall, ToolContext[Any]], Any]
 
 
 class Executor:
@@ -124,17 +119,13 @@ class Executor:
             raise ConfigError(f"max_remembered_bytes must be 0 or more, got {max_remembered_bytes!r}.")
         if max_argument_chars < 1:
             raise ConfigError(f"max_argument_chars must be at least 1, got {max_argument_chars!r}.")
+        policy = policy or Policy()
         self._output_limiter = output_limiter = OutputLimiter()
-        self._limits_output = bool(max_output_chars)
         self.approvals: Approvals = approvals if approvals is not None else MemoryApprovals()
         self._hooks = tuple(hooks)
         check_hooks(self._hooks)
-        self._fallback = fallback
-        self._timeout = timeout
         self._overhead_timeout = overhead_timeout
-        self._max_output_chars = max_output_chars or MAX_OUTPUT_CHARS
         self._max_argument_chars = max_argument_chars
-        self._max_media_bytes = max_media_bytes
         ledger = ledger if ledger is not None else MemoryLedger()
         redactor = redactor or Redactor()
         scheduler = Scheduler()
@@ -148,7 +139,6 @@ class Executor:
         self._callbacks = CallbackRunner(lambda function, owner: threads.run(function, owner=owner))
         self._authorizer = Authorizer(
             callbacks=self._callbacks,
-            policy=policy or Policy(),
             approvals=self.approvals,
             hooks=self._hooks,
             digests=digests,
@@ -206,153 +196,82 @@ class Executor:
         )
         self._ledger = ledger
         self._canceller = CallCanceller(running=self._running, scheduler=scheduler, events=events)
-        self._host_tools = HostTools(
-            compile_tool=self._compile,
-            threads=self._threads,
+        self._pool = ToolPool(
+            tools,
+            policy=policy,
+            fallback=fallback,
             declared=declared or {},
-            on_new_tool=self._on_host_tool,
+            threads=self._threads,
+            output_limiter=output_limiter,
+            timeout=timeout,
+            max_output_chars=max_output_chars,
+            max_media_bytes=max_media_bytes,
         )
-        self._host_schemas: dict[str, Tool[..., Any]] = {}
-        self._read_more: Tool[..., Any] | None = None
-        self._compiled: dict[str, CompiledTool] = {}
-        self._policy = policy or Policy()
-        self.diagnostics: tuple[str, ...] = ()
+
+    # The tools.
+
+    @property
+    def registry(self) -> ToolRegistry:
+        """The tools of the pool."""
+        return self._pool.registry
+
+    @property
+    def diagnostics(self) -> tuple[str, ...]:
         """Rules of the policy that can never apply to the tools of this pool, as far as they are known."""
-        self._unsubscribe: list[Callable[[], None]] = []
-        self._tools_listeners: dict[object, Callable[[], None]] = {}
-        self.replace_tools(tools)
-        if self._tools and not self.is_open:
-            self._refuse_diagnostics()
+        return self._pool.diagnostics
 
-    def _refuse_diagnostics(self) -> None:
-        """A closed pool has no tools but these, so that a rule that cannot apply to them is a mistake."""
-        if self.diagnostics:
-            listed = "\n".join(f"- {one}" for one in self.diagnostics)
-            raise ConfigError(
-                f"The policy has rules that can never apply to these tools:\n{listed}\n"
-                "Tools that are only passed to guard() are named with declared={name: ToolFlags(…)}."
-            )
+    @property
+    def is_open(self) -> bool:
+        """Whether it can get tools that it does not know yet: from sources that change, or through the fallback."""
+        return self._pool.is_open
 
-    def _compile(self, tool: Tool[..., Any]) -> CompiledTool:
-        policy = self._authorizer.compile_policy(tool)
-        return CompiledTool(
-            tool,
-            policy,
-            timeout=self._timeout,
-            max_output_chars=self._max_output_chars,
-            max_media_bytes=self._max_media_bytes,
-        )
+    @property
+    def known_tools(self) -> tuple[Tool[..., Any], ...]:
+        """The tools of the pool, and those of another framework that were declared or have passed a schema."""
+        return self._pool.known_tools
 
-    # The pool.
+    def has_tool(self, name: str) -> bool:
+        """Whether there is a tool of this name."""
+        return name in self._pool.registry
+
+    def find_policy_problems(self, policy: Policy) -> list[PolicyProblem]:
+        """The rules of a policy that can never apply to the tools that are known here."""
+        return self._pool.find_policy_problems(policy)
 
     def replace_tools(self, tools: ToolRegistry | Iterable[object]) -> None:
         """Replace the pool. Running calls, and turns that have begun, keep the tools that they started with.
 
         When the tools of a source in `tools` (what `handrail.sources.connect` yields) change, so does the pool.
         """
-        every = [one if isinstance(one, ToolSource) else as_tool(one) for one in tools]
-        # Built first: where that raises, the pool stays as it was.
-        registry = tools if isinstance(tools, ToolRegistry) else build_registry(every)
-        for unsubscribe in self._unsubscribe:
-            unsubscribe()
-        self._unsubscribe = [one.subscribe(self._on_source_change) for one in every if isinstance(one, ToolSource)]
-        self._tools = every
-        self._set_registry(registry)
-
-    def _on_source_change(self) -> None:
-        """Rebuild the pool from the sources' current tools."""
-        try:
-            self._set_registry(build_registry(self._tools))
-        except ConfigError:
-            log.exception("the changed tools of a source cannot be used; the pool stays as it was")
-
-    def _set_registry(self, registry: ToolRegistry) -> None:
-        limits = self._limits_output or any(tool.max_output_chars for tool in registry)
-        if limits and "read_more" not in registry:
-            self._read_more = self._read_more or self._output_limiter.read_more_tool()
-            registry = registry.register(self._read_more)
-        known = self._compiled
-        compiled = {
-            tool.name: one if (one := known.get(tool.name)) is not None and one.tool is tool else self._compile(tool)
-            for tool in registry
-        }
-        if clashing := [name for name in self._host_tools.declared if name in registry]:
-            raise ConfigError(f"declared names {clashing[0]!r}, which is in the pool: give the tool itself its flags.")
-        self.registry, self._compiled = registry, compiled
-        self._update_diagnostics()
-        for listener in tuple(self._tools_listeners.values()):
-            try:
-                listener()
-            except Exception:
-                log.exception("a listener to changed tools failed")
-
-    def _on_host_tool(self, tool: Tool[..., Any]) -> None:
-        """Check the rules that name a tool against the schema that the host has passed for it."""
-        if self._policy.names(tool.name):
-            self._host_schemas[tool.name] = tool
-            self._update_diagnostics()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it can get tools that it does not know yet: from sources that change, or through the fallback."""
-        return self._fallback is not None or bool(self._unsubscribe)
-
-    @property
-    def known_tools(self) -> tuple[Tool[..., Any], ...]:
-        """The tools of the pool, and those of another framework that were declared or have passed a schema."""
-        host_tools = {**self._host_tools.declared, **self._host_schemas}
-        return (*self.registry, *(tool for name, tool in host_tools.items() if name not in self.registry))
-
-    def find_policy_problems(self, policy: Policy) -> list[PolicyProblem]:
-        """The rules of a policy that can never apply to the tools that are known here."""
-        return list(policy.find_problems(self.known_tools))
-
-    def _update_diagnostics(self) -> None:
-        problems = tuple(str(one) for one in self.find_policy_problems(self._policy))
-        for problem in problems:
-            if problem not in self.diagnostics:
-                log.warning("policy: %s", problem)
-        self.diagnostics = problems
+        self._pool.replace_tools(tools)
 
     def subscribe_tools(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call a function after every change of the pool; the function returned here unsubscribes it."""
-        key = object()
-        self._tools_listeners[key] = listener
-
-        def unsubscribe() -> None:
-            self._tools_listeners.pop(key, None)
-
-        return unsubscribe
+        return self._pool.subscribe(listener)
 
     def snapshot(self) -> Self:
         """An executor with the current tools, unaffected by later replacements; everything else is shared."""
-        return copy.copy(self)
-
-    def has_tool(self, name: str) -> bool:
-        """Whether there is a tool of this name."""
-        return name in self.registry
+        return self._with_pool(self._pool.snapshot())
 
     def register(self, name: str, function: object) -> Self:
         """A new executor that also has this tool, under this name; this one stays as it is.
 
         Both share the ledger, the approvals, the limits and the running calls.
         """
-        if inspect.isfunction(function) or inspect.ismethod(function):
-            added = build_from_function(function, {"name": name})
-        else:
-            added = as_tool(function)
-        added = added if added.name == name else replace(added, name=name)
-        self.registry.register(added)  # Refuses a name that is taken.
+        return self._with_pool(self._pool.register(name, function))
+
+    def _with_pool(self, pool: ToolPool) -> Self:
         other = copy.copy(self)
-        other._unsubscribe, other._tools_listeners = [], {}
-        other.replace_tools([*self._tools, added])
+        other._pool = pool
         return other
+
+    # Running.
 
     async def run(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         """Run one call. It returns a result whatever happens; only a real cancellation of the caller is raised."""
         if self._running.by_session:
             self._running.check_loop()
-        compiled = self._compiled.get(call.name)
+        compiled = self._pool.compiled.get(call.name)
         if compiled is None or self._hooks or len(call.arguments_json) > self._max_argument_chars:
             return await self._run_prepared(await self._prepare(call, context), context)
         return await (self._reads if compiled.tool.read_only else self._effects).run(compiled, call, context)
@@ -420,13 +339,11 @@ class Executor:
                 raise _host_error(call.name)
             return proceed()
 
-        registered = self._compiled.get(call.name)
-        compiled = self._host_tools.compile(call.name, run, schema=schema, registered=registered, flags=flags)
+        registered = self._pool.compiled.get(call.name)
+        compiled = self._pool.host_tools.compile(call.name, run, schema=schema, registered=registered, flags=flags)
         prepared = await self._prepare(call, context, compiled)
         if not can_change and isinstance(prepared, tuple) and prepared[1].arguments_json != call.arguments_json:
-            result = finish_result(failure_results.host_cannot_change(call.name), call, None, perf_counter())
-            self._events.emit_finished(call, context, result)
-            return result
+            return self._finish_early(call, context, failure_results.host_cannot_change(call.name))
         return await self._run_prepared(prepared, context)
 
     async def _prepare(
@@ -435,13 +352,11 @@ class Executor:
         """The tool of a call, and the call after its `before` hooks; or the result, if there is nothing to run."""
         if (length := len(call.arguments_json)) > self._max_argument_chars:
             failed = failure_results.arguments_too_long(call.name, length, max_chars=self._max_argument_chars)
-            result = finish_result(failed, call, None, perf_counter())
             # No listener parses or redacts what was refused for its length.
-            self._events.emit_finished(structs.replace(call, arguments_json=""), context, result)
-            return result
-        compiled = compiled or self._compiled.get(call.name) or self._compile_fallback(call)
+            return self._finish_early(structs.replace(call, arguments_json=""), context, failed)
+        compiled = compiled or self._pool.compiled.get(call.name) or self._pool.compile_fallback(call)
         if compiled is None:
-            return self._not_found(call, context)
+            return self._finish_early(call, context, self._pool.build_not_found(call.name))
         try:
             if not self._hooks:
                 return compiled, call
@@ -451,35 +366,19 @@ class Executor:
             if isinstance(refusal, TimeoutError):
                 log.error("a hook took too long about %s", call.name)
             message = str(refusal) or HOOK_FAILED
-            result = finish_result(failure_results.refused_by_hook(message), call, None, perf_counter())
-            self._events.emit_finished(call, context, result)
-            return result
+            return self._finish_early(call, context, failure_results.refused_by_hook(message))
 
-    def _compile_fallback(self, call: ToolCall) -> CompiledTool | None:
-        fallback = self._fallback
-        if fallback is None:
-            return None
-
-        def run(arguments: Any, inner: ToolContext[Any]) -> Any:
-            return fallback(inner.call or call, inner)  # The context's call has the authorised arguments.
-
-        return self._host_tools.compile(call.name, run, is_blocking=not inspect.iscoroutinefunction(fallback))
-
-    def _not_found(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
-        try:
-            self.registry.get(call.name)
-        except ToolNotFoundError as error:
-            result = finish_result(failure_results.error_result(error), call, None, perf_counter())
-        else:
-            raise AssertionError(f"{call.name} is registered, but not compiled")
+    def _finish_early(self, call: ToolCall, context: ToolContext[Any], failed: ToolResult) -> ToolResult:
+        """The result of a call that no runner has seen, reported to the listeners."""
+        result = finish_result(failed, call, None, perf_counter())
         self._events.emit_finished(call, context, result)
         return result
 
     def explain(self, call: ToolCall, context: ToolContext[Any]) -> Explanation:
         """Which rule would decide about a call, where it stands, and why. Nothing runs, and nobody is asked."""
-        compiled = self._compiled.get(call.name) or self._compile_fallback(call)
-        if compiled is None and call.name in self._host_tools.declared:
-            compiled = self._host_tools.find(call.name)
+        compiled = self._pool.compiled.get(call.name) or self._pool.compile_fallback(call)
+        if compiled is None and call.name in self._pool.host_tools.declared:
+            compiled = self._pool.host_tools.find(call.name)
         if compiled is None:
             return explain_call(call, None, context, is_observed=False)
         return explain_call(call, compiled.policy, context, is_observed=self._authorizer.is_observed(compiled.tool))
@@ -497,9 +396,9 @@ class Executor:
         None if there is none: the call needs nobody, is refused, or was decided about already. `schema` and
         `flags` are those of `guard()`, for a tool of another framework.
         """
-        compiled = self._compiled.get(call.name)
+        compiled = self._pool.compiled.get(call.name)
         if schema is not None or flags is not None:
-            compiled = self._host_tools.find(call.name, schema=schema, registered=compiled, flags=flags)
+            compiled = self._pool.host_tools.find(call.name, schema=schema, registered=compiled, flags=flags)
         if compiled is None or len(call.arguments_json) > self._max_argument_chars:
             return None
         tool = compiled.tool
@@ -542,7 +441,7 @@ class Executor:
         doubt is verified first, if the tool can. Without `by_key`, other calls of the same effect do not count.
         """
         self._running.check_loop()
-        compiled = self._compiled.get(call.name)
+        compiled = self._pool.compiled.get(call.name)
         if compiled is not None and compiled.tool.read_only:
             return None
         if compiled is not None and self._hooks:
@@ -556,10 +455,7 @@ class Executor:
 
     async def doubts(self, *, session_id: str | None = None, limit: int = 100) -> list[Doubt]:
         """List the consequential calls whose outcome is not known, the oldest first."""
-        if limit < 1:
-            raise ConfigError(f"limit must be at least 1, got {limit!r}.")
-        entries = await self._ledger.find_doubts(now=time.time(), session_id=session_id, limit=limit)
-        return [Doubt.from_entry(entry) for entry in entries]
+        return await list_doubts(self._ledger, session_id=session_id, limit=limit)
 
     async def resolve(
         self,
@@ -576,34 +472,16 @@ class Executor:
         The next look at the call gets the returned result. `expected` is the `version` of the doubt that was looked at:
         if the entry has changed since, nothing is written. Raises `ConfigError` if there is no such doubt.
         """
-        if not who:
-            raise ConfigError("who must name the person who found out, got ''.")
-        entry, _ = await self._ledger.recall(session_id=session_id, call_id=call_id, key="")
-        if entry is None:
-            raise ConfigError(f"there is no call {call_id!r} in the ledger of session {session_id!r}.")
-        if (state := entry.state_at(time.time())) != "unknown":
-            raise ConfigError(f"the call {call_id!r} of {entry.tool!r} is not in doubt: it is {state}.")
-        if expected is not None and expected != (version := Doubt.from_entry(entry).version):
-            raise ConfigError(f"expected must be the version of the doubt, {version!r}, got {expected!r}.")
-        by = f"{who}: {reason}" if reason else who
-        result = (failure_results.confirmed_effect if happened else failure_results.confirmed_failure)(entry.tool, by)
-        recorded = RecordedResult(text=result.output, failure=result.error, metadata={"resolved_by": who})
-        settled = settle_entry(entry, "committed" if happened else "failed", recorded, now=time.time())
-        if not await self._ledger.resolve(settled):
-            raise ConfigError(f"the call {call_id!r} of {entry.tool!r} was settled meanwhile: list the doubts again.")
-        self._events.emit(
-            DoubtResolved(
-                at=time.time(),
-                session_id=session_id,
-                tenant_id=entry.tenant_id,
-                call_id=call_id,
-                tool_name=entry.tool,
-                happened=happened,
-                who=who,
-                reason=reason,
-            )
+        return await resolve_doubt(
+            self._ledger,
+            self._events.emit,
+            session_id=session_id,
+            call_id=call_id,
+            happened=happened,
+            who=who,
+            reason=reason,
+            expected=expected,
         )
-        return finish_result(result, ToolCall(id=call_id, name=entry.tool), None, perf_counter())
 
     def subscribe(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:
         """Add a listener to the events of one session, inside a `with` block."""
@@ -645,16 +523,10 @@ class Executor:
 
     async def aclose(self, *, grace: float = 5.0) -> None:
         """Let what runs finish, cut off what does not, and close the connections of the tools."""
-        subscriptions, self._unsubscribe = self._unsubscribe, []
-        for unsubscribe in subscriptions:
-            unsubscribe()
+        self._pool.unsubscribe_sources()
         sessions = list(self._running.by_session)
         await asyncio.gather(*(self.cancel_all(session_id, grace=grace) for session_id in sessions))
-        for aclose in {tool.aclose for tool in self.registry if tool.aclose is not None}:
-            try:
-                await aclose()
-            except Exception:  # somebody else's code; the others still have to be closed
-                log.exception("what a tool holds could not be closed")
+        await self._pool.aclose()
 
     async def __aenter__(self) -> Self:
         return self

@@ -98,36 +98,6 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
         return f"{self.key[:32]}-{self.repeat}"
 
 
-class Doubt(Struct, frozen=True, kw_only=True):
-    """A consequential call whose outcome nobody knows: an operator has to find out."""
-
-    session_id: str
-    call_id: str
-    tool: str
-    tenant_id: str | None
-    turn: int
-    claimed_at: float
-    """Seconds since the epoch."""
-    idempotency_key: str
-    """What the handler was given to send to other services: search for it there."""
-    version: str
-    """Changes with the entry; give it to `Executor.resolve(expected=…)`."""
-
-    @classmethod
-    def from_entry(cls, entry: Entry) -> "Doubt":
-        """The doubt about an entry."""
-        return cls(
-            session_id=entry.session_id,
-            call_id=entry.call_id,
-            tool=entry.tool,
-            tenant_id=entry.tenant_id,
-            turn=entry.turn,
-            claimed_at=entry.claimed_at,
-            idempotency_key=entry.idempotency_key,
-            version=f"{entry.owner}-{entry.number}-{entry.state}",
-        )
-
-
 class Ledger(Protocol):
     """Where entries are kept. Of several claims, exactly one succeeds.
 
