@@ -9,11 +9,13 @@ from hashlib import sha256
 from typing import Any
 
 from handrail.authorize.policy import CompiledPolicy
+from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool, check_name
+from handrail.core.values import ToolCall
 from handrail.define.build import build_tool
 from handrail.define.flags import ToolFlags
-from handrail.errors import ConfigError, ToolDefinitionError, shorten
+from handrail.errors import ConfigError, ToolDefinitionError, ToolError, shorten
 from handrail.execute.scheduler import Concurrency
 from handrail.execute.threads import WorkerThreads
 
@@ -181,6 +183,31 @@ class HostTools:
                 takes_context=True,
             )
         return self._compile_tool(tool)
+
+
+def build_host_handler(call: ToolCall, proceed: Callable[..., Any]) -> tuple[HostHandler, bool]:
+    """A handler that calls a host's function, and whether that function takes the authorised arguments.
+
+    One that takes none runs with the arguments of `call`, and is refused if others were authorised.
+    """
+    takes_arguments = True
+    try:
+        inspect.signature(proceed).bind({})
+    except TypeError:
+        takes_arguments = False
+    except ValueError:  # A function in C that does not say.
+        pass
+
+    def run(arguments: Any, context: ToolContext[Any]) -> Any:
+        if takes_arguments:
+            return proceed(arguments)
+        if context.call is None or context.call.arguments_json != call.arguments_json:
+            error = failure_results.host_cannot_change(call.name).error
+            assert error is not None
+            raise ToolError(error.message, code=error.code)
+        return proceed()
+
+    return run, takes_arguments
 
 
 def _build_host_tool(name: str, schema: Mapping[str, Any], flags: ToolFlags | None = None) -> Tool[..., Any]:

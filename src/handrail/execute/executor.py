@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import inspect
 import secrets as randomness
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -12,7 +11,7 @@ from typing import Any, Self, TypeVar
 from msgspec import structs
 
 from handrail.authorize.approvals import ApprovalEvents, Approvals
-from handrail.authorize.authorizer import Authorizer, Mode, Refusal
+from handrail.authorize.authorizer import Authorizer, Mode
 from handrail.authorize.explanation import Explanation, explain_call
 from handrail.authorize.hooks import HOOK_FAILED, HookRefusal, apply_before, check_hooks
 from handrail.authorize.identity import CallDigests
@@ -29,11 +28,11 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.define.flags import ToolFlags
-from handrail.errors import ConfigError, ToolError
+from handrail.errors import ConfigError
 from handrail.execute.admission import AdmissionControl
 from handrail.execute.cancellation import CallCanceller, CancelResult
 from handrail.execute.circuit_breaker import CircuitBreaker
-from handrail.execute.compiled_tool import CompiledTool
+from handrail.execute.compiled_tool import CompiledTool, build_host_handler
 from handrail.execute.doubts import Doubt, list_doubts, resolve_doubt
 from handrail.execute.effects import EffectRunner
 from handrail.execute.event_bus import EventBus, Listener
@@ -330,19 +329,11 @@ class Executor:
         under its name: for a host whose own descriptions are trusted.
         """
         self._running.check_loop()
-        can_change = _takes_arguments(proceed)
-
-        def run(arguments: Any, inner: ToolContext[Any]) -> Any:
-            if can_change:
-                return proceed(arguments)
-            if inner.call is None or inner.call.arguments_json != call.arguments_json:
-                raise _host_error(call.name)
-            return proceed()
-
+        handler, takes_arguments = build_host_handler(call, proceed)
         registered = self._pool.compiled.get(call.name)
-        compiled = self._pool.host_tools.compile(call.name, run, schema=schema, registered=registered, flags=flags)
+        compiled = self._pool.host_tools.compile(call.name, handler, schema=schema, registered=registered, flags=flags)
         prepared = await self._prepare(call, context, compiled)
-        if not can_change and isinstance(prepared, tuple) and prepared[1].arguments_json != call.arguments_json:
+        if not takes_arguments and isinstance(prepared, tuple) and prepared[1].arguments_json != call.arguments_json:
             return self._finish_early(call, context, failure_results.host_cannot_change(call.name))
         return await self._run_prepared(prepared, context)
 
@@ -401,24 +392,14 @@ class Executor:
             compiled = self._pool.host_tools.find(call.name, schema=schema, registered=compiled, flags=flags)
         if compiled is None or len(call.arguments_json) > self._max_argument_chars:
             return None
-        tool = compiled.tool
         try:
             call = await TimeBudget(self._overhead_timeout).run(
-                apply_before(self._hooks, call, tool, context, self._callbacks)
+                apply_before(self._hooks, call, compiled.tool, context, self._callbacks)
             )
         except (HookRefusal, TimeoutError):
             return None
-        if not tool.read_only:
-            return await self._effects.request_approval(compiled, call, context)
-        try:
-            value = tool.parse(call.arguments_json)
-            deciding = self._authorizer.authorize(compiled.policy, call, value, lambda: tool.dump(value), context)
-            await TimeBudget(self._overhead_timeout).run(deciding)
-        except Refusal as refusal:
-            return refusal.result.approval
-        except (ToolError, TimeoutError):
-            return None
-        return None
+        runner = self._reads if compiled.tool.read_only else self._effects
+        return await runner.request_approval(compiled, call, context)
 
     def digest_secret(self, secret: bytes) -> str:
         """A digest to pass in the arguments of `guard()` in place of a secret, so that no store and no log has it.
@@ -539,20 +520,3 @@ def _start_named(
     running: Coroutine[Any, Any, ToolResult], call: ToolCall, context: ToolContext[Any]
 ) -> "asyncio.Task[ToolResult]":
     return asyncio.create_task(running, name=f"handrail:{context.session_id}:{call.id}")
-
-
-def _host_error(tool: str) -> ToolError:
-    error = failure_results.host_cannot_change(tool).error
-    assert error is not None
-    return ToolError(error.message, code=error.code)
-
-
-def _takes_arguments(proceed: Callable[..., Any]) -> bool:
-    """Whether a host's function can be called with one argument."""
-    try:
-        inspect.signature(proceed).bind({})
-    except TypeError:
-        return False
-    except ValueError:  # A function in C that does not say.
-        return True
-    return True

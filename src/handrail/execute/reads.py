@@ -17,7 +17,7 @@ from handrail.core.handler_output import is_plain
 from handrail.core.log import log
 from handrail.core.text import canonical_json
 from handrail.core.time_budget import TimeBudget
-from handrail.core.values import Decision, ToolCall, ToolResult
+from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
 from handrail.execute.bounded_store import BoundedStore
@@ -124,6 +124,21 @@ class ReadRunner:
         if self._unresolved and (running := self._unresolved.pop(ref, None)) is not None:
             running.resolve(result)
         return result
+
+    async def request_approval(
+        self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any]
+    ) -> Approval | None:
+        """The question that running the call would ask; None if it would ask none. Nothing runs."""
+        tool = compiled.tool
+        try:
+            value = tool.parse(call.arguments_json)
+            deciding = self._authorizer.authorize(compiled.policy, call, value, lambda: tool.dump(value), context)
+            await TimeBudget(self._overhead_timeout).run(deciding)
+        except Refusal as refusal:
+            return refusal.result.approval
+        except (ToolError, TimeoutError):
+            return None
+        return None
 
     def _run_fast(
         self,
