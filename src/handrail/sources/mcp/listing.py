@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self, cast
 
 import mcp_types as types
@@ -64,9 +63,7 @@ class CheckedStream:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
 
