@@ -10,7 +10,6 @@ from msgspec import structs
 from handrail.core.text import encodable
 from handrail.formats import names
 from handrail.formats import openai_chat as wire
-from handrail.formats.openai_schema import to_non_strict
 from handrail.formats.parse import get_field
 from handrail.providers import openai_sdk
 from handrail.providers.adapter import (
@@ -23,7 +22,7 @@ from handrail.providers.adapter import (
 )
 from handrail.providers.connection import Connection, connect
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
-from handrail.providers.response_schema import ResponseSchema, build_response_schema
+from handrail.providers.response_schema import build_response_schema
 from handrail.providers.transcript import (
     AssistantStep,
     NativeCalls,
@@ -112,7 +111,8 @@ class _ChatAdapter:
             choice = wire.tool_choice(chosen.mode, tool=chosen.tool, allowed=chosen.allowed, definitions=definitions)
             body |= {"tool_choice": choice} if definitions else {}
         if response_schema is not None:
-            body["response_format"] = {"type": "json_schema", "json_schema": _render_response_schema(response_schema)}
+            form = openai_sdk.render_response_schema(response_schema)
+            body["response_format"] = {"type": "json_schema", "json_schema": form}
         return ProviderRequest(body=body, definitions=definitions, response_schema=response_schema)
 
     async def send(self, body: dict[str, Any]) -> Any:
@@ -197,8 +197,3 @@ def _render_step(step: Step) -> list[Any]:
             return [{**message, "tool_calls": calls} if calls else message]
         case NativeStep():
             return [*step.items]
-
-
-def _render_response_schema(response_schema: ResponseSchema) -> dict[str, Any]:
-    schema = response_schema.schema if response_schema.strict else to_non_strict(response_schema.schema)
-    return {"name": "answer", "schema": schema, "strict": response_schema.strict}

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Final, cast
 from handrail.core.text import encodable
 from handrail.formats import names
 from handrail.formats import openai_responses as wire
-from handrail.formats.openai_schema import to_non_strict
 from handrail.formats.parse import get_field
 from handrail.providers import openai_sdk
 from handrail.providers.adapter import (
@@ -106,8 +105,7 @@ class _ResponsesAdapter:
             choice = wire.tool_choice(chosen.mode, tool=chosen.tool, allowed=chosen.allowed, definitions=definitions)
             body |= {"tool_choice": choice} if definitions else {}
         if response_schema is not None:
-            schema = response_schema.schema if response_schema.strict else to_non_strict(response_schema.schema)
-            form = {"type": "json_schema", "name": "answer", "schema": schema, "strict": response_schema.strict}
+            form = {"type": "json_schema", **openai_sdk.render_response_schema(response_schema)}
             body["text"] = {**body.get("text", {}), "format": form}
         return ProviderRequest(body=body, definitions=definitions, response_schema=response_schema)
 

@@ -1,11 +1,13 @@
-"""The OpenAI SDK: its clients and its errors, for the adapters of both APIs."""
+"""The OpenAI SDK: its clients, its errors and its response formats, for the adapters of both APIs."""
 
 from typing import Any, Final
 
 from handrail.errors import MissingExtraError
+from handrail.formats.openai_schema import to_non_strict
 from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
 from handrail.providers.connection import Sdk
 from handrail.providers.provider_errors import read_stainless_error
+from handrail.providers.response_schema import ResponseSchema
 
 _OPENAI: Final = ProviderInfo(
     title="OpenAI",
@@ -23,6 +25,12 @@ def load_sdk() -> Any:
     except ImportError as error:
         raise MissingExtraError("openai", extra="openai") from error
     return openai
+
+
+def render_response_schema(response_schema: ResponseSchema) -> dict[str, Any]:
+    """The name, the schema and the strict mode of a response format."""
+    schema = response_schema.schema if response_schema.strict else to_non_strict(response_schema.schema)
+    return {"name": "answer", "schema": schema, "strict": response_schema.strict}
 
 
 def _create_client(package: Any, endpoint: Endpoint, timeout: float, max_retries: int) -> Any:
