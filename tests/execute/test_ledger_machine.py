@@ -239,13 +239,10 @@ class LedgerMachine(RuleBasedStateMachine):
             self.check(other, Answer(says="duplicate_call"), answer, ran=False)
         elif elsewhere is not executor and self.model.by_id(other) in (None, self.model.by_id(first)):
             self.check(other, Answer(says="in_progress"), answer, ran=False)
-        elif (
-            first.identity != other.identity
-            and self.model.by_id(other) is None
-            and answer.error is not None
-            and answer.error.code == "in_progress"
-        ):
-            pass  # With other arguments it never joins: it is told that the effect is under way.
+        elif self.model.by_id(other) is None and answer.error is not None and answer.error.code == "in_progress":
+            # It is told that the effect is under way: with other arguments it never joins, and with equal ones it may
+            # read the ledger before the first one is settled and look for it in this process after that.
+            pass
         elif (
             answer.origin != "joined" and other.place != first.place
         ):  # It had an answer of its own, or came too late to join.
