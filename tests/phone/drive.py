@@ -28,6 +28,7 @@ class Drive:
         options: MachineOptions | None = None,
         reconnect_after: float = 0.3,
         background_after: float | None = None,
+        is_transient: bool = False,
     ) -> None:
         self.call = SimulatedCall({"timing": {"linger": 8}, **script})
         self.machine = CallMachine(options or MachineOptions(greeting="Say hello.", idle_timeout=None))
@@ -40,6 +41,7 @@ class Drive:
         self._interrupts = interrupts
         self._reconnect_after = reconnect_after
         self._background_after = background_after
+        self._is_transient = is_transient
         self._timers: dict[str, float] = {}
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -154,4 +156,4 @@ class Drive:
     def _finish(self, call_id: str, output: str) -> None:
         if call_id in self._running:
             del self._running[call_id]
-            self.feed(s.ToolFinished(call_id=call_id, output=output))
+            self.feed(s.ToolFinished(call_id=call_id, output=output, is_transient=self._is_transient))

@@ -77,7 +77,8 @@ def drives(draw: st.DrawFn, *, faults: bool = False) -> Drive:
 
     background = draw(st.sampled_from([None, None, 0.0, 1.0]))
     script = draw(scripts(faults=faults))
-    return Drive(script, work=work, interrupts=draw(st.booleans()), background_after=background)
+    interrupts, is_transient = draw(st.booleans()), draw(st.booleans())
+    return Drive(script, work=work, interrupts=interrupts, background_after=background, is_transient=is_transient)
 
 
 def sent_outputs(drive: Drive) -> Counter[str]:
@@ -102,6 +103,9 @@ def test_every_call_gets_one_output_and_is_spoken_about_and_there_are_never_two_
     assert all(count == 1 for count in drive.runs.values())
     assert drive.after_the_end == []
     assert drive.machine.calls.never_spoken == []
+    deleted = [one for one in drive.commands if isinstance(one, s.DeleteItem)]
+    assert len(set(deleted)) == len(deleted)
+    assert not [one for one in report.errors if "does not exist" in one.message and deleted]
     if report.ended == "caller" and not any("hangup" in one or "drop" in one for one in caller):
         late = {one.call_id for one in drive.commands if isinstance(one, s.SendMessage) and one.call_id}
         assert not late & set(drive.machine.calls.unspoken)
@@ -166,6 +170,7 @@ signals = st.one_of(
         call_id=ids,
         output=st.just("x"),
         is_silent=st.booleans(),
+        is_transient=st.booleans(),
         hands_off=st.sampled_from([False, False, True]),
         approval=st.sampled_from([None, None, "token"]),
     ),
@@ -237,7 +242,7 @@ def test_events_in_any_order_break_no_promise(events: list[s.Signal], end: int) 
                 assert command.call_id in called
             if isinstance(command, s.RunTool):
                 ran[command.call.id] += 1
-            if isinstance(command, s.SendOutput | s.RequestResponse | s.RetrieveItem):
+            if isinstance(command, s.SendOutput | s.RequestResponse | s.RetrieveItem | s.DeleteItem):
                 assert is_connected
             refers += isinstance(command, s.Refer)
         if machine.is_handed_off:

@@ -267,7 +267,7 @@ class CallMachine:
         one = self.calls.get(signal.call_id)
         if one is None or not one.is_running:
             return
-        self.calls.answer(one, signal.output, is_silent=signal.is_silent)
+        self.calls.answer(one, signal.output, is_silent=signal.is_silent, is_transient=signal.is_transient)
         if signal.approval is not None and not self._ending.is_under_way:
             self.confirmations.add(signal.approval)
             instructions = self._texts("say.read_back", text=signal.read_back)

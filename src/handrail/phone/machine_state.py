@@ -57,6 +57,8 @@ class CallState(Struct):
     """The result of a call that ran in the background, which is told as a message."""
     is_late_sent: bool = False
     is_late_added: bool = False
+    sent_as: list[str] = []
+    """What the conversation has of its result: its output under the id of the call, messages under their requests."""
 
     @property
     def is_awaited(self) -> bool:

@@ -200,6 +200,8 @@ class RealtimeAdapter:
                 return {"type": "session.update", "session": {"type": "realtime", "audio": audio}}
             case s.CancelResponse():
                 return {"type": "response.cancel", "response_id": command.response_id}
+            case s.DeleteItem():
+                return {"type": "conversation.item.delete", "item_id": command.item_id or _item_id(command.sent_as)}
             case s.RetrieveItem():
                 return {"type": "conversation.item.retrieve", "item_id": command.item_id}
             case _:

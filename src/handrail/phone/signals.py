@@ -160,6 +160,8 @@ class ToolFinished(Signal, frozen=True, kw_only=True):
     """What the caller has to agree to, in words."""
     hands_off: bool = False
     """A person takes over: the agent stops talking."""
+    is_transient: bool = False
+    """The result is for one reply only, and leaves the conversation after it."""
 
 
 class ToolContinues(Signal, frozen=True, kw_only=True):
@@ -269,6 +271,15 @@ class CancelResponse(Command, frozen=True, kw_only=True):
     """Stop a response that is being generated."""
 
     response_id: str
+
+
+class DeleteItem(Command, frozen=True, kw_only=True):
+    """Take an item out of the conversation."""
+
+    item_id: str = ""
+    """The provider's own id of it."""
+    sent_as: str = ""
+    """Else what it was sent as: the call that it is the output of, or the request that sent it as a message."""
 
 
 class RetrieveItem(Command, frozen=True, kw_only=True):

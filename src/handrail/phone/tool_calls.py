@@ -26,6 +26,10 @@ class ToolCalls:
         """The results that a response knows, until it is complete."""
         self._unheard: dict[str, tuple[str, ...]] = {}
         """The results that a response knows, until it is heard."""
+        self._transient: dict[str, None] = {}
+        """Calls whose result is for one reply only, until it was given."""
+        self._seen_transient: dict[str, tuple[str, ...]] = {}
+        """Those of them that the newest response knows."""
         self._requests: dict[str, str] = {}
         """The call whose output a request sent."""
         self.is_batch_late = False
@@ -83,9 +87,11 @@ class ToolCalls:
         one = self._calls[call.id] = CallState(call=call, batch=call.response_id)
         return one
 
-    def answer(self, one: CallState, output: str, *, is_silent: bool = False) -> None:
+    def answer(self, one: CallState, output: str, *, is_silent: bool = False, is_transient: bool = False) -> None:
         """The call has its result; unless it is silent, the caller has to hear about it."""
         one.is_running = False
+        if is_transient:
+            self._transient[one.call.id] = None
         if one.is_background and one.is_sent:
             one.late_output = output
             one.attempts = 0
@@ -130,6 +136,7 @@ class ToolCalls:
         for id, one in self._calls.items():
             if one.output is not None and not one.is_sent:
                 one.is_sent = True
+                _add(one.sent_as, id)
                 request_id = f"output_{id}"
                 self._requests[request_id] = id
                 self._do(s.SendOutput(request_id=request_id, call_id=id, output=one.output))
@@ -165,11 +172,13 @@ class ToolCalls:
         if is_duplicate:  # It was there already.
             return False
         self._forgive(one.call.id)
+        one.sent_as.remove(f"late_{one.call.id}" if is_late else one.call.id)
         if not is_late:  # The conversation does not have the call any more.
             self._send_message(f"gone_{one.call.id}", one, one.output or "")
         return not is_late
 
     def _send_message(self, request_id: str, one: CallState, output: str) -> None:
+        _add(one.sent_as, request_id)
         text = self._texts("calls.late_result", tool=one.call.name, output=output)
         self._do(s.SendMessage(request_id=request_id, text=text, call_id=one.call.id))
 
@@ -197,19 +206,39 @@ class ToolCalls:
             ids = tuple(id for id in self._owed if self._calls[id].is_known)
         self.reserve(ids)
         self._covered[response_id] = self._unheard[response_id] = ids
+        if self._transient:
+            known = tuple(id for id in self._transient if id in ids or self._calls[id].is_known)
+            self._seen_transient = {response_id: known}
 
     def take_heard(self, response_id: str) -> tuple[str, ...]:
         """The results that the caller hears about now, once."""
         return self._unheard.pop(response_id, ())
 
     def finish(self, response_id: str) -> None:
-        """A response has spoken about what it covers."""
+        """A response has spoken about what it covers; results that were for one reply only are no longer needed."""
         self._covered.pop(response_id, None)
+        seen = self._seen_transient.pop(response_id, ())
+        if seen and not self._makes_calls(response_id):  # Else the reply to come needs them too.
+            unspoken = self.unspoken
+            for id in seen:
+                if id in self._transient and id not in unspoken:
+                    self._drop(self._calls[id])
+
+    def _drop(self, one: CallState) -> None:
+        """Take a call and its result out of the conversation."""
+        del self._transient[one.call.id]
+        for name in one.sent_as:
+            self._do(s.DeleteItem(sent_as=name))
+        if one.call.item_id and one.call.id in one.sent_as:  # An output that was refused had no call.
+            self._do(s.DeleteItem(item_id=one.call.item_id))
+
+    def _makes_calls(self, response_id: str) -> bool:
+        return any(one.call.response_id == response_id for one in self._calls.values())
 
     def finish_without_words(self, response_id: str) -> None:
         """A response said nothing: if it made calls, its results are spoken about with theirs."""
         self._unheard.pop(response_id, None)
-        makes_calls = any(one.call.response_id == response_id for one in self._calls.values())
+        makes_calls = self._makes_calls(response_id)
         ids = self._covered.pop(response_id, ())
         for id in ids:
             if makes_calls:
@@ -243,3 +272,8 @@ class ToolCalls:
         self._owed.pop(call_id, None)
         for response_id, ids in self._covered.items():
             self._covered[response_id] = tuple(id for id in ids if id != call_id)
+
+
+def _add(names: list[str], name: str) -> None:
+    if name not in names:
+        names.append(name)

@@ -74,9 +74,15 @@ class ToolRunner:
 
     def _finish(self, call: ToolCall, result: ToolResult) -> s.ToolFinished:
         output, approval = result.for_model(), result.approval
-        hands_off = result.control is not None and result.control.mode == "manual"
+        control = result.control
         if approval is None or approval.by != "customer":
-            return s.ToolFinished(call_id=call.id, output=output, is_silent=result.silent, hands_off=hands_off)
+            return s.ToolFinished(
+                call_id=call.id,
+                output=output,
+                is_silent=result.silent,
+                hands_off=control is not None and control.mode == "manual",
+                is_transient=control is not None and control.lifespan == "response" and result.error is None,
+            )
         tool = self.executor.registry.get(call.name)
         text = describe_call(self._built, call.name, tool.dump(tool.parse(call.arguments_json)), self._texts)
         return s.ToolFinished(call_id=call.id, output=output, approval=approval.token, read_back=text)
