@@ -1,25 +1,19 @@
 """`handrail model`, as a person types it, and where nobody can be asked; `handrail eval tools` beside it."""
 
-import argparse
 import sys
 from pathlib import Path
 
 import pexpect
 import pytest
 
-from handrail.cli import evaluation, model
+from handrail.cli.main import main
 from handrail.models import cache
 from handrail.models.catalogue import MINILM, QWEN, SMOLLM2
 from tests.models.weights import fetched
 
 
 def command(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    commands = parser.add_subparsers(dest="command")
-    model.add_parser(commands)
-    evaluation.add_parser(commands)
-    given = parser.parse_args(words)
-    return (model if given.command == "model" else evaluation).run(given)
+    return main(words)
 
 
 @pytest.fixture

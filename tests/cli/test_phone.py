@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from handrail.cli.agent_file import find_example
 from handrail.cli.main import main
-from handrail.cli.phone import find_example
 
 SCRIPT = """
 name: a greeting
@@ -71,7 +71,7 @@ def test_files_that_are_wrong_are_named(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_copy_of_the_example_is_played_where_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(find_example(), tmp_path / "mine")
+    shutil.copytree(find_example("phone_agent"), tmp_path / "mine")
     monkeypatch.chdir(tmp_path / "mine")
     agent = Path("agent.py")
     agent.write_text(agent.read_text().replace('"packed"', '"lost"'))

@@ -30,10 +30,10 @@ class AgentFile(Struct, frozen=True, kw_only=True):
     """The agent that follows guidelines, if the file defines one."""
 
 
-def find_example() -> Path:
-    """The example agent: beside this module in an installed package, in `examples/` in a checkout."""
-    installed = Path(__file__).with_name(_EXAMPLE)
-    return installed if installed.exists() else Path(__file__).parents[3] / "examples" / _EXAMPLE
+def find_example(name: str) -> Path:
+    """An example: beside this module in an installed package, in `examples/` in a checkout."""
+    installed = Path(__file__).with_name(name)
+    return installed if installed.exists() else Path(__file__).parents[3] / "examples" / name
 
 
 def run_file(file: Path) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def load_agent_file(path: str | Path | None = None) -> AgentFile:
 
     The file is executed, so load only files that you trust.
     """
-    file = Path(path) if path is not None else find_example()
+    file = Path(path) if path is not None else find_example(_EXAMPLE)
     if not file.is_file():
         raise ConfigError(f"{file} is not a file; expected a Python file that defines TOOLS.")
     names = run_file(file)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from handrail.cli.provider_choice import choose_provider
-from handrail.errors import HandrailError
 from handrail.guide.judges import make_judge
 from handrail.providers.provider import Provider
 from handrail.testing.evaluations import (
@@ -55,15 +54,9 @@ def run(options: argparse.Namespace) -> int:
         return 2
     if options.action == "guided":
         return _run_guided(options)
-    try:
-        provider = _choose(options.provider, options.model)
-        prompts = _sample(load_prompts(), options.limit)
-        report = asyncio.run(evaluate(provider, prompts, progress=_Progress(len(prompts))))
-    except HandrailError as error:
-        print(error.message, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    provider = _choose(options.provider, options.model)
+    prompts = _sample(load_prompts(), options.limit)
+    report = asyncio.run(evaluate(provider, prompts, progress=_Progress(len(prompts))))
     print(format_table(report))
     for score in report.scores if options.verbose else ():
         if not (score.has_right_arguments or (score.has_right_tool and score.prompt.tool is None)):
@@ -72,15 +65,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_guided(options: argparse.Namespace) -> int:
-    try:
-        provider = _choose(options.provider, options.model)
-        cases = _sample(load_guided_cases(), options.limit)
-        report = asyncio.run(_evaluate_guided(provider, cases))
-    except HandrailError as error:
-        print(error.message, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    provider = _choose(options.provider, options.model)
+    cases = _sample(load_guided_cases(), options.limit)
+    report = asyncio.run(_evaluate_guided(provider, cases))
     print(report.judge)
     for name, count in report.totals().items():
         print(f"  {name:<18}{count:>5}")

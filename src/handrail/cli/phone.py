@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from handrail.cli.agent_file import run_file
+from handrail.cli.agent_file import find_example, run_file
 from handrail.core.events import Event, LogEvent
 from handrail.core.text import compact_json
 from handrail.errors import ConfigError
@@ -55,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a call did not meet the expectations of its script."""
-    folder = Path() if Path("tenants").is_dir() else find_example()
+    folder = Path() if Path("tenants").is_dir() else find_example(_EXAMPLE)
     files = [Path(script) for script in given.scripts] or sorted((folder / "calls").glob("*.yaml"))
     if not files:
         raise ConfigError(f"there is no script: name one, or put some into {folder / 'calls'}.")
@@ -110,12 +110,6 @@ async def play(
             report = await simulator.play(script, gateway.handle_webhook)
             await gateway.drain()
         return report
-
-
-def find_example() -> Path:
-    """The example: beside this module in an installed package, in `examples/` in a checkout."""
-    installed = Path(__file__).with_name(_EXAMPLE)
-    return installed if installed.exists() else Path(__file__).parents[3] / "examples" / _EXAMPLE
 
 
 def load_phone_agent(path: str | Path | None) -> PhoneAgent:
