@@ -9,6 +9,8 @@ from handrail.adapters.host_calls import (
     ContextSource,
     ControlFlow,
     HostResult,
+    ToolFailedError,
+    ToolWaitsError,
     resolve_context,
     run_host_call,
     to_json_value,
@@ -38,27 +40,7 @@ _MADE_BY_FASTMCP = ("Error calling tool", "Upstream request timed out", "Rate li
 """How the texts begin that FastMCP makes of any other exception: they say nothing about the effect."""
 
 
-class _ToolBrokeOff(Exception):
-    """The tool failed in a way that says nothing about its effect; `answer` is what FastMCP made of it."""
-
-    def __init__(self, answer: ToolResult | ToolError) -> None:
-        super().__init__("the tool failed")
-        self.answer = answer
-
-
-class _AsksByItself(Exception):
-    """The tool itself needs input from the client."""
-
-    def __init__(self, result: ToolResult) -> None:
-        super().__init__("the tool needs input")
-        self.result = result
-
-
-_CONTROL = ControlFlow(
-    failures=(ToolError, ValidationError, NotFoundError, DisabledError),
-    pauses=(_AsksByItself,),
-    errors=(_ToolBrokeOff,),
-)
+_CONTROL = ControlFlow(failures=(ToolError, ValidationError, NotFoundError, DisabledError))
 
 
 class HandrailMiddleware(Middleware):
@@ -91,12 +73,12 @@ class HandrailMiddleware(Middleware):
                 result = await call_next(context.copy(message=changed))
             except ToolError as error:
                 if error.__cause__ is not None and str(error).startswith(_MADE_BY_FASTMCP):
-                    raise _ToolBrokeOff(error) from error
+                    raise ToolFailedError(error) from error
                 raise
             if isinstance(result, InputRequiredToolResult):
-                raise _AsksByItself(result)
+                raise ToolWaitsError(result)
             if result.is_error:
-                raise _ToolBrokeOff(result)
+                raise ToolFailedError(result)
             return result
 
         call = ToolCall(id=call_id, name=message.name, arguments_json=json.dumps(message.arguments or {}))
@@ -109,30 +91,23 @@ class HandrailMiddleware(Middleware):
             # that a customer's approval counts, and a repeated call is recognised.
             asking = resolve_context(self._context, server)
             await self._executor.request_approval(call, asking, schema=schema, flags=flags)
-        try:
-            host = await run_host_call(
-                self._executor,
-                call,
-                resolve_context(self._context, server, wakes=max(1, wakes)),
-                proceed,
-                schema=schema,
-                flags=flags,
-                control=_CONTROL,
-                record=_get_output,
-            )
-        except _AsksByItself as asks:
-            return asks.result
-        except _ToolBrokeOff as broken:
-            if isinstance(broken.answer, ToolError):
-                raise broken.answer from broken
-            return broken.answer
+        host = await run_host_call(
+            self._executor,
+            call,
+            resolve_context(self._context, server, wakes=max(1, wakes)),
+            proceed,
+            schema=schema,
+            flags=flags,
+            control=_CONTROL,
+            record=_get_output,
+        )
+        if isinstance(host.value, ToolError):
+            raise host.value
+        if isinstance(host.value, ToolResult):
+            return host.value
         if host.is_pause and _can_pause(server, message):
             return _ask(host, server, call_id, wakes + 1)
-        return (
-            host.value
-            if isinstance(host.value, ToolResult)
-            else _to_result(host, None if tool is None else tool.output_schema)
-        )
+        return _to_result(host, None if tool is None else tool.output_schema)
 
 
 def _read_state(state: str | None) -> tuple[str, int]:

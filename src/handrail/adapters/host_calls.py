@@ -71,8 +71,23 @@ class ControlFlow(Struct, frozen=True, kw_only=True):
     """The tool did nothing, and the model reads why."""
     pauses: tuple[type[BaseException], ...] = ()
     """The tool did nothing yet: it waits for somebody, and the host sends the same call again."""
-    errors: tuple[type[BaseException], ...] = ()
-    """The tool broke off: nobody knows whether it did something, unless it only reads."""
+
+
+class HostAnswerError(Exception):
+    """Raised by `proceed` where the host has already made an answer of what its tool raised."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__("the tool failed in its host")
+        self.answer = answer
+        """What the caller gets as the value, unless the outcome is in doubt."""
+
+
+class ToolFailedError(HostAnswerError):
+    """The tool failed: nobody knows whether it did something, unless it is read-only."""
+
+
+class ToolWaitsError(HostAnswerError):
+    """The tool did nothing yet: it waits for somebody, and the host sends the same call again."""
 
 
 async def run_host_call(
@@ -90,8 +105,8 @@ async def run_host_call(
 
     `proceed` runs the host's tool with the arguments that were authorised, and gets how often the tool has paused this
     call before; `record` picks what is kept of its value. An exception that steers the host is recorded as "nothing
-    happened", and raised again for the host. One that stands for a timeout says nothing about the effect, which is then
-    in doubt.
+    happened", and raised again for the host; of a `HostAnswerError`, the answer is the value. One that stands for a
+    timeout says nothing about the effect, which is then in doubt.
     """
     if not call.id:  # Some hosts have calls without an id: each is one of its own.
         call = structs.replace(call, id=f"host_{secrets.token_hex(12)}")
@@ -109,10 +124,10 @@ async def run_host_call(
             if _is_timeout(error):
                 raise TimeoutError(f"{call.name} timed out in its host") from error
             raise ToolError(str(error) or type(error).__name__) from error
-        except control.pauses as error:
+        except (ToolWaitsError, *control.pauses) as error:
             raised = error
             raise CallPausedError(f"`{call.name}` waits in its host. Nothing was done.") from error
-        except control.errors as error:
+        except ToolFailedError as error:
             raised = error
             raise
         recorded = to_json_value(record(value))
@@ -125,10 +140,11 @@ async def run_host_call(
         result = await executor.guard(again, context, run, schema=schema, flags=flags)
     if not result.ok or result.origin != "run" or result.output != recorded:  # Else it may be too long for a model.
         value = result.for_model() if result.notice else result.output
-    host = HostResult(result=result, value=value)
     if raised is not None and result.error is not None and result.error.code != "outcome_unknown":
-        raise raised
-    return host
+        if not isinstance(raised, HostAnswerError):
+            raise raised
+        value = raised.answer
+    return HostResult(result=result, value=value)
 
 
 def _is_recorded_pause(result: ToolResult) -> bool:

@@ -6,7 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, cast
 
-from handrail.adapters.host_calls import ContextSource, ControlFlow, HostResult, resolve_context, run_host_call
+from handrail.adapters.host_calls import (
+    ContextSource,
+    ControlFlow,
+    HostResult,
+    ToolFailedError,
+    resolve_context,
+    run_host_call,
+)
 from handrail.core.values import Failure, ToolCall, ToolResult
 from handrail.errors import MissingExtraError
 from handrail.execute.executor import Executor
@@ -31,15 +38,7 @@ _CUT = {"length", "max_tokens", "model_length", "max_output_tokens"}
 """What providers call a response that ended because it was too long."""
 
 
-class _ErrorMessageError(Exception):
-    """The tool failed, and LangChain has made a message of its exception."""
-
-    def __init__(self, message: ToolMessage) -> None:
-        super().__init__("the tool returned a message whose status is error")
-        self.message = message
-
-
-_CONTROL = ControlFlow(pauses=(GraphBubbleUp,), errors=(_ErrorMessageError,))
+_CONTROL = ControlFlow(pauses=(GraphBubbleUp,))
 
 
 class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -107,22 +106,19 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 interrupt(None)  # A resume value of ours: the tool's own interrupts must not get it.
             response = await handler(request.override(tool_call={**sent, "args": dict(arguments)}))
             if isinstance(response, ToolMessage) and response.status == "error":
-                raise _ErrorMessageError(response)
+                raise ToolFailedError(response)  # LangChain has made a message of the tool's exception.
             return response
 
         wakes = max(resumes, used) + _count_wakes(messages)
-        try:
-            host = await run_host_call(
-                self._executor,
-                ToolCall(id=sent["id"] or "", name=sent["name"], arguments_json=json.dumps(sent["args"])),
-                resolve_context(self._context, cast(Any, request).runtime, wakes=wakes),
-                proceed,
-                schema=self._get_schema(request.tool),
-                control=_CONTROL,
-                record=_get_content,
-            )
-        except _ErrorMessageError as error:
-            return error.message
+        host = await run_host_call(
+            self._executor,
+            ToolCall(id=sent["id"] or "", name=sent["name"], arguments_json=json.dumps(sent["args"])),
+            resolve_context(self._context, cast(Any, request).runtime, wakes=wakes),
+            proceed,
+            schema=self._get_schema(request.tool),
+            control=_CONTROL,
+            record=_get_content,
+        )
         if host.is_pause:
             return host
         is_response = isinstance(cast(object, host.value), ToolMessage | Command)
