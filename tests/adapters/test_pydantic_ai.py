@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import Base64Bytes, BaseModel, Field, SecretStr
 from pydantic_ai import (
     Agent,
     ApprovalRequired,
@@ -240,6 +240,19 @@ async def test_two_calls_that_differ_in_a_secret_are_two_calls_and_the_same_secr
 
     assert paid == [("4111", "aaa"), ("4222", "aaa"), ("4222", "bbb")]
     assert "Already done" in desk.model.told["c4"]
+
+
+async def test_an_argument_of_bytes_that_are_no_text_reaches_the_tool() -> None:
+    sent: list[bytes] = []
+
+    async def pay(scan: Base64Bytes) -> str:
+        sent.append(scan)
+        return "paid"
+
+    desk = Desk([("c1", "pay", {"scan": "/wAB"})], "Done.", policy=ALLOW, pay=pay, declared={})
+    await desk.run()
+
+    assert sent == [b"\xff\x00\x01"]
 
 
 async def test_a_secret_is_in_no_question_and_no_event_and_reaches_the_tool_beside_changed_arguments() -> None:

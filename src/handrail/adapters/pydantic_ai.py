@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, cast
 
 from pydantic import Secret, SecretBytes, SecretStr
-from pydantic_core import SchemaSerializer, ValidationError, core_schema, to_json
+from pydantic_core import PydanticSerializationError, SchemaSerializer, ValidationError, core_schema, to_json
 
 from handrail.adapters.host_calls import ContextSource, ControlFlow, resolve_context, run_host_call
 from handrail.core.values import ToolCall
@@ -122,7 +122,10 @@ def _replace(value: Any, replacement: Callable[[Any], Any]) -> Any:
 
 def _to_sent_form(tool_args: dict[str, Any], tool: ToolsetTool[Any]) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
     """The validated arguments as the model sends them, and the schema that they fit; None if it has other names."""
-    sent = json.loads(to_json(tool_args, fallback=str))
+    try:
+        sent = json.loads(to_json(tool_args, fallback=str))
+    except PydanticSerializationError:  # Bytes that are no text.
+        sent = json.loads(to_json(tool_args, fallback=str, bytes_mode="base64"))
     schema = tool.tool_def.parameters_json_schema
     function_schema = getattr(getattr(tool, "call_func", None), "__self__", None)
     if (single := getattr(function_schema, "single_arg_name", None)) in sent and isinstance(sent[single], dict):
