@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field
 
 from handrail import LLMFunctionTool, ToolDefinitionError, as_tool, build_tool, tool
 from handrail.formats import names
@@ -87,6 +88,34 @@ def test_parameters_that_nothing_fills_are_refused(execute: Any) -> None:
 )
 def test_the_two_forms_of_a_function_are_accepted(execute: Any) -> None:
     assert build({"type": "object"}, execute).name == "pay"
+
+
+def test_a_consequential_tool_has_no_field_that_policy_approvals_and_keys_do_not_see() -> None:
+    class Payment(BaseModel):
+        invoice: str
+        amount: int = Field(exclude=True)
+
+    with pytest.raises(ToolDefinitionError, match="the field `amount` has exclude=True"):
+
+        @tool
+        def pay(payments: list[Payment]) -> None: ...
+
+    @tool(read_only=True)
+    def look(payments: list[Payment]) -> None: ...
+
+    with pytest.raises(ToolDefinitionError, match="the field `amount`"):
+        replace(look, read_only=False)
+
+    class Pay(LLMFunctionTool):
+        """Pay."""
+
+        payment: Payment
+
+        def model_tool_handler(self, context: Any) -> tuple[str, None]:
+            return "paid", None
+
+    with pytest.raises(ToolDefinitionError, match="the field `amount`"):
+        as_tool(Pay)
 
 
 def test_a_consequential_tool_has_no_default_that_json_cannot_hold() -> None:

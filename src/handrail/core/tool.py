@@ -151,8 +151,10 @@ class Tool(Generic[P, R]):
     """Awaited when an executor that has the tool is closed; once for all tools that share it."""
     parameter_metadata: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]], repr=False)
     """The other metadata in the `Annotated[…]` of each parameter, by its name in the schema."""
-    unwritable_default: str | None = field(default=None, repr=False)
-    """What is wrong with a default that JSON cannot represent, which a consequential tool must not have."""
+    unwritable_argument: str | None = field(default=None, repr=False)
+    """Which argument JSON does not show: a consequential tool must have none, because policy, approvals and keys would
+    not see what runs.
+    """
     unbound: bool = False
     """True for a method that is not bound to an instance."""
     wire: dict[str, Any] = field(default_factory=dict[str, Any], init=False, repr=False)
@@ -196,10 +198,9 @@ class Tool(Generic[P, R]):
             names = getattr(self, option)
             if isinstance(names, tuple):
                 self._check_argument_names(option, cast(tuple[str, ...], names))
-        if self.unwritable_default is not None and not self.read_only:
+        if self.unwritable_argument is not None and not self.read_only:
             raise ToolDefinitionError(
-                f"`{self.name}` cannot be a tool: {self.unwritable_default}. "
-                "Use None, or read_only=True if it changes nothing."
+                f"`{self.name}` cannot be a tool: {self.unwritable_argument}, or read_only=True if it changes nothing."
             )
         if self.repeatable and self.key is not None:
             raise ToolDefinitionError(f"`{self.name}`: repeatable calls have no key; leave one of the two out.")

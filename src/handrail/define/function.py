@@ -94,7 +94,7 @@ def build_from_function(function: Callable[..., Any], options: Mapping[str, Any]
         takes_context=signature.context_parameter is not None,
         parameter_metadata={name: found for name, found in signature.metadata.items() if found},
         unbound=signature.self_parameter is not None,
-        unwritable_default=find_unwritable_default(signature.defaults),
+        unwritable_argument=find_unwritable_default(signature.defaults) or arguments.hidden_field,
         **options,
     )
 
@@ -107,7 +107,7 @@ def find_unwritable_default(defaults: Mapping[str, Any]) -> str | None:
         try:
             json.dumps(to_jsonable_python(default), allow_nan=False)
         except (ValueError, TypeError, RecursionError):
-            return f"the default of `{parameter}` cannot be written as JSON, got {shorten(repr(default))}"
+            return f"the default of `{parameter}` cannot be written as JSON, got {shorten(repr(default))}; use None"
     return None
 
 

@@ -32,7 +32,7 @@ from handrail.define.toolcall import (
     standardize_tool_call,
 )
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, ToolError
-from handrail.schema.arguments import Arguments, build_parser, validate_strictly
+from handrail.schema.arguments import Arguments, build_parser, find_hidden_field, validate_strictly
 from handrail.schema.subschemas import remove_titles
 
 if TYPE_CHECKING:
@@ -305,7 +305,8 @@ def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]
         concurrency_safe=model.model_tool_concurrency_safe,
         timeout=model.model_tool_timeout,
         strict=model.model_tool_strict,
-        unwritable_default=find_unwritable_default({name: one.default for name, one in model.model_fields.items()}),
+        unwritable_argument=find_unwritable_default({name: one.default for name, one in model.model_fields.items()})
+        or find_hidden_field(model.__pydantic_core_schema__),
         parameter_metadata={
             one.alias or name: tuple(one.metadata) for name, one in model.model_fields.items() if one.metadata
         },

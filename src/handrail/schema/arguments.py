@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import zip_longest
@@ -43,6 +43,8 @@ class Arguments:
     """Validated arguments to JSON values, without the defaults; None if no string can become a number."""
     parse_strict: Callable[[str], Any] | None = None
     """`parse` without conversions between types; None if `parse` converts nothing."""
+    hidden_field: str | None = None
+    """Which field `dump` leaves out, and what to do about it."""
 
     def build_parsers(self) -> ArgumentParsers:
         """The parsers of a tool, for every combination of its flags."""
@@ -101,7 +103,27 @@ def build_from_annotations(fields: Mapping[str, Any], *, forbid_extra: bool = Tr
         parse_strict=build_parser(partial(validate_strictly, adapter.validator.validate_json, dump), names=names),
         dump=dump,
         dump_sent=dump_sent if '"number"' in json.dumps(schema) else None,
+        hidden_field=find_hidden_field(adapter.core_schema),
     )
+
+
+def find_hidden_field(core_schema: Any) -> str | None:
+    """Describe a field with `exclude=True`, anywhere in a type: its value is not in the JSON of the arguments."""
+    name = next(_find_excluded(core_schema, ""), None)
+    return None if name is None else f"the field `{name}` has exclude=True; leave that out"
+
+
+def _find_excluded(node: Any, name: str) -> Iterator[str]:
+    if isinstance(node, dict):
+        members = cast(dict[str, Any], node)
+        if members.get("serialization_exclude"):
+            yield str(members.get("name", name))
+        for key, child in members.items():
+            if key not in ("default", "metadata"):
+                yield from _find_excluded(child, key)
+    elif isinstance(node, list):
+        for child in cast(list[Any], node):
+            yield from _find_excluded(child, name)
 
 
 def _generate_schema(adapter: "pydantic.TypeAdapter[Any]", **options: Any) -> dict[str, Any]:
