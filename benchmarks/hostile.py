@@ -142,15 +142,22 @@ async def kill_processes(row: Row, chance: random.Random, ends: float) -> None:
             return
 
 
-async def cancel_calls(row: Row, chance: random.Random, ends: float) -> None:
-    """Callers, calls and sessions are cancelled at any moment; then the same call arrives again, and an equal one."""
+async def repeat(
+    attempt: Callable[[Row, random.Random, Any, str], Awaitable[None]], row: Row, chance: random.Random, ends: float
+) -> None:
+    """Make attempts until the time is over, each in its own session: every fourth on SQLite, the rest in memory."""
     with TemporaryDirectory() as folder:
-        async with open_store(f"sqlite+aiosqlite:///{folder}/cancel.db") as store:
+        async with open_store(f"sqlite+aiosqlite:///{folder}/hostile.db") as store:
             for number in itertools.count():
                 if time.monotonic() >= ends:
                     return
                 ledger: Any = store.ledger if number % 4 == 0 else MemoryLedger()
-                await cancel_one(row, chance, ledger, f"s-{number}")
+                await attempt(row, chance, ledger, f"s-{number}")
+
+
+async def cancel_calls(row: Row, chance: random.Random, ends: float) -> None:
+    """Callers, calls and sessions are cancelled at any moment; then the same call arrives again, and an equal one."""
+    await repeat(cancel_one, row, chance, ends)
 
 
 async def cancel_one(row: Row, chance: random.Random, ledger: Any, session_id: str) -> None:
@@ -298,13 +305,7 @@ def build_result(chance: random.Random, below: Callable[[], Any]) -> Any:
 
 async def return_anything(row: Row, chance: random.Random, ends: float) -> None:
     """Handlers return and raise anything; the same call arrives again, and is answered alike without running."""
-    with TemporaryDirectory() as folder:
-        async with open_store(f"sqlite+aiosqlite:///{folder}/returns.db") as store:
-            for number in itertools.count():
-                if time.monotonic() >= ends:
-                    return
-                ledger: Any = store.ledger if number % 4 == 0 else MemoryLedger()
-                await return_one(row, chance, ledger, f"s-{number}")
+    await repeat(return_one, row, chance, ends)
 
 
 async def return_one(row: Row, chance: random.Random, ledger: Any, session_id: str) -> None:

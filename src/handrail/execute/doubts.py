@@ -6,6 +6,7 @@ from time import perf_counter
 
 from msgspec import Struct
 
+from handrail.authorize.approvals import check_limit
 from handrail.core import failure_results
 from handrail.core.events import DoubtResolved, Event
 from handrail.core.values import ToolCall, ToolResult
@@ -46,9 +47,7 @@ class Doubt(Struct, frozen=True, kw_only=True):
 
 async def list_doubts(ledger: Ledger, *, session_id: str | None, limit: int) -> list[Doubt]:
     """The calls in doubt, of one session or of all, the oldest first."""
-    if limit < 1:
-        raise ConfigError(f"limit must be at least 1, got {limit!r}.")
-    entries = await ledger.find_doubts(now=time.time(), session_id=session_id, limit=limit)
+    entries = await ledger.find_doubts(now=time.time(), session_id=session_id, limit=check_limit(limit))
     return [Doubt.from_entry(entry) for entry in entries]
 
 

@@ -184,9 +184,7 @@ class Log:
         return _build(
             "doubt_resolved",
             logging.INFO,
-            _read_ids(event),
-            call_id=_shorten(event.call_id),
-            tool=self._clean_text(event.tool_name),
+            self._read_call_ids(event),
             happened=event.happened,
             who=self._clean_text(event.who),
             reason=self._clean_text(event.reason),
@@ -197,9 +195,7 @@ class Log:
         return _build(
             "progress",
             logging.DEBUG,
-            _read_ids(event),
-            call_id=_shorten(event.call_id),
-            tool=self._clean_text(event.tool_name),
+            self._read_call_ids(event),
             fraction=event.fraction,
         )
 
@@ -223,9 +219,7 @@ class Log:
         return _build(
             "result_spoken",
             logging.DEBUG,
-            _read_ids(event),
-            call_id=_shorten(event.call_id),
-            tool=self._clean_text(event.tool_name),
+            self._read_call_ids(event),
             seconds=round(event.seconds, 3),
         )
 
@@ -242,6 +236,10 @@ class Log:
             cut_off=event.cut_off,
             usage=dict(event.usage),
         )
+
+    def _read_call_ids(self, event: events.DoubtResolved | events.Progress | events.ResultSpoken) -> dict[str, Any]:
+        """The ids of an event that names its call without having it."""
+        return _read_ids(event) | {"call_id": _shorten(event.call_id), "tool": self._clean_text(event.tool_name)}
 
     def _clean_field(self, value: Any) -> Any:
         if isinstance(value, str):
