@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.authorize.memory_approvals import MemoryApprovals
@@ -54,21 +55,21 @@ async def test_request_decision_and_use_are_one_fact_each_with_who_why_and_for_w
 
 async def test_listeners_of_an_executor_in_memory_get_the_same_events_and_metrics_count_them() -> None:
     heard: list[Any] = []
-    metrics = Metrics()
+    metrics = Metrics(CollectorRegistry())
+    read = metrics.registry.get_sample_value
     executor = Executor([refund], policy=OPERATOR, listeners=[heard.append, metrics])
     token = (await executor.run(call(), CONTEXT)).approval.token
     other = (await executor.run(call("call-2", amount=6), CONTEXT)).approval.token
-    assert "handrail_approvals_waiting 2\n" in metrics.prometheus()
+    assert read("handrail_approvals_waiting") == 2
     await executor.approvals.approve(token, by="operator", who="ann")
     await executor.approvals.deny(other, by="operator", who="bob", reason="no")
     await executor.run(call(), CONTEXT)
 
     kinds = [type(event) for event in heard if isinstance(event, ApprovalRequested | ApprovalDecided | ApprovalUsed)]
     assert kinds == [ApprovalRequested, ApprovalRequested, ApprovalDecided, ApprovalDecided, ApprovalUsed]
-    text = metrics.prometheus()
-    assert "handrail_approvals_waiting 0\n" in text
+    assert read("handrail_approvals_waiting") == 0
     for outcome in ("approved", "denied"):
-        assert f'handrail_approval_decision_seconds_count{{outcome="{outcome}"}} 1\n' in text
+        assert read("handrail_approval_decision_seconds_count", {"outcome": outcome}) == 1
     assert [one.state for one in await executor.approvals.history(session_id="s-1")] == ["used", "denied"]
     assert [one.token for one in await executor.approvals.history(limit=1)] == [other]
     assert await executor.approvals.history(customer_id="c-2") == []

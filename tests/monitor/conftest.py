@@ -5,9 +5,15 @@ import logging
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from handrail import ToolCall, ToolContext, ToolError, tool
-from handrail.monitor import Log
+from handrail.monitor import Log, Metrics
+
+
+def create_metrics(**options: Any) -> Metrics:
+    """Create metrics with a registry of their own."""
+    return Metrics(CollectorRegistry(), **options)
 
 
 class Lines(logging.Handler):

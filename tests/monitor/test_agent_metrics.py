@@ -9,11 +9,10 @@ from opentelemetry.trace import StatusCode
 from handrail import Agent, ChatSession, Executor, ToolContext
 from handrail.core.events import ModelCalled, TurnFinished, TurnStarted
 from handrail.errors import ProviderDownError
-from handrail.monitor import Metrics
 from handrail.providers import ModelResponse, Usage
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
-from tests.monitor.conftest import Lines, look
+from tests.monitor.conftest import Lines, create_metrics, look
 from tests.monitor.test_traces import Tracing
 
 CONTEXT = ToolContext(session_id="s-1", customer_id="c-1", tenant_id="acme", agent_id="shop")
@@ -47,7 +46,7 @@ async def test_a_turn_is_a_span_with_its_model_calls_and_tool_calls_inside() -> 
 
 
 async def test_an_error_of_the_provider_is_in_the_log_the_metrics_and_the_span(lines: Lines) -> None:
-    tracing, metrics = Tracing(), Metrics()
+    tracing, metrics = Tracing(), create_metrics()
     executor = Executor([look], listeners=[lines.log, metrics, tracing.listener])
     session = ChatSession(ScriptedProvider([ProviderDownError("gone"), "Hello."]), executor, context=CONTEXT)
     with pytest.raises(ProviderDownError):
@@ -60,12 +59,12 @@ async def test_an_error_of_the_provider_is_in_the_log_the_metrics_and_the_span(l
     assert (answered.input_tokens, answered.output_tokens) == (10, 5)  # type: ignore[attr-defined]
     first, second = (span for span in tracing.spans if span.name == "chat model")
     assert (first.status.status_code, second.status.status_code) == (StatusCode.ERROR, StatusCode.UNSET)
-    text = metrics.prometheus()
-    assert f'handrail_model_calls_total{{provider="scripted:model",code="{code}"}} 1\n' in text
-    assert 'handrail_model_calls_total{provider="scripted:model",code="ok"} 1\n' in text
-    assert 'handrail_model_tokens_total{provider="scripted:model",kind="input"} 10\n' in text
-    assert 'handrail_turns_total{stop_reason="error"} 1\n' in text
-    assert 'handrail_model_duration_seconds_count{provider="scripted:model"} 2\n' in text
+    provider, read = {"provider": "scripted:model"}, metrics.registry.get_sample_value
+    assert read("handrail_model_calls_total", {**provider, "code": code}) == 1
+    assert read("handrail_model_calls_total", {**provider, "code": "ok"}) == 1
+    assert read("handrail_model_tokens_total", {**provider, "kind": "input"}) == 10
+    assert read("handrail_turns_total", {"stop_reason": "error"}) == 1
+    assert read("handrail_model_duration_seconds_count", provider) == 2
 
 
 async def test_the_log_has_the_ids_of_the_trace_and_of_the_customer(lines: Lines) -> None:
@@ -84,7 +83,7 @@ async def test_the_log_has_the_ids_of_the_trace_and_of_the_customer(lines: Lines
 
 
 async def test_the_model_calls_of_a_judge_are_reported_like_any_other() -> None:
-    tracing, metrics, heard = Tracing(agent_name="Ann"), Metrics(), []
+    tracing, metrics, heard = Tracing(agent_name="Ann"), create_metrics(), []
     plan = {"matches": [{"guideline_id": "g1", "reason": "asked"}], "verdicts": []}
     reply = {"text": "Sunny.", "new_matches": [], "claims": []}
     provider = ScriptedProvider([json.dumps(plan), "no JSON at all", json.dumps(reply), ProviderDownError("gone")])
@@ -105,19 +104,21 @@ async def test_the_model_calls_of_a_judge_are_reported_like_any_other() -> None:
     first, second = (span for span in tracing.spans if span.name == "invoke_agent Ann")
     spans = [span for span in tracing.spans if span.name.startswith("chat")]
     assert [span.parent.span_id for span in spans] == [first.context.span_id] * 3 + [second.context.span_id]
-    assert 'handrail_model_calls_total{provider="scripted:model",code="ok"} 2\n' in metrics.prometheus()
+    labels = {"provider": "scripted:model", "code": "ok"}
+    assert metrics.registry.get_sample_value("handrail_model_calls_total", labels) == 2
 
 
 async def test_what_a_model_costs_is_in_the_log_the_metrics_and_the_span(lines: Lines) -> None:
-    tracing, metrics = Tracing(), Metrics()
+    tracing, metrics = Tracing(), create_metrics()
     executor = Executor([look], listeners=[lines.log, metrics, tracing.listener])
     reply = ModelResponse(text="Hello.", usage=Usage(input=1_000, output=10, cached=600, cost=0.25), model="large")
     session = ChatSession(ScriptedProvider([reply, reply]), executor, context=CONTEXT)
     for _ in range(2):
         await session.send("Hi.")
 
-    assert 'handrail_model_cost_total{provider="scripted:model"} 0.5\n' in metrics.prometheus()
-    assert 'handrail_model_tokens_total{provider="scripted:model",kind="cached"} 1200\n' in metrics.prometheus()
+    provider, read = {"provider": "scripted:model"}, metrics.registry.get_sample_value
+    assert read("handrail_model_cost_total", provider) == 0.5
+    assert read("handrail_model_tokens_total", {**provider, "kind": "cached"}) == 1200
     record: Any = next(one for one in lines.records if one.event == "model_called")  # type: ignore[attr-defined]
     assert (record.cost, record.model) == (0.25, "large")
     spans = [span for span in tracing.spans if span.name.startswith("chat")]

@@ -13,15 +13,17 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import generate_latest
 from pydantic import BaseModel, SecretStr
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, tool
 from handrail.core.redact import Redactor
 from handrail.core.text import compact_json
 from handrail.core.values import ToolResult
-from handrail.monitor import JsonFormatter, Log, Meters, Metrics, Traces
+from handrail.monitor import JsonFormatter, Log, Meters, Traces
 from handrail.registry.registry import ToolRegistry
 from handrail.store import open_store
+from tests.monitor.conftest import create_metrics
 
 # Each has its place in the name, so that a failure says where it got through.
 
@@ -198,7 +200,7 @@ class Written(logging.Handler):
         provider.add_span_processor(SimpleSpanProcessor(self.spans))
         self.bare = Traces(provider)
         self.full = Traces(provider, tools=ToolRegistry(TOOLS), content=True)
-        self.metrics = Metrics()
+        self.metrics = create_metrics()
         self.reader = InMemoryMetricReader()
         self.meters = Meters(MeterProvider([self.reader]))
 
@@ -212,8 +214,7 @@ class Written(logging.Handler):
         yield from self.lines
         for span in self.spans.get_finished_spans():
             yield span.to_json()
-        yield self.metrics.prometheus()
-        yield repr(self.metrics.snapshot())
+        yield generate_latest(self.metrics.registry).decode()
         data = self.reader.get_metrics_data()
         yield data.to_json() if data else ""
 

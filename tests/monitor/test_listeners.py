@@ -7,8 +7,7 @@ import pytest
 from handrail import Executor, Policy, Rule
 from handrail.core.events import Event
 from handrail.execute.event_bus import Listener
-from handrail.monitor import Metrics
-from tests.monitor.conftest import CONTEXT, Lines, call, crash, look, pay, refuse
+from tests.monitor.conftest import CONTEXT, Lines, call, crash, create_metrics, look, pay, refuse
 
 CANARY = "kestrel"
 ALLOWED = Policy([Rule.allow("*")])
@@ -29,7 +28,7 @@ def broken(kind: type[BaseException]) -> Listener:
 async def test_a_listener_that_raises_never_breaks_a_call(
     kind: type[BaseException], name: str, lines: Lines, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tools, metrics = [look, pay, crash, refuse], Metrics()
+    tools, metrics = [look, pay, crash, refuse], create_metrics()
     executor = Executor(tools, policy=ALLOWED, listeners=[broken(kind), lines.log, metrics])
 
     result = await executor.run(call(name), CONTEXT)
@@ -37,8 +36,8 @@ async def test_a_listener_that_raises_never_breaks_a_call(
 
     assert (result.output, result.error, result.call_id) == (alone.output, alone.error, "c-1")
     assert lines.names[-1] == "call_finished"
-    [figures] = metrics.snapshot()
-    assert figures.count == 1
+    [calls] = [family for family in metrics.registry.collect() if family.name == "handrail_calls"]
+    assert sum(sample.value for sample in calls.samples if sample.name == "handrail_calls_total") == 1
     assert "a listener failed on CallFinished" in caplog.text
     assert CANARY not in caplog.text
 

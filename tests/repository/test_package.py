@@ -33,7 +33,7 @@ def pins(file: str) -> dict[str, str]:
 def test_the_extras_of_the_design_are_declared() -> None:
     assert set(PROJECT["optional-dependencies"]) == {
         *("sql", "openai", "anthropic", "gemini", "mcp", "openapi", "serve"),
-        *("embedded", "otel", "yaml", "cli", "durable", "encryption", "all", "dev"),
+        *("embedded", "otel", "metrics", "yaml", "cli", "durable", "encryption", "all", "dev"),
         *HOSTS,
     }
 

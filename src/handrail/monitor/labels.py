@@ -1,9 +1,15 @@
-"""Label values of metrics, limited in number."""
+"""Label values of metrics, limited in number, and the metrics that have them."""
 
-from typing import Final
+import threading
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import shorten
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics import MetricWrapperBase
+
+M = TypeVar("M", bound="MetricWrapperBase")
 
 OTHER: Final = "other"
 UNKNOWN: Final = "unknown"
@@ -13,20 +19,41 @@ UNKNOWN: Final = "unknown"
 class LabelLimit:
     """Returns the first `max_labels` names unchanged, and `other` for all further names."""
 
-    __slots__ = ("_max_labels", "_names")
+    __slots__ = ("_lock", "_max_labels", "_names")
 
     def __init__(self, max_labels: int) -> None:
         self._max_labels = max_labels
         self._names: dict[str, str] = {}
+        self._lock = threading.Lock()
 
     def __call__(self, name: str) -> str:
         """Return the label of a name."""
         label = self._names.get(name)
-        if label is None:
-            if len(self._names) >= self._max_labels:
+        if label is not None:
+            return label
+        with self._lock:
+            if name not in self._names and len(self._names) >= self._max_labels:
                 return OTHER
-            label = self._names[name] = shorten(name, 100)
-        return label
+            # Half of a surrogate pair, which a model can write in JSON, would fail every later scrape.
+            text = name.encode("utf-8", "replace").decode()
+            return self._names.setdefault(name, shorten(text, 100))
+
+
+class Children(Generic[M]):
+    """The children of one metric by their labels, kept: `labels()` costs three times as much as an increment."""
+
+    __slots__ = ("_children", "_metric")
+
+    def __init__(self, metric: M) -> None:
+        self._metric = metric
+        self._children: dict[tuple[str, ...], M] = {}
+
+    def __call__(self, *labels: str) -> M:
+        """Return the child with these labels."""
+        child = self._children.get(labels)
+        if child is None:
+            child = self._children[labels] = self._metric.labels(*labels)
+        return child
 
 
 def find_tool_label(call: ToolCall, result: ToolResult) -> str:

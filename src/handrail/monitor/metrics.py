@@ -1,230 +1,238 @@
-"""Counts and durations of calls in this process, per tool and tenant, for a program or for Prometheus."""
+"""Counts and durations of calls, model calls, turns, approvals and phone calls, in a Prometheus registry."""
 
 import threading
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
-from typing import Final
+import time
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
-from handrail.core.events import CallFinished, CallIgnored, CallStarted, CircuitBreakerChanged, Event
-from handrail.errors import ConfigError
-from handrail.monitor.agent_metrics import AgentMetrics
+from handrail.core import events
+from handrail.core.events import Event
+from handrail.errors import ConfigError, MissingExtraError
 from handrail.monitor.calls import OpenCalls
-from handrail.monitor.labels import LabelLimit, find_tool_label
-from handrail.monitor.phone_metrics import PhoneCallMetrics, PhoneMetrics, VoiceMetrics
-from handrail.monitor.prometheus import format_head, format_row
+from handrail.monitor.labels import Children, LabelLimit, find_tool_label
+from handrail.monitor.phone_metrics import PhoneMetrics
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""The upper bounds of the histogram, in seconds."""
+"""The upper bounds of the histograms, in seconds."""
 
-
-class ToolMetrics(Struct, frozen=True, kw_only=True):
-    """The metrics of one tool and tenant."""
-
-    tool: str
-    tenant: str
-    """Empty for calls without a tenant."""
-    count: int
-    """Calls that have a result."""
-    succeeded: int
-    failed: int
-    """Calls whose handler was started and failed."""
-    refused: int
-    """Calls that were refused before their handler started: invalid, denied, not approved, rate limited."""
-    cancelled: int
-    """Calls that were cancelled. They are not part of the success rate."""
-    slow: int
-    ignored: Mapping[str, int]
-    """Repeated calls that were not run again, by reason. They are not part of `count`."""
-    errors: Mapping[str, int]
-    """Failed and refused calls, by error code."""
-    seconds: float
-    """The total duration of succeeded and failed calls."""
-    histogram: tuple[tuple[float, int], ...]
-    """Cumulative counts of these calls by upper bound in seconds; the last bound is infinity."""
-
-    @property
-    def success_rate(self) -> float | None:
-        """The share of succeeded calls among succeeded and failed ones; None if there are none."""
-        ran = self.succeeded + self.failed
-        return self.succeeded / ran if ran else None
+_OUTCOMES: Final = ("succeeded", "failed", "refused", "cancelled")
 
 
 class Metrics:
-    """A listener that counts calls. Read it with `snapshot()`, or serve `prometheus()` to a scraper.
+    """A listener that counts events in a registry of `prometheus_client`. Needs the extra `metrics`.
 
-    The first `max_tools` tools and `max_tenants` tenants are counted separately, all others as `other`.
+    Without a `registry` it is the global one, which `prometheus_client.start_http_server()` and `generate_latest()`
+    expose. All `Metrics` of one registry count together. The first `max_tools` tools, `max_tenants` tenants and
+    `max_codes` codes have labels of their own, all others the label `other`.
     """
 
     def __init__(
         self,
+        registry: "CollectorRegistry | None" = None,
         *,
         buckets: Iterable[float] = DURATION_BUCKETS,
         max_tools: int = 100,
         max_tenants: int = 50,
         max_codes: int = 50,
     ) -> None:
-        self._bounds = tuple(buckets)
-        if not self._bounds or any(low >= high for low, high in zip(self._bounds, self._bounds[1:], strict=False)):
-            raise ConfigError("buckets must be at least one number of seconds, in rising order.")
-        self._tools = LabelLimit(max_tools)
-        self._tenants = LabelLimit(max_tenants)
-        self._codes = LabelLimit(max_codes)
-        self._series: dict[tuple[str, str], _Series] = {}
-        self._breakers: dict[str, bool] = {}
-        self._started: OpenCalls[bool] = OpenCalls()
-        self._lock = threading.Lock()
-        self._agent = AgentMetrics(self._bounds, codes=self._codes)
-        self._phone = PhoneMetrics(self._bounds, tools=self._tools, tenants=self._tenants)
+        settings = _Settings(buckets=tuple(buckets), max_tools=max_tools, max_tenants=max_tenants, max_codes=max_codes)
+        bounds = settings.buckets
+        if not bounds or any(low >= high for low, high in pairwise(bounds)):
+            raise ConfigError(f"buckets must be at least one number of seconds, in rising order, got {bounds}.")
+        try:
+            import prometheus_client  # noqa: PLC0415  # optional
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("prometheus-client", extra="metrics") from error
+        self.registry: CollectorRegistry = prometheus_client.REGISTRY if registry is None else registry
+        """The registry that has the counts."""
+        self._recorder = _find_recorder(self.registry, settings)
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
-        self._phone(event)
-        self._agent(event)
-        if isinstance(event, CallStarted):
-            self._started.put(event, True)
-        elif isinstance(event, CallFinished):
-            self._count_result(event, has_started=self._started.pop(event) is not None)
-        elif isinstance(event, CallIgnored):
-            with self._lock:
-                series = self._find_series(self._tools(event.call.name), event.tenant_id)
-                series.ignored[self._codes(event.reason)] += 1
-        elif isinstance(event, CircuitBreakerChanged):
-            with self._lock:
-                self._breakers[self._tools(event.tool_name)] = event.state == "open"
+        self._recorder(event)
 
-    def snapshot(self) -> tuple[ToolMetrics, ...]:
-        """Return the metrics of every tool and tenant, sorted by name."""
-        with self._lock:
-            return tuple(
-                series.build_metrics(tool, tenant, self._bounds)
-                for (tool, tenant), series in sorted(self._series.items())
-            )
 
-    def voices(self) -> tuple[VoiceMetrics, ...]:
-        """Return the time until results were spoken, for every tool and tenant."""
-        return self._phone.voices()
+class _Settings(Struct, frozen=True, kw_only=True):
+    buckets: tuple[float, ...]
+    max_tools: int
+    max_tenants: int
+    max_codes: int
 
-    def phone_calls(self) -> tuple[PhoneCallMetrics, ...]:
-        """Return the finished phone calls of every tenant."""
-        return self._phone.calls()
 
-    def prometheus(self) -> str:
-        """Return the metrics in Prometheus' text format."""
-        metrics = self.snapshot()
-        with self._lock:
-            breakers = sorted(self._breakers.items())
-        return "".join(
-            (
-                *_format_calls(metrics),
-                *_format_durations(metrics),
-                *_format_gauges(len(self._started), breakers),
-                *self._agent.prometheus(),
-                *self._phone.prometheus(),
+class _Recorder:
+    """The metrics of one registry."""
+
+    def __init__(self, registry: "CollectorRegistry", settings: _Settings) -> None:
+        from prometheus_client import Counter, Gauge, Histogram  # noqa: PLC0415  # optional
+
+        def count(name: str, text: str, *labels: str) -> Children[Counter]:
+            return Children(Counter(name, text, labels, registry=registry))
+
+        def measure(name: str, text: str, *labels: str) -> Children[Histogram]:
+            return Children(Histogram(name, text, labels, registry=registry, buckets=settings.buckets))
+
+        self.settings = settings
+        self._tools = LabelLimit(settings.max_tools)
+        self._tenants = LabelLimit(settings.max_tenants)
+        self._codes = LabelLimit(settings.max_codes)
+        self._providers = LabelLimit(50)
+        self._started: OpenCalls[bool] = OpenCalls()
+        self._series: set[tuple[str, str]] = set()
+        self._waiting: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+        who = ("tool", "tenant")
+        self._calls = count("handrail_calls_total", "Calls that have a result.", *who, "outcome")
+        self._errors = count(
+            "handrail_call_errors_total", "Calls that failed or were refused, by error code.", *who, "code"
+        )
+        self._ignored = count("handrail_calls_ignored_total", "Repeated calls that were not run again.", *who, "reason")
+        self._slow = count("handrail_calls_slow_total", "Calls that took longer than slow_after.", *who)
+        self._durations = measure(
+            "handrail_call_duration_seconds",
+            "Duration of calls that succeeded or failed, from arrival to result.",
+            *who,
+        )
+        self._running = Gauge(
+            "handrail_calls_running", "Handlers that are running.", registry=registry, multiprocess_mode="livesum"
+        )
+        self._breakers = Children(
+            Gauge(
+                "handrail_breaker_open", "Whether the circuit breaker of a tool is open.", ["tool"], registry=registry
             )
         )
+        self._model_calls = count(
+            "handrail_model_calls_total", "Requests to models, by error code or ok.", "provider", "code"
+        )
+        self._tokens = count(
+            "handrail_model_tokens_total", "Tokens of models; cached ones are input, too.", "provider", "kind"
+        )
+        self._costs = count("handrail_model_cost_total", "Cost of models, in the currency of the prices.", "provider")
+        self._model_durations = measure(
+            "handrail_model_duration_seconds", "Duration of requests to models, to the end of the response.", "provider"
+        )
+        self._turns = count("handrail_turns_total", "Turns of conversations, by stop reason.", "stop_reason")
+        waiting = Gauge(
+            "handrail_approvals_waiting", "Approvals requested in this process and open.", registry=registry
+        )
+        waiting.set_function(self._count_waiting)  # Approvals expire without an event.
+        self._decisions = measure(
+            "handrail_approval_decision_seconds", "Time from the request of an approval to its decision.", "outcome"
+        )
+        phone = PhoneMetrics(count, measure, tools=self._tools, tenants=self._tenants, codes=self._codes)
+        self._recorders: dict[type[Event], Callable[[Any], None]] = {
+            events.CallStarted: self._record_start,
+            events.CallFinished: self._record_result,
+            events.CallIgnored: self._record_ignored,
+            events.CircuitBreakerChanged: self._record_breaker,
+            events.ModelCalled: self._record_model_call,
+            events.TurnFinished: self._record_turn,
+            events.ApprovalRequested: self._record_approval_request,
+            events.ApprovalDecided: self._record_approval_decision,
+            events.ApprovalUsed: self._record_approval_use,
+            **phone.recorders,
+        }
 
-    def _count_result(self, event: CallFinished, *, has_started: bool) -> None:
+    def __call__(self, event: Event) -> None:
+        record = self._recorders.get(type(event))
+        if record is not None:
+            record(event)
+
+    def _record_start(self, event: events.CallStarted) -> None:
+        if self._started.put(event, True) is None:
+            self._running.inc()
+
+    def _record_result(self, event: events.CallFinished) -> None:
+        has_started = self._started.pop(event) is not None
+        if has_started:
+            self._running.dec()
         result = event.result
-        seconds = result.duration_ms / 1000
+        who = self._find_labels(find_tool_label(event.call, result), event.tenant_id)
+        if event.slow:
+            self._slow(*who).inc()
+        if result.error is None:
+            outcome = "succeeded"
+        else:
+            self._errors(*who, self._codes(result.error.code)).inc()
+            is_cancelled = result.error.code == "cancelled"
+            outcome = "cancelled" if is_cancelled else "failed" if has_started else "refused"
+        self._calls(*who, outcome).inc()
+        if outcome in ("succeeded", "failed"):
+            self._durations(*who).observe(result.duration_ms / 1000)
+
+    def _record_ignored(self, event: events.CallIgnored) -> None:
+        who = self._find_labels(event.call.name, event.tenant_id)
+        self._ignored(*who, self._codes(event.reason)).inc()
+
+    def _find_labels(self, tool: str, tenant_id: str | None) -> tuple[str, str]:
+        who = (self._tools(tool), "" if tenant_id is None else self._tenants(tenant_id))
+        if who not in self._series:
+            self._series.add(who)
+            for outcome in _OUTCOMES:  # A rate needs the zero before the first count.
+                self._calls(*who, outcome)
+            self._slow(*who)
+            self._durations(*who)
+        return who
+
+    def _record_breaker(self, event: events.CircuitBreakerChanged) -> None:
+        self._breakers(self._tools(event.tool_name)).set(event.state == "open")
+
+    def _record_model_call(self, event: events.ModelCalled) -> None:
+        provider = self._providers(event.provider)
+        self._model_calls(provider, "ok" if event.error is None else self._codes(event.error)).inc()
+        self._tokens(provider, "input").inc(event.input_tokens)
+        self._tokens(provider, "output").inc(event.output_tokens)
+        self._tokens(provider, "cached").inc(event.cached_tokens)
+        if event.cost is not None:
+            self._costs(provider).inc(event.cost)
+        self._model_durations(provider).observe(event.duration_ms / 1000)
+
+    def _record_turn(self, event: events.TurnFinished) -> None:
+        self._turns(self._codes(event.stop_reason)).inc()
+
+    def _record_approval_request(self, event: events.ApprovalRequested) -> None:
         with self._lock:
-            series = self._find_series(self._tools(find_tool_label(event.call, result)), event.tenant_id)
-            series.slow += event.slow
-            if result.error is not None:
-                series.errors[self._codes(result.error.code)] += 1
-            if result.error is None:
-                series.succeeded += 1
-            elif result.error.code == "cancelled":
-                series.cancelled += 1
-                return
-            elif has_started:
-                series.failed += 1
-            else:
-                series.refused += 1
-                return
-            series.seconds += seconds
-            series.buckets[bisect_left(self._bounds, seconds)] += 1
+            self._waiting[event.token] = event.expires_at
+            is_due = len(self._waiting) % 1_000 == 0
+        if is_due:  # Nobody may ever read the gauge.
+            self._count_waiting()
 
-    def _find_series(self, tool: str, tenant_id: str | None) -> "_Series":
-        labels = (tool, "" if tenant_id is None else self._tenants(tenant_id))
-        series = self._series.get(labels)
-        if series is None:
-            series = self._series[labels] = _Series(len(self._bounds) + 1)
-        return series
+    def _record_approval_decision(self, event: events.ApprovalDecided) -> None:
+        with self._lock:
+            self._waiting.pop(event.token, None)
+        self._decisions(self._codes(event.outcome)).observe(event.seconds)
+
+    def _record_approval_use(self, event: events.ApprovalUsed) -> None:
+        with self._lock:
+            self._waiting.pop(event.token, None)
+
+    def _count_waiting(self) -> float:
+        now = time.time()
+        with self._lock:
+            self._waiting = {token: expires for token, expires in self._waiting.items() if expires > now}
+            return len(self._waiting)
 
 
-class _Series:
-    """The running counts of one tool and tenant."""
-
-    __slots__ = ("buckets", "cancelled", "errors", "failed", "ignored", "refused", "seconds", "slow", "succeeded")
-
-    def __init__(self, buckets: int) -> None:
-        self.succeeded = self.failed = self.refused = self.cancelled = self.slow = 0
-        self.errors: Counter[str] = Counter()
-        self.ignored: Counter[str] = Counter()
-        self.seconds = 0.0
-        self.buckets = [0] * buckets
-
-    def build_metrics(self, tool: str, tenant: str, bounds: Sequence[float]) -> ToolMetrics:
-        return ToolMetrics(
-            tool=tool,
-            tenant=tenant,
-            count=self.succeeded + self.failed + self.refused + self.cancelled,
-            succeeded=self.succeeded,
-            failed=self.failed,
-            refused=self.refused,
-            cancelled=self.cancelled,
-            slow=self.slow,
-            ignored=dict(sorted(self.ignored.items())),
-            errors=dict(sorted(self.errors.items())),
-            seconds=self.seconds,
-            histogram=tuple(zip((*bounds, float("inf")), accumulate(self.buckets), strict=True)),
-        )
+# A registry refuses a second metric of one name and cannot be asked for the first.
+_recorders: WeakKeyDictionary["CollectorRegistry", _Recorder] = WeakKeyDictionary()
+_recorders_lock = threading.Lock()
 
 
-# Prometheus' text format.
-
-
-def _format_calls(metrics: Sequence[ToolMetrics]) -> Iterable[str]:
-    yield format_head("handrail_calls_total", "counter", "Calls that have a result.")
-    for one in metrics:
-        for outcome in ("succeeded", "failed", "refused", "cancelled"):
-            yield format_row("handrail_calls_total", getattr(one, outcome), *_labels(one), ("outcome", outcome))
-    yield format_head("handrail_call_errors_total", "counter", "Calls that failed or were refused, by error code.")
-    for one in metrics:
-        for code, count in one.errors.items():
-            yield format_row("handrail_call_errors_total", count, *_labels(one), ("code", code))
-    yield format_head("handrail_calls_ignored_total", "counter", "Repeated calls that were not run again.")
-    for one in metrics:
-        for reason, count in one.ignored.items():
-            yield format_row("handrail_calls_ignored_total", count, *_labels(one), ("reason", reason))
-    yield format_head("handrail_calls_slow_total", "counter", "Calls that took longer than slow_after.")
-    for one in metrics:
-        yield format_row("handrail_calls_slow_total", one.slow, *_labels(one))
-
-
-def _format_durations(metrics: Sequence[ToolMetrics]) -> Iterable[str]:
-    name = "handrail_call_duration_seconds"
-    yield format_head(name, "histogram", "Duration of calls that succeeded or failed, from arrival to result.")
-    for one in metrics:
-        for bound, count in one.histogram:
-            yield format_row(
-                f"{name}_bucket", count, *_labels(one), ("le", "+Inf" if bound == float("inf") else repr(bound))
+def _find_recorder(registry: "CollectorRegistry", settings: _Settings) -> _Recorder:
+    with _recorders_lock:
+        recorder = _recorders.get(registry)
+        if recorder is None:
+            recorder = _recorders[registry] = _Recorder(registry, settings)
+        elif recorder.settings != settings:
+            raise ConfigError(
+                f"The registry has metrics of Handrail with other settings: {recorder.settings}, got {settings}. "
+                "Pass the same ones, or a registry of its own."
             )
-        yield format_row(f"{name}_sum", one.seconds, *_labels(one))
-        yield format_row(f"{name}_count", one.histogram[-1][1], *_labels(one))
-
-
-def _format_gauges(running: int, breakers: Iterable[tuple[str, bool]]) -> Iterable[str]:
-    yield format_head("handrail_calls_running", "gauge", "Handlers that are running.")
-    yield format_row("handrail_calls_running", running)
-    yield format_head("handrail_breaker_open", "gauge", "Whether the circuit breaker of a tool is open.")
-    for tool, is_open in breakers:
-        yield format_row("handrail_breaker_open", int(is_open), ("tool", tool))
-
-
-def _labels(metrics: ToolMetrics) -> tuple[tuple[str, str], ...]:
-    return ("tool", metrics.tool), ("tenant", metrics.tenant)
+        return recorder
