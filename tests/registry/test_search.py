@@ -60,6 +60,14 @@ def test_what_has_nothing_in_common_is_not_found() -> None:
     assert ToolSearch([], embedder=Absent()).search("money") == []
 
 
+def test_of_two_tools_that_fit_alike_the_one_that_only_reads_comes_first() -> None:
+    pool = [replace(get_balance, name="close_account", read_only=False), get_balance]
+
+    found = ToolSearch(pool, embedder=Absent()).search("account money")
+
+    assert [one.tool.name for one in found] == ["get_balance", "close_account"]
+
+
 def test_no_more_than_asked_for_and_always_in_the_same_order() -> None:
     search = ToolSearch(POOL, embedder=Absent())
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -11,7 +12,7 @@ import jsonschema_rs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, RootModel, TypeAdapter
 
 from handrail import InvalidArgumentsError, ToolArgsParseError, ToolContext, tool
 from handrail.schema.arguments import build_from_annotations, build_output_schema
@@ -68,6 +69,30 @@ def test_a_default_in_a_branch_of_a_union_is_converted_and_a_value_that_was_sent
             parse(json.dumps({"one": one}))
 
 
+class Tags(BaseModel):
+    tags: set[int] = Field(alias="TAGS")
+    more: int
+
+
+class RootTags(RootModel[set[int]]):
+    pass
+
+
+@dataclass(slots=True)
+class TagsOfADataclass:
+    more: int
+    tags: set[int]
+
+
+def turn_lists(value: Any) -> Any:
+    """A JSON value with its lists in the opposite order, but for lists of lists."""
+    if isinstance(value, dict):
+        return {name: turn_lists(child) for name, child in value.items()}
+    if isinstance(value, list):
+        return [turn_lists(child) for child in value] if isinstance(value[0], list) else value[::-1]
+    return value
+
+
 class Leg(BaseModel, frozen=True):
     number: int
     seats: tuple[int, ...] = Field([1], validate_default=True)  # pyright: ignore[reportArgumentType]
@@ -78,7 +103,39 @@ def test_a_default_in_a_set_is_refused_before_it_takes_the_value_of_its_neighbou
 
     assert parse('{"legs": [{"number": 2}]}')["legs"] == {Leg(number=2)}
     with pytest.raises(InvalidArgumentsError):
-        parse('{"legs": [{"number": 2}, {"number": 3, "seats": [3]}]}')
+        parse('{"legs": [{"number": 3, "seats": [3]}, {"number": 2}]}')
+
+
+SETS = [
+    (set[int], [3, 11]),
+    (frozenset[int], [11, 3]),
+    (list[set[int]], [[3, 11], [11, 3]]),
+    (dict[str, frozenset[int]], {"a": [3, 11]}),
+    (set[frozenset[int]], [[3, 11], [5, 13]]),
+    (Tags, {"TAGS": [3, 11], "more": 1}),
+    (RootTags, [11, 3]),
+    (TagsOfADataclass, {"more": 1, "tags": [11, 3]}),
+]
+"""Types with a set in them, and a value whose sets have an order in which Python keeps the items of the first set."""
+
+
+@pytest.mark.parametrize(("annotation", "default"), SETS)
+def test_a_set_has_one_form_and_its_default_is_valid_however_python_orders_it(annotation: Any, default: Any) -> None:
+    """3 and 11 collide in a small set, so that their order is that of insertion, as with strings and a hash seed."""
+    sent = build_from_annotations({"value": annotation})
+    texts = [json.dumps({"value": value}) for value in (default, turn_lists(default))]
+
+    one, other = (sent.dump(sent.build_parsers().strict(text)) for text in texts)
+
+    assert json.dumps(one) == json.dumps(other)
+    omitted = build_from_annotations({"value": Annotated[annotation, Field(default=default, validate_default=True)]})
+    assert omitted.dump(omitted.build_parsers().strict("{}")) == one
+
+
+def test_a_list_keeps_its_order_beside_a_set() -> None:
+    arguments = build_from_annotations({"tags": set[int], "order": list[int]})
+
+    assert arguments.dump(arguments.parse('{"tags": [11, 3], "order": [11, 3]}')) == {"tags": [3, 11], "order": [11, 3]}
 
 
 def test_arguments_are_parsed_into_types_and_dumped_into_what_was_sent() -> None:

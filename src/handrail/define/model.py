@@ -32,7 +32,7 @@ from handrail.define.toolcall import (
     standardize_tool_call,
 )
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, ToolError
-from handrail.schema.arguments import Arguments, build_parser, find_hidden_field, validate_strictly
+from handrail.schema.arguments import Arguments, build_parser, find_hidden_field, sort_sets_of, validate_strictly
 from handrail.schema.subschemas import remove_titles
 
 if TYPE_CHECKING:
@@ -248,8 +248,10 @@ def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]
 
     form = {"mode": "json", "by_alias": True, "warnings": False}
 
-    def dump(instance: Any) -> dict[str, Any]:
+    def dump_all(instance: Any) -> dict[str, Any]:
         return instance.model_dump(**form)
+
+    dump = sort_sets_of(dump_all, model.__pydantic_core_schema__)
 
     def validate(text: str, *, strictly: bool = False) -> Any:
         try:

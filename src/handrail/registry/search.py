@@ -166,9 +166,11 @@ class ToolSearch:
             scores = self._index.scores(text)
         lowest = nlargest(limit, scores)[-1]
         found = (
-            (-score, tools[place].name, place) for place, score in enumerate(scores) if score >= lowest and score > 0
+            (-score, tools[place].consequential, tools[place].name, place)  # Of two that fit alike, what only reads.
+            for place, score in enumerate(scores)
+            if score >= lowest and score > 0
         )
-        return [SearchResult(tool=tools[place], score=-score) for score, _, place in nsmallest(limit, found)]
+        return [SearchResult(tool=tools[place], score=-score) for score, _, _, place in nsmallest(limit, found)]
 
     def _search_tool(self) -> Tool[..., Any]:
         default = self._limit

@@ -1,9 +1,10 @@
 """The arguments of a tool: their JSON Schema, and the functions that parse and dump them."""
 
 import json
+import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +13,7 @@ import pydantic
 from pydantic_core import PydanticSerializationError, SchemaError, ValidationError
 from typing_extensions import TypedDict
 
-from handrail.core.text import encodable
+from handrail.core.text import canonical_json, encodable
 from handrail.core.tool import ArgumentParsers
 from handrail.errors import ToolDefinitionError
 from handrail.schema import validation_errors
@@ -78,9 +79,9 @@ class Arguments:
         return parse_finite
 
 
-def build_from_annotations(fields: Mapping[str, Any], *, forbid_extra: bool = True) -> Arguments:
+def build_from_annotations(annotations: Mapping[str, Any], *, forbid_extra: bool = True) -> Arguments:
     """Build arguments from annotations, each possibly `Annotated` with a Pydantic `Field` that holds a default."""
-    shape: Any = TypedDict("Arguments", dict(fields))  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues, reportUnknownVariableType]
+    shape: Any = TypedDict("Arguments", dict(annotations))  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues, reportUnknownVariableType]
     shape.__pydantic_config__ = pydantic.ConfigDict(
         extra="forbid" if forbid_extra else "ignore", arbitrary_types_allowed=False
     )
@@ -91,11 +92,13 @@ def build_from_annotations(fields: Mapping[str, Any], *, forbid_extra: bool = Tr
 
     to_python = adapter.serializer.to_python
 
-    def dump(value: Any) -> dict[str, Any]:
+    def dump_all(value: Any) -> dict[str, Any]:
         return to_python(value, mode="json", by_alias=True, warnings=False)
 
     def dump_sent(value: Any) -> dict[str, Any]:
         return to_python(value, mode="json", by_alias=True, warnings=False, exclude_defaults=True)
+
+    dump = sort_sets_of(dump_all, adapter.core_schema)
 
     return Arguments(
         input_schema=schema,
@@ -124,6 +127,56 @@ def _find_excluded(node: Any, name: str) -> Iterator[str]:
     elif isinstance(node, list):
         for child in cast(list[Any], node):
             yield from _find_excluded(child, name)
+
+
+def sort_sets_of(dump: Callable[[Any], dict[str, Any]], core_schema: Any) -> Callable[[Any], dict[str, Any]]:
+    """A `dump` that gives the items of a set in one order, whatever the hash seed of the process is.
+
+    The digests of a call are made of what it returns: the same set must be the same arguments in every process.
+    """
+    return (lambda value: _sort_sets(value, dump(value))) if _has_sets(core_schema) else dump
+
+
+def _has_sets(node: Any) -> bool:
+    if isinstance(node, dict):
+        members = cast(dict[str, Any], node)
+        is_set = members.get("type") in ("set", "frozenset")
+        return is_set or any(_has_sets(child) for key, child in members.items() if key != "metadata")
+    if isinstance(node, list | tuple):
+        return any(map(_has_sets, cast(Iterable[Any], node)))
+    return isinstance(node, set | frozenset)
+
+
+def _sort_sets(value: Any, dumped: Any) -> Any:
+    """What was dumped of a value, with every set sorted. A part that was dumped in a form of its own stays as it is."""
+    if isinstance(value, pydantic.RootModel):
+        return _sort_sets(cast(Any, value.root), dumped)  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(dumped, list):
+        items = cast(list[Any], dumped)
+        if not isinstance(value, Collection) or len(cast(Collection[Any], value)) != len(items):
+            return items
+        ordered = [_sort_sets(*pair) for pair in zip(cast(Collection[Any], value), items, strict=True)]
+        return sorted(ordered, key=_get_sort_key) if isinstance(value, Set) else ordered
+    if isinstance(dumped, dict):
+        members = cast(dict[str, Any], dumped)
+        names = _get_members(value)
+        # By name; an alias stands where its name does, and computed fields follow at the end.
+        pairs = zip_longest(members.items(), names.values())
+        if len(names) <= len(members):
+            return {name: _sort_sets(names.get(name, beside), child) for (name, child), beside in pairs}
+    return cast(Any, dumped)
+
+
+def _get_sort_key(item: Any) -> tuple[float, str]:
+    return item if isinstance(item, int | float) else math.inf, canonical_json(item)
+
+
+def _get_members(value: Any) -> Mapping[Any, Any]:
+    if isinstance(value, Mapping):
+        return cast(Mapping[Any, Any], value)
+    if isinstance(value, pydantic.BaseModel):
+        return value.__dict__ | (value.model_extra or {})
+    return {one.name: getattr(value, one.name) for one in fields(value)} if is_dataclass(value) else {}
 
 
 def _generate_schema(adapter: "pydantic.TypeAdapter[Any]", **options: Any) -> dict[str, Any]:
@@ -192,7 +245,7 @@ def validate_strictly(validate_json: Callable[..., Any], dump: Callable[[Any], A
         try:
             complete = dump(validate_json(changed))
             arguments = validate_json(_write_defaults(changed, complete), strict=True)
-            if dump(arguments) == complete:  # The defaults went where they belong: a set has no order to find them by.
+            if dump(arguments) == complete:  # Else a default was put beside the wrong item of a set.
                 return arguments
         except (ValidationError, PydanticSerializationError):
             pass
