@@ -1,0 +1,156 @@
+"""One name, one thing: a name says the same wherever it is read, and what nobody reads is gone."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src/handrail"
+
+SAME_CONCEPT = {
+    "Fits": "the contexts of a tool class, sync and async",
+    "HandrailMiddleware": "the middleware of two hosts that both call it so",
+    "LLMFunctionTool": "the class of the toolcall document, and the one that the facade offers",
+    "LLMFunctionToolGroup": "the same group, sync and async",
+}
+"""Names that two modules define on purpose."""
+
+STILL_OPEN = {
+    *("Address", "Answer", "Api", "Arguments", "Call", "CallState", "Connection", "Control", "Diagnostic", "Entry"),
+    *(
+        "Headers",
+        "HttpRequest",
+        "Kind",
+        "Limits",
+        "Listener",
+        "MakeContext",
+        "Message",
+        "Mode",
+        "Model",
+        "ModelRequest",
+    ),
+    *("Node", "Outcome", "Place", "Progress", "Recorder", "Refusal", "Report", "Rule", "Schema", "Scripted"),
+    *("Signature", "SkippedTool", "Source", "SourceError", "State", "Step", "StopReason", "ToolChoice", "Turns"),
+    *("Usage", "Webhook"),
+}
+"""To be renamed: this list only shrinks."""
+
+CALLED_BY_OTHERS = {
+    "connect_tcp": "httpcore",
+    "do_POST": "http.server",
+    "downgrade": "Alembic",
+    "generator_schema": "Pydantic",
+    "get_request": "socketserver",
+    "handle_error": "socketserver",
+    "handle_starttag": "html.parser",
+    "is_subclass_schema": "Pydantic",
+    "redirect_request": "urllib",
+    "shutdown_request": "socketserver",
+    "pytest_addoption": "pytest",
+}
+"""What a library calls by its name, and which one."""
+
+ONLY_TESTED = {
+    *("Hook", "ToolExecutionError", "apply_choices", "associate_tool_with_guideline", "find_entailed"),
+    *("is_response_active", "pretty_definition", "ring_many", "run_all_sync", "submit_tool_invocation"),
+    *("text_and_calls", "tool_classes", "unfinished"),
+}
+"""To be documented or removed: this list only shrinks."""
+
+PLAIN_DECORATORS = {
+    *("asynccontextmanager", "cache", "cached_property", "classmethod", "contextmanager", "dataclass", "final"),
+    *("lru_cache", "overload", "override", "property", "runtime_checkable", "setter", "staticmethod"),
+}
+"""They change a function and register it nowhere."""
+
+
+@cache
+def modules() -> list[tuple[str, ast.Module]]:
+    paths = sorted(SOURCE.rglob("*.py"))
+    return [(str(path.relative_to(SOURCE)), ast.parse(path.read_text("utf-8"))) for path in paths]
+
+
+def find_types(tree: ast.Module) -> Iterator[str]:
+    """The classes and type aliases that a module defines for others; type variables are no types."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            is_variable = isinstance(node.value, ast.Call)
+            if isinstance(target, ast.Name) and re.fullmatch("[A-Z]\\w*[a-z]\\w*", target.id) and not is_variable:
+                yield target.id
+
+
+def test_no_two_modules_define_types_with_the_same_name() -> None:
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for path, tree in modules():
+        for name in find_types(tree):
+            if not name.startswith("_"):
+                found[name].append(path)
+    shared = {name: paths for name, paths in found.items() if len(paths) > 1}
+
+    assert {name: paths for name, paths in shared.items() if name not in {*SAME_CONCEPT, *STILL_OPEN}} == {}
+    assert sorted(SAME_CONCEPT.keys() - shared.keys()) == [], "is unique by now: take it off the list"
+
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def read_names(node: ast.AST, inside: tuple[str, ...] = ()) -> Iterator[str]:
+    """The names that are read. A text counts word by word, as names may be looked up by it.
+
+    Docstrings, imports and `__all__` name a thing without using it, and so does its own body.
+    """
+    match node:
+        case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+            return
+        case ast.Assign(targets=[ast.Name(id="__all__")]):
+            return
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            inside = (*inside, node.name)
+        case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+            if name not in inside:
+                yield name
+        case ast.Constant(value=str(text)):
+            yield from re.findall(r"[A-Za-z_]\w*", text)
+        case _:
+            pass
+    for child in ast.iter_child_nodes(node):
+        yield from read_names(child, inside)
+
+
+def is_registered(node: Definition) -> bool:
+    """Whether a decorator hands it to somebody who calls it: a validator, a command, a fixture."""
+    names = [ast.unparse(one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list]
+    return any(name.rpartition(".")[2] not in PLAIN_DECORATORS for name in names)
+
+
+def test_every_function_class_and_method_is_used_by_the_product_or_shown_to_its_users() -> None:
+    """A test alone is no user: what only tests call is documented, or it goes."""
+    used: set[str] = set()
+    defined: dict[str, str] = {}
+    for path, tree in modules():
+        used.update(read_names(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, Definition) and not is_registered(node) and not node.name.startswith("__"):
+                defined[node.name] = path
+    for path in [*(ROOT / "examples").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
+        used.update(read_names(ast.parse(path.read_text("utf-8"))))
+    for path in [ROOT / "pyproject.toml", ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        used.update(re.findall(r"[A-Za-z_]\w*", path.read_text("utf-8")))
+
+    unused = {name: path for name, path in defined.items() if name not in used}
+    assert {name: path for name, path in unused.items() if name not in {*CALLED_BY_OTHERS, *ONLY_TESTED}} == {}
+    assert sorted(CALLED_BY_OTHERS.keys() - unused.keys()) == [], "is used by now: take it off the list"
+
+
+def test_types_and_names_that_are_read_are_found() -> None:
+    types = "class One: ...\nTwo = int | str\nAnyT = TypeVar('AnyT')\nMAX = 3\nfour: int = 4\nFive: TypeAlias = int"
+    assert list(find_types(ast.parse(types))) == ["One", "Two", "Five"]
+    assert list(find_types(ast.parse("if True:\n    class One: ..."))) == []
+    reading = "import one\n__all__ = ['two']\ndef three():\n    'four'\n    three(five.six, seven=getattr(x, 'eight'))"
+    assert set(read_names(ast.parse(reading))) == {"five", "six", "seven", "getattr", "x", "eight"}
