@@ -21,7 +21,7 @@ from typing import Any
 from handrail import Agent, Tool, tool
 from handrail.core.text import compact_json
 from handrail.guide import Draft, GuidelineMatch, Plan, PlanRequest, ReplyRequest, ToolVerdict
-from handrail.guide.judges import prompts
+from handrail.guide.judges import provider as prompts
 from handrail.guide.judges.provider import REPLY_SCHEMA, build_plan_schema
 
 RESULTS = Path(__file__).with_name("guided.json")

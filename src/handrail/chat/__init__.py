@@ -3,9 +3,7 @@
 from handrail.chat.conversation import Conversation, PendingCall
 from handrail.chat.session import ChatSession
 from handrail.chat.session_store import FileSessionStore, SessionStore
-from handrail.chat.strategy import PlainStrategy, TurnStrategy
-from handrail.chat.turn import TurnState
-from handrail.chat.turn_result import ChatEvent, TurnResult
+from handrail.chat.turn import ChatEvent, PlainStrategy, TurnResult, TurnState, TurnStrategy
 from handrail.execute.loop import Budget, StopReason
 
 __all__ = [

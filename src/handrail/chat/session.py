@@ -3,17 +3,14 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import Any, Self
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, Self, TypeAlias
 
 from msgspec import structs
 
 from handrail.chat.conversation import Conversation
 from handrail.chat.session_store import SessionStore
-from handrail.chat.strategy import PlainStrategy, TurnStrategy
-from handrail.chat.turn import TurnState
-from handrail.chat.turn_result import ChatEvent, TurnResult
+from handrail.chat.turn import ChatEvent, PlainStrategy, TurnResult, TurnState, TurnStrategy
 from handrail.core.context import ToolContext
 from handrail.core.events import TurnFinished, TurnStarted
 from handrail.core.text import encodable
@@ -23,6 +20,9 @@ from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget
 from handrail.providers.messages import AssistantMessage, UserMessage
 from handrail.providers.provider import Provider
+
+_Events: TypeAlias = asyncio.Queue[ChatEvent | None]
+"""The events of a streamed turn; None is its end."""
 
 
 class ChatSession:
@@ -142,11 +142,11 @@ class ChatSession:
 
     async def send(self, text: str) -> TurnResult:
         """Send a message and wait for the end of the turn."""
-        return await _wait_for_result(self.stream(text))
+        return await self._send(text)
 
     async def resume(self) -> TurnResult:
         """Resume a turn that stopped: after a decision, a provider's failure, a crash, or a limit of the budget."""
-        return await _wait_for_result(self.resume_stream())
+        return await self._resume()
 
     def send_sync(self, text: str) -> TurnResult:
         """`send()` for a caller without an event loop."""
@@ -156,66 +156,61 @@ class ChatSession:
         """`resume()` for a caller without an event loop."""
         return self.executor.run_coroutine(self.resume())
 
-    async def stream(self, text: str) -> AsyncGenerator[ChatEvent]:
+    def stream(self, text: str) -> AsyncGenerator[ChatEvent]:
         """Send a message and yield the events of the turn: text, calls, progress, approvals, a `TurnResult` last."""
+        return _stream_turn(lambda events: self._send(text, events))
+
+    def resume_stream(self) -> AsyncGenerator[ChatEvent]:
+        """Resume a turn as `resume()` does, and yield its events."""
+        return _stream_turn(self._resume)
+
+    async def _send(self, text: str, events: _Events | None = None) -> TurnResult:
         if not text.strip():
             raise ConfigError("text must not be empty. To continue a turn that stopped, use resume().")
-        state = self._start_turn()
+        state = self._start_turn(events)
         try:
             await self._adopt_pending(state)
-            async with aclosing(state.settle_provisional()) as events:
-                async for event in events:
-                    yield event
+            await state.settle_provisional()
             if state.conversation.open_calls:
                 # Calls that were approved meanwhile run now; the others are answered as not made, or provisionally.
-                async with aclosing(state.run_open_calls()) as events:
-                    async for event in events:
-                        yield event
+                await state.run_open_calls()
                 await state.close_open_calls()
             await state.update(state.conversation.with_messages(UserMessage(text=encodable(text))))
-            async with aclosing(self._run_strategy(state)) as events:
-                async for event in events:
-                    yield event
+            return await self._run_strategy(state)
         finally:
             self._end_turn(state)
 
-    async def resume_stream(self) -> AsyncGenerator[ChatEvent]:
-        """Resume a turn as `resume()` does, and yield its events."""
-        state = self._start_turn()
+    async def _resume(self, events: _Events | None = None) -> TurnResult:
+        state = self._start_turn(events)
         try:
             await self._adopt_pending(state)
             conversation = state.conversation
-            is_over = not (conversation.open_calls or conversation.pending) and _is_waiting_for_person(conversation)
-            if is_over and not conversation.unsettled:
+            state.is_over = not (conversation.open_calls or conversation.pending) and _is_waiting_for_person(
+                conversation
+            )
+            if state.is_over and not conversation.unsettled:
                 raise ConfigError("there is nothing to resume: no call is open and the reply is complete. Use send().")
-            async with aclosing(state.settle_provisional()) as events:
-                async for event in events:
-                    yield event
-            if is_over:  # The reply is complete: the model reads what was found out with the next message.
+            await state.settle_provisional()
+            if state.is_over:  # The reply is complete: the model reads what was found out with the next message.
                 state.progress.stop_if_unsettled(state.progress.results)
-            async with aclosing(self._run_strategy(state, is_over=is_over)) as events:
-                async for event in events:
-                    yield event
+            return await self._run_strategy(state)
         finally:
             self._end_turn(state)
 
-    async def _run_strategy(self, state: TurnState, *, is_over: bool = False) -> AsyncGenerator[ChatEvent]:
+    async def _run_strategy(self, state: TurnState) -> TurnResult:
         if state.conversation.handed_off:
-            state.stop_reason = "handed_off"
-        elif not is_over:
-            async with aclosing(self._strategy.run(state)) as events:
-                async for event in events:
-                    yield event
+            state.stop_reason, state.is_over = "handed_off", True
+        result = await self._strategy.run(state)
         await state.drop_transient_results()
-        state.result = state.build_result()
-        yield state.result
+        state.result = result
+        return result
 
     async def _adopt_pending(self, state: TurnState) -> None:
         """Turn calls that a guided turn left pending into open calls, unless the strategy knows about them."""
         if state.conversation.pending and not getattr(self._strategy, "keeps_pending", False):
             await state.update(state.conversation.with_pending_as_calls())
 
-    def _start_turn(self) -> TurnState:
+    def _start_turn(self, events: _Events | None) -> TurnState:
         if self._state is not None:
             raise ConfigError("a turn of this conversation is running: wait for its end, or interrupt() it.")
         self._check_ledger(self._sessions)  # The tools may have changed.
@@ -228,6 +223,7 @@ class ChatSession:
             instructions=self.instructions,
             budget=self._budget,
             save=self._save_conversation,
+            events=events,
         )
         self._turn_start = time.monotonic()
         self.executor.emit(TurnStarted(agent_id=self._context.agent_id, **self._describe_turn(turn)))
@@ -236,8 +232,7 @@ class ChatSession:
     def _end_turn(self, state: TurnState) -> None:
         self._conversation = state.conversation
         self._state = None
-        result, error = state.result, sys.exception()
-        is_error = error is not None and not isinstance(error, GeneratorExit)
+        result, is_error = state.result, isinstance(sys.exception(), Exception)  # A cancelled caller is no error.
         self.executor.emit(
             TurnFinished(
                 stop_reason=result.stop_reason if result is not None else "error" if is_error else "interrupted",
@@ -342,12 +337,22 @@ class ChatSession:
         return after
 
 
-async def _wait_for_result(stream: AsyncGenerator[ChatEvent]) -> TurnResult:
-    async with aclosing(stream) as events:
-        async for event in events:
-            if isinstance(event, TurnResult):
-                return event
-    raise AssertionError("the turn ended without a TurnResult")
+async def _stream_turn(run: Callable[[_Events], Coroutine[Any, Any, TurnResult]]) -> AsyncGenerator[ChatEvent]:
+    """Run a turn as a task and yield its events, then its result. Closing this cancels the turn."""
+    events: _Events = asyncio.Queue()
+    turn = asyncio.ensure_future(run(events))
+    turn.add_done_callback(lambda _: events.put_nowait(None))
+    try:
+        while (event := await events.get()) is not None:
+            yield event
+            events.task_done()
+        yield await turn
+    finally:
+        if not turn.done():
+            turn.cancel()
+            await asyncio.wait([turn])
+        if not turn.cancelled():
+            turn.exception()  # Retrieved, or asyncio would warn: the reader has gone.
 
 
 def _is_waiting_for_person(conversation: Conversation) -> bool:

@@ -1,20 +1,18 @@
-"""One turn of a conversation: its state, and the steps that a strategy is made of."""
+"""One turn of a conversation: its state, the steps that a strategy is made of, and how it ends."""
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import aclosing
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from handrail.chat.conversation import Conversation, PendingCall
 from handrail.chat.model_call import build_model_called, normalize_response
-from handrail.chat.task_stream import build_listener, stream_task
-from handrail.chat.turn_result import ChatEvent, TurnResult
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
-from handrail.core.events import CallFinished, CallIgnored, CallStarted, Progress
+from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, Progress
 from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
@@ -23,6 +21,7 @@ from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget, LoopProgress, StopReason, run_again
 from handrail.providers.messages import AssistantMessage, ToolMessage, to_history_result
 from handrail.providers.provider import (
+    FinishReason,
     ModelRequest,
     ModelResponse,
     Provider,
@@ -34,10 +33,30 @@ from handrail.registry.search import offered_tools
 
 T = TypeVar("T")
 
-
 _MAX_WAITING_EVENTS: Final = 100
-"""Events of a model that wait for a slow reader; the model's stream is not read further while there are as many."""
+"""Events that wait for a slow reader; the model's stream is not read further while there are as many."""
 DROPPED_OUTPUT: Final = "(This result was removed after the reply that used it.)"
+
+
+class TurnResult(Struct, frozen=True, kw_only=True):
+    """How a turn ended."""
+
+    text: str = ""
+    """The last text that the model wrote in this turn."""
+    stop_reason: StopReason = "completed"
+    finish_reason: FinishReason = "stop"
+    """Why the model stopped writing. Show the person when it is `length` or `refusal`: the text is incomplete."""
+    results: tuple[ToolResult, ...] = ()
+    """The results of this turn's calls, in the order in which they came in. Calls that await an approval have none.
+    Those with the codes `in_progress` and `outcome_unknown` are not final: the next turn looks the calls up again."""
+    approvals: tuple[Approval, ...] = ()
+    """The open approvals: decide with `session.approve(token)` or `session.deny(token)`, then `session.resume()`."""
+    usage: Usage = Usage()
+    """Tokens and cost of this turn."""
+
+
+ChatEvent: TypeAlias = TextDelta | CallStarted | Progress | CallFinished | CallIgnored | Approval | TurnResult
+"""What a streamed turn yields. The last one, and only the last, is the `TurnResult`."""
 
 
 class TurnState:
@@ -53,7 +72,9 @@ class TurnState:
         instructions: str,
         budget: Budget,
         save: Callable[[Conversation], Awaitable[Conversation]],
+        events: asyncio.Queue[ChatEvent | None] | None = None,
     ) -> None:
+        """`events` passes what happens to the reader of a streamed turn; a turn that nobody reads needs none."""
         self.conversation = conversation
         self.provider = provider
         self.executor = executor
@@ -67,8 +88,9 @@ class TurnState:
         """Set once the turn is over."""
         self.model_calls = 0
         """How often `ask_model` asked."""
-        self.make_result: Callable[[TurnResult], TurnResult] = lambda result: result
-        """Turns the result into one of the strategy's own class."""
+        self.is_over = False
+        """Whether nothing is left to do in this turn: a person has taken over, or the reply is complete."""
+        self._events = events
         self._text = ""
         self._approvals: list[Approval] = []
         self._transient_ids: set[str] = set()
@@ -103,9 +125,8 @@ class TurnState:
         instructions: str | None = None,
         tools: Sequence[Tool[..., Any]] | None = None,
         tool_choice: ToolChoice | None = None,
-    ) -> AsyncGenerator[TextDelta]:
-        """Ask the model and yield its text as it comes; then the response is in the history and in `response`."""
-        self.progress.steps += 1
+    ) -> ModelResponse | None:
+        """Ask the model, and add its response to the history; return it, or None if it was interrupted."""
         self.response, self._text = None, ""
         request = ModelRequest(
             messages=self.conversation.messages,
@@ -113,44 +134,56 @@ class TurnState:
             tools=offered_tools(self.executor.registry, self.conversation.results) if tools is None else tools,
             tool_choice=tool_choice or ToolChoice(),
         )
-        queue: asyncio.Queue[Any] = asyncio.Queue()
-        room = asyncio.Semaphore(_MAX_WAITING_EVENTS)
-        reading, texts = self._read_stream(request, queue, room), list[str]()
-        start, error = time.monotonic(), None
+        texts: list[str] = []
+        started, error = time.monotonic(), None
         try:
-            streaming = stream_task(
-                reading, queue, tasks=self._model_tasks, is_interrupted=lambda: self.progress.is_interrupted
-            )
-            async with aclosing(streaming) as events:
-                async for event in events:
-                    room.release()
-                    if isinstance(event, TextDelta):
-                        delta = TextDelta(text=encodable(event.text))
-                        texts.append(delta.text)
-                        yield delta
-                    else:
-                        self.response = normalize_response(
-                            cast(ModelResponse, event), self.conversation, step=self.progress.steps
-                        )
+            response = await self.wait(self._read_stream(request, texts))
+            if response is not None:
+                self.response = normalize_response(response, self.conversation, step=self.progress.steps)
         except ProviderError as provider_error:
             error = provider_error.code
             raise
         finally:
             self._text = "".join(texts)
-            self.report_model_call(start, error=error)
+            self.report_model_call(started, error=error)
+        await self._wait_for_reader()
         if self.response is not None:
             self._text = self.response.text
             self._count_tokens(self.response.usage)
-            usage = self.conversation.usage + self.response.usage
-            message = self.response.message()
-        elif self.progress.is_interrupted:
-            self.stop_reason = "interrupted"
-            usage, message = self.conversation.usage, AssistantMessage(text=self._text)
+            usage, message = self.conversation.usage + self.response.usage, self.response.message()
         else:
-            raise BadResponseError(f"{self.provider.name} ended its stream without a response.")
+            usage, message = self.conversation.usage, AssistantMessage(text=self._text)
         after = structs.replace(self.conversation, usage=usage)
         is_empty = not (message.text or message.calls or message.native)
         await self.update(after if is_empty else after.with_messages(message))
+        return self.response
+
+    async def _read_stream(self, request: ModelRequest, texts: list[str]) -> ModelResponse:
+        response: ModelResponse | None = None
+        async for event in self.provider.stream(request):
+            if isinstance(event, TextDelta):
+                delta = TextDelta(text=encodable(event.text))
+                texts.append(delta.text)
+                if self._events is not None:
+                    if self._events.qsize() >= _MAX_WAITING_EVENTS:
+                        await self._events.join()
+                    self._events.put_nowait(delta)
+            else:
+                response = event
+        if response is None:
+            raise BadResponseError(f"{self.provider.name} ended its stream without a response.")
+        return response
+
+    async def emit(self, event: ChatEvent) -> None:
+        """Pass an event to the reader of a streamed turn, and wait until the reader asks for the next one."""
+        if self._events is not None:
+            self._events.put_nowait(event)
+            await self._events.join()
+
+    async def _wait_for_reader(self) -> None:
+        """Wait until the reader of a streamed turn has read everything: it may still interrupt what comes next."""
+        if self._events is not None:
+            await self._events.join()
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Run a coroutine that counts as a step and can be interrupted, such as a question to a model; return None if
@@ -182,22 +215,21 @@ class TurnState:
         """Add a message of the agent to the history, and to the result of the turn."""
         self._text = encodable(text)
         await self.update(self.conversation.with_messages(AssistantMessage(text=self._text)))
+        await self.emit(TextDelta(text=self._text))
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
         """The results of this turn's calls so far; those that await an approval have none."""
         return tuple(one for one in self.progress.results if not _is_awaiting_approval(one))
 
-    async def run_calls(self, calls: Iterable[ToolCall]) -> AsyncGenerator[ChatEvent]:
-        """Run calls that the strategy decided on, after they are saved in the history; yield their events.
+    async def run_calls(self, calls: Iterable[ToolCall]) -> None:
+        """Run calls that the strategy decided on, after they are saved in the history.
 
         A call that needs an approval leaves the history for `conversation.pending`, and the turn continues.
         """
         if calls := tuple(calls):
             await self.update(self.conversation.with_calls(calls))
-        async with aclosing(self.run_open_calls(keep_pending=True)) as events:
-            async for event in events:
-                yield event
+        await self.run_open_calls(keep_pending=True)
 
     async def end_with_pending(self) -> None:
         """If calls are pending, end the turn with `approval_required` and their open approvals."""
@@ -230,13 +262,8 @@ class TurnState:
             )
         )
 
-    async def _read_stream(self, request: ModelRequest, queue: asyncio.Queue[Any], room: asyncio.Semaphore) -> None:
-        async for event in self.provider.stream(request):
-            await room.acquire()
-            queue.put_nowait(event)
-
-    async def run_open_calls(self, *, keep_pending: bool = False) -> AsyncGenerator[ChatEvent]:
-        """Run the calls that have no result yet, within the budget, and yield their events.
+    async def run_open_calls(self, *, keep_pending: bool = False) -> None:
+        """Run the calls that have no result yet, within the budget.
 
         A call that needs an approval stays open, and the turn ends with `approval_required`; with `keep_pending` it
         leaves the history for `conversation.pending`. A call that still runs elsewhere, or whose outcome nobody knows,
@@ -253,9 +280,7 @@ class TurnState:
             running = self.executor.run_all(runnable, self.context) if runnable else None
         if running is not None:
             self._running_response_id = calls[0].response_id or ""
-            async with aclosing(self._stream_calls(running, results)) as events:
-                async for event in events:
-                    yield event
+            results = await self._report_events(running)
             self._running_response_id = ""
         results += refused
         progress.results += results
@@ -276,20 +301,16 @@ class TurnState:
             self._approvals = approvals
             self.stop_reason = "approval_required"
         for approval in approvals:
-            yield approval
+            await self.emit(approval)
 
-    async def _stream_calls(
-        self, running: Coroutine[Any, Any, list[ToolResult]], results: list[ToolResult]
-    ) -> AsyncGenerator[ChatEvent]:
-        """Yield the events of running calls, and add their results to a list."""
-        queue: asyncio.Queue[Any] = asyncio.Queue()
-        with self.executor.subscribe(self.context.session_id, build_listener(queue)):
-            async with aclosing(stream_task(running, queue)) as events:
-                async for event in events:
-                    if isinstance(event, list):
-                        results += cast(list[ToolResult], event)
-                    elif isinstance(event, CallStarted | Progress | CallFinished | CallIgnored):
-                        yield event
+    async def _report_events(self, running: Coroutine[Any, Any, list[ToolResult]]) -> list[ToolResult]:
+        """Wait for calls, and pass their events to the reader of a streamed turn."""
+        if self._events is None:
+            return await running
+        with self.executor.subscribe(self.context.session_id, _build_listener(self._events)):
+            results = await running
+        await self._wait_for_reader()
+        return results
 
     def _is_open(self, result: ToolResult) -> bool:
         return _is_awaiting_approval(result) or self.progress.is_unsettled(result)
@@ -331,15 +352,12 @@ class TurnState:
         self.conversation = self.conversation.with_unsettled(provisional)
         await self._record_results(results)
 
-    async def settle_provisional(self) -> AsyncGenerator[ChatEvent]:
+    async def settle_provisional(self) -> None:
         """Look up the calls that have a provisional result, and put what is known now in its place."""
-        calls, results = self.conversation.unsettled, list[ToolResult]()
-        if not calls:
+        if not self.conversation.unsettled:
             return
-        async with aclosing(self._stream_calls(self._look_up(calls), results)) as events:
-            async for event in events:
-                yield event
-        final = [one for one in results if not self.progress.is_unsettled(one)]
+        results = await self._report_events(self._look_up(self.conversation.unsettled))
+        final = [result for result in results if not self.progress.is_unsettled(result)]
         self.progress.results += results
         if final:
             conversation = self.conversation.with_settled(self._prepare_results(final))
@@ -374,15 +392,59 @@ class TurnState:
     def build_result(self) -> TurnResult:
         """Build the result of the turn."""
         is_waiting = self.stop_reason == "approval_required"
-        result = TurnResult(
+        return TurnResult(
             text=self._text,
             stop_reason=self.stop_reason or "completed",
             finish_reason=self.response.finish_reason if self.response is not None else "stop",
-            results=tuple(one for one in self.progress.results if not (is_waiting and _is_awaiting_approval(one))),
+            results=tuple(
+                result for result in self.progress.results if not (is_waiting and _is_awaiting_approval(result))
+            ),
             approvals=tuple(self._approvals),
             usage=self._usage,
         )
-        return self.make_result(result)
+
+
+class TurnStrategy(Protocol):
+    """Decides what happens in a turn: when the model is asked, and which calls run."""
+
+    async def run(self, state: TurnState) -> TurnResult:
+        """Run one turn with the steps of `state`, until it is the person's turn again; return its result.
+
+        If `state.is_over`, there is nothing to run. A strategy with `keeps_pending = True` decides itself what becomes
+        of `conversation.pending`; for any other strategy they are turned into open calls before it runs.
+        """
+        ...
+
+
+class PlainStrategy:
+    """Offers the model every tool, and runs the calls it makes until it makes no more."""
+
+    async def run(self, state: TurnState) -> TurnResult:
+        """Run the open calls and ask the model, in turns, until it replies without a call or the turn is stopped."""
+        while not state.is_over:
+            if state.conversation.open_calls:
+                await state.run_open_calls()
+            if state.check_budget() is not None:
+                break
+            response = await state.ask_model()
+            if response is None or not response.calls:
+                break
+        return state.build_result()
+
+
+def _build_listener(queue: asyncio.Queue[ChatEvent | None]) -> Callable[[Event], None]:
+    """Build a listener that puts the events of calls into a queue, from any thread."""
+    loop, loop_thread = asyncio.get_running_loop(), threading.get_ident()
+
+    def listen(event: Event) -> None:
+        if not isinstance(event, CallStarted | Progress | CallFinished | CallIgnored):
+            return
+        if threading.get_ident() == loop_thread:
+            queue.put_nowait(event)
+        else:
+            loop.call_soon_threadsafe(queue.put_nowait, event)
+
+    return listen
 
 
 def _is_cancelling() -> bool:

@@ -1,6 +1,6 @@
 """The compiled definition of an agent, which all of its turns share."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 
@@ -10,10 +10,9 @@ from handrail.core.context import ToolContext
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError
 from handrail.guide.claims import Effect, build_effect
-from handrail.guide.journeys import JourneyStates
+from handrail.guide.guidelines import JourneyStates, Relationships
 from handrail.guide.parameters import GuidedTool
 from handrail.guide.prefilter import Prefilter
-from handrail.guide.relationships import Relationships
 from handrail.guide.values import CandidateTool, Criticality, Guideline
 
 MAX_TEXT: Final = 10_000
@@ -77,6 +76,15 @@ class Guide(Struct, frozen=True, kw_only=True):
     settings: GuideSettings
     prefilter: Prefilter | None
     clock: Callable[[], datetime]
+
+    def list_candidates(self, active: Set[str]) -> list[str]:
+        """List the tools of the active guidelines, without duplicates, in the order of the guidelines."""
+        return list(dict.fromkeys(tool for one in self.guidelines if one.id in active for tool in one.tools))
+
+    def select_guidelines(self, tool: str, active: Set[str]) -> tuple[str, ...]:
+        """Select the active guidelines that ask for a tool."""
+        candidate = self.candidates.get(tool)
+        return tuple(one for one in candidate.guideline_ids if one in active) if candidate else ()
 
 
 class _Definition(TypedDict):

@@ -1,73 +1,13 @@
 """Journeys: state machines over several turns, whose states are guidelines."""
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from msgspec import Struct
-
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError
-from handrail.guide.relationships import Relationships
+from handrail.guide.guidelines import JourneyStates, Relationships
 from handrail.guide.values import Guideline
-
-
-class JourneyStates(Struct, frozen=True, kw_only=True):
-    """The states of all journeys of an agent, by the id of their guideline."""
-
-    tools: Mapping[str, tuple[str, ...]] = {}
-    sources: Mapping[str, tuple[str, ...]] = {}
-    """The states that lead to each state."""
-    following: Mapping[str, tuple[str, ...]] = {}
-    """The states that follow each state without a condition."""
-
-    def resolve(self, matched: Iterable[str], done: Set[str]) -> tuple[set[str], dict[str, str]]:
-        """Return the guidelines that apply, given the tools that have a result, and why others do not.
-
-        A state waits until the tools of the state before it have results. A state whose tools have results is passed,
-        and the states that follow it without a condition apply instead.
-        """
-        applied, reasons = set(matched), dict[str, str]()
-        if not self.tools:
-            return applied, reasons
-        for one in list(applied):
-            if self._is_waiting(one, done):
-                applied.discard(one)
-                reasons[one] = "a tool before it has no result yet"
-        todo = [one for one in applied if one in self.tools]
-        passed: set[str] = set()
-        while todo:
-            one = todo.pop()
-            if one in passed or not self._is_passed(one, done):
-                continue
-            passed.add(one)
-            reasons[one] = "its result is already there"
-            todo += self.following[one]
-            applied |= set(self.following[one])
-        for one in self._find_earlier(passed) & applied:
-            applied.discard(one)
-            reasons[one] = "a later state was reached"
-        return applied - passed, reasons
-
-    def _find_earlier(self, states: Set[str]) -> set[str]:
-        """Find the states that lead to these, without those that also follow them."""
-        before, todo = set[str](), [source for one in states for source in self.sources.get(one, ())]
-        while todo:
-            one = todo.pop()
-            if one not in before:
-                before.add(one)
-                todo += self.sources.get(one, ())
-        return before - {target for one in states for target in self.following.get(one, ())}
-
-    def _is_waiting(self, state: str, done: Set[str]) -> bool:
-        sources = self.sources.get(state, ())
-        return bool(sources) and all(self._has_tools_left(one, done) for one in sources)
-
-    def _is_passed(self, state: str, done: Set[str]) -> bool:
-        return bool(self.tools.get(state) and self.following.get(state)) and not self._has_tools_left(state, done)
-
-    def _has_tools_left(self, state: str, done: Set[str]) -> bool:
-        return any(one not in done for one in self.tools.get(state, ()))
 
 
 class JourneyOwner(Protocol):

@@ -5,13 +5,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError, shorten
+from handrail.schema.schema_nodes import NotRepresentable, can_be_null
 
 Choices = Sequence[Any] | Callable[[ToolContext[Any]], Awaitable[Sequence[Any]] | Sequence[Any]]
 
@@ -53,6 +54,8 @@ class GuidedTool(Struct, frozen=True, kw_only=True):
     """The input schema, with choices and examples."""
     properties: Mapping[str, Any]
     required: tuple[str, ...]
+    nullable: frozenset[str]
+    """The parameters that accept null."""
     runnable: bool = True
     """Whether the executor has it; a tool that was only declared cannot run."""
 
@@ -102,8 +105,16 @@ def compile_tool(
         schema=add_choices(tool.input_schema, static, {name: one.examples for name, one in every.items()}),
         properties=properties,
         required=tuple(cast(Iterable[str], tool.input_schema.get("required", ()))),
+        nullable=frozenset(name for name, node in properties.items() if _can_be_null(node, tool.input_schema)),
         runnable=runnable,
     )
+
+
+def _can_be_null(node: Any, root: Mapping[str, Any]) -> bool:
+    try:
+        return can_be_null(node, dict(root))
+    except NotRepresentable:  # Its references lead nowhere: the tool's own validation decides.
+        return True
 
 
 def add_choices(
@@ -165,8 +176,3 @@ def _check_choices(choices: Any) -> None:
         compact_json(list(cast(Sequence[Any], choices)))
     except ValueError as error:
         raise ConfigError(f"choices must be JSON values: {error}") from error
-
-
-def apply_choices(tool: GuidedTool, choices: Mapping[str, Sequence[Any]]) -> GuidedTool:
-    """Return the tool with the choices of this turn in its schema."""
-    return structs.replace(tool, schema=add_choices(tool.schema, choices))

@@ -1,38 +1,33 @@
 """One guided turn: plan, run, plan again with the results, reply."""
 
 import time
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing, suppress
+from collections.abc import Iterable, Set
+from contextlib import suppress
 
 from msgspec import structs
 
 from handrail.chat.conversation import PendingCall
-from handrail.chat.turn import TurnState
-from handrail.chat.turn_result import ChatEvent, TurnResult
-from handrail.core.events import CallFinished, TurnPlanned
+from handrail.chat.turn import TurnResult, TurnState
+from handrail.core.events import TurnPlanned
 from handrail.core.redact import Redactor
-from handrail.core.values import Decision, ToolCall
+from handrail.core.values import ToolCall
 from handrail.errors import ApprovalError, shorten
 from handrail.formats.parse import parse_object
 from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state
 from handrail.guide.definition import Guide
-from handrail.guide.evaluation import (
-    PlannedCall,
-    Situation,
-    build_call_key,
-    build_verdict_keys,
-    evaluate,
-)
-from handrail.guide.inputs import TurnInputs, VariableReader
-from handrail.guide.judge_client import JudgeClient
-from handrail.guide.matching import GuidelineState
-from handrail.guide.planning import Planner, PlanningResult
-from handrail.guide.recorder import Recorder
-from handrail.guide.reply_writer import ReplyWriter, WrittenReply
-from handrail.guide.trace import TurnTrace
-from handrail.guide.values import GuidedTurnResult, Judge, Plan, ReplyRequest
+from handrail.guide.judging import JudgeClient, Planner, PlanningResult, TurnInputs, VariableReader, read_inputs
+from handrail.guide.reply import ReplyWriter, WrittenReply
+from handrail.guide.trace import Recorder, TurnTrace
+from handrail.guide.values import Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ReplyRequest, ToolInsights
+from handrail.guide.verdicts import PlannedCall, Situation, build_call_key, build_verdict_keys, check_verdicts
 from handrail.providers.messages import AssistantMessage, UserMessage
-from handrail.providers.provider import TextDelta
+
+
+class GuidedTurnResult(TurnResult, frozen=True, kw_only=True):
+    """The result of a guided turn, with its insights and its trace."""
+
+    insights: ToolInsights = ToolInsights()
+    trace: TurnTrace = TurnTrace()
 
 
 class GuidedTurn:
@@ -43,83 +38,68 @@ class GuidedTurn:
     ) -> None:
         self._guide = guide
         self._state = state
-        self._inputs = TurnInputs(guide, state, variables)
-        self._guidelines = GuidelineState(guide)
+        self._variables = variables
+        self._guidelines = _ActiveGuidelines(guide)
         self._client = JudgeClient(state, judge, timeout=guide.settings.judge_timeout)
-        self._planner = Planner(guide, judge, state, self._client)
-        self._writer = ReplyWriter(guide, judge, state, self._client)
+        self._planner = Planner(guide, judge, self._client)
+        self._writer = ReplyWriter(guide, judge, self._client)
         self._recorder = Recorder(guide, redactor)
         self._iteration = 0
         self._done: set[str] = set()
         """Keys of calls that were made in this turn, or that the customer rejected."""
         self._calls: list[ToolCall] = []
-        self._decisions: dict[str, Decision | None] = {}
-        state.make_result = self._build_result
 
-    async def run(self) -> AsyncGenerator[ChatEvent]:
+    async def run(self) -> GuidedTurnResult:
         """Run the turn until the customer is next."""
         try:
-            async with aclosing(self._run()) as events:
-                async for event in events:
-                    if isinstance(event, CallFinished):
-                        self._decisions[event.call.id] = event.decision
-                    yield event
+            if not self._state.is_over:
+                await self._run()
         finally:
             self._record_results()
             self._emit()
+        result = self._state.build_result()
+        fields = {name: getattr(result, name) for name in TurnResult.__struct_fields__}
+        return GuidedTurnResult(**fields, insights=self._build_insights(), trace=self._build_trace())
 
-    async def _run(self) -> AsyncGenerator[ChatEvent]:
+    async def _run(self) -> None:
         state = self._state
         messages = state.conversation.messages
         has_spoken = bool(messages) and isinstance(messages[-1], UserMessage)
-        async with aclosing(self._run_decided()) as events:
-            async for event in events:
-                yield event
+        await self._run_decided()
         if not _is_reply_needed(state) or state.check_budget() is not None:
             await state.end_with_pending()
             return
+        inputs = await read_inputs(self._guide, state.context, state.conversation.messages, self._variables)
         if has_spoken or not self._calls:  # After an approval alone, reply first; the reply may match more guidelines.
-            async with aclosing(self._plan_and_run()) as events:
-                async for event in events:
-                    yield event
-        while state.check_budget() is None and (written := await self._write()) is not None:
+            await self._plan_and_run(inputs)
+        while state.check_budget() is None and (written := await self._write(inputs)) is not None:
             if not written.new_matches:
                 await self._save_reply(written.text)
-                yield TextDelta(text=written.text)
                 break
             self._guidelines.add_matches(written.new_matches)
-            self._resolve_guidelines()
-            async with aclosing(self._plan_and_run(only_new=True)) as events:
-                async for event in events:
-                    yield event
+            self._resolve_guidelines(inputs)
+            await self._plan_and_run(inputs, only_new=True)
         await state.end_with_pending()
 
     # Calls that an earlier turn left.
 
-    async def _run_decided(self) -> AsyncGenerator[ChatEvent]:
+    async def _run_decided(self) -> None:
         """Run the calls that were decided since the last turn, or that a stopped process left without a result."""
         state = self._state
         if state.conversation.open_calls:
-            calls = state.conversation.open_calls
             self._recorder.start_iteration(0)
-            self._record_calls(calls)
-            async with aclosing(state.run_calls(())) as events:
-                async for event in events:
-                    yield event
-        decided = [one for one in state.conversation.pending if await self._is_decided(one)]
+            self._record_calls(state.conversation.open_calls)
+            await state.run_calls(())
+        decided = [pending.call for pending in state.conversation.pending if await self._is_decided(pending)]
         if decided:
             self._recorder.start_iteration(0)
-            self._record_calls(one.call for one in decided)
-            async with aclosing(state.run_calls(one.call for one in decided)) as events:
-                async for event in events:
-                    yield event
+            self._record_calls(decided)
+            await state.run_calls(decided)
 
     async def _is_decided(self, pending: PendingCall) -> bool:
         """Whether the approval of a pending call was decided or has expired."""
         state = await find_approval_state(self._state.executor.approvals, pending)
-        if (
-            state is None
-        ):  # Expired. The customer's message is planned first; without one, the call is asked about again.
+        if state is None:  # Expired: a message is planned first; without one, the call is asked about again.
             return not _is_reply_needed(self._state)
         return state != "pending"
 
@@ -140,17 +120,15 @@ class GuidedTurn:
 
     # Iterations.
 
-    async def _plan_and_run(self, *, only_new: bool = False) -> AsyncGenerator[ChatEvent]:
+    async def _plan_and_run(self, inputs: TurnInputs, *, only_new: bool = False) -> None:
         """Plan and run while results may let more calls run; with `only_new`, the judge is not asked if the tools of
         the guidelines that became active need no inference."""
         asks_judge = not only_new or self._is_inference_needed(self._guidelines.list_new_candidates())
         while True:
-            async with aclosing(self._iterate(asks_judge=asks_judge)) as events:
-                async for event in events:
-                    yield event
+            await self._iterate(inputs, asks_judge=asks_judge)
             if self._state.check_budget() is not None or self._iteration >= self._guide.settings.max_iterations:
                 return
-            self._resolve_guidelines()  # The results may have led to the next state of a journey.
+            self._resolve_guidelines(inputs)  # The results may have led to the next state of a journey.
             if new := self._guidelines.list_new_candidates():
                 asks_judge = self._is_inference_needed(new)
             elif self._should_plan_again():
@@ -159,30 +137,38 @@ class GuidedTurn:
                 return
 
     def _is_inference_needed(self, tools: Iterable[str]) -> bool:
-        return any(not self._guide.tools[one].needs_no_inference for one in tools)
+        return any(not self._guide.tools[tool].needs_no_inference for tool in tools)
 
-    async def _iterate(self, *, asks_judge: bool) -> AsyncGenerator[ChatEvent]:
+    async def _iterate(self, inputs: TurnInputs, *, asks_judge: bool) -> None:
         """Plan, check the plan, and run its calls."""
         self._iteration += 1
         self._recorder.start_iteration(self._iteration)
         planned = PlanningResult()
         if asks_judge:
             matched = self._guidelines.get_matched_ids()
-            planned = await self._planner.plan(self._iteration, matched, await self._inputs.read())
+            planned = await self._planner.plan(self._build_plan_request(inputs), matched, inputs)
         if planned is None:
             return
-        self._match(planned)
-        calls = await self._decide(planned)
-        if calls:
-            async with aclosing(self._state.run_calls(calls)) as events:
-                async for event in events:
-                    yield event
+        self._match(planned, inputs)
+        if calls := await self._decide(planned, inputs):
+            await self._state.run_calls(calls)
 
-    def _match(self, planned: PlanningResult) -> None:
+    def _build_plan_request(self, inputs: TurnInputs) -> PlanRequest:
+        return PlanRequest(
+            iteration=self._iteration,
+            messages=self._state.conversation.messages,
+            instructions=self._guide.instructions,
+            variables=inputs.variables,
+            terms=self._guide.terms,
+            results=self._state.results,
+            pending=self._state.conversation.pending,
+        )
+
+    def _match(self, planned: PlanningResult, inputs: TurnInputs) -> None:
         """Update the active guidelines with what the judge matched."""
         for unknown in self._guidelines.add_matches(planned.matches):
             self._recorder.add_note(f"the judge named an unknown guideline: {shorten(unknown)}")
-        reasons = self._resolve_guidelines()
+        reasons = self._resolve_guidelines(inputs)
         self._recorder.record_guidelines(self._guidelines.explain(reasons))
         self._guidelines.consider_candidates()
         if planned.error:
@@ -192,11 +178,11 @@ class GuidedTurn:
         for tool, reason in planned.failed.items():
             self._recorder.record_failure(tool, reason, self._iteration)
 
-    def _resolve_guidelines(self) -> dict[str, str]:
-        done = {one.tool_name for one in self._state.results if one.ok} | self._inputs.list_known_tools()
+    def _resolve_guidelines(self, inputs: TurnInputs) -> dict[str, str]:
+        done = {result.tool_name for result in self._state.results if result.ok} | inputs.known_tools
         return self._guidelines.resolve(done)
 
-    async def _decide(self, planned: PlanningResult) -> list[ToolCall]:
+    async def _decide(self, planned: PlanningResult, inputs: TurnInputs) -> list[ToolCall]:
         """Return the calls of this iteration: those that the customer confirmed, and new ones that pass every check."""
         guide, state = self._guide, self._state
         plan = Plan(matches=planned.matches, verdicts=planned.verdicts)
@@ -212,24 +198,24 @@ class GuidedTurn:
             )
             confirmed = [call for one in decisions if (call := await self._apply_decision(one)) is not None]
         kept = set(self._build_pending_keys().values())
-        evaluation = evaluate(
+        checked = check_verdicts(
             plan,
             Situation(
                 guide=guide,
                 iteration=self._iteration,
                 shown=frozenset() if planned.error else planned.shown - planned.failed.keys(),
                 active=self._guidelines.active,
-                choices=(await self._inputs.read()).choices,
+                choices=inputs.choices,
                 done=self._done | kept,
-                known=self._inputs.list_known_tools(),
+                known=inputs.known_tools,
                 ran={call.name for call in self._calls},
-                is_customers_word=self._inputs.is_customers_word,
+                is_customers_word=inputs.is_customers_word,
             ),
             skip=used,
         )
-        self._recorder.record_evaluation(evaluation)
-        new = [self._build_call(number, one) for number, one in enumerate(evaluation.calls, start=1)]
-        for call, one in zip(new, evaluation.calls, strict=True):
+        self._recorder.record_verdicts(checked)
+        new = [self._build_call(number, one) for number, one in enumerate(checked.calls, start=1)]
+        for call, one in zip(new, checked.calls, strict=True):
             self._recorder.record_call(call, one.arguments)
             self._done.add(one.key)
         self._calls += [*confirmed, *new]
@@ -319,29 +305,28 @@ class GuidedTurn:
 
     # The reply.
 
-    async def _write(self) -> WrittenReply | None:
+    async def _write(self, inputs: TurnInputs) -> WrittenReply | None:
         """Write the reply, or return guidelines that apply only now; None if the turn ended."""
         guide, state = self._guide, self._state
         self._record_results()
-        inputs = await self._inputs.read()
-        may_plan = self._iteration < guide.settings.max_iterations
-        scope = await self._planner.select_guidelines(self._guidelines.get_matched_ids())
+        scope = await self._planner.select_guidelines(
+            self._build_plan_request(inputs), self._guidelines.get_matched_ids()
+        )
         followed = self._guidelines.list_for_reply()
-        followed_ids = {one.id for one in followed}
+        followed_ids = {guideline.id for guideline in followed}
         request = ReplyRequest(
             messages=state.conversation.messages,
             instructions=guide.instructions,
             guidelines=followed,
-            candidates=tuple(one for one in scope if one.id not in followed_ids),
+            candidates=tuple(guideline for guideline in scope if guideline.id not in followed_ids),
             results=state.results,
-            insights=self._recorder.build_insights(self._guidelines.list_candidates()),
+            insights=self._build_insights(),
             pending=state.conversation.pending,
             variables=inputs.variables,
             terms=guide.terms,
         )
-        return await self._writer.write(
-            request, considered=self._guidelines.considered, pending=state.conversation.pending, may_plan=may_plan
-        )
+        may_plan = self._iteration < guide.settings.max_iterations
+        return await self._writer.write(request, considered=self._guidelines.considered, may_plan=may_plan)
 
     async def _save_reply(self, text: str) -> None:
         """Save the reply, and mark the pending calls that it reads back."""
@@ -358,9 +343,13 @@ class GuidedTurn:
     # Trace and events.
 
     def _record_results(self) -> None:
-        results = {one.call_id: one for one in self._state.results}
+        decisions = {result.call_id: result.decision for result in self._state.progress.results}
+        results = {result.call_id: result for result in self._state.results}
         for call in self._calls:
-            self._recorder.record_result(results.get(call.id), call.id, self._decisions.get(call.id))
+            self._recorder.record_result(results.get(call.id), call.id, decisions.get(call.id))
+
+    def _build_insights(self) -> ToolInsights:
+        return self._recorder.build_insights(self._guidelines.list_candidates())
 
     def _build_trace(self) -> TurnTrace:
         return self._recorder.build_trace(
@@ -369,11 +358,6 @@ class GuidedTurn:
             reply=self._writer.trace,
             model_calls=self._client.model_calls,
         )
-
-    def _build_result(self, result: TurnResult) -> TurnResult:
-        fields = {name: getattr(result, name) for name in TurnResult.__struct_fields__}
-        insights = self._recorder.build_insights(self._guidelines.list_candidates())
-        return GuidedTurnResult(**fields, insights=insights, trace=self._build_trace())
 
     def _emit(self) -> None:
         context, trace = self._state.context, self._build_trace()
@@ -390,6 +374,77 @@ class GuidedTurn:
                 trace=trace.summary(),
             )
         )
+
+
+class _ActiveGuidelines:
+    """Which guidelines matched and are active in one turn, and which tools were candidates because of them."""
+
+    def __init__(self, guide: Guide) -> None:
+        self._guide = guide
+        self._matches: dict[str, GuidelineMatch] = {}
+        """The last match of each guideline in this turn."""
+        self.active: frozenset[str] = frozenset()
+        self._prepared: set[str] = set()
+        """Guidelines of calls that an earlier turn prepared: they apply to the reply, and add no candidates."""
+        self.considered: set[str] = set()
+        """Every tool that was a candidate in this turn."""
+
+    def add_matches(self, matches: Iterable[GuidelineMatch]) -> list[str]:
+        """Add what the judge matched; return the ids that it made up."""
+        unknown: list[str] = []
+        for one in matches:
+            if one.guideline_id in self._guide.by_id:
+                self._matches[one.guideline_id] = one
+            else:
+                unknown.append(one.guideline_id)
+        return unknown
+
+    def add_prepared(self, guideline_ids: Iterable[str]) -> None:
+        """Add the guidelines of a call that an earlier turn prepared."""
+        self._prepared.update(one for one in guideline_ids if one in self._guide.by_id)
+
+    def resolve(self, done: Set[str]) -> dict[str, str]:
+        """Find the active guidelines, given the tools that have a result; return why others are not active."""
+        guide = self._guide
+        matched, reasons = guide.journeys.resolve(self.get_matched_ids() | guide.always, done)
+        resolution = guide.relationships.resolve(matched)
+        self.active = resolution.active
+        return {**resolution.reasons, **reasons}
+
+    def get_matched_ids(self) -> set[str]:
+        """Return the guidelines that the judge matched."""
+        return {one for one, match in self._matches.items() if match.applies}
+
+    def is_rejected(self, guideline_id: str) -> bool:
+        """Whether the judge found in this turn that a guideline does not apply."""
+        match = self._matches.get(guideline_id)
+        return match is not None and not match.applies
+
+    def explain(self, reasons: dict[str, str]) -> dict[str, tuple[bool, str]]:
+        """Return whether each guideline that was looked at is active, and why."""
+        explained: dict[str, tuple[bool, str]] = {}
+        for one in self._guide.guidelines:
+            match = self._matches.get(one.id)
+            if one.id in self.active or match is not None or one.id in reasons:
+                reason = "always" if one.always else match.reason if match else ""
+                explained[one.id] = (one.id in self.active, reasons.get(one.id) or shorten(reason, 500))
+        return explained
+
+    def consider_candidates(self) -> None:
+        """Mark the tools of the active guidelines as candidates of this turn."""
+        self.considered.update(self.list_candidates())
+
+    def list_candidates(self) -> list[str]:
+        """List the tools of the active guidelines."""
+        return self._guide.list_candidates(self.active)
+
+    def list_new_candidates(self) -> list[str]:
+        """List the tools of the active guidelines that were no candidates in this turn before."""
+        return [one for one in self.list_candidates() if one not in self.considered]
+
+    def list_for_reply(self) -> tuple[Guideline, ...]:
+        """List the guidelines that the reply follows."""
+        return tuple(one for one in self._guide.guidelines if one.id in self.active | self._prepared)
 
 
 def _is_reply_needed(state: TurnState) -> bool:

@@ -7,9 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 from handrail.chat.conversation import PendingCall
-from handrail.chat.turn_result import TurnResult
 from handrail.core.values import ToolResult
-from handrail.guide.trace import TurnTrace
 from handrail.providers.messages import Message
 from handrail.providers.provider import Usage
 
@@ -160,13 +158,6 @@ class Draft(Struct, frozen=True):
     """Tools whose effect the text claims, if the judge can tell."""
     usage: Usage = Usage()
     model_calls: int = 1
-
-
-class GuidedTurnResult(TurnResult, frozen=True, kw_only=True):
-    """The result of a guided turn, with its insights and its trace."""
-
-    insights: ToolInsights = ToolInsights()
-    trace: TurnTrace = TurnTrace()
 
 
 class Judge(Protocol):

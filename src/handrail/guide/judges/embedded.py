@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from handrail.core.tool import Tool
 from handrail.define.build import build_tool
 from handrail.errors import ToolError
-from handrail.guide.reply_texts import build_plain_reply
+from handrail.guide.reply import build_plain_reply
 from handrail.guide.values import CandidateTool, Draft, GuidelineMatch, Plan, PlanRequest, ReplyRequest, ToolVerdict
 from handrail.models.embedding import Embedding
 from handrail.providers.embedded.picking import SMALL_TALK, ToolRanker

@@ -7,7 +7,7 @@ import pydantic
 
 from handrail.core.yaml_reader import YamlReader, read_config_file
 from handrail.errors import ConfigError
-from handrail.guide.relationships import Relation
+from handrail.guide.guidelines import Relation
 from handrail.guide.values import Criticality, Guideline
 
 _MAX_VALUES = 100_000

@@ -1,23 +1,34 @@
-"""Writes the reply of a turn: a draft of the judge, checked for false claims, rewritten or replaced."""
+"""Writes the reply of a turn: a draft of the judge, checked for false claims, or a text that no model wrote."""
 
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from functools import cache
 from typing import Any, Final, cast
 
 from msgspec import Struct, structs
 
 from handrail.chat.conversation import PendingCall
-from handrail.chat.turn import TurnState
 from handrail.core.log import log
-from handrail.core.text import encodable
+from handrail.core.redact import HIDDEN, Redactor
+from handrail.core.text import compact_json, encodable
 from handrail.core.values import ToolResult
-from handrail.guide.checking import MalformedResponse
+from handrail.errors import shorten
 from handrail.guide.claims import Effect, extract_value_words, find_false_claims
 from handrail.guide.definition import Guide
-from handrail.guide.judge_client import JudgeClient, NoResponse
-from handrail.guide.reply_texts import build_plain_reply, ensure_read_back
+from handrail.guide.judging import JudgeClient, NoResponse
+from handrail.guide.parameters import GuidedTool
 from handrail.guide.trace import ReplyTrace
-from handrail.guide.values import ClaimChecker, Draft, GuidelineMatch, Judge, ReplyRequest
+from handrail.guide.values import (
+    ClaimChecker,
+    Draft,
+    GuidelineMatch,
+    InvalidData,
+    Judge,
+    MissingData,
+    ReplyRequest,
+    ToolInsights,
+)
+from handrail.guide.verdicts import MalformedResponse, normalize_text
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage
 
 MAX_DRAFTS: Final = 2
@@ -36,16 +47,13 @@ class WrittenReply(Struct, frozen=True, kw_only=True):
 class ReplyWriter:
     """Writes the reply of one turn."""
 
-    def __init__(self, guide: Guide, judge: Judge, state: TurnState, client: JudgeClient) -> None:
+    def __init__(self, guide: Guide, judge: Judge, client: JudgeClient) -> None:
         self._guide = guide
         self._judge = judge
-        self._state = state
         self._client = client
         self.trace = ReplyTrace()
 
-    async def write(
-        self, request: ReplyRequest, *, considered: Set[str], pending: Sequence[PendingCall], may_plan: bool
-    ) -> WrittenReply | None:
+    async def write(self, request: ReplyRequest, *, considered: Set[str], may_plan: bool) -> WrittenReply | None:
         """Write a reply; None if the turn ended first.
 
         `considered` has the tools that were candidates in this turn. With `may_plan`, a draft with new matches is
@@ -71,13 +79,14 @@ class ReplyWriter:
                 )
                 return WrittenReply(new_matches=new)
             text = encodable(draft.text)
-            problem = await self._find_problem(text, draft, considered)
+            problem = await self._find_problem(text, draft, request, considered)
             if problem is None:
-                return self._finish(ensure_read_back(text, pending, self._guide.tools), request, number + 1, rejected)
+                asked = ensure_read_back(text, request.pending, self._guide.tools)
+                return self._finish(asked, request, number + 1, rejected)
             rejected.append(problem)
             error = f"The draft cannot be sent: {problem}. Say only what the results show."
         plain = build_plain_reply(
-            results=request.results, insights=request.insights, pending=pending, tools=self._guide.tools
+            results=request.results, insights=request.insights, pending=request.pending, tools=self._guide.tools
         )
         return self._finish(plain, request, len(rejected), rejected, replaced=True)
 
@@ -98,14 +107,14 @@ class ReplyWriter:
 
     # Checks.
 
-    async def _find_problem(self, text: str, draft: Draft, considered: Set[str]) -> str | None:
+    async def _find_problem(self, text: str, draft: Draft, request: ReplyRequest, considered: Set[str]) -> str | None:
         """Find a false claim or a hidden name in a draft."""
         guide = self._guide
         if (name := self._find_hidden_name(text, considered)) is not None:
             return f"it names {name}, which the customer must not hear of"
-        committed = _find_committed(self._state.conversation.messages, self._state.results, guide)
-        in_turn = _list_committed(self._state.results, guide)
-        open_effects = self._find_open_effects(considered, in_turn)
+        committed = _find_committed(request.messages, request.results, guide)
+        in_turn = _list_committed(request.results, guide)
+        open_effects = _find_open_effects(guide, request, considered, in_turn)
         in_turn -= {one.tool for one in open_effects}
         others = [one for name, one in guide.effects.items() if name not in considered and name not in committed]
         done = [guide.effects[name] for name in (in_turn if open_effects else committed)]
@@ -126,24 +135,6 @@ class ReplyWriter:
                 log.warning("a reply could not be checked by the judge: %s", claimed.reason)
         return None
 
-    def _find_open_effects(self, considered: Set[str], in_turn: Set[str]) -> list[Effect]:
-        """Find the effects that were considered in this turn and did not happen, or not with all arguments."""
-        guide, conversation = self._guide, self._state.conversation
-        results = {one.call_id: one.ok for one in self._state.results}
-        made = [call for one in conversation.messages if isinstance(one, AssistantMessage) for call in one.calls]
-        calls = [(call, results[call.id]) for call in made if call.id in results]
-        calls += [(one.call, False) for one in conversation.pending]
-        found: list[Effect] = []
-        for name, effect in guide.effects.items():
-            failed = [extract_value_words(call.arguments_json) for call, ok in calls if call.name == name and not ok]
-            done = [extract_value_words(call.arguments_json) for call, ok in calls if call.name == name and ok]
-            if name in in_turn and not failed:
-                continue
-            if name in considered:
-                values = {"open_values": frozenset[str]().union(*failed), "done_values": frozenset[str]().union(*done)}
-                found.append(structs.replace(effect, **values) if done else effect)
-        return found
-
     def _find_hidden_name(self, text: str, considered: Set[str]) -> str | None:
         lowered = text.casefold()
         for name in considered:
@@ -157,6 +148,24 @@ class ReplyWriter:
                 if option.hidden and any(re.search(rf"\b{re.escape(one.casefold())}\b", lowered) for one in forms):
                     return parameter
         return None
+
+
+def _find_open_effects(guide: Guide, request: ReplyRequest, considered: Set[str], in_turn: Set[str]) -> list[Effect]:
+    """Find the effects that were considered in this turn and did not happen, or not with all arguments."""
+    results = {one.call_id: one.ok for one in request.results}
+    made = [call for one in request.messages if isinstance(one, AssistantMessage) for call in one.calls]
+    calls = [(call, results[call.id]) for call in made if call.id in results]
+    calls += [(one.call, False) for one in request.pending]
+    found: list[Effect] = []
+    for name, effect in guide.effects.items():
+        failed = [extract_value_words(call.arguments_json) for call, ok in calls if call.name == name and not ok]
+        done = [extract_value_words(call.arguments_json) for call, ok in calls if call.name == name and ok]
+        if name in in_turn and not failed:
+            continue
+        if name in considered:
+            values = {"open_values": frozenset[str]().union(*failed), "done_values": frozenset[str]().union(*done)}
+            found.append(structs.replace(effect, **values) if done else effect)
+    return found
 
 
 def _is_distinctive(name: str) -> bool:
@@ -202,3 +211,112 @@ def _find_committed(messages: Sequence[Message], results: Sequence[ToolResult], 
             if isinstance(message, ToolMessage):
                 found |= _list_committed(message.results, guide)
     return found
+
+
+# Texts that are not written by a model.
+
+_MAX_OUTPUT = 500
+
+
+@cache
+def _redactor() -> Redactor:
+    return Redactor()
+
+
+def select_visible_arguments(pending: PendingCall, tool: GuidedTool | None) -> dict[str, Any]:
+    """Select the arguments of a pending call that the customer may see, by their display names."""
+    return {
+        (tool.get_options(name).display_name if tool else "") or name.replace("_", " "): value
+        for name, value in _redactor().value(dict(pending.approval.arguments)).items()
+        if tool is None or not tool.get_options(name).hidden
+    }
+
+
+def ensure_read_back(text: str, pending: Sequence[PendingCall], tools: Mapping[str, GuidedTool]) -> str:
+    """Return the text, with a confirmation question for the pending calls that it does not read back."""
+    missing = [
+        one
+        for one in pending
+        if one.approval.by == "customer"
+        and not _is_read_back(text, select_visible_arguments(one, tools.get(one.call.name)).values())
+    ]
+    if not missing:
+        return text
+    return "\n\n".join(filter(None, [text.strip(), build_confirmation_question(missing, tools)]))
+
+
+def _is_read_back(text: str, values: Iterable[Any]) -> bool:
+    words = normalize_text(re.sub(r"(?<=\d)[,’' ](?=\d{3}\b)", "", text))
+    if "?" not in text:
+        return False
+    for value in values:
+        match value:
+            case str() if value == HIDDEN:
+                pass
+            case str():
+                if normalize_text(value) not in words:
+                    return False
+            case bool() | None:
+                return False
+            case int() | float():
+                if normalize_text(f"{value:g}" if isinstance(value, float) else str(value)) not in words:
+                    return False
+            case _:
+                return False
+    return True
+
+
+def build_confirmation_question(pending: Sequence[PendingCall], tools: Mapping[str, GuidedTool]) -> str:
+    """Build the question that asks the customer to confirm exactly these calls."""
+    lines = [format_read_back(one, tools.get(one.call.name)) for one in pending]
+    if len(lines) == 1:
+        return f"Please confirm: {lines[0]}. Shall I go ahead?"
+    return "Please confirm:\n" + "\n".join(f"- {line}" for line in lines) + "\nShall I go ahead?"
+
+
+def format_read_back(pending: PendingCall, tool: GuidedTool | None) -> str:
+    """Format a pending call in one line."""
+    values = "; ".join(
+        f"{name}: {_format_value(value)}" for name, value in select_visible_arguments(pending, tool).items()
+    )
+    return f"{pending.call.name.replace('_', ' ')}" + (f" ({values})" if values else "")
+
+
+def build_plain_reply(
+    *,
+    results: Sequence[ToolResult],
+    insights: ToolInsights,
+    pending: Sequence[PendingCall],
+    tools: Mapping[str, GuidedTool],
+) -> str:
+    """Build a reply without a judge: results, missing and invalid values, and pending calls."""
+    parts = [_describe_outcome(one, tools.get(one.tool_name)) for one in results]
+    if insights.missing_data:
+        parts.append(f"To go on I still need: {', '.join(_list_names(insights.missing_data))}.")
+    for one in insights.invalid_data:
+        choices = (
+            f" Possible values: {', '.join(_format_value(choice) for choice in one.choices)}." if one.choices else ""
+        )
+        value = f" ({_format_value(one.value)})" if one.value is not None else ""
+        parts.append(f"The {one.display_name or one.parameter}{value} cannot be used.{choices}")
+    mine = [one for one in pending if one.approval.by == "customer"]
+    if any(one.approval.by != "customer" for one in pending):
+        parts.append("A colleague has to agree first; nothing was done yet.")
+    if mine:
+        parts.append(build_confirmation_question(mine, tools))
+    return "\n".join(parts) or "Nothing was done. How can I help you?"
+
+
+def _describe_outcome(result: ToolResult, tool: GuidedTool | None) -> str:
+    name = result.tool_name.replace("_", " ")
+    if result.error is not None:
+        return f"{name}: this did not work. {shorten(result.error.message, _MAX_OUTPUT)}"
+    return f"{name}: {shorten(result.for_model(), _MAX_OUTPUT)}"
+
+
+def _list_names(missing: Iterable[MissingData | InvalidData]) -> list[str]:
+    return list(dict.fromkeys(one.display_name or one.parameter for one in missing))
+
+
+def _format_value(value: Any) -> str:
+    return value if isinstance(value, str) else compact_json(value)

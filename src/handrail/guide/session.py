@@ -1,17 +1,16 @@
-"""The guided strategy: a `TurnStrategy` of `ChatSession`, and the session that an agent opens."""
+"""The session that an agent opens, and its `TurnStrategy`."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Final, cast
 
 from handrail.chat.session import ChatSession
 from handrail.chat.turn import TurnState
-from handrail.chat.turn_result import ChatEvent
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
 from handrail.guide.definition import Guide
-from handrail.guide.inputs import VariableReader
-from handrail.guide.turn import GuidedTurn
-from handrail.guide.values import GuidedTurnResult, Judge
+from handrail.guide.judging import VariableReader
+from handrail.guide.turn import GuidedTurn, GuidedTurnResult
+from handrail.guide.values import Judge
 from handrail.providers.provider import ModelRequest, ModelResponse, StreamEvent
 
 
@@ -29,10 +28,10 @@ class GuidedStrategy:
         self._redactor = redactor or Redactor()
         self._variables = VariableReader()
 
-    def run(self, state: TurnState) -> AsyncGenerator[ChatEvent]:
+    async def run(self, state: TurnState) -> GuidedTurnResult:
         """Run a turn until the customer is next."""
         turn = GuidedTurn(self._guide(), self._judge, state, variables=self._variables, redactor=self._redactor)
-        return turn.run()
+        return await turn.run()
 
 
 class GuidedSession(ChatSession):
