@@ -3,10 +3,13 @@
 import copy
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
 
+import jsonschema_rs
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
@@ -315,29 +318,36 @@ def test_a_change_to_a_definition_never_reaches_another_caller(api: Api) -> None
         inner = definition.get("function") or definition.get("function_declarations", [definition])[0]
         inner["description"] = "Mine."
         schema = next(value for key, value in inner.items() if "chema" in key or key == "parameters")
-        for change in (
-            lambda schema=schema: schema.update(title="Mine"),
-            lambda schema=schema: schema["properties"].pop("color"),
-            lambda schema=schema: schema["required"].append("mine"),
-            lambda schema=schema: schema["properties"]["color"].__setitem__("description", "Mine."),
-        ):
-            with pytest.raises(TypeError, match="deepcopy"):
-                change()
+        schema.update(title="Mine")
+        schema["required"].append("mine")
+        schema["properties"]["color"]["description"] = "Mine."
+        schema["properties"].pop("color")
 
     assert json.dumps(yours) == json.dumps(api.wire.tools(registry)) == before
     assert paint.description == "Paint a wall."
 
 
+@pytest.mark.parametrize("name", ["anthropic", "openai", "openai_chat", "openai_realtime", "gemini", "mcp"])
+def test_a_change_to_what_a_registry_rendered_never_reaches_another_caller(name: str) -> None:
+    registry = ToolRegistry([paint])
+    render = getattr(registry, f"to_{name}_tools")
+    before = json.dumps(render())
+
+    open_everything(render())
+
+    assert json.dumps(render()) == before
+
+
 @every_api
-def test_a_deep_copy_of_a_definition_can_be_changed_throughout(api: Api) -> None:
+def test_a_definition_is_made_of_plain_dicts_and_lists(api: Api) -> None:
     definitions = api.wire.tools([paint])
 
-    mine = copy.deepcopy(list(definitions))
-
-    assert mine == list(definitions)
-    text = json.dumps(definitions)
-    open_everything(mine)
-    assert json.dumps(definitions) == text
+    assert {type(part) for definition in definitions for part in every_part(definition)} <= {
+        *(dict, list, str, int, float, bool, type(None))
+    }
+    assert yaml.safe_load(yaml.safe_dump(list(definitions))) == list(definitions)
+    for shown in api.shown(definitions):
+        assert not jsonschema_rs.validator_for(shown.schema).is_valid({"color": "green"})
 
 
 @every_api
@@ -347,6 +357,12 @@ def test_the_schema_of_a_definition_makes_a_tool_again(api: Api) -> None:
     again = raw("again", shown.schema)
 
     assert again.input_schema == shown.schema
+
+
+def every_part(value: Any) -> Iterator[Any]:
+    yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from every_part(inner)
 
 
 def open_everything(value: Any) -> None:

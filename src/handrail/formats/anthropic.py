@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from msgspec import to_builtins
+
 from handrail.core.media import MediaPart
 from handrail.core.text import compact_json
 from handrail.core.tool import Tool
@@ -54,7 +56,7 @@ def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ToolParam]":
         price = count_strict_cost(definition["input_schema"])
         over = [what for what, most in STRICT_LIMITS.items() if spent[what] + price[what] > most]
         if over:
-            definitions[position] = {**wired.non_strict_definition}
+            definitions[position] = to_builtins(wired.non_strict_definition)
             text = f"is sent without strict mode: a request takes at most {STRICT_LIMITS[over[0]]} {over[0]}"
             true_still = [
                 one

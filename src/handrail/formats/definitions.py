@@ -1,16 +1,16 @@
 """The definitions of a pool, which every wire format builds in the same way, and the checks of a tool choice."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, cast, get_args
 
-from msgspec import Struct, structs
+from msgspec import Struct, structs, to_builtins
 from typing_extensions import TypeVar
 
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
 from handrail.errors import ConfigError, shorten
-from handrail.formats.frozen_json import freeze
-from handrail.formats.names import SkippedTool, ToolNames
+from handrail.formats.names import ToolNames, UnsupportedToolError
 
 T = TypeVar("T", default=dict[str, Any])
 ToolChoiceMode = Literal["auto", "none", "required"]
@@ -80,22 +80,13 @@ class Definitions(list[T], Generic[T]):
         return self._copy_with([entry] if entry else [])
 
     def copy_for_caller(self) -> "Definitions[T]":
-        """A copy that the caller may change, such as to add a cache mark; its schemas are shared and frozen."""
-        return self._copy_with(map(_copy_definition, self))
+        """A copy that the caller may change, such as to add a cache mark."""
+        return self._copy_with(map(to_builtins, self))
 
     def _copy_with(self, definitions: Iterable[Any]) -> "Definitions[Any]":
         copy: Definitions[Any] = Definitions(definitions, skipped=self.skipped, notes=self.notes)
         copy._rendered, copy.names = self._rendered, self.names
         return copy
-
-
-def _copy_definition(definition: Any) -> Any:
-    """A shallow copy of a definition; the schema in it is shared."""
-    if "function" in definition:
-        return {**definition, "function": {**definition["function"]}}
-    if "function_declarations" in definition:
-        return {"function_declarations": [{**one} for one in definition["function_declarations"]]}
-    return {**definition}
 
 
 def build_definitions(
@@ -121,7 +112,7 @@ def build_definitions(
             skipped.append(Diagnostic(tool=tool.name, text=f"a request takes at most {max_tools} tools"))
         else:
             by_name[found.name] = (tool.name, found)
-            definitions.append(_copy_definition(found.definition))
+            definitions.append(to_builtins(found.definition))  # Whoever changes his copy does not change the tool's.
             if found.notes:
                 notes.extend(Diagnostic(tool=tool.name, text=text) for text in found.notes)
     return Definitions(definitions, rendered=by_name, skipped=skipped, notes=notes)
@@ -137,14 +128,41 @@ def _render_once(
         try:
             found = render(tool)
             known = structs.replace(
-                found, definition=freeze(found.definition), non_strict_definition=freeze(found.non_strict_definition)
+                found,
+                definition=_copy_json(found.definition),
+                non_strict_definition=_copy_json(found.non_strict_definition),
             )
-        except SkippedTool as reason:
+        except UnsupportedToolError as reason:
             known = Diagnostic(tool=tool.name, text=str(reason))
         except (ValueError, RecursionError) as error:  # From the schema, or from the examples.
             known = Diagnostic(tool=tool.name, text=f"it cannot be written as JSON: {shorten(str(error), 200)}")
         tool.wire[dialect] = known
     return known
+
+
+def _copy_json(value: Any) -> Any:
+    """A copy of a JSON value in plain dicts and lists; raises `ValueError` for what JSON cannot hold."""
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            value.encode()  # A UnicodeEncodeError is a ValueError.
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case Mapping():
+            return {_check_key(name): _copy_json(member) for name, member in cast(Mapping[Any, Any], value).items()}
+        case list() | tuple():
+            return [_copy_json(item) for item in cast(list[Any], value)]
+        case _:
+            raise ValueError(f"{value!r} is not JSON")
+
+
+def _check_key(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ValueError(f"the key {name!r} is not a text")
+    name.encode()
+    return name
 
 
 class CheckedToolChoice(Struct, frozen=True, kw_only=True):
@@ -161,12 +179,12 @@ def check_tool_choice(
     """Check a choice before a provider has to refuse it."""
     if mode not in get_args(ToolChoiceMode):
         raise ConfigError(
-            f"A choice is auto, none or required, not {mode!r}. For one tool, write choice(tool={mode!r})."
+            f"A choice is auto, none or required, not {mode!r}. For one tool, write tool_choice(tool={mode!r})."
         )
     if isinstance(allowed, str):
         raise ConfigError(f"allowed is a list of names, not one text: [{allowed!r}].")
     if tool is not None and (mode != "auto" or allowed):
-        raise ConfigError("choice(tool=…) already says everything; leave mode and allowed out.")
+        raise ConfigError("tool_choice(tool=…) already says everything; leave mode and allowed out.")
     names = [*allowed] if tool is None else [tool]
     for name in names:
         if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]

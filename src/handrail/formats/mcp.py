@@ -28,7 +28,7 @@ def _render_tool(tool: Tool[..., Any]) -> RenderedTool:
     name, notes = names.fit_name(tool.name, names.MCP)
     schema = {"type": "object", **tool.input_schema}
     if schema["type"] != "object":
-        raise names.SkippedTool("its input_schema is not an object")
+        raise names.UnsupportedToolError("its input_schema is not an object")
     definition: dict[str, Any] = {
         "name": name,
         "description": render_description(tool),

@@ -46,7 +46,7 @@ _NAME_KEYWORDS: Final = frozenset({"dependencies", "dependentRequired", "depende
 """The keywords, beside `properties` and `required`, that refer to properties by name."""
 
 
-class SkippedTool(Exception):
+class UnsupportedToolError(Exception):
     """This tool cannot be sent to this provider; the text is the reason."""
 
 
@@ -104,7 +104,7 @@ def fit_parameters(schema: dict[str, Any], rule: NameRule) -> FittedParameters:
     refers_to_root = any(node.get("$ref") == "#" for _, node in iter_subschemas(schema))
     taken = set(names.values()) & schema["properties"].keys() or len(set(names.values())) < len(names)
     if refers_to_root or taken or schema.keys() & _NAME_KEYWORDS:
-        raise SkippedTool(f"the parameter name {next(iter(names))!r} is not accepted, and cannot be changed")
+        raise UnsupportedToolError(f"the parameter name {next(iter(names))!r} is not accepted, and cannot be changed")
     fitted = FittedParameters(schema=schema, names=names, notes=notes)
     changed = _rename_references({**schema, "properties": fitted.encode(schema["properties"])}, names)
     if "required" in schema:

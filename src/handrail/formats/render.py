@@ -11,7 +11,7 @@ from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.errors import shorten
-from handrail.formats.names import SkippedTool
+from handrail.formats.names import UnsupportedToolError
 from handrail.schema.subschemas import iter_subschemas
 
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -57,12 +57,12 @@ def render_result(result: ToolResult, attached: Collection[MediaPart] = ()) -> t
 
 
 def get_object_schema(tool: Tool[..., Any]) -> dict[str, Any]:
-    """The input schema of a tool; raises `SkippedTool` unless its root is a plain object, which every API requires."""
+    """The input schema of a tool; raises `UnsupportedToolError` unless its root is an object, as every API requires."""
     schema = _inline_root_reference(dict(tool.input_schema))
     if schema.get("type") != "object":
-        raise SkippedTool("its input_schema is not an object")
+        raise UnsupportedToolError("its input_schema is not an object")
     if refused := sorted(schema.keys() & {"anyOf", "oneOf", "allOf", "not", "enum", "const"}):
-        raise SkippedTool(f"its input_schema has {', '.join(refused)} at the root, which the API refuses")
+        raise UnsupportedToolError(f"its input_schema has {', '.join(refused)} at the root, which the API refuses")
     return check_schema(schema)
 
 
@@ -73,7 +73,7 @@ def _inline_root_reference(schema: dict[str, Any]) -> dict[str, Any]:
         reference = str(schema["$ref"])
         target = _find_reference(reference, schema)
         if not isinstance(target, dict) or reference in followed or reference == "#":
-            raise SkippedTool(f"its input_schema refers to {reference}, which leads to no schema")
+            raise UnsupportedToolError(f"its input_schema refers to {reference}, which leads to no schema")
         followed.add(reference)
         found = cast(dict[str, Any], target)
         rest = {key: value for key, value in schema.items() if key != "$ref"}
@@ -87,15 +87,15 @@ def _inline_root_reference(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema; raises `SkippedTool` unless it is valid and all its references are local."""
+    """Return the schema; raises `UnsupportedToolError` unless it is valid and all its references are local."""
     try:
         # The dialect is given here, because an unknown one would be fetched.
         jsonschema_rs.meta.validate({**schema, "$schema": _DRAFT})
     except jsonschema_rs.ValidationError as error:
-        raise SkippedTool(f"its input_schema is not valid: {shorten(error.message, 200)}") from error
+        raise UnsupportedToolError(f"its input_schema is not valid: {shorten(error.message, 200)}") from error
     for _, node in [("", schema), *iter_subschemas(schema)]:
         if "$ref" in node and not _is_resolvable(str(node["$ref"]), schema):
-            raise SkippedTool(f"its input_schema refers to {node['$ref']}, which is not in it")
+            raise UnsupportedToolError(f"its input_schema refers to {node['$ref']}, which is not in it")
     return schema
 
 
