@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from handrail.core.text import compact_json
 from handrail.errors import ConfigError
-from handrail.formats.definitions import SkippedTool
+from handrail.formats.names import UnsupportedToolError
 from handrail.formats.render import check_schema
 from handrail.schema import strict
 from handrail.schema.schema_nodes import get_branches, resolve
@@ -35,7 +35,7 @@ def check_response_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of the schema; raises `ConfigError` if it is not valid."""
     try:
         return check_schema(json.loads(compact_json(schema)))
-    except (SkippedTool, ValueError, TypeError, RecursionError) as reason:
+    except (UnsupportedToolError, ValueError, TypeError, RecursionError) as reason:
         text = str(reason).replace("its input_schema", "it")
         raise ConfigError(f"schema is not a valid JSON Schema: {text}.") from reason
 
