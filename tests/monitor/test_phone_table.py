@@ -110,7 +110,7 @@ async def every_transfer(lines: Lines) -> None:
     for cfg in (acme(), off, none):
         builder.build_tools(cfg, listeners=[lines.log])
     for number, (now, outcome) in enumerate(
-        ((acme(), "referred"), (acme(), "failed"), (off, "failed"), (none, "failed"))
+        ((acme(), "transferred"), (acme(), "failed"), (off, "failed"), (none, "failed"))
     ):
         agent = Agent(acme(features={"refer": refer(require_confirmation=False)}), Line(outcome), listener=lines.log)
         agent.cfg = now

@@ -11,14 +11,14 @@ from handrail import ToolContext
 from handrail.core.events import Event, LogEvent
 from handrail.phone import CallSession, IncomingCall, PhoneGateway
 from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
-from handrail.testing.phone import PhoneSimulator, Report, run_warped
+from handrail.testing.phone import CallReport, PhoneSimulator, run_warped
 from tests.tenants.samples import acme
 
 
 class Played(Struct, kw_only=True):
     """What came of a call."""
 
-    report: Report
+    report: CallReport
     events: list[Event]
 
     @property

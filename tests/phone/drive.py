@@ -120,10 +120,9 @@ class Drive:
             self._do(command)
 
     def _do(self, command: s.Command) -> None:
-        event = self.adapter.write(command)
-        if event is not None:
+        if isinstance(command, s.ProviderCommand):
             assert self._sideband is not None, f"{command} while disconnected"
-            self.call.feed(event)
+            self.call.feed(self.adapter.write(command))
             return
         match command:
             case s.RunTool(call=call):
@@ -140,10 +139,10 @@ class Drive:
                 self._timers[name] = self.call.now + seconds
             case s.StopTimer(name=name):
                 self._timers.pop(name, None)
-            case s.Refer():
+            case s.TransferCall():
                 response = self.call.request("refer", {"target_uri": command.target_uri})
-                outcome: Any = "referred" if response.status == 200 else "failed"
-                self._at(0.0, lambda: self.feed(s.ReferFinished(outcome=outcome)))
+                outcome: Any = "transferred" if response.status == 200 else "failed"
+                self._at(0.0, lambda: self.feed(s.TransferAnswered(outcome=outcome)))
             case s.HangUp():
                 self.call.request("hangup")
             case _:

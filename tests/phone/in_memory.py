@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from handrail.phone import Connection, ConnectionLost
-from handrail.phone.transport import AcceptOutcome, ReferOutcome
+from handrail.phone import ConnectionLost, Sideband
+from handrail.phone.signals import TransferAnswer
+from handrail.phone.transport import AcceptOutcome
 from handrail.testing.phone import Frame, LiveCall, PhoneSimulator
 
 
@@ -24,18 +25,18 @@ class MemoryTransport:
     async def reject(self, session_id: str, *, status_code: int) -> None:
         self._simulator.live(session_id).request("reject", {"status_code": status_code})
 
-    async def refer(self, session_id: str, target_uri: str) -> ReferOutcome:
+    async def transfer(self, session_id: str, target_uri: str) -> TransferAnswer:
         response = self._simulator.live(session_id).request("refer", {"target_uri": target_uri})
         await asyncio.sleep(response.delay)
         if response.is_lost or response.status >= 500:
             return "unknown"
-        return "referred" if response.status == 200 else "failed"
+        return "transferred" if response.status == 200 else "failed"
 
     async def hang_up(self, session_id: str) -> bool:
         return self._simulator.live(session_id).request("hangup").status in (200, 404)
 
     @asynccontextmanager
-    async def connect(self, session_id: str) -> AsyncGenerator[Connection]:
+    async def connect(self, session_id: str) -> AsyncGenerator[Sideband]:
         live = self._simulator.live(session_id)
         frames: asyncio.Queue[Frame] = asyncio.Queue()
         try:

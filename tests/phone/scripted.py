@@ -8,8 +8,9 @@ from typing import Any
 
 from handrail import Executor, Policy, ToolCall, ToolContext, ToolResult
 from handrail.core.events import Event
-from handrail.phone import CallSession, Connection, ConnectionLost, IncomingCall, MachineOptions
-from handrail.phone.transport import AcceptOutcome, ReferOutcome
+from handrail.phone import CallSession, ConnectionLost, IncomingCall, MachineOptions, Sideband
+from handrail.phone.signals import TransferAnswer
+from handrail.phone.transport import AcceptOutcome
 from handrail.tenants import TenantConfig, ToolBuilder
 from tests.tenants.samples import acme, refer
 
@@ -24,10 +25,10 @@ class BrokenExecutor(Executor):
 class ScriptedTransport:
     """A provider in memory: the test says what arrives, and reads what was sent."""
 
-    def __init__(self, *, is_cut: bool = False, refers: ReferOutcome = "referred") -> None:
+    def __init__(self, *, is_cut: bool = False, refers: TransferAnswer = "transferred") -> None:
         self.is_cut = is_cut
         """Whether nothing can be sent."""
-        self.refers: ReferOutcome = refers
+        self.refers: TransferAnswer = refers
         self.opened = asyncio.Event()
         self.sent: list[Mapping[str, Any]] = []
         self.requests: list[str] = []
@@ -41,7 +42,7 @@ class ScriptedTransport:
     async def reject(self, session_id: str, *, status_code: int) -> None:
         self.requests.append(f"reject {status_code}")
 
-    async def refer(self, session_id: str, target_uri: str) -> ReferOutcome:
+    async def transfer(self, session_id: str, target_uri: str) -> TransferAnswer:
         self.requests.append(f"refer {target_uri}")
         return self.refers
 
@@ -50,7 +51,7 @@ class ScriptedTransport:
         return True
 
     @asynccontextmanager
-    async def connect(self, session_id: str) -> AsyncGenerator[Connection]:
+    async def connect(self, session_id: str) -> AsyncGenerator[Sideband]:
         self.connections += 1
         self.opened.set()
         yield self

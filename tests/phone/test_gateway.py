@@ -14,7 +14,7 @@ from handrail.core.events import Event, LogEvent, PhoneCallEnded
 from handrail.errors import ConfigError, ToolBuildError
 from handrail.phone import IncomingCall, PhoneGateway, replay
 from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
-from handrail.testing.phone import PhoneSimulator, Report, run_warped
+from handrail.testing.phone import CallReport, PhoneSimulator, run_warped
 from tests.phone.calls import play
 from tests.tenants.samples import acme, refer
 
@@ -74,7 +74,7 @@ def to_other(**changes: Any) -> dict[str, Any]:
 def test_more_calls_than_there_is_room_for_are_busy(per_tenant: bool) -> None:
     cfg = TenantConfig.model_validate({**OTHER.model_dump(), "limits": {"max_calls": 2}}) if per_tenant else OTHER
 
-    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> list[Report]:
+    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> list[CallReport]:
         calls = [await simulator.ring(to_other(), gateway.handle_webhook) for _ in range(4)]
         reports = [await simulator.wait(call.id) for call in calls]
         while gateway.calls:
@@ -95,7 +95,9 @@ def test_more_calls_than_there_is_room_for_are_busy(per_tenant: bool) -> None:
     "webhook", [{"copies": 3}, {"live": "before"}, {"live": "after"}, {"signature": "rotated"}, {"copies": 2, "gap": 5}]
 )
 def test_a_webhook_that_comes_more_than_once_makes_one_call(webhook: Any) -> None:
-    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> tuple[Report, list[int]]:
+    async def main(
+        simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]
+    ) -> tuple[CallReport, list[int]]:
         report = await simulator.play(to_other(webhook=webhook), gateway.handle_webhook)
         return report, [one.status for one in simulator.webhooks]
 
@@ -117,7 +119,7 @@ def test_a_webhook_that_comes_more_than_once_makes_one_call(webhook: Any) -> Non
     ],
 )
 def test_a_webhook_that_is_not_to_be_trusted_makes_no_call(webhook: Any, status: int) -> None:
-    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> tuple[Report, Any]:
+    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> tuple[CallReport, Any]:
         report = await simulator.play(to_other(webhook=webhook), gateway.handle_webhook)
         return report, simulator.webhooks[0].status
 
@@ -178,7 +180,7 @@ def test_draining_takes_no_more_calls_and_settles_what_runs() -> None:
 
     async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> Any:
         call = await simulator.ring(script, gateway.handle_webhook)
-        while not (gateway.calls and gateway.calls[call.id].running_calls):
+        while not (gateway.calls and gateway.calls[call.id].executor.running_calls(call.id)):
             await asyncio.sleep(0.1)
         draining = asyncio.create_task(gateway.drain(grace=1))
         await asyncio.sleep(0.1)

@@ -181,7 +181,7 @@ signals = st.one_of(
         target_uri=st.just("tel:+1"),
         announcement=st.sampled_from(["", "x"]),
     ),
-    st.builds(s.ReferFinished, outcome=st.sampled_from(["referred", "failed", "unknown"])),
+    st.builds(s.TransferAnswered, outcome=st.sampled_from(["transferred", "failed", "unknown"])),
     st.builds(
         s.HangUpRequested, request_id=st.sampled_from([None, "h1"]), goodbye=st.sampled_from(["", "x"]), call_id=ids
     ),
@@ -244,7 +244,7 @@ def test_events_in_any_order_break_no_promise(events: list[s.Signal], end: int) 
                 ran[command.call.id] += 1
             if isinstance(command, s.SendOutput | s.RequestResponse | s.RetrieveItem | s.DeleteItem):
                 assert is_connected
-            refers += isinstance(command, s.Refer)
+            refers += isinstance(command, s.TransferCall)
         if machine.is_handed_off:
             assert all(one.purpose in ("operator", "announcement", "goodbye") for one in requests)
         assert len(requests) <= 1

@@ -119,7 +119,7 @@ async def test_two_tools_of_one_call_cannot_transfer_it_twice() -> None:
         session.transfer("tel:+14155552000", announcement=""), session.transfer("tel:+14155552001", announcement="")
     )
 
-    assert outcomes == ["referred", "in_progress"]
+    assert outcomes == ["transferred", "in_progress"]
     with pytest.raises(ValueError, match="must be"):
         await session.transfer("javascript:alert(1)")
     session.end("caller")

@@ -15,7 +15,7 @@ from handrail.core.tool import Tool
 from handrail.execute import CircuitBreaker, RateLimit
 from handrail.phone import IncomingCall, PhoneGateway
 from handrail.tenants import TenantConfig, ToolBuilder
-from handrail.testing.phone import PhoneSimulator, Report
+from handrail.testing.phone import CallReport, PhoneSimulator
 from tests.phone.calls import play
 from tests.phone.test_gateway import in_gateway
 from tests.tenants.samples import acme
@@ -36,7 +36,7 @@ def script(to: str, *calls: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def outputs(report: Report) -> dict[str, str]:
+def outputs(report: CallReport) -> dict[str, str]:
     sent = report.client_events("conversation.item.create", item__type="function_call_output")
     return {one["item"]["call_id"]: one["item"]["output"] for one in sent}
 
@@ -179,7 +179,7 @@ def test_a_limit_of_concurrent_calls_holds_for_all_calls_of_a_tenant_and_is_not_
         running[name] -= 1
         return "seen"
 
-    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> list[Report]:
+    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> list[CallReport]:
         numbers = [NORTH, SOUTH, NORTH, SOUTH, NORTH, SOUTH]
         call = {"id": "c1", "name": "look"}
         rung = [await simulator.ring(script(number, call), gateway.handle_webhook) for number in numbers]

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI
 from handrail import tool
 from handrail.phone import PhoneGateway
 from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
-from handrail.testing.phone import PhoneSimulator, Report, run_warped
+from handrail.testing.phone import CallReport, PhoneSimulator, run_warped
 from tests.phone.calls import play
 from tests.phone.in_memory import MemoryTransport
 from tests.phone.random_calls import random_script
@@ -36,7 +36,7 @@ class Totals(Struct):
     memory: list[int] = field(default_factory=list)
     """Bytes of the process, after each tenth of the calls."""
 
-    def add(self, number: int, report: Report) -> None:
+    def add(self, number: int, report: CallReport) -> None:
         self.counts["calls"] += 1
         self.counts["tool calls"] += len(report.calls)
         # Who hears of a response late may ask for another: what counts is that nothing is lost by it.

@@ -14,7 +14,7 @@ from handrail.core.events import CallFinished, Event, LogEvent
 from handrail.phone import PhoneGateway
 from handrail.tenants import TenantConfig, TenantDirectory
 from handrail.tenants.sources import open_sources
-from handrail.testing.phone import PhoneSimulator, Report
+from handrail.testing.phone import CallReport, PhoneSimulator
 from tests.phone.test_store import FAST
 from tests.sources.api_server import Request, serving
 from tests.sources.serving import listening
@@ -83,7 +83,7 @@ def script(call_id: str, number: str) -> dict[str, Any]:
     }
 
 
-def outputs(report: Report) -> dict[str, str]:
+def outputs(report: CallReport) -> dict[str, str]:
     sent = report.client_events("conversation.item.create", item__type="function_call_output")
     return {one["item"]["call_id"].partition("_")[2]: one["item"]["output"] for one in sent}
 

@@ -19,7 +19,7 @@ FREE = {"require_confirmation": False}
 class Line:
     """A phone call that answers as the test says, and keeps what was asked of it."""
 
-    def __init__(self, outcome: TransferOutcome = "referred", pressed: str = "1234") -> None:
+    def __init__(self, outcome: TransferOutcome = "transferred", pressed: str = "1234") -> None:
         self.outcome: TransferOutcome = outcome
         self.pressed = pressed
         self.transfers: list[tuple[str, str]] = []
@@ -197,7 +197,7 @@ async def test_a_transfer_that_did_not_happen_says_so_and_can_be_tried_again(out
     agent = Agent(acme(features={"refer": refer(**FREE)}), Line(outcome))
 
     first = await agent.call(id="c-1", destination_id="sales")
-    agent.line.outcome = "referred"
+    agent.line.outcome = "transferred"
     agent.turn += 1
     second = await agent.call(id="c-2", destination_id="sales")
 

@@ -16,8 +16,8 @@ from handrail.phone import PhoneGateway
 from handrail.phone.gateway import NOT_FOUND
 from handrail.tenants import TenantDirectory, ToolBuilder
 from handrail.testing.phone import (
+    CallReport,
     PhoneSimulator,
-    Report,
     Script,
     ScriptError,
     format_timeline,
@@ -91,7 +91,7 @@ def _describe(event: LogEvent, tenants: TenantDirectory) -> str:
 
 async def play(
     script: Script, tenants: TenantDirectory, agent: PhoneAgent, noted: list[LogEvent] | None = None
-) -> Report:
+) -> CallReport:
     """Play one call through the official SDK, a local server and a gateway; `noted` gets what the log warns of."""
     openai = _import_openai()
 

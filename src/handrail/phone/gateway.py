@@ -17,10 +17,10 @@ from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
 from handrail.execute.ledger import Ledger
+from handrail.phone.call_limits import MachineOptions
 from handrail.phone.incoming import IncomingCall
-from handrail.phone.machine_state import MachineOptions
 from handrail.phone.realtime import describe_session
-from handrail.phone.recording import Recorder
+from handrail.phone.recording import CallRecorder
 from handrail.phone.session import CallSession
 from handrail.phone.tenant_executors import TenantExecutors
 from handrail.phone.transport import RealtimeTransport, Transport
@@ -253,7 +253,7 @@ class PhoneGateway:
             has_transcripts=cfg.transcription_model is not None,
         )
 
-    def _recorder(self, call: IncomingCall, cfg: TenantConfig, options: MachineOptions) -> Recorder | None:
+    def _recorder(self, call: IncomingCall, cfg: TenantConfig, options: MachineOptions) -> CallRecorder | None:
         if self._recordings is None:
             return None
         about = {
@@ -266,7 +266,7 @@ class PhoneGateway:
         try:
             self._recordings.mkdir(parents=True, exist_ok=True)
             path = self._recordings / f"{call.session_id}.jsonl"
-            return Recorder(path, about=about, options=options, redactor=self._redactor)
+            return CallRecorder(path, about=about, options=options, redactor=self._redactor)
         except OSError as error:
             log.error("the phone call %s cannot be recorded: %s", call.session_id, error.strerror)
             return None

@@ -6,14 +6,15 @@ from handrail.phone import signals as s
 from handrail.phone.signals import Command
 
 
-class HandOff:
+class Handoff:
     """Whether the agent may speak by itself, and the responses that began although it may not."""
 
     def __init__(self, do: Callable[[Command], None]) -> None:
         self._do = do
         self.is_active = False
         self._has_been_active = False
-        self._cancelled: set[str] = set()
+        self.cancelled: set[str] = set()
+        """The responses that were stopped because the agent may not speak."""
 
     def begin(self, call_id: str, *, other_response: str | None) -> None:
         """A tool handed the call to a person. What the response that called it says is still heard."""
@@ -27,12 +28,8 @@ class HandOff:
 
     def cancel(self, response_id: str) -> None:
         """A response began that nobody asked for: stop it."""
-        self._cancelled.add(response_id)
+        self.cancelled.add(response_id)
         self._do(s.CancelResponse(response_id=response_id))
-
-    def has_cancelled(self, response_id: str | None) -> bool:
-        """Whether a response was stopped because the agent may not speak."""
-        return response_id in self._cancelled
 
     def resume_connection(self) -> None:
         """The connection is new: what was asked of the provider may not have arrived."""

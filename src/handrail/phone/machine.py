@@ -9,16 +9,13 @@ from typing import Any, Final
 
 from handrail.core.values import Failure, ToolResult
 from handrail.phone import signals as s
-from handrail.phone.call_ending import CallEnding
-from handrail.phone.call_limits import CallLimits
+from handrail.phone.call_limits import CallLimits, MachineOptions
 from handrail.phone.confirmation import Confirmations
-from handrail.phone.handoff import HandOff
-from handrail.phone.machine_state import CallState, MachineOptions, Speech
-from handrail.phone.response_slot import ResponseSlot
+from handrail.phone.handoff import Handoff
 from handrail.phone.signals import Command, Signal
-from handrail.phone.speech_outcomes import SpeechOutcomes
-from handrail.phone.speeches import Filler, Speeches
-from handrail.phone.tool_calls import ToolCalls
+from handrail.phone.speech import Filler, ResponseSlot, Speech, Speeches
+from handrail.phone.tool_calls import ToolCalls, ToolCallState
+from handrail.phone.transfer import CallEnding
 from handrail.tenants.texts import Texts
 
 ALREADY_ACTIVE: Final = "conversation_already_has_active_response"
@@ -48,11 +45,8 @@ class CallMachine:
         self.calls = ToolCalls(do=self._do, options=self.options, texts=self._texts)
         self._speeches = Speeches(max_attempts=self.options.max_attempts)
         self._ending = CallEnding(do=self._do, say=self._speeches.add, texts=self._texts, options=self.options)
-        self._limits = CallLimits(self._speeches, do=self._do, texts=self._texts, options=self.options)
-        self._outcomes = SpeechOutcomes(
-            self._speeches, do=self._do, ending=self._ending, confirmations=self.confirmations, slot=self._slot
-        )
-        self._hand_off = HandOff(self._do)
+        self._limits = CallLimits(do=self._do, say=self._speeches.add, texts=self._texts, options=self.options)
+        self._handoff = Handoff(self._do)
         self._filler = Filler(self._speeches, do=self._do, options=self.options, instructions=self._texts("say.filler"))
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             s.Connected: self._on_connected,
@@ -76,7 +70,7 @@ class CallMachine:
             s.ToolFinished: self._on_finished,
             s.ToolContinues: self._on_continues,
             s.TransferRequested: self._on_transfer,
-            s.ReferFinished: self._on_refer_finished,
+            s.TransferAnswered: self._on_transfer_answered,
             s.HangUpRequested: self._on_hang_up,
             s.OperatorReplied: self._on_operator_replied,
             s.HandedBack: self._on_handed_back,
@@ -100,7 +94,7 @@ class CallMachine:
     @property
     def is_handed_off(self) -> bool:
         """Whether a person has taken over, so that the agent says nothing of its own."""
-        return self._hand_off.is_active
+        return self._handoff.is_active
 
     @property
     def active(self) -> str | None:
@@ -120,7 +114,7 @@ class CallMachine:
         # Whatever was going on, its end may have been missed. What the provider does with a second response, or with
         # an output that it has already, is harmless: it refuses.
         self._slot.block()
-        self._hand_off.resume_connection()
+        self._handoff.resume_connection()
         self.calls.send_again()
         for item_id in self._opened:
             self._do(s.RetrieveItem(item_id=item_id))
@@ -133,7 +127,7 @@ class CallMachine:
         self._give_up_request()
         self.calls.break_off_all()
         for speech in self._speeches.take_unheard():
-            self._outcomes.say_again(speech)
+            self._say_again(speech)
 
     def _on_ended(self, signal: s.Ended) -> None:
         self.ended = self._ending.end(signal.reason)
@@ -160,8 +154,8 @@ class CallMachine:
         if speech is None:
             # The provider asked by itself: the response knows what was in the conversation before it.
             self.calls.cover(signal.response_id, None)
-            if self._hand_off.is_active:
-                self._hand_off.cancel(signal.response_id)
+            if self._handoff.is_active:
+                self._handoff.cancel(signal.response_id)
             return
         self.calls.cover(signal.response_id, speech.covers)
         self._speeches.begin(signal.response_id, speech)
@@ -181,7 +175,7 @@ class CallMachine:
             else:
                 self.calls.finish_without_words(signal.response_id)
         else:
-            self.calls.break_off(signal.response_id, count=not self._hand_off.has_cancelled(signal.response_id))
+            self.calls.break_off(signal.response_id, count=signal.response_id not in self._handoff.cancelled)
             self.calls.interrupt(signal.response_id)
         if signal.status == "failed":
             self._slot.fail()
@@ -194,7 +188,7 @@ class CallMachine:
             self._start("playout", self.options.playout_timeout)
         else:
             self._speeches.take(signal.response_id)
-            self._outcomes.break_off(speech, failed=signal.status in ("failed", "completed"))
+            self._break_off(speech, failed=signal.status in ("failed", "completed"))
 
     def _on_response_timeout(self, response_id: str) -> None:
         """Its end was missed: what it owes is asked for again. If it goes on after all, the provider refuses that."""
@@ -202,7 +196,7 @@ class CallMachine:
         self.calls.break_off(response_id)
         speech = self._speeches.take(response_id)
         if speech is not None:
-            self._outcomes.break_off(speech, failed=True)
+            self._break_off(speech, failed=True)
 
     def _on_rejected(self, signal: s.RequestRejected) -> None:
         if self._slot.is_requested(signal.request_id):
@@ -225,7 +219,7 @@ class CallMachine:
             return
         self.calls.restore(speech.covers)
         if speech.purpose != "reply":
-            self._outcomes.say_again(speech)
+            self._say_again(speech)
         elif not speech.covers:
             self._slot.owes_turn = True
 
@@ -253,13 +247,13 @@ class CallMachine:
             self._refuse(one, "rate_limited", "calls.too_many")
             self._do(s.Note(name="tool_calls_exhausted", severity="warning", fields={"call_id": call.id}))
             return
-        if self._hand_off.has_cancelled(call.response_id):
+        if call.response_id in self._handoff.cancelled:
             self._refuse(one, "cancelled", "calls.handed_off")
             return
         self._do(s.RunTool(call=call, turn=self.turn))
         self._filler.wait()
 
-    def _refuse(self, one: CallState, code: str, text: str) -> None:
+    def _refuse(self, one: ToolCallState, code: str, text: str) -> None:
         failure = Failure(code=code, message=self._texts(text))
         self.calls.answer(one, ToolResult(error=failure, tool_name=one.call.name).for_model())
 
@@ -274,7 +268,7 @@ class CallMachine:
             self._speeches.add("read_back", instructions, token=signal.approval, covers=(signal.call_id,))
         if signal.hands_off:
             is_other = self.active is not None and self.active != one.call.response_id
-            self._hand_off.begin(signal.call_id, other_response=self.active if is_other else None)
+            self._handoff.begin(signal.call_id, other_response=self.active if is_other else None)
         self._filler.stop(unless=self.calls.has_awaited)
 
     def _on_continues(self, signal: s.ToolContinues) -> None:
@@ -302,7 +296,7 @@ class CallMachine:
     def _on_caller_stopped(self, signal: s.CallerStopped) -> None:
         self._slot.is_caller_speaking = False
         self._limits.touch()
-        if self._hand_off.is_active:
+        if self._handoff.is_active:
             self._slot.owes_turn = True  # The agent answers once it is handed back.
         else:
             self._slot.await_turn()
@@ -331,14 +325,49 @@ class CallMachine:
         self._limits.touch()
         speech = self._speeches.take(signal.response_id)
         if speech is not None:
-            self._outcomes.hear(speech)
+            self._hear(speech)
 
     def _on_playback_cleared(self, signal: s.PlaybackCleared) -> None:
         self._speeches.stop_playing()
         self.calls.take_heard(signal.response_id)
         speech = self._speeches.take(signal.response_id)
         if speech is not None:
-            self._outcomes.break_off(speech, failed=False)
+            self._break_off(speech, failed=False)
+
+    def _hear(self, speech: Speech) -> None:
+        """It was heard to its end."""
+        self._stop("playout")
+        if speech.purpose == "read_back":
+            self.confirmations.hear(speech.token)
+        elif speech.purpose == "announcement":
+            self._ending.start_transfer()
+        elif speech.purpose == "goodbye":
+            self._ending.close()
+
+    def _assume_heard(self) -> None:
+        """Nobody said that it was heard: that is assumed of what is complete."""
+        for speech in self._speeches.take_complete():
+            if speech.purpose != "read_back":  # Only what was heard can be agreed to.
+                self._hear(speech)
+
+    def _break_off(self, speech: Speech, *, failed: bool) -> None:
+        """It was cut off, by the caller or because the provider failed."""
+        self._stop("playout")
+        if failed and self._speeches.has_to_be_said(speech):
+            self._say_again(speech)
+        elif speech.purpose == "announcement" and self._ending.is_announcing:
+            self._ending.interrupt()
+        elif speech.purpose == "goodbye" and self._ending.interrupt() is None:
+            self._ending.close()  # Nobody asked for this goodbye: the call ends all the same.
+
+    def _say_again(self, speech: Speech) -> None:
+        """Say it again; what ends the call does so without words if that was tried too often."""
+        if self._speeches.say_again(speech, is_caller_speaking=self._slot.is_caller_speaking):
+            return
+        if speech.purpose == "announcement":
+            self._ending.finish_transfer("failed")
+        elif speech.purpose == "goodbye":
+            self._ending.close()
 
     # Time.
 
@@ -353,7 +382,7 @@ class CallMachine:
             case "blocked":
                 self._slot.unblock()
             case "playout":
-                self._outcomes.assume_heard()
+                self._assume_heard()
             case "transfer":
                 if self._ending.expire_transfer():
                     self._tell(self._texts("transfer.not_taken"))
@@ -362,7 +391,7 @@ class CallMachine:
             case "batch":
                 self.calls.is_batch_late = True
             case "filler":
-                is_silenced = self._ending.is_under_way or self._hand_off.is_active
+                is_silenced = self._ending.is_under_way or self._handoff.is_active
                 if self.calls.has_awaited and not is_silenced:
                     self._filler.say(is_quiet=not self._slot.is_busy and not self._speeches.is_playing)
             case "idle":
@@ -379,8 +408,8 @@ class CallMachine:
     def _on_transfer(self, signal: s.TransferRequested) -> None:
         self._ending.request_transfer(signal, is_caller_speaking=self._slot.is_caller_speaking)
 
-    def _on_refer_finished(self, signal: s.ReferFinished) -> None:
-        self._ending.finish_refer(signal.outcome)
+    def _on_transfer_answered(self, signal: s.TransferAnswered) -> None:
+        self._ending.answer_transfer(signal.outcome)
 
     def _on_hang_up(self, signal: s.HangUpRequested) -> None:
         refusal: s.HangUpOutcome | None = None
@@ -396,7 +425,7 @@ class CallMachine:
         self._speeches.add("operator", self._texts("say.exactly", text=signal.text))
 
     def _on_handed_back(self, signal: s.HandedBack) -> None:
-        self._hand_off.end()
+        self._handoff.end()
 
     # Going on.
 
@@ -417,11 +446,11 @@ class CallMachine:
             self._request(speech)
         elif self._speeches.is_quiet and self._ending.is_announcing:
             self._stop("playout")
-            self._ending.refer()
+            self._ending.start_transfer()
 
     def _next_speech(self) -> Speech | None:
         """What to say next: the most urgent speech, or a reply to everything that is owed."""
-        is_ending, is_handed_off = self._ending.is_under_way, self._hand_off.is_active
+        is_ending, is_handed_off = self._ending.is_under_way, self._handoff.is_active
         owed = self.calls.list_owed(excluding=self._speeches.read_backs)
         has_reply = bool(owed or self._slot.owes_turn) and not is_ending and not is_handed_off
         speech = self._speeches.next(is_ending=is_ending, is_handed_off=is_handed_off, has_reply=has_reply)

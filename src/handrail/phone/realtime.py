@@ -9,7 +9,7 @@ from handrail.core.text import escape_special_tokens
 from handrail.core.values import ToolCall
 from handrail.formats import openai_realtime as wire
 from handrail.phone import signals as s
-from handrail.phone.signals import Command, ResponseStatus, Signal
+from handrail.phone.signals import ResponseStatus, Signal
 from handrail.tenants.builder import ToolBuildResult
 
 _MAX_ITEMS: Final = 1_000
@@ -168,8 +168,8 @@ class RealtimeAdapter:
         request_id = _text(error.get("event_id")) or None
         return [s.RequestRejected(request_id=request_id, code=code, message=_text(error.get("message")))]
 
-    def write(self, command: Command) -> dict[str, Any] | None:
-        """The client event of a command; None for one that goes elsewhere."""
+    def write(self, command: s.ProviderCommand) -> dict[str, Any]:
+        """The client event of a command."""
         match command:
             case s.SendOutput():
                 # An id of our own makes the event safe to repeat: a second one is refused.
@@ -205,7 +205,7 @@ class RealtimeAdapter:
             case s.RetrieveItem():
                 return {"type": "conversation.item.retrieve", "item_id": command.item_id}
             case _:
-                return None
+                raise AssertionError(f"unknown command {command!r}")
 
 
 def describe_session(built: ToolBuildResult, definitions: list[Any]) -> Mapping[str, Any]:

@@ -13,8 +13,8 @@ from handrail.core.redact import Redactor
 from handrail.core.text import compact_json
 from handrail.errors import ConfigError
 from handrail.phone import signals as s
+from handrail.phone.call_limits import MachineOptions
 from handrail.phone.machine import CallMachine
-from handrail.phone.machine_state import MachineOptions
 from handrail.phone.realtime import RealtimeAdapter
 from handrail.tenants.texts import Texts
 
@@ -24,7 +24,7 @@ _OWN: Final = (
     s.ToolFinished,
     s.ToolContinues,
     s.TransferRequested,
-    s.ReferFinished,
+    s.TransferAnswered,
     s.HangUpRequested,
     s.OperatorReplied,
     s.HandedBack,
@@ -34,7 +34,7 @@ _OWN: Final = (
 _KINDS: Final = {kind.__name__: kind for kind in (*_OWN, s.Ended)}
 
 
-class Recorder:
+class CallRecorder:
     """Writes one call to a file. Keys that were pressed and addresses are never written."""
 
     def __init__(
@@ -127,9 +127,8 @@ def replay(path: str | Path) -> Replay:
             recorded.append(line["sent"])
         for signal in taken:
             for command in machine.handle(signal):
-                event = adapter.write(command)
-                if event is not None:
-                    sent.append(event)
+                if isinstance(command, s.ProviderCommand):
+                    sent.append(adapter.write(command))
     return Replay(sent=tuple(sent), recorded=tuple(recorded))
 
 

@@ -13,15 +13,15 @@ from handrail.core.log import log
 from handrail.core.values import ToolCall
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
+from handrail.phone.call_limits import MachineOptions
 from handrail.phone.call_log import CallLog
 from handrail.phone.incoming import IncomingCall
 from handrail.phone.live_control import LiveControl
 from handrail.phone.machine import CallMachine
-from handrail.phone.machine_state import MachineOptions
 from handrail.phone.realtime import RealtimeAdapter, parse_event
-from handrail.phone.recording import Recorder
+from handrail.phone.recording import CallRecorder
 from handrail.phone.tool_runner import ToolRunner
-from handrail.phone.transport import Connection, ConnectionLost, Transport
+from handrail.phone.transport import ConnectionLost, Sideband, Transport
 from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.call_control import TransferOutcome
 from handrail.tenants.config import TenantConfig
@@ -47,7 +47,7 @@ class CallSession:
         context: ToolContext[Any],
         emit: Callable[[Event], None],
         options: MachineOptions | None = None,
-        recorder: Recorder | None = None,
+        recorder: CallRecorder | None = None,
         settle_grace: float = 5.0,
         reconnect_delays: Sequence[float] = (0.1, 0.5, 1.0, 2.0, 4.0),
     ) -> None:
@@ -95,11 +95,6 @@ class CallSession:
         return self._machine.turn
 
     @property
-    def running_calls(self) -> tuple[str, ...]:
-        """The ids of the tool calls that have no result yet."""
-        return self._machine.calls.running
-
-    @property
     def is_over(self) -> bool:
         """Whether the call is over."""
         return self._over.is_set()
@@ -132,7 +127,7 @@ class CallSession:
         self.feed(s.HandedBack())
 
     async def transfer(self, target_uri: str, *, announcement: str = "") -> TransferOutcome:
-        """Announce and refer the call to a telephone number, or a `tel:` or `sip:` address; `ValueError` for others."""
+        """Announce and transfer the call to a number, or a `tel:` or `sip:` address; `ValueError` for others."""
         return await self._control.transfer(normalise_target(target_uri), announcement=announcement)
 
     def end(self, reason: s.EndReason = "shutdown") -> None:
@@ -177,7 +172,7 @@ class CallSession:
                     await self._wait_over(self._reconnect_delays[attempts])
                     attempts += 1
 
-    async def _exchange(self, connection: Connection) -> None:
+    async def _exchange(self, connection: Sideband) -> None:
         """Receive and send until the socket closes or the call is over."""
         parts: list[asyncio.Task[Any]] = [
             asyncio.create_task(self._receive(connection), name=f"receive-{self.session_id}"),
@@ -193,7 +188,7 @@ class CallSession:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
 
-    async def _receive(self, connection: Connection) -> None:
+    async def _receive(self, connection: Sideband) -> None:
         while True:
             data = await connection.receive()
             event = parse_event(data) if len(data) <= _MAX_EVENT_BYTES else None
@@ -207,7 +202,7 @@ class CallSession:
             if self._recorder is not None:
                 self._recorder.read()
 
-    async def _send(self, connection: Connection) -> None:
+    async def _send(self, connection: Sideband) -> None:
         while True:
             event = await self._outgoing.get()
             fallback = self._runner.take_fallback(event["item"].get("call_id", "")) if "item" in event else None
@@ -280,11 +275,9 @@ class CallSession:
             self._do(command)
 
     def _do(self, command: s.Command) -> None:
-        event = self._adapter.write(command)
-        if event is not None:
-            self._outgoing.put_nowait(event)
-            return
         match command:
+            case s.ProviderCommand():
+                self._outgoing.put_nowait(self._adapter.write(command))
             case s.RunTool():
                 self._runner.start(command.call)
                 self._spawn(self._run_tool(command.call, command.turn), f"tool:{command.call.id}")
@@ -298,8 +291,8 @@ class CallSession:
                 self._runner.report_ignored(command)
             case s.FinishTransfer() | s.FinishHangUp():
                 self._control.finish(command.request_id, command.outcome)
-            case s.Refer():
-                self._spawn(self._refer(command.target_uri), "refer")
+            case s.TransferCall():
+                self._spawn(self._transfer(command.target_uri), "transfer")
             case s.HangUp():
                 self._spawn(self._hang_up(), "hang-up")
             case s.RefuseApproval():
@@ -347,11 +340,11 @@ class CallSession:
 
     # Call control.
 
-    async def _refer(self, target_uri: str) -> None:
+    async def _transfer(self, target_uri: str) -> None:
         if self._recorder is not None:
             self._recorder.record_request("refer")
-        outcome = await self._transport.refer(self.session_id, target_uri)
-        self.feed(s.ReferFinished(outcome=outcome))
+        outcome = await self._transport.transfer(self.session_id, target_uri)
+        self.feed(s.TransferAnswered(outcome=outcome))
 
     async def _hang_up(self) -> None:
         if self._recorder is not None:

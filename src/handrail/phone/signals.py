@@ -10,6 +10,8 @@ from handrail.tenants.call_control import HangUpOutcome, TransferOutcome
 
 Purpose = Literal["reply", "greeting", "announcement", "goodbye", "operator", "read_back", "wrap_up", "filler"]
 ResponseStatus = Literal["completed", "cancelled", "failed", "incomplete"]
+TransferAnswer = Literal["transferred", "failed", "unknown"]
+"""What the provider made of a request to transfer: `unknown` is a server error, or no answer at all."""
 EndReason = Literal["caller", "agent", "transferred", "expired", "lost", "rejected", "shutdown", "failed"]
 
 
@@ -173,17 +175,17 @@ class ToolContinues(Signal, frozen=True, kw_only=True):
 
 
 class TransferRequested(Signal, frozen=True, kw_only=True):
-    """A tool wants to hand the call on."""
+    """A tool wants to transfer the call."""
 
     request_id: str
     target_uri: str
     announcement: str = ""
 
 
-class ReferFinished(Signal, frozen=True, kw_only=True):
-    """The provider answered the referral, or nobody knows what it did."""
+class TransferAnswered(Signal, frozen=True, kw_only=True):
+    """The provider answered the request to transfer the call, or nobody knows what it did."""
 
-    outcome: Literal["referred", "failed", "unknown"]
+    outcome: TransferAnswer
 
 
 class HangUpRequested(Signal, frozen=True, kw_only=True):
@@ -215,6 +217,10 @@ class Command(Struct, frozen=True, kw_only=True):
     """Something to do."""
 
 
+class ProviderCommand(Command, frozen=True, kw_only=True):
+    """Something to send to the provider as an event."""
+
+
 class RunTool(Command, frozen=True, kw_only=True):
     """Run a tool call; its result comes back as `ToolFinished`."""
 
@@ -235,7 +241,7 @@ class InterruptTools(Command, frozen=True, kw_only=True):
     response_id: str
 
 
-class SendOutput(Command, frozen=True, kw_only=True):
+class SendOutput(ProviderCommand, frozen=True, kw_only=True):
     """Send the output of a tool call."""
 
     request_id: str
@@ -243,7 +249,7 @@ class SendOutput(Command, frozen=True, kw_only=True):
     output: str
 
 
-class SendMessage(Command, frozen=True, kw_only=True):
+class SendMessage(ProviderCommand, frozen=True, kw_only=True):
     """Tell the model something that is no output of a call."""
 
     request_id: str
@@ -252,7 +258,7 @@ class SendMessage(Command, frozen=True, kw_only=True):
     """The tool call whose result it holds: that is data, which must not be taken for instructions."""
 
 
-class RequestResponse(Command, frozen=True, kw_only=True):
+class RequestResponse(ProviderCommand, frozen=True, kw_only=True):
     """Ask the model to speak."""
 
     request_id: str
@@ -261,19 +267,19 @@ class RequestResponse(Command, frozen=True, kw_only=True):
     allow_tools: bool = True
 
 
-class SetAutomaticTurns(Command, frozen=True, kw_only=True):
+class SetAutomaticTurns(ProviderCommand, frozen=True, kw_only=True):
     """Have the provider answer the caller by itself, or not."""
 
     is_automatic: bool
 
 
-class CancelResponse(Command, frozen=True, kw_only=True):
+class CancelResponse(ProviderCommand, frozen=True, kw_only=True):
     """Stop a response that is being generated."""
 
     response_id: str
 
 
-class DeleteItem(Command, frozen=True, kw_only=True):
+class DeleteItem(ProviderCommand, frozen=True, kw_only=True):
     """Take an item out of the conversation."""
 
     item_id: str = ""
@@ -282,14 +288,14 @@ class DeleteItem(Command, frozen=True, kw_only=True):
     """Else what it was sent as: the call that it is the output of, or the request that sent it as a message."""
 
 
-class RetrieveItem(Command, frozen=True, kw_only=True):
+class RetrieveItem(ProviderCommand, frozen=True, kw_only=True):
     """Find out what became of a tool call whose end was missed."""
 
     item_id: str
 
 
-class Refer(Command, frozen=True, kw_only=True):
-    """Refer the call, once; the outcome comes back as `ReferFinished`."""
+class TransferCall(Command, frozen=True, kw_only=True):
+    """Transfer the call, once; the outcome comes back as `TransferAnswered`."""
 
     target_uri: str
 

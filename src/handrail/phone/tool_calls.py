@@ -2,11 +2,50 @@
 
 from collections.abc import Callable, Collection
 
+from msgspec import Struct
+
 from handrail.core.values import ToolCall
 from handrail.phone import signals as s
-from handrail.phone.machine_state import CallState, MachineOptions
+from handrail.phone.call_limits import MachineOptions
 from handrail.phone.signals import Command
 from handrail.tenants.texts import Texts
+
+
+class ToolCallState(Struct):
+    """A tool call that the model completed."""
+
+    call: ToolCall
+    is_running: bool = True
+    is_interrupted: bool = False
+    output: str | None = None
+    is_sent: bool = False
+    is_added: bool = False
+    attempts: int = 0
+    batch: str | None = None
+    """The response whose calls it is spoken about with."""
+    is_background: bool = False
+    """Whether the model was told that it still runs."""
+    late_output: str | None = None
+    """The result of a call that ran in the background, which is told as a message."""
+    is_late_sent: bool = False
+    is_late_added: bool = False
+    sent_as: list[str] = []
+    """What the conversation has of its result: its output under the id of the call, messages under their requests."""
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it has no output yet."""
+        return self.is_running and not self.is_background
+
+    @property
+    def is_told(self) -> bool:
+        """Whether everything that there is to tell about it was sent."""
+        return self.is_sent and (self.late_output is None or self.is_late_sent)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the conversation has everything that there is to tell about it."""
+        return self.is_added if self.late_output is None else self.is_late_added
 
 
 class ToolCalls:
@@ -19,7 +58,7 @@ class ToolCalls:
         self._do = do
         self._options = options
         self._texts = texts
-        self._calls: dict[str, CallState] = {}
+        self._calls: dict[str, ToolCallState] = {}
         self._owed: dict[str, None] = {}
         """Calls whose output no response knows yet."""
         self._covered: dict[str, tuple[str, ...]] = {}
@@ -39,7 +78,7 @@ class ToolCalls:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def get(self, call_id: str | None) -> CallState | None:
+    def get(self, call_id: str | None) -> ToolCallState | None:
         """A call by its id."""
         return self._calls.get(call_id or "")
 
@@ -52,11 +91,6 @@ class ToolCalls:
     def unsent(self) -> tuple[str, ...]:
         """Calls that have an output or a result which has not been sent."""
         return tuple(id for id, one in self._calls.items() if one.output is not None and not one.is_told)
-
-    @property
-    def running(self) -> tuple[str, ...]:
-        """Calls that have no result."""
-        return tuple(id for id, one in self._calls.items() if one.is_running)
 
     @property
     def has_awaited(self) -> bool:
@@ -76,7 +110,7 @@ class ToolCalls:
 
     # Running and answering.
 
-    def add(self, call: ToolCall) -> CallState | None:
+    def add(self, call: ToolCall) -> ToolCallState | None:
         """Take on a new call; one that is known neither runs nor gets a second output."""
         known = self._calls.get(call.id)
         if known is not None:
@@ -84,10 +118,10 @@ class ToolCalls:
             reason = "other_arguments" if not same else "already_pending" if known.is_running else "already_executed"
             self._do(s.IgnoreCall(call=call, reason=reason))
             return None
-        one = self._calls[call.id] = CallState(call=call, batch=call.response_id)
+        one = self._calls[call.id] = ToolCallState(call=call, batch=call.response_id)
         return one
 
-    def answer(self, one: CallState, output: str, *, is_silent: bool = False, is_transient: bool = False) -> None:
+    def answer(self, one: ToolCallState, output: str, *, is_silent: bool = False, is_transient: bool = False) -> None:
         """The call has its result; unless it is silent, the caller has to hear about it."""
         one.is_running = False
         if is_transient:
@@ -99,13 +133,13 @@ class ToolCalls:
             one.output = output
         self._owe(one, is_silent=is_silent)
 
-    def continue_in_background(self, one: CallState, output: str) -> None:
+    def continue_in_background(self, one: ToolCallState, output: str) -> None:
         """The call takes long: the model is told so, and gets the result when it is there."""
         one.is_background = True
         one.output = output
         self._owe(one, is_silent=False)
 
-    def _owe(self, one: CallState, *, is_silent: bool) -> None:
+    def _owe(self, one: ToolCallState, *, is_silent: bool) -> None:
         if not self._owed and self.has_awaited:
             self._do(s.StartTimer(name="batch", seconds=self._options.batch_timeout))
         if not is_silent:
@@ -177,7 +211,7 @@ class ToolCalls:
             self._send_message(f"gone_{one.call.id}", one, one.output or "")
         return not is_late
 
-    def _send_message(self, request_id: str, one: CallState, output: str) -> None:
+    def _send_message(self, request_id: str, one: ToolCallState, output: str) -> None:
         _add(one.sent_as, request_id)
         text = self._texts("calls.late_result", tool=one.call.name, output=output)
         self._do(s.SendMessage(request_id=request_id, text=text, call_id=one.call.id))
@@ -224,7 +258,7 @@ class ToolCalls:
                 if id in self._transient and id not in unspoken:
                     self._drop(self._calls[id])
 
-    def _drop(self, one: CallState) -> None:
+    def _drop(self, one: ToolCallState) -> None:
         """Take a call and its result out of the conversation."""
         del self._transient[one.call.id]
         for name in one.sent_as:

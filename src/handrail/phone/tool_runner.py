@@ -14,8 +14,7 @@ from handrail.errors import ApprovalError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.call_log import CallLog
-from handrail.phone.confirmation import Confirmations
-from handrail.phone.read_back import describe_call
+from handrail.phone.confirmation import Confirmations, describe_call
 from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.call_control import CallControl
 from handrail.tenants.texts import Texts

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from handrail.core.log import log
 from handrail.errors import MissingExtraError
+from handrail.phone.signals import TransferAnswer
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
     from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
-ReferOutcome = Literal["referred", "failed", "unknown"]
 AcceptOutcome = Literal["accepted", "gone", "failed"]
 
 
@@ -26,7 +26,7 @@ class ConnectionLost(Exception):
         """Whether the call itself is over, so that there is nothing to reconnect to."""
 
 
-class Connection(Protocol):
+class Sideband(Protocol):
     """One open socket."""
 
     async def receive(self) -> str | bytes:
@@ -49,15 +49,15 @@ class Transport(Protocol):
         """Turn the call away."""
         ...
 
-    async def refer(self, session_id: str, target_uri: str) -> ReferOutcome:
-        """Refer the call, with one request and no retry."""
+    async def transfer(self, session_id: str, target_uri: str) -> TransferAnswer:
+        """Transfer the call, with one request and no retry."""
         ...
 
     async def hang_up(self, session_id: str) -> bool:
         """End the call; whether it is over."""
         ...
 
-    def connect(self, session_id: str) -> AbstractAsyncContextManager[Connection]:
+    def connect(self, session_id: str) -> AbstractAsyncContextManager[Sideband]:
         """Open the socket of the call, or raise `ConnectionLost`."""
         ...
 
@@ -66,7 +66,7 @@ class RealtimeTransport:
     """OpenAI's Realtime API through its official client."""
 
     def __init__(self, client: "AsyncOpenAI", *, timeout: float = 10.0, accept_attempts: int = 3) -> None:
-        # No retries by the client: a referral must go out once.
+        # No retries by the client: a transfer must be requested once.
         self._client = client.with_options(max_retries=0, timeout=timeout)
         self._timeout = timeout
         self._attempts = accept_attempts
@@ -102,19 +102,19 @@ class RealtimeTransport:
         except OpenAIError as error:
             log.warning("the phone call %s could not be rejected", session_id, exc_info=error)
 
-    async def refer(self, session_id: str, target_uri: str) -> ReferOutcome:
-        """Refer the call: what a server error, or no answer, means is not known."""
+    async def transfer(self, session_id: str, target_uri: str) -> TransferAnswer:
+        """Transfer the call with REFER: what a server error, or no answer, means is not known."""
         from openai import APIStatusError, OpenAIError  # noqa: PLC0415  # optional
 
         try:
             await self._client.realtime.calls.refer(session_id, target_uri=target_uri)
         except APIStatusError as error:
-            log.error("the referral of the phone call %s was answered %s", session_id, error.status_code)
+            log.error("the transfer of the phone call %s was answered %s", session_id, error.status_code)
             return "failed" if error.status_code < 500 else "unknown"
         except OpenAIError as error:
-            log.error("the referral of the phone call %s got no answer", session_id, exc_info=error)
+            log.error("the transfer of the phone call %s got no answer", session_id, exc_info=error)
             return "unknown"
-        return "referred"
+        return "transferred"
 
     async def hang_up(self, session_id: str) -> bool:
         """End the call; one that is unknown is over."""
@@ -130,7 +130,7 @@ class RealtimeTransport:
         return True
 
     @asynccontextmanager
-    async def connect(self, session_id: str) -> AsyncGenerator[Connection]:
+    async def connect(self, session_id: str) -> AsyncGenerator[Sideband]:
         """Open the sideband. Reconnecting is the session's business: it has to find out what it missed."""
         try:
             from websockets.exceptions import InvalidStatus, WebSocketException  # noqa: PLC0415  # optional
@@ -146,12 +146,12 @@ class RealtimeTransport:
         except (WebSocketException, OSError, TimeoutError) as error:
             raise ConnectionLost(is_over=False) from error
         try:
-            yield _Sideband(connection)
+            yield _RealtimeSideband(connection)
         finally:
             await connection.close()
 
 
-class _Sideband:
+class _RealtimeSideband:
     """One socket of the official client."""
 
     def __init__(self, connection: "AsyncRealtimeConnection") -> None:

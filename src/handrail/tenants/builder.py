@@ -30,7 +30,7 @@ _CALL_TOOLS: Final = (build_request_transfer, build_end_call, build_collect_digi
 """Builders whose tools steer the phone call."""
 
 
-class Diagnostic(Struct, frozen=True, kw_only=True):
+class BuildDiagnostic(Struct, frozen=True, kw_only=True):
     """What came of one builder, or of one part of a configuration."""
 
     builder: str
@@ -48,7 +48,7 @@ class ToolBuildResult(Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] = ()
     prompt: str = ""
     """The prompt texts of the built tools, for the end of the instructions."""
-    diagnostics: tuple[Diagnostic, ...] = ()
+    diagnostics: tuple[BuildDiagnostic, ...] = ()
     read_backs: Mapping[str, Callable[[Mapping[str, Any]], str]] = {}
     """What a caller is asked to agree to, for the tools that say it in their own words."""
     background: Mapping[str, float] = {}
@@ -148,7 +148,7 @@ class _Build:
         self._listeners = listeners
         self._session_id = session_id
         self._built: list[BuiltTool] = []
-        self._diagnostics: list[Diagnostic] = []
+        self._diagnostics: list[BuildDiagnostic] = []
 
     def run(self, found: tuple[Tool[..., Any], ...]) -> ToolBuildResult:
         cfg = self._cfg
@@ -246,13 +246,13 @@ class _Build:
         for event, fields in built.log:
             self._note(event, **fields)
         self._built.append(structs.replace(built, tool=tool, rules=tuple(built.rules)))
-        self._diagnostics.append(Diagnostic(builder=name, status="built", tool_name=tool.name))
+        self._diagnostics.append(BuildDiagnostic(builder=name, status="built", tool_name=tool.name))
         self._note("tool_builder_phase_built_tool", builder=name, tool=tool.name)
 
     def _none(self, name: str, answer: NoTool) -> None:
         for event, fields in answer.log:
             self._note(event, **fields)
-        self._diagnostics.append(Diagnostic(builder=name, status="no_tool", message=answer.reason))
+        self._diagnostics.append(BuildDiagnostic(builder=name, status="no_tool", message=answer.reason))
         self._note("tool_builder_phase_no_tool", builder=name, reason=answer.reason)
 
     def _fail(self, name: str, error: Exception) -> None:
@@ -261,7 +261,7 @@ class _Build:
         )
         if wrapped is not error:
             log.error("the builder %s of the tenant %s failed", name, self._cfg.tenant_id, exc_info=error)
-        self._diagnostics.append(Diagnostic(builder=name, status="failed", message=wrapped.message))
+        self._diagnostics.append(BuildDiagnostic(builder=name, status="failed", message=wrapped.message))
         self._note("tool_build_error", "error", builder=name, error=wrapped.to_log_dict())
 
     def _choose(self, names: set[str]) -> ToolChoice:
@@ -290,7 +290,7 @@ class _Build:
         return tuple(rules)
 
     def _warn(self, part: str, message: str) -> None:
-        self._diagnostics.append(Diagnostic(builder=part, status="warning", message=message))
+        self._diagnostics.append(BuildDiagnostic(builder=part, status="warning", message=message))
         self._note("tool_build_warning", "warning", builder=part, reason=message)
 
     def _note(

@@ -4,8 +4,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-TransferOutcome = Literal["referred", "failed", "interrupted", "in_progress", "ended"]
-"""`referred`: the call was handed on. `failed`: it was not. `interrupted`: the caller spoke before it began, and
+TransferOutcome = Literal["transferred", "failed", "interrupted", "in_progress", "ended"]
+"""`transferred`: the call left the agent. `failed`: it was not. `interrupted`: the caller spoke before it began, and
 nothing happened. `in_progress`: another transfer was requested before. `ended`: the call is over."""
 
 HangUpOutcome = Literal["ended", "failed", "interrupted", "too_early", "results_pending"]
@@ -28,7 +28,7 @@ class CallControl(Protocol):
     """One phone call, for the tools that are called in it: `context.call_control`."""
 
     async def transfer(self, target_uri: str, *, announcement: str = "") -> TransferOutcome:
-        """Say the announcement, wait until it was heard, and refer the call, once and without a retry."""
+        """Say the announcement, wait until it was heard, and transfer the call, once and without a retry."""
         ...
 
     async def hang_up(self, *, goodbye: str = "") -> HangUpOutcome:

@@ -77,7 +77,7 @@ class Destination(Section):
         return self.label.strip() or self.destination_id
 
 
-class ReferFeature(Section):
+class TransferFeature(Section):
     """Transfers: the tool `request_transfer`."""
 
     enabled: bool = False
@@ -88,7 +88,7 @@ class ReferFeature(Section):
     destinations: tuple[Destination, ...] = ()
 
     @model_validator(mode="after")
-    def _check_ids(self) -> "ReferFeature":
+    def _check_ids(self) -> "TransferFeature":
         _refuse_twice(one.destination_id for one in self.destinations)
         known = {one.destination_id for one in self.destinations}
         for one in self.destinations:
@@ -125,7 +125,7 @@ class Features(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, hide_input_in_errors=True)
 
-    refer: ReferFeature = Field(default_factory=ReferFeature)
+    refer: TransferFeature = Field(default_factory=TransferFeature)
     end_call: EndCallFeature = Field(default_factory=EndCallFeature)
     collect_digits: CollectDigitsFeature = Field(default_factory=CollectDigitsFeature)
 
@@ -134,7 +134,7 @@ class Features(BaseModel):
         def __getattr__(self, name: str) -> Any: ...
 
 
-class Limits(Section):
+class TenantLimits(Section):
     """What one tenant may use at most."""
 
     max_calls: Annotated[int, Field(ge=1)] = 100
@@ -274,7 +274,7 @@ class TenantConfig(BaseModel):
     features: Features = Field(default_factory=Features)
     tool_choice: Literal["auto", "none", "required"] | FunctionChoice | str | None = None
     """`auto`, `none`, `required` or the name of one tool; unset, it is `auto` with tools and `none` without."""
-    limits: Limits = Field(default_factory=Limits)
+    limits: TenantLimits = Field(default_factory=TenantLimits)
     secrets: dict[str, str] = Field(default_factory=dict, repr=False)
     """References, such as `env:CRM_KEY` or `file:/run/secrets/crm`; never the secrets themselves."""
     mcp_servers: tuple[McpServerConfig, ...] = ()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from handrail.testing.phone import Frame, Report, SimulatedCall, format_timeline, summarise
+from handrail.testing.phone import CallReport, Frame, SimulatedCall, format_timeline, summarise
 
 from .wrong import TOOLS, answering, open_call, output
 
@@ -13,7 +13,7 @@ CALL = {"calls": [{"id": "c1", "name": "lookup", "args": {"q": "x"}}]}
 SCRIPT: dict[str, Any] = {"model": [{"say": "Bonjour."}, CALL, {"say": "42."}], "caller": [{"say": "Combien ?"}]}
 
 
-def play(script: dict[str, Any], client: Callable[[SimulatedCall, Frame], None]) -> Report:
+def play(script: dict[str, Any], client: Callable[[SimulatedCall, Frame], None]) -> CallReport:
     call = SimulatedCall(script)
     call.request("accept", {"type": "realtime", "tools": TOOLS})
     call.connect()

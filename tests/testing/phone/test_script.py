@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from handrail.testing.phone import ModelEntry, ModelRequest, Script, ScriptError, SimulatedCall, load_script
+from handrail.testing.phone import ModelEntry, Script, ScriptedRequest, ScriptError, SimulatedCall, load_script
 
 from .wrong import TOOLS, answering, open_call, types
 
@@ -93,7 +93,7 @@ def test_every_response_takes_the_next_entry_whoever_created_it() -> None:
 
 
 def test_a_model_may_be_a_function_of_what_it_sees() -> None:
-    def model(request: ModelRequest) -> ModelEntry:
+    def model(request: ScriptedRequest) -> ModelEntry:
         last = request.items[-1] if request.items else {}
         if last.get("type") == "function_call_output":
             return ModelEntry(say=f"The answer is {last['output']}.")

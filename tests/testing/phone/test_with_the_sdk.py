@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from handrail.testing.phone import PhoneSimulator, Report, run_warped
+from handrail.testing.phone import CallReport, PhoneSimulator, run_warped
 
 TOOLS: list[Any] = [{"type": "function", "name": "lookup", "parameters": {"type": "object"}}]
 
@@ -77,7 +77,7 @@ def test_a_whole_call_through_the_real_sdk_in_warped_time() -> None:
         ],
     }
 
-    async def main() -> Report:
+    async def main() -> CallReport:
         async with simulator_and_client() as (simulator, client):
             return await simulator.play(script, reference_client(client))
 

@@ -1,4 +1,4 @@
-"""`request_transfer`: hand the caller on to one of the tenant's destinations."""
+"""`request_transfer`: transfer the caller to one of the tenant's destinations."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from handrail.tenants.texts import Texts
 
 NAME: Final = "request_transfer"
 TIMEOUT: Final = 90.0
-"""Seconds for the announcement, its playout and the referral together."""
+"""Seconds for the announcement, its playout and the transfer together."""
 
 
 def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
@@ -120,7 +120,7 @@ def is_reachable(cfg: TenantConfig, destination: Destination, *, at: datetime) -
 
 
 async def _request_transfer(arguments: Mapping[str, Any], context: ToolContext[Any]) -> ToolResult:
-    """Resolve the destination, announce the transfer, and refer the call once."""
+    """Resolve the destination, announce the transfer, and transfer the call once."""
     cfg, control = context.tenant, context.call_control
     if not isinstance(cfg, TenantConfig) or not isinstance(control, CallControl):
         raise ToolError(Texts()("transfer.outside_call"), code="transfer_unavailable")
@@ -140,7 +140,7 @@ async def _request_transfer(arguments: Mapping[str, Any], context: ToolContext[A
     outcome = await control.transfer(
         destination.target_uri, announcement=replace_label(phrase, destination.spoken_label)
     )
-    if outcome == "referred":
+    if outcome == "transferred":
         _note(context, "request_transfer_refer_call_succeeded", destination_id=destination.destination_id)
         output = {
             "message": "call_transfer_requested",

@@ -4,10 +4,10 @@ from .checks import Refused
 from .control import ControlResponse
 from .engine import SimulatedCall
 from .live import LiveCall
-from .record import Entry, ErrorRecord, HttpRecord, ToolCallRecord, TranscriptLine
-from .report import Outcome, Report
-from .responses import ModelRequest
-from .rules import RULES, UNCONFIRMED_RULES, Rule
+from .record import ErrorRecord, HttpRecord, TimelineEntry, ToolCallRecord, TranscriptLine
+from .report import CallReport, ExpectationResult
+from .responses import ScriptedRequest
+from .rules import RULES, UNCONFIRMED_RULES, ProtocolRule
 from .script import FunctionCall, ModelEntry, Script, ScriptError
 from .script_file import load_script
 from .simulator import PhoneSimulator, WebhookRecord
@@ -20,25 +20,25 @@ from .webhooks import sign_webhook
 __all__ = [
     "RULES",
     "UNCONFIRMED_RULES",
+    "CallReport",
     "ControlResponse",
-    "Entry",
     "ErrorRecord",
+    "ExpectationResult",
     "Frame",
     "FunctionCall",
     "HttpRecord",
     "LiveCall",
     "ModelEntry",
-    "ModelRequest",
-    "Outcome",
     "Percentiles",
     "PhoneSimulator",
+    "ProtocolRule",
     "Refused",
-    "Report",
-    "Rule",
     "Script",
     "ScriptError",
+    "ScriptedRequest",
     "SimulatedCall",
     "Summary",
+    "TimelineEntry",
     "ToolCallRecord",
     "TranscriptLine",
     "WarpedLoop",

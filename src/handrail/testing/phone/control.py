@@ -22,7 +22,7 @@ class ControlResponse:
 
 
 @dataclass(slots=True)
-class Control:
+class HttpControl:
     """Call control of one call."""
 
     state: CallState

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias, cast
 
 from .caller import Caller
 from .checks import Refused, check_event, check_item
-from .control import Control, ControlResponse
-from .report import Report, build_report
+from .control import ControlResponse, HttpControl
+from .report import CallReport, build_report
 from .responses import Model, Responses
 from .script import Script, Verb
 from .state import CallState, Frame, Phase
@@ -34,7 +34,7 @@ class SimulatedCall:
         self._responses = Responses(self._state, voice, model)
         self._turns = Turns(self._state, voice, self._responses)
         self._caller = Caller(self._state, voice, self._turns)
-        self._control = Control(self._state, self._on_accept)
+        self._control = HttpControl(self._state, self._on_accept)
         self._state.clock.after(self._state.timing.ring, self._stop_ringing)
         self._handlers: Mapping[str, Callable[[dict[str, Any]], None]] = {
             "session.update": self._update_session,
@@ -165,7 +165,7 @@ class SimulatedCall:
         frames, self._state.frames = self._state.frames, []
         return frames
 
-    def play(self, client: Callable[["SimulatedCall", Frame], None], *, timeout: float = 3700.0) -> Report:
+    def play(self, client: Callable[["SimulatedCall", Frame], None], *, timeout: float = 3700.0) -> CallReport:
         """Play the call to its end against a client that is a function, which gets every frame at its moment."""
         until = self.now + timeout
         while True:
@@ -179,7 +179,7 @@ class SimulatedCall:
             self._state.clock.run_next()
             self._settle()
 
-    def report(self) -> Report:
+    def report(self) -> CallReport:
         """What is to be said about the call so far."""
         return build_report(self._state)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from .checks import Refused
 from .control import ControlResponse
 from .engine import SimulatedCall
-from .report import Report
+from .report import CallReport
 from .script import Verb
 from .state import Frame
 
@@ -52,8 +52,8 @@ class LiveCall:
         self._senders.pop(sideband, None)
         self.call.disconnect(sideband)
 
-    def report(self) -> Report:
-        """Report on the call as it is now."""
+    def report(self) -> CallReport:
+        """CallReport on the call as it is now."""
         if not self.call.is_ended:
             self._tick()
         return self.call.report()

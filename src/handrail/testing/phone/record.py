@@ -7,7 +7,7 @@ Source: TypeAlias = Literal["server", "client", "caller", "agent", "http", "call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TimelineEntry:
     """Something that happened, with the state of the call at that moment."""
 
     at: float
@@ -69,7 +69,7 @@ class TranscriptLine:
 class Record:
     """All that is known about a call so far."""
 
-    timeline: list[Entry] = field(default_factory=list[Entry])
+    timeline: list[TimelineEntry] = field(default_factory=list[TimelineEntry])
     calls: dict[str, ToolCallRecord] = field(default_factory=dict[str, ToolCallRecord])
     errors: list[ErrorRecord] = field(default_factory=list[ErrorRecord])
     http: list[HttpRecord] = field(default_factory=list[HttpRecord])

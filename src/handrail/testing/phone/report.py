@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .record import Entry, ErrorRecord, HttpRecord, ToolCallRecord, TranscriptLine
+from .record import ErrorRecord, HttpRecord, TimelineEntry, ToolCallRecord, TranscriptLine
 from .script import (
     ExpectClient,
     ExpectDuplicates,
@@ -28,7 +28,7 @@ VOICE_GRACE = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ExpectationResult:
     """Whether an expectation of the script was met."""
 
     is_met: bool
@@ -37,7 +37,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CallReport:
     """The account of one simulated call."""
 
     call_id: str
@@ -66,14 +66,14 @@ class Report:
     longest_silence: float
     total_silence: float
     transcript: tuple[TranscriptLine, ...]
-    timeline: tuple[Entry, ...]
+    timeline: tuple[TimelineEntry, ...]
     suppressed_calls: tuple[str, ...]
     """Calls of the script that the response was not allowed to make: it had no tools, or its tool choice was none."""
     unscripted_responses: int
     unused_model_entries: int
     problems: tuple[str, ...]
     """What the script asked for and did not happen."""
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ExpectationResult, ...]
 
     @property
     def error_codes(self) -> tuple[str | None, ...]:
@@ -105,7 +105,7 @@ class Report:
         return [entry.data for entry in self.timeline if _is_client(entry, kind, wanted)]
 
 
-def build_report(state: CallState) -> Report:
+def build_report(state: CallState) -> CallReport:
     """Make the account of a call as it is now."""
     record, script, now = state.record, state.script, state.clock.now
     ended_at = record.ended_at if record.ended_at is not None else now
@@ -126,7 +126,7 @@ def build_report(state: CallState) -> Report:
         and _free_time(call, record.calls.values(), silences) > VOICE_GRACE
     ]
     responses = sum(entry.type == "response.created" and entry.source == "server" for entry in record.timeline)
-    report = Report(
+    report = CallReport(
         call_id=state.call_id,
         name=script.name,
         ended=record.ended,
@@ -173,7 +173,7 @@ def _free_time(call: ToolCallRecord, calls: Iterable[ToolCallRecord], silences: 
     return free
 
 
-def _evaluate(script: Script, report: Report, accepted_at: float) -> Iterable[Outcome]:
+def _evaluate(script: Script, report: CallReport, accepted_at: float) -> Iterable[ExpectationResult]:
     for expectation in script.expect:
         wanted = expectation.model_dump(by_alias=True, exclude_unset=True)
         words = ", ".join(f"{name}: {value}" for name, value in wanted.items())
@@ -216,10 +216,10 @@ def _evaluate(script: Script, report: Report, accepted_at: float) -> Iterable[Ou
             case ExpectSilence():
                 is_met = report.longest_silence <= expectation.max_silence
                 found = f"{report.longest_silence:.2f} s"
-        yield Outcome(is_met=is_met, expectation=words, found=found)
+        yield ExpectationResult(is_met=is_met, expectation=words, found=found)
 
 
-def _evaluate_client(expectation: ExpectClient, report: Report, accepted_at: float) -> tuple[bool, str]:
+def _evaluate_client(expectation: ExpectClient, report: CallReport, accepted_at: float) -> tuple[bool, str]:
     sent = [entry for entry in report.timeline if _is_client(entry, expectation.client, expectation.where)]
     if expectation.times is not None and len(sent) != expectation.times:
         return False, f"sent {len(sent)} times"
@@ -237,7 +237,7 @@ def _compare(found: tuple[str, ...], count: int) -> tuple[bool, str]:
     return len(found) == count, f"{len(found)} {list(found)}" if found else "0"
 
 
-def _is_client(entry: Entry, kind: str, where: Mapping[str, Any]) -> bool:
+def _is_client(entry: TimelineEntry, kind: str, where: Mapping[str, Any]) -> bool:
     return entry.source == "client" and fnmatchcase(entry.type, kind) and _matches(entry.data, where)
 
 

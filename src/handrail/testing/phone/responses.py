@@ -15,7 +15,7 @@ Creator: TypeAlias = Literal["caller", "client", "timeout"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelRequest:
+class ScriptedRequest:
     """What a model that is a function gets to decide on."""
 
     number: int
@@ -28,7 +28,7 @@ class ModelRequest:
     """The conversation so far."""
 
 
-Model: TypeAlias = Callable[[ModelRequest], ModelEntry]
+Model: TypeAlias = Callable[[ScriptedRequest], ModelEntry]
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +119,7 @@ class Responses:
         number, self._number = self._number, self._number + 1
         if self._model is not None:
             return self._model(
-                ModelRequest(
+                ScriptedRequest(
                     number=number,
                     created_by=created_by,
                     tools=tuple(tool.get("name", "") for tool in config.get("tools", ())),

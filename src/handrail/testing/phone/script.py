@@ -192,7 +192,7 @@ class HttpEntry(_Part):
     """The connection is lost before or after the effect, and nothing is answered."""
 
 
-class Webhook(_Part):
+class WebhookPlan(_Part):
     """How the webhook of the call is delivered."""
 
     copies: int = Field(default=1, ge=0)
@@ -361,7 +361,7 @@ class Script(_Part):
     """What the model does when the list is used up."""
     caller: tuple[CallerEntry, ...] = ()
     http: tuple[HttpEntry, ...] = ()
-    webhook: Webhook = Webhook()
+    webhook: WebhookPlan = WebhookPlan()
     faults: tuple[Fault, ...] = ()
     timing: Timing = Timing()
     expect: tuple[Expectation, ...] = ()
@@ -406,7 +406,7 @@ def _allowed_keys(location: tuple[str | int, ...]) -> list[str]:
         "model": ModelEntry,
         "otherwise": ModelEntry,
         "http": HttpEntry,
-        "webhook": Webhook,
+        "webhook": WebhookPlan,
         "faults": Fault,
         "timing": Timing,
     }

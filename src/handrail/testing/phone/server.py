@@ -36,7 +36,7 @@ class ServedCall(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HttpRequest:
+class ControlRequest:
     """A request as it was read."""
 
     method: str
@@ -97,7 +97,7 @@ class PhoneServer:
         finally:
             writer.close()
 
-    async def _answer(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
+    async def _answer(self, request: ControlRequest, writer: asyncio.StreamWriter) -> bool:
         """Answer one HTTP request; False: the connection is to be broken off."""
         response = self._control(request)
         if response.delay:
@@ -115,7 +115,7 @@ class PhoneServer:
         await writer.drain()
         return True
 
-    def _control(self, request: HttpRequest) -> ControlResponse:
+    def _control(self, request: ControlRequest) -> ControlResponse:
         if (refusal := self._check_key(request)) is not None:
             return refusal
         parts = urlsplit(request.target).path.strip("/").split("/")
@@ -134,14 +134,14 @@ class PhoneServer:
                 return error_response(400, "invalid_json", "We could not parse the JSON body of your request.")
         return call.request(parts[4], body)
 
-    def _check_key(self, request: HttpRequest) -> ControlResponse | None:
+    def _check_key(self, request: ControlRequest) -> ControlResponse | None:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not key or (self._api_key is not None and key != self._api_key):  # S7
             return error_response(401, "invalid_api_key", "You didn't provide an API key, or a wrong one.")
         return None
 
     async def _serve_sideband(
-        self, request: HttpRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, request: ControlRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         protocol = self._new_protocol()
         protocol.receive_data(request.head)
@@ -228,7 +228,7 @@ class _Sideband:
                 self._writer.write(data)
 
 
-async def _read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
+async def _read_request(reader: asyncio.StreamReader) -> ControlRequest | None:
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError as error:
@@ -244,4 +244,4 @@ async def _read_request(reader: asyncio.StreamReader) -> HttpRequest | None:
     if not length.isdecimal() or int(length) > _MAX_BODY:
         return None
     body = await reader.readexactly(int(length)) if int(length) else b""
-    return HttpRequest(method, target, headers, body, head)
+    return ControlRequest(method, target, headers, body, head)

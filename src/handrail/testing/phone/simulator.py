@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from .engine import SimulatedCall
 from .live import LiveCall
-from .report import Report
+from .report import CallReport
 from .responses import Model
 from .script import Script
 from .server import PhoneServer
@@ -107,7 +107,7 @@ class PhoneSimulator:
         *,
         model: Model | None = None,
         timeout: float = 4000.0,
-    ) -> Report:
+    ) -> CallReport:
         """Let a call ring, wait until it ended, and report on it."""
         call = await self.ring(script, webhook, model=model)
         return await self.wait(call.id, timeout=timeout)
@@ -123,15 +123,15 @@ class PhoneSimulator:
             await self._send(call, delivery, webhook)
         return calls
 
-    async def wait(self, call_id: str, *, timeout: float = 4000.0) -> Report:
+    async def wait(self, call_id: str, *, timeout: float = 4000.0) -> CallReport:
         """Wait until a call ended, and report on it."""
         live = self._calls[call_id]
         async with asyncio.timeout(timeout):
             await live.ended.wait()
         return live.call.report()
 
-    def report(self, call_id: str) -> Report:
-        """Report on a call as it is now."""
+    def report(self, call_id: str) -> CallReport:
+        """CallReport on a call as it is now."""
         return self._calls[call_id].report()
 
     def live(self, call_id: str) -> LiveCall:

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from .clock import Clock
 from .faults import FaultEffect, FaultPlan
-from .record import Entry, ErrorRecord, Record, Source
+from .record import ErrorRecord, Record, Source, TimelineEntry
 from .script import Script
 
 Phase: TypeAlias = Literal["ringing", "open", "ended"]
@@ -123,7 +123,7 @@ class CallState:
     def note(self, source: Source, kind: str, data: dict[str, Any]) -> None:
         """Write down what happened."""
         self.record.timeline.append(
-            Entry(
+            TimelineEntry(
                 at=self.clock.now,
                 source=source,
                 type=kind,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .report import Report
+from .report import CallReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Summary:
         return not any(counts)
 
 
-def summarise(reports: Iterable[Report]) -> Summary:
+def summarise(reports: Iterable[CallReport]) -> Summary:
     """Add reports up."""
     every = list(reports)
     calls = [call for report in every for call in report.calls]

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, cast
 
-from .record import Entry
-from .report import Report
+from .record import TimelineEntry
+from .report import CallReport
 from .state import find
 
 _WIDTH = 100
@@ -34,7 +34,7 @@ _QUIET = frozenset(
 )
 
 
-def format_timeline(report: Report, *, verbose: bool = False) -> str:
+def format_timeline(report: CallReport, *, verbose: bool = False) -> str:
     """Write a call down as lines: the time, who did it, and what; `verbose` has every event."""
     lines = list(_lines(report, verbose=verbose))
     lines.append(f"{report.duration:7.2f}  {'call':<7} ended: {report.ended or 'not yet'}")
@@ -55,7 +55,7 @@ def format_timeline(report: Report, *, verbose: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _lines(report: Report, *, verbose: bool) -> Iterator[str]:
+def _lines(report: CallReport, *, verbose: bool) -> Iterator[str]:
     entries = sorted(report.timeline, key=_begin)
     for entry in entries:
         if entry.type != "call.ended" and (text := _describe(entry, verbose=verbose)) is not None:
@@ -63,11 +63,11 @@ def _lines(report: Report, *, verbose: bool) -> Iterator[str]:
             yield f"{_begin(entry):7.2f}  {source:<7} {_cut(text)}"
 
 
-def _begin(entry: Entry) -> float:
+def _begin(entry: TimelineEntry) -> float:
     return entry.data["started_at"] if entry.type == "speech" else entry.at
 
 
-def _describe(entry: Entry, *, verbose: bool) -> str | None:
+def _describe(entry: TimelineEntry, *, verbose: bool) -> str | None:
     data = entry.data
     match entry.source, entry.type:
         case (("agent" | "caller"), "speech"):

@@ -1,4 +1,4 @@
-"""How the agent ends a call: one transfer or one hang-up at a time, and nothing else is said meanwhile."""
+"""How a call leaves the agent: one transfer or one hang-up at a time, and nothing else is said meanwhile."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from handrail.phone import signals as s
-from handrail.phone.machine_state import MachineOptions
+from handrail.phone.call_limits import MachineOptions
 from handrail.phone.signals import Command, Purpose
 from handrail.tenants.texts import Texts
 
@@ -17,13 +17,13 @@ _CLOSING_TIMEOUT = 2.0
 class _Transfer(Struct, kw_only=True):
     request_id: str
     target_uri: str
-    state: Literal["announcing", "referring", "unknown", "referred"] = "announcing"
+    state: Literal["announcing", "requested", "unknown", "transferred"] = "announcing"
 
 
 class CallEnding:
     """The transfer state machine of a call, and its hang-up.
 
-    A transfer is announced, then referred once. `unknown` is a referral without an answer: if the call goes on, it did
+    A transfer is announced, then requested once. `unknown` is a request without an answer: if the call goes on, it did
     not happen.
     """
 
@@ -52,7 +52,7 @@ class CallEnding:
 
     @property
     def is_announcing(self) -> bool:
-        """Whether a transfer was asked for, and not referred yet."""
+        """Whether a transfer was asked for, and not requested of the provider yet."""
         return self._transfer is not None and self._transfer.state == "announcing"
 
     @property
@@ -72,24 +72,24 @@ class CallEnding:
         else:  # What is being said is heard first.
             self._do(s.StartTimer(name="playout", seconds=self._options.playout_timeout))
 
-    def refer(self) -> None:
-        """The announcement was heard: refer the call, once."""
+    def start_transfer(self) -> None:
+        """The announcement was heard: transfer the call, once."""
         if self._transfer is not None and self._transfer.state == "announcing":
-            self._transfer.state = "referring"
-            self._do(s.Refer(target_uri=self._transfer.target_uri))
+            self._transfer.state = "requested"
+            self._do(s.TransferCall(target_uri=self._transfer.target_uri))
 
-    def finish_refer(self, outcome: Literal["referred", "failed", "unknown"]) -> None:
-        """The referral was answered, or nobody knows what became of it."""
+    def answer_transfer(self, outcome: s.TransferAnswer) -> None:
+        """The provider answered, or nobody knows what it did."""
         transfer = self._transfer
-        if transfer is None or transfer.state != "referring":
+        if transfer is None or transfer.state != "requested":
             return
         if outcome == "failed":
             self.finish_transfer("failed")
             return
         self._do(s.StartTimer(name="transfer", seconds=self._options.transfer_grace))
         transfer.state = outcome
-        if outcome == "referred":
-            self._do(s.FinishTransfer(request_id=transfer.request_id, outcome="referred"))
+        if outcome == "transferred":
+            self._do(s.FinishTransfer(request_id=transfer.request_id, outcome="transferred"))
 
     def finish_transfer(self, outcome: s.TransferOutcome) -> None:
         """The transfer is over, and the conversation goes on."""
@@ -103,7 +103,7 @@ class CallEnding:
         transfer = self._transfer
         if transfer is not None and transfer.state == "unknown":
             self.finish_transfer("failed")
-        if transfer is None or transfer.state != "referred":
+        if transfer is None or transfer.state != "transferred":
             return False
         self._transfer = None
         self._do(s.Note(name="call_transfer_not_taken", severity="warning"))
@@ -162,11 +162,11 @@ class CallEnding:
         """The call is over: whoever waits is told, and the reason is what the agent did, if it did something."""
         transfer, self._transfer = self._transfer, None
         if transfer is not None:
-            is_referred = transfer.state != "announcing"
-            if transfer.state != "referred":
-                outcome = "referred" if is_referred else "ended"
+            is_requested = transfer.state != "announcing"
+            if transfer.state != "transferred":
+                outcome = "transferred" if is_requested else "ended"
                 self._do(s.FinishTransfer(request_id=transfer.request_id, outcome=outcome))
-            if is_referred and reason in ("caller", "lost", "agent"):
+            if is_requested and reason in ("caller", "lost", "agent"):
                 return "transferred"
         if self._hang_up is None:
             return reason
