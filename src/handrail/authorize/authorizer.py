@@ -1,9 +1,9 @@
 """Answers whether a call may run: the tool's own check, the policy, whoever has to approve it, and the hooks."""
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct, structs
 
@@ -18,10 +18,12 @@ from handrail.core.events import DecisionMade, Event
 from handrail.core.log import log
 from handrail.core.selectors import SelectorTable
 from handrail.core.text import faithful_json
+from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError, must_propagate
 
+T = TypeVar("T")
 Mode = Literal["enforce", "observe"]
 Arguments = Callable[[], dict[str, Any]]
 """The validated arguments as JSON values; only built where something looks at them."""
@@ -119,17 +121,31 @@ class Authorizer:
         await self._check_hooks(policy, authorization.call, authorization.decision, context)
         return authorization
 
-    def can_wait(self, tool: Tool[..., Any]) -> bool:
+    def _can_wait(self, tool: Tool[..., Any]) -> bool:
         """Whether a look at a call of this tool runs code that could take its time: a permission check, or a hook."""
         return self.has_hooks or tool.permission_check is not None
 
     async def check_access(
-        self, policy: CompiledPolicy, call: ToolCall, arguments: Arguments, context: ToolContext[Any]
+        self,
+        policy: CompiledPolicy,
+        call: ToolCall,
+        arguments: Arguments,
+        context: ToolContext[Any],
+        budget: TimeBudget,
     ) -> None:
         """Raise `Refusal` unless this caller may have the result of another call of the same effect.
 
-        Nothing runs, so nobody is asked: only a decision to deny, and a hook, refuse.
+        Nothing runs, so nobody is asked: only a decision to deny, a hook, and a check that takes too long refuse.
         """
+        checking = self._check_access(policy, call, arguments, context)
+        if self._can_wait(policy.tool):
+            await decide_within(budget, checking, call.name)
+        else:  # It needs no task.
+            await checking
+
+    async def _check_access(
+        self, policy: CompiledPolicy, call: ToolCall, arguments: Arguments, context: ToolContext[Any]
+    ) -> None:
         decision = policy.always_allowed
         if decision is None:
             with refuse_on_error(call.name):
@@ -297,6 +313,15 @@ def refuse_on_error(tool: str) -> Generator[None]:
         raise
     except Exception as error:
         log.exception("the decision about %s failed", tool)
+        raise Refusal(failure_results.unavailable(tool)) from error
+
+
+async def decide_within(budget: TimeBudget, deciding: Awaitable[T], tool: str) -> T:
+    """Await a decision about a call; raise `Refusal` if it takes longer than the budget."""
+    try:
+        return await budget.run(deciding)
+    except TimeoutError as error:
+        log.error("the decision about %s took too long", tool)
         raise Refusal(failure_results.unavailable(tool)) from error
 
 

@@ -64,6 +64,11 @@ def rate_limited(tool: str, wait: float) -> ToolResult:
     return failure("rate_limited", f"`{tool}` was called too often. Try again in {_round(wait)} s.", retryable=True)
 
 
+def no_calls_left() -> ToolResult:
+    """The budget of the turn has no room for the call."""
+    return failure("rate_limited", f"No more tools can be called in this turn. {NOTHING_HAPPENED}")
+
+
 def circuit_open(tool: str, wait: float) -> ToolResult:
     """The tool's circuit breaker is open."""
     message = f"`{tool}` failed repeatedly and is not available for {_round(wait)} s. Not run."

@@ -12,7 +12,7 @@ from handrail.core.events import DoubtResolved, Event
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
 from handrail.execute.ledger import Entry, Ledger, RecordedResult, settle_entry
-from handrail.execute.reads import finish_result
+from handrail.execute.results import finish_result
 
 
 class Doubt(Struct, frozen=True, kw_only=True):
@@ -90,4 +90,4 @@ async def resolve_doubt(
             reason=reason,
         )
     )
-    return finish_result(result, ToolCall(id=call_id, name=entry.tool), None, perf_counter())
+    return finish_result(result, ToolCall(id=call_id, name=entry.tool), perf_counter())

@@ -11,7 +11,7 @@ from uuid import uuid4
 from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approvals
-from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, Repetition, refuse_on_error
+from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, Repetition, decide_within, refuse_on_error
 from handrail.authorize.identity import CallDigests
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
@@ -27,8 +27,8 @@ from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner, Outcome
 from handrail.execute.ledger import Entry, Ledger
-from handrail.execute.reads import check_access, run_check
-from handrail.execute.recall import CallArguments, CallRecall, LedgerDecision, is_entry_of, replay, report_result
+from handrail.execute.recall import CallArguments, CallRecall, LedgerDecision, is_entry_of
+from handrail.execute.results import CallResults, describe_duplicate, replay
 from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls
 from handrail.execute.scheduler import CallRef, QueueEntry, Scheduler, current_scope
 from handrail.execute.settlement import Settlement
@@ -93,6 +93,7 @@ class EffectRunner:
         scheduler: Scheduler,
         admission: AdmissionControl,
         events: EventBus,
+        results: CallResults,
         redactor: Redactor,
         running: RunningCalls,
         owner: str,
@@ -105,7 +106,7 @@ class EffectRunner:
             authorizer=authorizer,
             digests=digests,
             settlement=settlement,
-            events=events,
+            results=results,
             redactor=redactor,
             running=running,
             repeat_window=repeat_window,
@@ -120,6 +121,7 @@ class EffectRunner:
         self._scheduler = scheduler
         self._admission = admission
         self._events = events
+        self._results = results
         self._redactor = redactor
         self._running = running
         self._owner = owner
@@ -140,12 +142,12 @@ class EffectRunner:
         try:
             sent = self.recall.build_arguments(tool, call, tool.parse(call.arguments_json), context)
         except ToolError as error:
-            return report_result(self._events, call, context, failure_results.error_result(error), started)
+            return self._results.report(call, context, failure_results.error_result(error), started)
         except BaseException as error:
             if must_propagate(error):
                 raise
             log.error("the arguments of %s, or their key, cannot be computed", tool.name, exc_info=error)
-            return report_result(self._events, call, context, failure_results.failed_before_start(tool.name), started)
+            return self._results.report(call, context, failure_results.failed_before_start(tool.name), started)
         # A call without an id is never the same as an earlier one.
         ref = (context.session_id, call.id or f"no id: {uuid4().hex}")
         running = self._running.find(ref) if self._running.by_session else None
@@ -200,13 +202,13 @@ class EffectRunner:
         is_inside = self._scheduler.is_inside(running.ref, current_scope())  # It would wait for itself.
         if is_inside or running.identity != sent.digest:
             failed = failure_results.in_progress if is_inside else failure_results.duplicate_call
-            return report_result(self._events, call, context, failed(call.name), started)
+            return self._results.report(call, context, failed(call.name), started)
         if not running.is_same_caller(context):
             try:
                 budget = TimeBudget(self._overhead_timeout)
-                await check_access(self._authorizer, compiled, call, lambda: sent.arguments, context, budget)
+                await self._authorizer.check_access(compiled.policy, call, lambda: sent.arguments, context, budget)
             except Refusal as refusal:
-                return report_result(self._events, call, context, refusal.result, started, refusal.decision)
+                return self._results.report(call, context, refusal.result, started, refusal.decision)
         self._events.emit_ignored(call, context, "already_pending")
         return await running.wait_result()
 
@@ -320,7 +322,7 @@ class EffectRunner:
             return failure_results.duplicate_call(name)
         await self.recall.check_access(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
         if known.step == "duplicate_effect":
-            return self.recall.describe_duplicate(entry)
+            return describe_duplicate(entry, self._redactor)
         if known.step == "replay":
             return replay(entry, is_same_call=is_entry_of(entry, ref))
         if not known.is_same:  # The other call's result is not this one's.
@@ -380,7 +382,7 @@ class EffectRunner:
         )
         if self._can_decide_at_once and compiled.tool.permission_check is None:
             return await deciding
-        return await run_check(deciding, budget, compiled.tool.name)
+        return await decide_within(budget, deciding, compiled.tool.name)
 
     async def _apply_changes(
         self, effect: EffectCall, authorization: Authorization, known: LedgerDecision, admission: Admission
@@ -405,7 +407,7 @@ class EffectRunner:
         if known.step == "replay":
             raise Refusal(replay(entry, is_same_call=False), effect.decision)
         if known.step in ("duplicate_effect", "ask_again"):  # The approver was not told that it was done before.
-            raise Refusal(self.recall.describe_duplicate(entry), effect.decision)
+            raise Refusal(describe_duplicate(entry, self._redactor), effect.decision)
         raise Refusal(failure_results.unsettled(tool.name, is_running=known.step == "in_progress"), effect.decision)
 
     # 3. Claim.
@@ -504,16 +506,5 @@ class EffectRunner:
         except Exception:
             log.exception("an approval could not be restored")
 
-    # The result.
-
     def _end(self, effect: EffectCall, result: ToolResult) -> None:
-        running = effect.running
-        if running.result is not None:  # It was given up, and has its result already.
-            return
-        self._running.remove(running.ref)
-        running.on_stuck = None  # Breaks a reference cycle.
-        if running.is_silent:
-            result = structs.replace(result, silent=True)
-        running.resolve(
-            report_result(self._events, effect.call, effect.context, result, effect.started, effect.decision)
-        )
+        self._results.end_call(effect.running, effect.actual.call, result, effect.started, effect.decision)

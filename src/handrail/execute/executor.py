@@ -41,7 +41,8 @@ from handrail.execute.leases import LEASE_GRACE, LEASE_TIMEOUT, LeaseKeeper
 from handrail.execute.ledger import Ledger, MemoryLedger
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.rate_limits import RateLimit
-from handrail.execute.reads import ReadRunner, finish_result
+from handrail.execute.reads import ReadRunner
+from handrail.execute.results import CallResults
 from handrail.execute.running import RunningCalls
 from handrail.execute.scheduler import Scheduler
 from handrail.execute.settlement import Settlement
@@ -131,6 +132,7 @@ class Executor:
         self._running = RunningCalls()
         self._threads = WorkerThreads(max_threads=max_threads)
         self._events = events = EventBus(listeners, slow_after=slow_after, redactor=redactor)
+        self._results = CallResults(events=events, running=self._running)
         if isinstance(approval_events := getattr(self.approvals, "events", None), ApprovalEvents):
             approval_events.subscribe(events)
         self._digests = digests = CallDigests(ledger.digest_key)
@@ -176,6 +178,7 @@ class Executor:
             scheduler=scheduler,
             admission=admission,
             events=events,
+            results=self._results,
             redactor=redactor,
             running=self._running,
             owner=randomness.token_hex(8),
@@ -189,6 +192,7 @@ class Executor:
             scheduler=scheduler,
             admission=admission,
             events=events,
+            results=self._results,
             running=self._running,
             overhead_timeout=overhead_timeout,
             max_remembered_bytes=max_remembered_bytes,
@@ -334,7 +338,7 @@ class Executor:
         compiled = self._pool.host_tools.compile(call.name, handler, schema=schema, registered=registered, flags=flags)
         prepared = await self._prepare(call, context, compiled)
         if not takes_arguments and isinstance(prepared, tuple) and prepared[1].arguments_json != call.arguments_json:
-            return self._finish_early(call, context, failure_results.host_cannot_change(call.name))
+            return self._results.report(call, context, failure_results.host_cannot_change(call.name), perf_counter())
         return await self._run_prepared(prepared, context)
 
     async def _prepare(
@@ -344,10 +348,10 @@ class Executor:
         if (length := len(call.arguments_json)) > self._max_argument_chars:
             failed = failure_results.arguments_too_long(call.name, length, max_chars=self._max_argument_chars)
             # No listener parses or redacts what was refused for its length.
-            return self._finish_early(structs.replace(call, arguments_json=""), context, failed)
+            return self._results.report(structs.replace(call, arguments_json=""), context, failed, perf_counter())
         compiled = compiled or self._pool.compiled.get(call.name) or self._pool.compile_fallback(call)
         if compiled is None:
-            return self._finish_early(call, context, self._pool.build_not_found(call.name))
+            return self._results.report(call, context, self._pool.build_not_found(call.name), perf_counter())
         try:
             if not self._hooks:
                 return compiled, call
@@ -357,13 +361,7 @@ class Executor:
             if isinstance(refusal, TimeoutError):
                 log.error("a hook took too long about %s", call.name)
             message = str(refusal) or HOOK_FAILED
-            return self._finish_early(call, context, failure_results.refused_by_hook(message))
-
-    def _finish_early(self, call: ToolCall, context: ToolContext[Any], failed: ToolResult) -> ToolResult:
-        """The result of a call that no runner has seen, reported to the listeners."""
-        result = finish_result(failed, call, None, perf_counter())
-        self._events.emit_finished(call, context, result)
-        return result
+            return self._results.report(call, context, failure_results.refused_by_hook(message), perf_counter())
 
     def explain(self, call: ToolCall, context: ToolContext[Any]) -> Explanation:
         """Which rule would decide about a call, where it stands, and why. Nothing runs, and nobody is asked."""

@@ -8,10 +8,12 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from handrail.core import failure_results
 from handrail.core.context import ToolContext
-from handrail.core.values import Failure, ToolCall, ToolResult
+from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
+from handrail.execute.results import finish_result
 
 Step = Callable[[list[Any], Sequence[Any]], Awaitable[Any] | Any]
 """Sends the messages and the definitions to a model, and returns its response. Sync or async."""
@@ -140,8 +142,7 @@ async def _confirm(executor: Executor, call: ToolCall, context: ToolContext[Any]
 
 
 def _refuse_call(call: ToolCall) -> ToolResult:
-    failure = Failure(code="rate_limited", message="No more tools can be called in this turn. Nothing was done.")
-    return ToolResult(error=failure, call_id=call.id, tool_name=call.name)
+    return finish_result(failure_results.no_calls_left(), call, time.perf_counter())
 
 
 class LoopResult(Struct, frozen=True, kw_only=True):

@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import uuid4
 
 from msgspec import structs
 
-from handrail.authorize.authorizer import Arguments, Authorization, Authorizer, Refusal
+from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, decide_within
 from handrail.authorize.identity import compute_key, keep_secrets_distinct
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
@@ -24,6 +24,7 @@ from handrail.execute.bounded_store import BoundedStore
 from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
+from handrail.execute.results import CallResults, finish_result, finish_text
 from handrail.execute.running import (
     NOT_CANCELLED,
     CallStopped,
@@ -33,8 +34,6 @@ from handrail.execute.running import (
     resume_coroutine,
 )
 from handrail.execute.scheduler import CURRENT_SCOPE, CallRef, CallScope, QueueEntry, Scheduler, current_scope
-
-T = TypeVar("T")
 
 MAX_REMEMBERED = 4_096
 """How many results are kept, so that a call that arrives twice has the same result."""
@@ -59,6 +58,7 @@ class ReadRunner:
         scheduler: Scheduler,
         admission: AdmissionControl,
         events: EventBus,
+        results: CallResults,
         running: RunningCalls,
         overhead_timeout: float,
         max_remembered_bytes: int,
@@ -69,6 +69,7 @@ class ReadRunner:
         self._scheduler = scheduler
         self._admission = admission
         self._events = events
+        self._results = results
         self._running = running
         self._has_fast_path = admission.is_unlimited and not handlers.has_retries and not authorizer.has_hooks
         self._remembered: BoundedStore[_Read] = BoundedStore(max_entries=MAX_REMEMBERED, max_bytes=max_remembered_bytes)
@@ -100,19 +101,18 @@ class ReadRunner:
                 result, size = ran if isinstance(ran, tuple) else await ran
             else:
                 outcome, decision, call = await self._run_full(compiled, call, value, context, ref)
-                result, size = finish_result(outcome.result, call, decision, started), _estimate_bytes(outcome)
+                result, size = finish_result(outcome.result, call, started, decision), _estimate_bytes(outcome)
         except ToolError as error:
-            result = finish_result(failure_results.error_result(error), call, decision, started)
+            result = finish_result(failure_results.error_result(error), call, started, decision)
         except Refusal as refusal:
-            result = finish_result(refusal.result, call, refusal.decision, started)
+            result = finish_result(refusal.result, call, started, refusal.decision)
         except BaseException as error:
             # If the caller was cancelled, a call that was reported as started is also reported as finished.
             is_cancelled = must_propagate(error) or isinstance(error, GeneratorExit)
             if not is_cancelled:
                 log.error("a call of %s failed", compiled.tool.name, exc_info=error)
             failed = failure_results.call_cancelled if is_cancelled else failure_results.failed_before_start
-            result = finish_result(failed(compiled.tool.name), call, decision, started)
-            self._events.emit_finished(call, context, result)
+            result = self._results.report(call, context, failed(compiled.tool.name), started, decision)
             if is_cancelled:
                 raise
             return result
@@ -173,7 +173,7 @@ class ReadRunner:
             if isinstance(error, asyncio.CancelledError):
                 error = SpuriousCancellation(NOT_CANCELLED)
             outcome = outcome_of_error(compiled, error, has_begun=True)
-            return finish_result(outcome.result, call, compiled.decision, started), 0
+            return finish_result(outcome.result, call, started, compiled.decision), 0
         running = RunningCall(call, tool, context, call.arguments_json, ref, has_begun=True)
         return self._wait_fast(compiled, running, resume_coroutine(coroutine, waiting_for, running), scope, started)
 
@@ -188,7 +188,7 @@ class ReadRunner:
             output = await running.wait(rest, compiled.timeout, self._handlers.deadlines)
         except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
             outcome = outcome_of_error(compiled, error, has_begun=True)
-            return finish_result(outcome.result, running.call, compiled.decision, started), 0
+            return finish_result(outcome.result, running.call, started, compiled.decision), 0
         finally:
             _close_scope(scope)
             queue.leave()
@@ -200,7 +200,7 @@ class ReadRunner:
         self, compiled: CompiledTool, call: ToolCall, output: Any, started: float, ref: CallRef
     ) -> tuple[ToolResult, int]:
         outcome = await self._handlers.collect_outcome(compiled, output, ref[0])
-        return finish_result(outcome.result, call, compiled.decision, started), _estimate_bytes(outcome)
+        return finish_result(outcome.result, call, started, compiled.decision), _estimate_bytes(outcome)
 
     def _finish_fast(
         self, compiled: CompiledTool, call: ToolCall, output: Any, started: float, ref: CallRef
@@ -209,16 +209,8 @@ class ReadRunner:
             if not is_plain(output):
                 return self._finish_collected(compiled, call, output, started, ref)
             outcome = self._handlers.outcome_of_output(compiled, output, ref[0])
-            return finish_result(outcome.result, call, compiled.decision, started), _estimate_bytes(outcome)
-        # A text that needs neither a check nor a cut: one value instead of three.
-        result = ToolResult(
-            output=output,
-            call_id=call.id,
-            tool_name=call.name,
-            duration_ms=(perf_counter() - started) * 1000,
-            decision=compiled.decision,
-        )
-        return result, _ENTRY_BYTES + len(output)
+            return finish_result(outcome.result, call, started, compiled.decision), _estimate_bytes(outcome)
+        return finish_text(output, call, started, compiled.decision), _ENTRY_BYTES + len(output)
 
     async def _run_full(
         self, compiled: CompiledTool, call: ToolCall, value: Any, context: ToolContext[Any], ref: CallRef
@@ -301,7 +293,7 @@ class ReadRunner:
         deciding = self._authorizer.authorize(compiled.policy, call, value, arguments, context)
         if compiled.decision is not None and not self._authorizer.has_hooks:
             return await deciding
-        return await run_check(deciding, TimeBudget(self._overhead_timeout), call.name)
+        return await decide_within(TimeBudget(self._overhead_timeout), deciding, call.name)
 
     # Calls that arrive again.
 
@@ -321,18 +313,15 @@ class ReadRunner:
         is_inside = running is not None and self._scheduler.is_inside(ref, current_scope())  # It would wait for itself.
         if is_inside or not is_same:
             failed = failure_results.in_progress if is_inside else failure_results.duplicate_call
-            failure = finish_result(failed(call.name), call, None, perf_counter())
-            self._events.emit_finished(call, context, failure)
-            return failure
+            return self._results.report(call, context, failed(call.name), perf_counter())
         if before != caller:
             try:
                 value = compiled.tool.parse(call.arguments_json)
                 budget = TimeBudget(self._overhead_timeout)
-                await check_access(self._authorizer, compiled, call, lambda: compiled.tool.dump(value), context, budget)
+                dump = compiled.tool.dump
+                await self._authorizer.check_access(compiled.policy, call, lambda: dump(value), context, budget)
             except Refusal as refusal:
-                failure = finish_result(refusal.result, call, refusal.decision, perf_counter())
-                self._events.emit_finished(call, context, failure)
-                return failure
+                return self._results.report(call, context, refusal.result, perf_counter(), refusal.decision)
         self._events.emit_ignored(call, context, "already_pending" if remembered is None else "already_executed")
         if result is None:
             assert running is not None
@@ -351,9 +340,7 @@ class ReadRunner:
         if self._unresolved.get(ref) is running:
             del self._unresolved[ref]
         call = running.call
-        running.resolve(
-            structs.replace(failure_results.call_cancelled(call.name), call_id=call.id, tool_name=call.name)
-        )
+        running.resolve(finish_result(failure_results.call_cancelled(call.name), call, perf_counter()))
 
     def forget_session(self, session_id: str) -> None:
         """Forget the results of a session that has ended."""
@@ -407,49 +394,3 @@ def _close_scope(scope: CallScope) -> None:
     """The call is over: the caller's code does not run inside it any more."""
     scope.is_over = True
     CURRENT_SCOPE.set(scope.parent)
-
-
-async def check_access(
-    authorizer: Authorizer,
-    compiled: CompiledTool,
-    call: ToolCall,
-    arguments: Arguments,
-    context: ToolContext[Any],
-    budget: TimeBudget,
-) -> None:
-    """Raise `Refusal` unless this caller may have the result of another call; one that takes too long is refused."""
-    checking = authorizer.check_access(compiled.policy, call, arguments, context)
-    if authorizer.can_wait(compiled.tool):
-        await run_check(checking, budget, call.name)
-    else:  # It needs no task.
-        await checking
-
-
-async def run_check(deciding: Awaitable[T], budget: TimeBudget, tool: str) -> T:
-    """Await a decision within the budget; raise `Refusal` if it takes too long."""
-    try:
-        return await budget.run(deciding)
-    except TimeoutError as error:
-        log.error("the decision about %s took too long", tool)
-        raise Refusal(failure_results.unavailable(tool)) from error
-
-
-def finish_result(result: ToolResult, call: ToolCall, decision: Decision | None, started: float) -> ToolResult:
-    """A result with the id of its call, its duration, and what was decided about it."""
-    return ToolResult(
-        output=result.output,
-        error=result.error,
-        media=result.media,
-        metadata=result.metadata,
-        context=result.context,
-        control=result.control,
-        call_id=call.id,
-        tool_name=call.name,
-        duration_ms=(perf_counter() - started) * 1000,
-        decision=result.decision if decision is None else decision,
-        approval=result.approval,
-        origin=result.origin,
-        recorded=result.recorded,
-        notice=result.notice,
-        silent=result.silent,
-    )

@@ -16,11 +16,10 @@ from handrail.core.redact import Redactor
 from handrail.core.text import canonical_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
-from handrail.core.values import Decision, ToolCall, ToolResult
+from handrail.core.values import ToolCall, ToolResult
 from handrail.execute.compiled_tool import CompiledTool
-from handrail.execute.event_bus import EventBus
 from handrail.execute.ledger import Entry, Ledger
-from handrail.execute.reads import check_access, finish_result
+from handrail.execute.results import CallResults, describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import RunningCalls
 from handrail.execute.scheduler import CallRef
 from handrail.execute.settlement import Settlement
@@ -126,7 +125,7 @@ class CallRecall:
         authorizer: Authorizer,
         digests: CallDigests,
         settlement: Settlement,
-        events: EventBus,
+        results: CallResults,
         redactor: Redactor,
         running: RunningCalls,
         repeat_window: float,
@@ -137,7 +136,7 @@ class CallRecall:
         self._authorizer = authorizer
         self._digests = digests
         self._settlement = settlement
-        self._events = events
+        self._results = results
         self._redactor = redactor
         self._running = running
         self._repeat_window = repeat_window
@@ -195,12 +194,7 @@ class CallRecall:
         """Refuse an entry to a caller who may not make this call, unless it is this very call of the same caller."""
         is_same_caller = (entry.customer_id, entry.agent_id) == (context.customer_id, context.agent_id)
         if not (is_same_caller and is_entry_of(entry, ref)):
-            await check_access(self._authorizer, compiled, sent.call, lambda: sent.arguments, context, budget)
-
-    def describe_duplicate(self, entry: Entry) -> ToolResult:
-        """The result of a call whose effect was done with other arguments."""
-        done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
-        return failure_results.duplicate_effect(entry.tool, done_at, self._redactor.text(entry.arguments))
+            await self._authorizer.check_access(compiled.policy, sent.call, lambda: sent.arguments, context, budget)
 
     async def wait_for_owner(self, entry: Entry) -> bool:
         """Wait for a call that another process runs; whether it is over, or its process died."""
@@ -269,7 +263,7 @@ class CallRecall:
                 known = await self.decide(sent, ref, compiled, context, budget)
                 result = await self._describe_known(compiled, sent, ref, context, known, budget)
             else:
-                result = _describe_entry(entry) if entry is not None else None
+                result = describe_entry(entry) if entry is not None else None
         except Refusal as refusal:
             is_unreadable = refusal.result.error is not None and refusal.result.error.code == "unavailable"
             result = failure_results.outcome_unknown(call.name) if is_unreadable else refusal.result
@@ -280,8 +274,8 @@ class CallRecall:
             return None
         is_open = result.error is not None and result.error.code in ("in_progress", "outcome_unknown")
         if is_open or (result.origin == "replayed" and not by_key):  # Nothing new.
-            return finish_result(result, call, None, started)
-        return report_result(self._events, call, context, result, started)
+            return finish_result(result, call, started)
+        return self._results.report(call, context, result, started)
 
     async def _describe_known(
         self,
@@ -302,7 +296,7 @@ class CallRecall:
         if known.step == "run" or is_failed:  # Another call of the same effect failed, and this one never began.
             return failure_results.not_started(name)
         if known.step == "duplicate_effect" or (known.step == "ask_again" and not known.is_same):
-            return self.describe_duplicate(entry)
+            return describe_duplicate(entry, self._redactor)
         if known.step in ("replay", "ask_again"):
             return replay(entry, is_same_call=is_entry_of(entry, ref))
         is_running = known.step == "in_progress" or self._running.find((entry.session_id, entry.call_id)) is not None
@@ -312,41 +306,6 @@ class CallRecall:
         return failure_results.not_started(name) if result is None else result
 
 
-def report_result(
-    events: EventBus,
-    call: ToolCall,
-    context: ToolContext[Any],
-    result: ToolResult,
-    started: float,
-    decision: Decision | None = None,
-) -> ToolResult:
-    """Finish a result, and report it to the listeners; one that was recorded before is reported as ignored."""
-    result = finish_result(result, call, decision, started)
-    if result.origin == "replayed":
-        events.emit_ignored(call, context, "already_executed")
-    else:
-        events.emit_finished(call, context, result)
-    return result
-
-
 def is_entry_of(entry: Entry, ref: CallRef) -> bool:
     """Whether an entry is the one of this very call."""
     return (entry.session_id, entry.call_id) == ref
-
-
-def _describe_entry(entry: Entry) -> ToolResult:
-    """What an entry alone says about its call."""
-    state = entry.state_at(time.time())
-    if state in ("committed", "failed"):
-        return replay(entry, is_same_call=True)
-    return failure_results.unsettled(entry.tool, is_running=state == "running")
-
-
-def replay(entry: Entry, *, is_same_call: bool) -> ToolResult:
-    """The recorded result; for another call of the same effect, with a notice that it was done before."""
-    assert entry.recorded is not None
-    result = entry.recorded.to_result()
-    done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
-    notice = "" if is_same_call else f"[Already done at {done_at}, and not done again.]"
-    metadata = {**result.metadata, "done_at": done_at}
-    return structs.replace(result, notice=notice, metadata=metadata, origin="replayed")

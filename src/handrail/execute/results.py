@@ -1,0 +1,114 @@
+"""How a call ends: every result that a caller, a model or a listener gets of a call leaves through here."""
+
+import time
+from time import perf_counter
+from typing import Any
+
+from msgspec import structs
+
+from handrail.core import failure_results
+from handrail.core.context import ToolContext
+from handrail.core.redact import Redactor
+from handrail.core.values import Decision, ToolCall, ToolResult
+from handrail.execute.event_bus import EventBus
+from handrail.execute.ledger import Entry
+from handrail.execute.running import RunningCall, RunningCalls
+
+
+class CallResults:
+    """Finishes the results of an executor's calls, and reports them to its listeners."""
+
+    def __init__(self, *, events: EventBus, running: RunningCalls) -> None:
+        self._events = events
+        self._running = running
+
+    def report(
+        self,
+        call: ToolCall,
+        context: ToolContext[Any],
+        result: ToolResult,
+        started: float,
+        decision: Decision | None = None,
+    ) -> ToolResult:
+        """Finish a result, and report it; one that was recorded before is reported as ignored."""
+        result = finish_result(result, call, started, decision)
+        if self._events.has_listeners:
+            if result.origin == "replayed":
+                self._events.emit_ignored(call, context, "already_executed")
+            else:
+                self._events.emit_finished(call, context, result)
+        return result
+
+    def end_call(
+        self, running: RunningCall, call: ToolCall, result: ToolResult, started: float, decision: Decision | None
+    ) -> None:
+        """Report the result of a running call, whose arguments `call` has, and hand it to everybody who waits for it.
+
+        A call that was given up has its result already.
+        """
+        if running.result is not None:
+            return
+        self._running.remove(running.ref)
+        running.on_stuck = None  # Breaks a reference cycle.
+        if running.is_silent:
+            result = structs.replace(result, silent=True)
+        running.resolve(self.report(call, running.context, result, started, decision))
+
+
+def finish_result(result: ToolResult, call: ToolCall, started: float, decision: Decision | None = None) -> ToolResult:
+    """A result with the id of its call, its duration, and what was decided about it."""
+    return ToolResult(
+        output=result.output,
+        error=result.error,
+        media=result.media,
+        metadata=result.metadata,
+        context=result.context,
+        control=result.control,
+        call_id=call.id,
+        tool_name=call.name,
+        duration_ms=(perf_counter() - started) * 1000,
+        decision=result.decision if decision is None else decision,
+        approval=result.approval,
+        origin=result.origin,
+        recorded=result.recorded,
+        notice=result.notice,
+        silent=result.silent,
+    )
+
+
+def finish_text(output: str, call: ToolCall, started: float, decision: Decision | None) -> ToolResult:
+    """The result of a call whose output is a text that needs neither a check nor a cut: one value instead of three."""
+    return ToolResult(
+        output=output,
+        call_id=call.id,
+        tool_name=call.name,
+        duration_ms=(perf_counter() - started) * 1000,
+        decision=decision,
+    )
+
+
+# What the ledger says about a call that does not run.
+
+
+def replay(entry: Entry, *, is_same_call: bool) -> ToolResult:
+    """The recorded result; for another call of the same effect, with a notice that it was done before."""
+    assert entry.recorded is not None
+    result = entry.recorded.to_result()
+    done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
+    notice = "" if is_same_call else f"[Already done at {done_at}, and not done again.]"
+    metadata = {**result.metadata, "done_at": done_at}
+    return structs.replace(result, notice=notice, metadata=metadata, origin="replayed")
+
+
+def describe_entry(entry: Entry) -> ToolResult:
+    """What the entry of a call says about it: its recorded result, `in_progress` or `outcome_unknown`."""
+    state = entry.state_at(time.time())
+    if state in ("committed", "failed"):
+        return replay(entry, is_same_call=True)
+    return failure_results.unsettled(entry.tool, is_running=state == "running")
+
+
+def describe_duplicate(entry: Entry, redactor: Redactor) -> ToolResult:
+    """The result of a call whose effect was done with other arguments."""
+    done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
+    return failure_results.duplicate_effect(entry.tool, done_at, redactor.text(entry.arguments))
