@@ -32,12 +32,9 @@ from handrail.errors import ConfigError
 from handrail.execute.admission import AdmissionControl
 from handrail.execute.cancellation import CallCanceller, CancelResult
 from handrail.execute.circuit_breaker import CircuitBreaker
-from handrail.execute.compiled_tool import CompiledTool, build_host_handler
-from handrail.execute.doubts import Doubt, list_doubts, resolve_doubt
 from handrail.execute.effects import EffectRunner
 from handrail.execute.event_bus import EventBus, Listener
 from handrail.execute.handlers import HandlerRunner, RetryPolicy
-from handrail.execute.leases import LEASE_GRACE, LEASE_TIMEOUT, LeaseKeeper
 from handrail.execute.ledger import Ledger, MemoryLedger
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.rate_limits import RateLimit
@@ -45,10 +42,17 @@ from handrail.execute.reads import ReadRunner
 from handrail.execute.results import CallResults
 from handrail.execute.running import RunningCalls
 from handrail.execute.scheduler import Scheduler
-from handrail.execute.settlement import Settlement
-from handrail.execute.sync_portal import SyncPortal
-from handrail.execute.threads import WorkerThreads
-from handrail.execute.tool_pool import Fallback, ToolPool
+from handrail.execute.settlement import (
+    LEASE_GRACE,
+    LEASE_TIMEOUT,
+    Doubt,
+    LeaseKeeper,
+    Settlement,
+    list_doubts,
+    resolve_doubt,
+)
+from handrail.execute.threads import SyncPortal, WorkerThreads
+from handrail.execute.tool_pool import CompiledTool, Fallback, ToolPool, build_host_handler
 from handrail.registry.registry import ToolRegistry
 
 T = TypeVar("T")

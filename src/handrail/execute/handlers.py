@@ -26,10 +26,10 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult, find_media_result
 from handrail.errors import CallPausedError, ConfigError, ToolError
-from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.running import NOT_CANCELLED, CallStopped, Deadlines, RunningCall, SpuriousCancellation
 from handrail.execute.threads import ThreadsStrandedError, WorkerThreads
+from handrail.execute.tool_pool import CompiledTool
 
 Happened = Literal["yes", "no", "unknown"]
 

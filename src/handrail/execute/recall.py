@@ -17,12 +17,12 @@ from handrail.core.text import canonical_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
-from handrail.execute.compiled_tool import CompiledTool
 from handrail.execute.ledger import Entry, Ledger
 from handrail.execute.results import CallResults, describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import RunningCalls
 from handrail.execute.scheduler import CallRef
 from handrail.execute.settlement import Settlement
+from handrail.execute.tool_pool import CompiledTool
 
 _FIRST_LOOK: Final = 0.05
 _LAST_LOOK: Final = 0.5

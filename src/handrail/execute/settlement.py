@@ -1,26 +1,116 @@
-"""Settles consequential calls: finds out what became of them, and writes it into the ledger."""
+"""What becomes of consequential calls: their leases, their outcomes in the ledger, and the doubts that remain."""
 
 import asyncio
 import inspect
+import threading
 import time
+from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Final, cast
 
-from msgspec import structs
+from msgspec import Struct, structs
 
+from handrail.authorize.approvals import check_limit
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
+from handrail.core.events import DoubtResolved, Event
 from handrail.core.handler_output import is_plain
 from handrail.core.log import log
 from handrail.core.media import limit_media
 from handrail.core.redact import Redactor
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
-from handrail.errors import must_propagate
-from handrail.execute.compiled_tool import CompiledTool
+from handrail.errors import ConfigError, must_propagate
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
-from handrail.execute.leases import LeaseKeeper
 from handrail.execute.ledger import MAX_RECORDED_MEDIA_BYTES, Entry, Ledger, RecordedResult, State, settle_entry
+from handrail.execute.results import finish_result
+from handrail.execute.scheduler import CallRef
 from handrail.execute.threads import ThreadJob
+from handrail.execute.tool_pool import CompiledTool
+
+# Leases.
+
+LEASE_TIMEOUT: Final = 15.0
+"""Seconds without a renewal after which a process counts as dead."""
+LEASE_GRACE: Final = 60.0
+"""Seconds after its longest duration in which a call of a dead process may still take effect."""
+
+_IDLE_ROUNDS: Final = 6
+"""After so many rounds without a call, the thread ends."""
+
+
+class LeaseKeeper:
+    """Keeps the leases of this process's calls alive while the process lives.
+
+    A thread renews them, so that neither a handler that blocks the event loop nor one that outlives its timeout looks
+    like a process that died; and a process that did die is known as soon as its last lease is over.
+    """
+
+    def __init__(self, ledger: Ledger, *, lease_timeout: float, lease_grace: float) -> None:
+        self._ledger = ledger
+        self._is_in_memory = getattr(ledger, "in_memory", False)
+        """The leases of such a ledger end with the process."""
+        self._lease = lease_timeout
+        self._grace = lease_grace
+        self._interval = lease_timeout / 3
+        self._entries: dict[CallRef, Entry] = {}
+        self._renewed: dict[CallRef, float] = {}
+        self._wake = threading.Condition()
+        self._is_running = False
+
+    def begin(self, now: float, max_duration: float) -> tuple[float, float]:
+        """Until when a call that is claimed now could run, and until when its first lease lasts."""
+        run_until = now + max_duration + self._grace
+        return run_until, run_until if self._is_in_memory else min(run_until, now + self._lease)
+
+    def hold(self, entry: Entry) -> None:
+        """Renew the lease of a claimed call from now on."""
+        ref = (entry.session_id, entry.call_id)
+        with self._wake:
+            self._entries[ref] = entry
+            self._renewed[ref] = entry.lease_until
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name="handrail-leases", daemon=True).start()
+
+    def release(self, entry: Entry) -> None:
+        """The call is settled, or must not be held any longer."""
+        ref = (entry.session_id, entry.call_id)
+        with self._wake:
+            self._entries.pop(ref, None)
+            self._renewed.pop(ref, None)
+
+    def _run(self) -> None:
+        # A loop of its own, with connections of its own: the ledger is asked to renew from this thread only.
+        with asyncio.Runner() as runner:
+            idle = 0
+            while True:
+                with self._wake:
+                    self._wake.wait(self._interval)
+                    idle = 0 if self._entries else idle + 1
+                    if idle > _IDLE_ROUNDS:
+                        self._is_running = False
+                        return
+                    soon = time.time() + 2 * self._interval
+                    due = [entry for ref, entry in self._entries.items() if self._renewed[ref] <= soon]
+                if due:
+                    self._renew(runner, due)
+
+    def _renew(self, runner: asyncio.Runner, due: list[Entry]) -> None:
+        until = time.time() + self._lease
+        try:
+            runner.run(asyncio.wait_for(self._ledger.renew(due, lease_until=until), self._interval))
+        except Exception:  # The database is away: the next round tries again.
+            log.warning("the leases of %d calls could not be renewed", len(due), exc_info=True)
+            return
+        with self._wake:
+            for entry in due:
+                ref = (entry.session_id, entry.call_id)
+                if ref in self._renewed:
+                    self._renewed[ref] = until
+
+
+# Outcomes.
 
 _STATES: Final[dict[str, State]] = {"yes": "committed", "no": "failed", "unknown": "unknown"}
 _RETRY_DELAYS: Final = (0.05, 0.2, 1.0)
@@ -175,3 +265,84 @@ class Settlement:
 
 def _as_text(output: Any) -> str:
     return output if type(output) is str else ToolResult(output=output).for_model()
+
+
+# Doubts.
+
+
+class Doubt(Struct, frozen=True, kw_only=True):
+    """A consequential call whose outcome nobody knows: an operator has to find out."""
+
+    session_id: str
+    call_id: str
+    tool: str
+    tenant_id: str | None
+    turn: int
+    claimed_at: float
+    """Seconds since the epoch."""
+    idempotency_key: str
+    """What the handler was given to send to other services: search for it there."""
+    version: str
+    """Changes with the entry; give it to `Executor.resolve(expected=…)`."""
+
+    @classmethod
+    def from_entry(cls, entry: Entry) -> "Doubt":
+        """The doubt about an entry."""
+        return cls(
+            session_id=entry.session_id,
+            call_id=entry.call_id,
+            tool=entry.tool,
+            tenant_id=entry.tenant_id,
+            turn=entry.turn,
+            claimed_at=entry.claimed_at,
+            idempotency_key=entry.idempotency_key,
+            version=f"{entry.owner}-{entry.number}-{entry.state}",
+        )
+
+
+async def list_doubts(ledger: Ledger, *, session_id: str | None, limit: int) -> list[Doubt]:
+    """The calls in doubt, of one session or of all, the oldest first."""
+    entries = await ledger.find_doubts(now=time.time(), session_id=session_id, limit=check_limit(limit))
+    return [Doubt.from_entry(entry) for entry in entries]
+
+
+async def resolve_doubt(
+    ledger: Ledger,
+    emit: Callable[[Event], None],
+    *,
+    session_id: str,
+    call_id: str,
+    happened: bool,
+    who: str,
+    reason: str,
+    expected: str | None,
+) -> ToolResult:
+    """Settle the entry of a call in doubt, and return its result; raises `ConfigError` if there is no such doubt."""
+    if not who:
+        raise ConfigError("who must name the person who found out, got ''.")
+    entry, _ = await ledger.recall(session_id=session_id, call_id=call_id, key="")
+    if entry is None:
+        raise ConfigError(f"there is no call {call_id!r} in the ledger of session {session_id!r}.")
+    if (state := entry.state_at(time.time())) != "unknown":
+        raise ConfigError(f"the call {call_id!r} of {entry.tool!r} is not in doubt: it is {state}.")
+    if expected is not None and expected != (version := Doubt.from_entry(entry).version):
+        raise ConfigError(f"expected must be the version of the doubt, {version!r}, got {expected!r}.")
+    by = f"{who}: {reason}" if reason else who
+    result = (failure_results.confirmed_effect if happened else failure_results.confirmed_failure)(entry.tool, by)
+    recorded = RecordedResult(text=result.output, failure=result.error, metadata={"resolved_by": who})
+    settled = settle_entry(entry, "committed" if happened else "failed", recorded, now=time.time())
+    if not await ledger.resolve(settled):
+        raise ConfigError(f"the call {call_id!r} of {entry.tool!r} was settled meanwhile: list the doubts again.")
+    emit(
+        DoubtResolved(
+            at=time.time(),
+            session_id=session_id,
+            tenant_id=entry.tenant_id,
+            call_id=call_id,
+            tool_name=entry.tool,
+            happened=happened,
+            who=who,
+            reason=reason,
+        )
+    )
+    return finish_result(result, ToolCall(id=call_id, name=entry.tool), perf_counter())
