@@ -18,6 +18,9 @@ from types import ModuleType
 import pytest
 from pytest_examples import CodeExample, find_examples
 
+from handrail.models.catalogue import MINILM, SMOLLM2
+from tests.models.weights import fetched
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PRINTED = re.compile(r"^ *#>(?: (.*))?$", re.MULTILINE)
@@ -68,6 +71,24 @@ def test_the_snippets_of_a_page_run_and_print_what_they_say(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+
+    run_page(page)
+
+
+PAGES_WITH_A_MODEL = [
+    page for page in PAGES if any(re.search("ToolSearch|Embedd", one.source) for one in find_snippets(page))
+]
+"""The pages whose programs use a model where this machine has it."""
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("page", PAGES_WITH_A_MODEL, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_is_also_right_for_a_reader_who_has_the_models(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for model in (SMOLLM2, MINILM):
+        fetched(model.name)
 
     run_page(page)
 
