@@ -1,1 +1,3 @@
 """The `handrail` command."""
+
+__all__: list[str] = []

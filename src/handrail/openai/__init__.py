@@ -3,3 +3,5 @@
 It has no policy, no ledger and no timeout: a call that you dispatch runs. Everything else in Handrail goes through
 `Executor.run`.
 """
+
+__all__: list[str] = []
