@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Tool, ToolRegistry, tool
-from handrail.registry.search import TextSimilarity, ToolSearch
+from handrail.registry.ranking import TextSimilarity
+from handrail.registry.search import ToolSearch
+from handrail.testing.evaluations import DOMAINS, TOOLS, load_domain_prompts, load_prompts
 from tests.models.weights import fetched
 
 
@@ -79,6 +81,18 @@ def test_no_more_than_asked_for_and_always_in_the_same_order() -> None:
     assert len(search.search("parcel weather money", limit=2)) == 2
     with pytest.raises(ConfigError, match="at least 1"):
         search.search("money", limit=0)
+
+
+def test_the_recall_of_the_search_by_words_is_what_the_page_says() -> None:
+    prompts = [*load_prompts(), *(prompt for prompts in load_domain_prompts().values() for prompt in prompts)]
+    wanted = [prompt for prompt in prompts if prompt.tool is not None]
+    pool = [*TOOLS, *(tool for tools in DOMAINS.values() for tool in tools)]
+    search = ToolSearch(pool, embedder=Absent())
+    found = [[result.tool.name for result in search.search(prompt.message, limit=3)] for prompt in wanted]
+
+    first = sum(names[:1] == [prompt.tool] for names, prompt in zip(found, wanted, strict=True))
+    among = sum(prompt.tool in names for names, prompt in zip(found, wanted, strict=True))
+    assert (len(pool), len(wanted), first, among) == (19, 82, 50, 66)
 
 
 # Large pools: what is embedded is counted, times would be noise.

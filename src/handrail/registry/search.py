@@ -1,14 +1,10 @@
 """Finding tools by what a text asks for: by meaning where the embedding model is there, else by words in common."""
 
-import re
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from heapq import nlargest, nsmallest
-from importlib import import_module
-from math import log
-from threading import Lock
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
@@ -17,86 +13,15 @@ from pydantic_core import from_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
-from handrail.errors import ConfigError, MissingExtraError
+from handrail.errors import ConfigError
 from handrail.models.embedding import Embedding
+from handrail.registry.ranking import Embedder, TextSimilarity, WordIndex
 from handrail.registry.tool_source import ToolSource
 
 SEARCH_TOOLS: Final = "search_tools"
 MAX_RESULTS: Final = 20
 _MAX_DESCRIPTION_CHARS: Final = 300
 """How much of a description a search shows."""
-_MAX_CACHED_VECTORS: Final = 4096
-"""How many vectors are kept beside those of the last pool."""
-_STOP_WORDS: Final = re.compile(
-    r"(a|an|and|are|at|do|find|for|from|get|has|have|how|i|in|is|it|list|look|me|my|of|on|or|please|show|that|the|this|to"
-    r"|up|what|where|which|who|with|you|your)"
-)
-
-
-class Embedder(Protocol):
-    """What turns texts into vectors: `handrail.models.embedding.Embedding`."""
-
-    @property
-    def is_available(self) -> bool: ...
-
-    def embed(self, texts: Sequence[str]) -> list[list[float]]: ...
-
-
-class TextSimilarity:
-    """How close texts are in meaning. The vector of a text that others are compared with is worked out once."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        self._embedder = embedder
-        self._lock = Lock()
-        self._vectors: OrderedDict[str, Any] = OrderedDict()
-        """By text, those last that were used last."""
-        self._pool: tuple[tuple[str, ...], Any] = ((), None)
-        """The texts of the last comparison, and their vectors as one matrix."""
-
-    @property
-    def is_available(self) -> bool:
-        """Whether the model that knows is on this machine."""
-        return self._embedder.is_available
-
-    def measure(self, texts: Sequence[str], to: str) -> list[float]:
-        """How close each of the texts is to this one: 1 is the same, 0 has nothing to do with it."""
-        if not texts:
-            return []
-        matrix = self._build_matrix(tuple(texts))
-        return (matrix @ self._embed([to])[0]).tolist()
-
-    def _build_matrix(self, texts: tuple[str, ...]) -> Any:
-        known, matrix = self._pool
-        if texts == known:
-            return matrix
-        with self._lock:  # A pool is embedded once, also where several threads need it.
-            if texts == self._pool[0]:
-                return self._pool[1]
-            vectors = self._vectors
-            if new := list(dict.fromkeys(text for text in texts if text not in vectors)):
-                vectors.update(zip(new, self._embed(new), strict=True))
-            matrix = _import_numpy().stack([vectors[text] for text in texts])
-            for text in texts:
-                vectors.move_to_end(text)
-            # All texts of the pool stay, however many they are: the next comparison needs them.
-            while len(vectors) > max(_MAX_CACHED_VECTORS, len(texts)):
-                vectors.popitem(last=False)
-            self._pool = texts, matrix
-            return matrix
-
-    def _embed(self, texts: Sequence[str]) -> Any:
-        """Vectors of length 1, whatever the embedder returns."""
-        numpy = _import_numpy()
-        vectors = numpy.asarray(self._embedder.embed(texts), dtype=numpy.float32)
-        lengths = numpy.linalg.norm(vectors, axis=1, keepdims=True)
-        return vectors / numpy.where(lengths == 0, 1, lengths)
-
-
-def _import_numpy() -> Any:
-    try:
-        return import_module("numpy")
-    except ImportError as error:
-        raise MissingExtraError("numpy", extra="embedded") from error
 
 
 class SearchResult(Struct, frozen=True, kw_only=True):
@@ -126,7 +51,6 @@ class ToolSearch:
         self._limit = limit
         self._tool = self._search_tool()
         self._tools = _SearchedTools((), ())
-        self._index = _WordIndex(())
 
     @property
     def tools(self) -> tuple[Tool[..., Any], ...]:
@@ -161,9 +85,7 @@ class ToolSearch:
         if self._meaning.is_available:
             scores = self._meaning.measure(searched.texts, text)
         else:
-            if self._index.tools is not tools:
-                self._index = _WordIndex(tools)
-            scores = self._index.scores(text)
+            scores = searched.index.measure(text)
         lowest = nlargest(limit, scores)[-1]
         found = (
             (-score, tools[place].consequential, tools[place].name, place)  # Of two that fit alike, what only reads.
@@ -178,7 +100,8 @@ class ToolSearch:
         def search_tools(payload: dict[str, Any]) -> dict[str, Any]:
             found = self.search(payload["query"], limit=payload.get("limit", default))
             listed = [
-                {"name": one.tool.name, "description": one.tool.description[:_MAX_DESCRIPTION_CHARS]} for one in found
+                {"name": result.tool.name, "description": result.tool.description[:_MAX_DESCRIPTION_CHARS]}
+                for result in found
             ]
             return {"tools": listed} if listed else {"tools": [], "note": "Nothing fits. Try other words."}
 
@@ -213,29 +136,9 @@ class _SearchedTools:
         self.tools = tools
         self.texts = tuple(map(get_search_text, tools))
 
-
-class _WordIndex:
-    """The words of tools; one that few tools have says more than one that many have."""
-
-    def __init__(self, tools: tuple[Tool[..., Any], ...]) -> None:
-        self.tools = tools
-        self._places: dict[str, list[int]] = {}
-        """Which tools have a word."""
-        for place, tool in enumerate(tools):
-            for word in _extract_tool_words(tool):
-                self._places.setdefault(word, []).append(place)
-
-    def scores(self, text: str) -> list[float]:
-        """How much of a text each tool has in common with it."""
-        scores = [0.0] * len(self.tools)
-        if not (wanted := sorted(extract_words(text))):
-            return scores
-        weights = {word: log(1 + len(self.tools) / len(self._places.get(word, (0,)))) for word in wanted}
-        whole = sum(weights.values())
-        for word in wanted:
-            for place in self._places.get(word, ()):
-                scores[place] += weights[word]
-        return [score / whole for score in scores]
+    @cached_property
+    def index(self) -> WordIndex:
+        return WordIndex([get_search_words(tool) for tool in self.tools])
 
 
 def offered_tools(tools: Iterable[Tool[..., Any]], results: Iterable[ToolResult]) -> tuple[Tool[..., Any], ...]:
@@ -267,18 +170,10 @@ def _iter_found_names(output: Any) -> Iterator[str]:
         except ValueError:
             return
     listed: Any = cast(dict[str, Any], output).get("tools") if isinstance(output, dict) else None
-    for one in cast(list[Any], listed) if isinstance(listed, list) else ():
-        name: Any = cast(dict[str, Any], one).get("name") if isinstance(one, dict) else None
+    for entry in cast(list[Any], listed) if isinstance(listed, list) else ():
+        name: Any = cast(dict[str, Any], entry).get("name") if isinstance(entry, dict) else None
         if isinstance(name, str):
             yield name
-
-
-def score_tools(tools: Sequence[Tool[..., Any]], text: str, meaning: TextSimilarity) -> list[float]:
-    """How well each tool fits a text."""
-    if meaning.is_available:
-        return meaning.measure([get_search_text(tool) for tool in tools], text)
-    wanted = extract_words(text)
-    return [len(wanted & _extract_tool_words(tool)) / (len(wanted) or 1) for tool in tools]
 
 
 def get_search_text(tool: Tool[..., Any]) -> str:
@@ -286,11 +181,6 @@ def get_search_text(tool: Tool[..., Any]) -> str:
     return tool.description or tool.name.replace("_", " ")
 
 
-def extract_words(text: str) -> set[str]:
-    """The words that carry meaning, without their endings."""
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)  # listOrders
-    return {word[:5] for word in re.findall(r"[^\W\d_]+", apart.casefold()) if not _STOP_WORDS.fullmatch(word)}
-
-
-def _extract_tool_words(tool: Tool[..., Any]) -> set[str]:
-    return extract_words(f"{tool.name.replace('_', ' ')} {get_search_text(tool)}")
+def get_search_words(tool: Tool[..., Any]) -> str:
+    """The text whose words are compared: the name says as much as the description."""
+    return f"{tool.name.replace('_', ' ')} {get_search_text(tool)}"

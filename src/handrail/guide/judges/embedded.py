@@ -16,7 +16,7 @@ from handrail.models.embedding import Embedding
 from handrail.providers.embedded.picking import SMALL_TALK, ToolRanker
 from handrail.providers.messages import Message, UserMessage
 from handrail.providers.provider import ModelRequest, Provider
-from handrail.registry.search import Embedder, TextSimilarity
+from handrail.registry.ranking import Embedder, TextSimilarity
 
 _YES: Final = re.compile(
     r"\W*(yes|yep|yeah|sure|ok|okay|please do|do it|go ahead|i agree|i confirm|confirmed|correct|that's right)\b[^\d?]*"

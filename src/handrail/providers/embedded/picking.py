@@ -8,7 +8,8 @@ from msgspec import Struct
 from handrail.core.tool import Tool
 from handrail.providers.embedded.constrain import as_list, as_mapping, has_mention
 from handrail.providers.embedded.spans import extract, extract_numbers, find_kind
-from handrail.registry.search import Embedder, TextSimilarity, extract_words, get_search_text, score_tools
+from handrail.registry.ranking import Embedder, TextSimilarity, WordIndex, extract_words
+from handrail.registry.search import get_search_text, get_search_words
 
 SMALL_TALK: Final = (
     "Greeting or small talk",
@@ -49,7 +50,7 @@ class ToolRanker:
             every = self._meaning.measure([*map(get_search_text, tools), *SMALL_TALK], message)
             scores, chatter = every[: len(tools)], max(every[len(tools) :])
         else:
-            scores, chatter = score_tools(tools, message, self._meaning), 0.0
+            scores, chatter = WordIndex([*map(get_search_words, tools)]).measure(message), 0.0
         best = sorted(zip(scores, tools, strict=True), key=lambda one: -one[0])[:MAX_CANDIDATES]
         ranked = sorted(
             ((score + EVIDENCE_WEIGHT * score_evidence(tool, message), tool) for score, tool in best),

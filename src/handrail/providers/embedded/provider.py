@@ -25,7 +25,7 @@ from handrail.providers.messages import AssistantMessage, Message, ToolMessage, 
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import check_response_schema
 from handrail.providers.transcript import AssistantStep, NativeStep, ResultsStep, TranscriptRules, UserStep, build_steps
-from handrail.registry.search import Embedder
+from handrail.registry.ranking import Embedder
 
 DEMONSTRATION_MAX_BYTES: Final = 500_000_000
 """Files with fewer bytes are demonstration models."""
