@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from handrail import ToolContext, tool
-from handrail.core.events import Event, LogEvent, PhoneCallEnded
-from handrail.errors import ConfigError, ToolBuildError
+from handrail import Rule, ToolContext, tool
+from handrail.core.events import CallFinished, Event, LogEvent, PhoneCallEnded
+from handrail.errors import ConfigError
 from handrail.phone import IncomingCall, PhoneGateway, replay
 from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
 from handrail.testing.phone import CallReport, PhoneSimulator, run_warped
@@ -256,13 +256,16 @@ def test_an_accept_without_an_answer_is_repeated() -> None:
     assert played.report.ended == "caller"
 
 
-def test_a_gateway_with_a_tenant_that_cannot_be_built_does_not_open() -> None:
+def test_a_tenant_that_is_wrong_is_named_and_the_calls_of_the_others_are_taken() -> None:
     cfg = acme(features={"refer": refer(), "calender": {}})
 
-    async def main(*args: Any) -> None: ...
+    async def main(simulator: PhoneSimulator, gateway: PhoneGateway, heard: list[Event]) -> Any:
+        return gateway.tenant_problems, await simulator.play(to_other(), gateway.handle_webhook)
 
-    with pytest.raises(ToolBuildError, match=r"features\.calender"):
-        in_gateway(main, tenants=[cfg])
+    problems, report = in_gateway(main, tenants=[cfg, OTHER])
+    assert list(problems) == ["acme-corp"]
+    assert "features.calender" in problems["acme-corp"]
+    report.check()
 
 
 def test_a_recording_holds_everything_but_secrets_and_can_be_played_again(tmp_path: Path) -> None:
@@ -339,3 +342,42 @@ def test_further_options_reach_every_executor_and_a_wrong_one_is_named() -> None
     for wrong in ("policy", "hoks"):
         with pytest.raises(ConfigError, match=f"got '{wrong}'"):
             PhoneGateway(client=None, tenants=TenantDirectory(), executor_options={wrong: 1})  # type: ignore[arg-type]
+
+
+PAY = {
+    "model": [{"say": "Hi."}, {"calls": [{"id": "c_pay", "name": "pay"}]}, {"say": "Ok."}],
+    "caller": [{"say": "Pay."}],
+}
+
+
+def test_a_misspelt_rule_of_a_tenant_is_told_at_the_start_and_its_call_is_taken_without_tools() -> None:
+    paid: list[str] = []
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        paid.append("paid")
+        return "paid"
+
+    cfg = acme(greeting="Hi.", policy=[{"deny": "payy"}, {"allow": "pay"}])
+    played = play(PAY, tenants=[cfg, OTHER], tools=[pay])
+
+    assert not paid
+    assert [event.result.error.code for event in played.of(CallFinished)] == ["permission_denied"]
+    [note] = [one for one in played.of(LogEvent) if one.name == "tenant_invalid"]
+    assert (note.tenant_id, note.severity) == ("acme-corp", "error")
+    assert "'payy'" in note.fields["reason"]
+
+
+def test_a_misspelt_rule_of_the_gateway_is_an_error_when_it_is_entered() -> None:
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    cfg = acme(greeting="Hi.")
+    with pytest.raises(ConfigError, match=r"unknown tool 'payy'; did you mean 'pay'"):
+        play(PAY, tenants=[cfg, OTHER], tools=[pay], policy=[Rule.deny("payy")])
+    # A rule about the tool of some tenants concerns no other.
+    played = play(HELLO, tenants=[acme(greeting="Hi.", numbers=("+33100000000",))], policy=[Rule.deny("request_*")])
+    assert "tenant_invalid" not in played.notes

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from handrail import Rule, tool
+from handrail import Executor, Policy, Rule, tool
 from handrail.core.events import Event, LogEvent, ToolsBuilt
 from handrail.errors import ConfigError, ToolBuildError
 from handrail.formats import openai_realtime
@@ -298,8 +298,30 @@ def test_confirmation_is_a_rule_of_the_tenant(confirm: bool) -> None:
     assert rule.tools == ("request_transfer",)
 
 
-def test_rules_about_tools_that_were_not_built_are_left_out_and_named() -> None:
-    result = ToolBuilder().build_tools(acme(policy=[{"deny": "pay"}, {"deny": "request_*"}]))
+def test_a_rule_about_a_feature_that_is_off_is_left_out_and_named() -> None:
+    result = ToolBuilder().build_tools(acme(policy=[{"deny": "end_call"}, {"deny": "request_*"}]))
 
     assert [rule.tools for rule in result.rules] == [("request_*",), ("request_transfer",)]
-    assert "deny('pay')" in result.diagnostics[-1].message
+    assert "deny('end_call')" in result.diagnostics[-1].message
+    assert not result.rule_problems
+
+
+def test_a_misspelt_rule_is_an_error_and_never_dropped() -> None:
+    cfg = acme(policy=[{"deny": "request_transferr"}])
+
+    result = ToolBuilder().build_tools(cfg)
+    assert ("request_transferr",) in [rule.tools for rule in result.rules]
+    assert "did you mean 'request_transfer'" in result.rule_problems[0]
+    with pytest.raises(ConfigError, match="request_transferr"):
+        Executor(result.tools, policy=Policy(result.rules))
+    with pytest.raises(ToolBuildError, match=r"tenant 'acme-corp': policy: .*'request_transferr'"):
+        ToolBuilder().check(cfg)
+
+
+def test_a_rule_about_a_tool_that_may_come_from_a_source_is_no_mistake() -> None:
+    cfg = acme(policy=[{"deny": "crm__pay"}], mcp_servers=[{"name": "crm", "command": ["/nowhere/server"]}])
+
+    result = ToolBuilder().build_tools(cfg)
+    assert not result.rule_problems
+    assert "crm__pay" in result.diagnostics[-1].message
+    assert ToolBuilder().check(cfg)

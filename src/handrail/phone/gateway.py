@@ -79,9 +79,10 @@ class PhoneGateway:
             raise ConfigError(f"max_calls must be at least 1, got {max_calls}.")
         self.calls: dict[str, CallSession] = {}
         """The calls under way, by session id."""
+        self.tenant_problems: dict[str, str] = {}
+        """What was wrong with tenants when the gateway was entered, by their ids; the others work."""
         self._client = client
         self._tenants = tenants
-        self._builder = builder = tools or ToolBuilder()
         self._listeners = (*listeners, *((store.audit,) if store is not None else ()))
         self._make_context = context
         self._max_calls = max_calls
@@ -90,7 +91,7 @@ class PhoneGateway:
         self._options = options or MachineOptions()
         self._settle_grace = settle_grace
         self._executors = TenantExecutors(
-            builder=builder,
+            builder=tools or ToolBuilder(),
             rules=policy,
             ledger=store.ledger if store is not None else None,
             approvals=store.approvals if store is not None else None,
@@ -289,8 +290,10 @@ class PhoneGateway:
             await asyncio.gather(*stuck, return_exceptions=True)
 
     async def __aenter__(self) -> Self:
-        for cfg in await self._tenants.list():
-            self._builder.check(cfg)
+        self.tenant_problems = self._executors.check(await self._tenants.list())
+        for tenant_id, problem in self.tenant_problems.items():
+            log.error("the tenant %s: %s", tenant_id, problem)
+            self._note("", "tenant_invalid", "error", tenant_id=tenant_id, reason=problem)
         return self
 
     async def __aexit__(self, *exc: object) -> None:

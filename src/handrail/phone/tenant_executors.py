@@ -8,7 +8,9 @@ from typing import Any
 from handrail.authorize.approvals import Approvals
 from handrail.authorize.policy import Policy, Rule
 from handrail.core.events import Event
+from handrail.core.log import log
 from handrail.core.redact import Redactor
+from handrail.core.tool import Tool
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
@@ -90,13 +92,45 @@ class TenantExecutors:
         }
         executor = Executor(
             built.tools,
-            policy=Policy((*(rule for rule in self._rules if any(map(rule.selects, built.tools))), *built.rules)),
+            policy=self._choose_policy(built),
             listeners=[self._emit],
             secrets=cfg.secrets,
             **self._stores,
             **options,
         )
         return built, executor
+
+    def _choose_policy(self, built: ToolBuildResult) -> Policy:
+        """The gateway's rules and the tenant's. With a rule that can never apply, nobody knows what was meant: the
+        caller is answered all the same, and no tool runs."""
+        policy = Policy((*(rule for rule in self._rules if any(map(rule.selects, built.tools))), *built.rules))
+        problems = list(policy.find_problems(built.tools))
+        if not problems:
+            return policy
+        tenant_id = built.config.tenant_id
+        log.error("no tool of the tenant %s runs, because of its rules: %s", tenant_id, problems[0])
+        reason = "the rules of this tenant have to be corrected"
+        return Policy([Rule.deny("*", reason=reason, source=built.config.source)])
+
+    def check(self, tenants: Iterable[TenantConfig]) -> dict[str, str]:
+        """What is wrong with tenants, by their ids; `ConfigError` for a rule of the gateway that applies to none."""
+        wrong: dict[str, str] = {}
+        tools: dict[str, Tool[..., Any]] = {}
+        is_partial = False
+        for cfg in tenants:
+            try:
+                self._builder.check(cfg)
+            except ConfigError as error:
+                wrong[cfg.tenant_id] = error.message
+            built = self._builder.preview(cfg)
+            self._choose_policy(built)
+            is_partial = is_partial or built.is_partial
+            tools |= {tool.name: tool for tool in built.tools}
+        problems = list(Policy(self._rules).find_problems(tools.values()))
+        if problems and tools and not is_partial:
+            listed = "\n".join(f"- {problem}" for problem in problems)
+            raise ConfigError(f"policy has rules that can never apply to the tools of any tenant:\n{listed}")
+        return wrong
 
     async def forget(self, *, used: Collection[Key], ringing: Collection[str]) -> None:
         """Drop the versions that no call uses, but for the newest of each tenant, and those of tenants that ring."""

@@ -7,18 +7,17 @@ from typing import Any, Final, Literal, cast
 from msgspec import Struct, structs
 from pydantic import BaseModel, ValidationError
 
-from handrail.authorize.policy import Rule
+from handrail.authorize.policy import Policy, Rule
 from handrail.core.events import Event, LogEvent, ToolsBuilt
 from handrail.core.log import log
+from handrail.core.selectors import is_name
 from handrail.core.tool import Tool
 from handrail.define.build import as_tool
 from handrail.errors import ConfigError, ToolBuildError
 from handrail.guide.values import Guideline
 from handrail.tenants.built import BuiltTool, NoTool
 from handrail.tenants.config import Features, FunctionChoice, TenantConfig
-from handrail.tenants.features.collect_digits import build_collect_digits
-from handrail.tenants.features.end_call import build_end_call
-from handrail.tenants.features.request_transfer import build_request_transfer
+from handrail.tenants.features import collect_digits, end_call, request_transfer
 
 Listener = Callable[[Event], object]
 Builder = Callable[[TenantConfig], Any]
@@ -26,8 +25,13 @@ Builder = Callable[[TenantConfig], Any]
 WrapTools = Callable[[Sequence[Tool[..., Any]]], Iterable[Tool[..., Any]]]
 ToolChoice = Literal["auto", "none", "required"] | dict[str, str]
 
-_CALL_TOOLS: Final = (build_request_transfer, build_end_call, build_collect_digits)
+_CALL_TOOLS: Final = (
+    request_transfer.build_request_transfer,
+    end_call.build_end_call,
+    collect_digits.build_collect_digits,
+)
 """Builders whose tools steer the phone call."""
+_CALL_TOOL_NAMES: Final = frozenset((request_transfer.NAME, end_call.NAME, collect_digits.NAME))
 
 
 class BuildDiagnostic(Struct, frozen=True, kw_only=True):
@@ -46,6 +50,10 @@ class ToolBuildResult(Struct, frozen=True, kw_only=True):
     tool_choice: ToolChoice
     """`auto`, `none`, `required`, or `{"type": "function", "name": …}`."""
     rules: tuple[Rule, ...] = ()
+    rule_problems: tuple[str, ...] = ()
+    """Rules that can never apply to these tools, and why; an executor refuses to be built with them."""
+    is_partial: bool = False
+    """Whether there may be more tools at another time: those of sources, or of a builder that failed."""
     prompt: str = ""
     """The prompt texts of the built tools, for the end of the instructions."""
     diagnostics: tuple[BuildDiagnostic, ...] = ()
@@ -91,14 +99,23 @@ class ToolBuilder:
         self._builders.append((name, builder, section))
 
     def check(self, cfg: TenantConfig) -> TenantConfig:
-        """The configuration with the sections of registered features typed; `ToolBuildError` if one is wrong."""
+        """The configuration with the sections of registered features typed; `ToolBuildError` if one is wrong.
+
+        A rule that can never apply to the tenant's tools is wrong, too.
+        """
         typed, problems = self._read_features(cfg)
         if problems:
             section, message = next(iter(problems.items()))
             raise ToolBuildError(
                 f"tenant {cfg.tenant_id!r}: features.{section}: {message}", tenant_id=cfg.tenant_id, details=problems
             )
+        if wrong := self.preview(cfg).rule_problems:
+            raise ToolBuildError(f"tenant {cfg.tenant_id!r}: policy: {wrong[0]}", tenant_id=cfg.tenant_id)
         return typed
+
+    def preview(self, cfg: TenantConfig) -> ToolBuildResult:
+        """What would be built for a tenant without its sources; no listener hears of it."""
+        return _Build(self, cfg, (), "").run(())
 
     def build_tools(
         self,
@@ -171,11 +188,18 @@ class _Build:
                 built[tool.name] = tool
         tools = self._wrap_tools(built)
         choice = self._choose({tool.name for tool in tools})
+        is_partial = self._is_partial
         rules, guidelines = self._rules(tools), self._guidelines({tool.name for tool in tools})
+        problems = tuple(str(problem) for problem in Policy(rules).find_problems(tools))
+        for problem in problems:
+            self._diagnostics.append(BuildDiagnostic(builder="policy", status="failed", message=problem))
+            self._note("tool_build_error", "error", builder="policy", reason=problem)
         result = ToolBuildResult(
             tools=tools,
             tool_choice=choice,
             rules=rules,
+            rule_problems=problems,
+            is_partial=is_partial,
             prompt="\n\n".join(one.prompt.strip() for one in self._built if one.prompt.strip()),
             read_backs={as_tool(one.tool).name: one.read_back for one in self._built if one.read_back is not None},
             background={as_tool(one.tool).name: one.background for one in self._built if one.background is not None},
@@ -280,14 +304,31 @@ class _Build:
         return {"type": "function", "name": name}
 
     def _rules(self, tools: tuple[Tool[..., Any], ...]) -> tuple[Rule, ...]:
-        """The tenant's rules first, then those of the built tools; a rule about no tool of this build is left out."""
+        """The tenant's rules first, then those of the built tools.
+
+        A rule that selects no tool stays, and is a problem, unless its tool may exist: one of a feature that is off, of
+        a builder that failed, or of a source that is not connected.
+        """
+        names = {tool.name for tool in tools}
+        is_partial = self._is_partial
         rules: list[Rule] = []
-        for rule in (*self._cfg.rules(), *(rule for one in self._built for rule in one.rules)):
-            if any(rule.selects(tool) for tool in tools):
+        for rule in (*self._cfg.rules(), *(rule for built in self._built for rule in built.rules)):
+            absent = {text for text in rule.tools if is_name(text) and text not in names}
+            if not is_partial:
+                absent &= _CALL_TOOL_NAMES
+            kept = tuple(text for text in rule.tools if text not in absent)
+            if absent or (is_partial and not any(map(rule.selects, tools))):
+                self._warn("policy", f"the rule {rule} concerns a tool that this tenant does not have now")
+            if kept and (not is_partial or any(map(rule.selects, tools))):
+                rules.append(structs.replace(rule, tools=kept) if absent else rule)
+            elif not rule.tools:
                 rules.append(rule)
-            else:
-                self._warn("policy", f"the rule {rule} concerns no tool of this tenant")
         return tuple(rules)
+
+    @property
+    def _is_partial(self) -> bool:
+        has_sources = bool(self._cfg.mcp_servers or self._cfg.openapi)
+        return has_sources or any(diagnostic.status == "failed" for diagnostic in self._diagnostics)
 
     def _warn(self, part: str, message: str) -> None:
         self._diagnostics.append(BuildDiagnostic(builder=part, status="warning", message=message))
