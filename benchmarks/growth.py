@@ -29,6 +29,7 @@ from sqlalchemy import text as sql
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, build_tool
 from handrail.chat import ChatSession, Conversation, FileSessionStore
 from handrail.core import Redactor
+from handrail.execute import Timeouts
 from handrail.providers import ModelRequest, ModelResponse, StreamEvent, TextDelta, UserMessage
 from handrail.registry import ToolSearch
 from handrail.store import open_store
@@ -162,7 +163,7 @@ async def cancel_a_session(size: int, directory: Path) -> AsyncGenerator[Operati
         return ""
 
     tool = build_tool({"name": "wait", "input_schema": {"type": "object"}, "execute": wait, "read_only": True})
-    executor = Executor([tool], timeout=3600)
+    executor = Executor([tool], timeouts=Timeouts(call=3600))
     others = [ToolContext[Any](session_id=f"other-{number}") for number in range(size)]
     tasks = [asyncio.ensure_future(executor.run(_call("wait"), one)) for one in others]
     await asyncio.sleep(0)

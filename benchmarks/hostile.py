@@ -37,7 +37,7 @@ from handrail import (
     tool,
 )
 from handrail.core.log import log
-from handrail.execute import MemoryLedger
+from handrail.execute import MemoryLedger, Timeouts
 from handrail.store import open_store
 from handrail.testing.crashtest import STEPS, Attempt, crashtest
 from tests.adversary.test_hostile_responses import ODD, STREAMS, build_response, mutate
@@ -122,7 +122,7 @@ async def pay_once(url: str, world: Path, call_id: str, *, has_verify: bool) -> 
 
     async with open_store(url, migrate=False) as store:
         # The lease is as short as it can be: that of a process that was killed is over when this one looks.
-        executor = Executor([pay], policy=ALLOWED, ledger=store.ledger, lease_grace=-0.2)
+        executor = Executor([pay], policy=ALLOWED, ledger=store.ledger, timeouts=Timeouts(lease_grace=-0.2))
         call = ToolCall(id=call_id, name="pay", arguments_json=json.dumps({"invoice_id": world.name}))
         result = await executor.run(call, ToolContext(session_id=world.name, customer_id=world.name, turn=1))
         return result.error.code if result.error else "ok"

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from handrail import Executor, Failure, Policy, Rule, ToolCall, ToolContext, ToolError, ToolResult, tool
+from handrail.execute import Timeouts
 from handrail.formats import anthropic, gemini, mcp, openai_chat, openai_realtime, openai_responses
 from handrail.monitor import Log, Metrics
 from handrail.store import open_store
@@ -150,7 +151,7 @@ async def test_failures_are_logged_above_info_and_no_log_has_the_configuration_o
 
     caplog.set_level(logging.DEBUG)
     log = Log(logging.getLogger("tests.promises"))
-    executor = Executor([crash, hang], policy=ALLOWED, listeners=[log], timeout=0.01)
+    executor = Executor([crash, hang], policy=ALLOWED, listeners=[log], timeouts=Timeouts(call=0.01))
     for name in ("crash", "hang"):
         assert not (await executor.run(call(name, id=name), CONTEXT)).ok
     cfg = acme()

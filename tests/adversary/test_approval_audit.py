@@ -30,8 +30,8 @@ def call(id: str = "call-1", amount: int = 5) -> ToolCall:
 
 async def test_request_decision_and_use_are_one_fact_each_with_who_why_and_for_whom(tmp_path: Any) -> None:
     async with open_store(f"sqlite+aiosqlite:///{tmp_path}/a.db") as store:
-        options: Any = {"policy": OPERATOR, "ledger": store.ledger, "approvals": store.approvals}
-        executor = Executor([refund], listeners=[store.audit], **options)
+        options: Any = {"policy": OPERATOR, "store": store}
+        executor = Executor([refund], **options)
         token = (await executor.run(call(), CONTEXT)).approval.token
         await executor.run(call(), CONTEXT)  # Sent again: the same request.
         async with open_store(f"sqlite+aiosqlite:///{tmp_path}/a.db") as elsewhere:  # An operator's own process.

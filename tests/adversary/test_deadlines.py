@@ -11,6 +11,7 @@ import pytest
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.authorize import blocking
 from handrail.core.events import DoubtResolved
+from handrail.execute import Limits, Timeouts
 from handrail.execute.ledger import MemoryLedger
 from handrail.store import open_store
 from tests.execute.helpers import ALLOWED, Heard, at, call, code_of
@@ -82,7 +83,7 @@ async def test_a_hook_a_check_and_a_verify_that_hang_are_bounded(where: str) -> 
         raise ConnectionError("lost")
 
     hooks = [Hook()] if where in ("before", "authorised") else []
-    executor = Executor([act], policy=ALLOWED, hooks=hooks, overhead_timeout=0.05)
+    executor = Executor([act], policy=ALLOWED, hooks=hooks, timeouts=Timeouts(overhead=0.05))
     code = await answered(executor, call("act"))
 
     assert code == {"before": "refused_by_hook", "verify": "outcome_unknown"}.get(where, "unavailable")
@@ -118,7 +119,7 @@ async def test_a_marked_check_or_hook_that_blocks_is_bounded_and_blocks_nobody(w
         return "seen"
 
     executor = Executor(
-        [act], policy=ALLOWED, hooks=[Hook() if where != "check" else Harmless()], overhead_timeout=0.05
+        [act], policy=ALLOWED, hooks=[Hook() if where != "check" else Harmless()], timeouts=Timeouts(overhead=0.05)
     )
     other = Executor([look])
     try:
@@ -155,7 +156,7 @@ async def test_a_check_that_hangs_before_somebody_elses_result_is_given_is_bound
         """Act."""
         return "done"
 
-    executor = Executor([act], policy=ALLOWED, overhead_timeout=0.05)
+    executor = Executor([act], policy=ALLOWED, timeouts=Timeouts(overhead=0.05))
     assert await answered(executor, call("act"), at(agent_id="first")) is None
     assert await answered(executor, call("act"), at(agent_id="other")) == "unavailable"
     if read_only:
@@ -201,7 +202,7 @@ async def test_a_ledger_that_does_not_answer_is_not_waited_for(where: str, code:
         return "done"
 
     ledger = Stuck(where)
-    executor = Executor([act], policy=ALLOWED, ledger=ledger, overhead_timeout=0.05)
+    executor = Executor([act], policy=ALLOWED, ledger=ledger, timeouts=Timeouts(overhead=0.05))
     async with asyncio.timeout(30):
         result = await executor.run(call("act"), at())
     assert (code_of(result), result.recorded) == (code, where != "settle")
@@ -229,7 +230,7 @@ async def test_a_tool_whose_threads_never_come_back_starves_no_other() -> None:
         """Look."""
         return "seen"
 
-    executor = Executor([block, look], max_threads=2)
+    executor = Executor([block, look], limits=Limits(max_threads=2))
     try:
         codes = [await answered(executor, call("block", f"b-{n}")) for n in range(10)]
         assert codes == ["tool_timeout"] * 8 + ["unavailable"] * 2
@@ -311,7 +312,11 @@ async def test_a_stalled_loop_keeps_its_lease_and_the_other_process_waits_for_th
         async def run() -> None:
             async with open_store(url) as store:
                 executor = Executor(
-                    [act], policy=ALLOWED, ledger=store.ledger, lease_timeout=0.6, lease_grace=0.1, listeners=[listen]
+                    [act],
+                    policy=ALLOWED,
+                    ledger=store.ledger,
+                    timeouts=Timeouts(lease=0.6, lease_grace=0.1),
+                    listeners=[listen],
                 )
                 answers.append(await executor.run(call("act", call_id), at()))
 

@@ -12,6 +12,7 @@ from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.core.events import CallFinished, CallStarted, DecisionMade
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError
+from handrail.execute import Timeouts
 from tests.execute.helpers import Heard, at, call, code_of
 
 OPERATOR = Policy([Rule.ask("*", by="operator", reason="a person looks at it")])
@@ -254,7 +255,7 @@ async def test_an_operators_yes_counts_at_once() -> None:
 
 
 async def test_an_approval_expires_before_and_after_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(approval_timeout=60)
+    desk = Desk(timeouts=Timeouts(approval=60))
     real, later = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + later[0])
     token = await desk.asked()

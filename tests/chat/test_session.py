@@ -10,6 +10,7 @@ from handrail import ConfigError, Control, Executor, Policy, Rule, ToolContext, 
 from handrail.chat import Budget, ChatSession, FileSessionStore, TurnResult
 from handrail.core.events import CallFinished, CallStarted, Progress
 from handrail.errors import ApprovalError, BadResponseError, ProviderDownError
+from handrail.execute import Timeouts
 from handrail.providers import AssistantMessage, ModelResponse, TextDelta, ToolMessage, Usage, UserMessage
 from handrail.testing.scripted import ScriptedProvider
 from handrail.testing.servers import refusal, text, text_and_calls, tool_calls, truncated
@@ -192,7 +193,7 @@ async def test_unknown_tools_and_bad_arguments_get_errors_so_that_the_model_can_
 
 async def test_a_server_that_counts_its_calls_anew_does_not_swallow_a_second_payment() -> None:
     bank = Bank()
-    executor = Executor([balance, pay], policy=Policy([Rule.allow("*")]), repeat_window=1e-9)
+    executor = Executor([balance, pay], policy=Policy([Rule.allow("*")]), timeouts=Timeouts(repeat_window=1e-9))
     same = tool_calls(("pay", {"amount": 5}, "call_0"), id="resp")
     session = chat([same, "Once.", same, "Twice."], bank, executor=executor)
     await session.send("Pay 5.")

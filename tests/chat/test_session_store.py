@@ -200,7 +200,7 @@ async def test_a_conversation_that_outlives_its_ledger_is_refused_unless_that_is
     def open_session(tools: list[Any], **more: Any) -> ChatSession:
         return ChatSession(provider, Executor(tools), context=at(Bank()), **more)
 
-    with pytest.raises(ConfigError, match=r"ledger=store\.ledger.*allow_memory_ledger=True"):
+    with pytest.raises(ConfigError, match=r"store=store.*allow_memory_ledger=True"):
         open_session([balance, pay], sessions=sessions)
     with pytest.raises(ConfigError, match="allow_memory_ledger"):
         await open_session([balance, pay]).save(sessions)
@@ -247,6 +247,7 @@ PROGRAM = """
 import asyncio, os, signal, sys
 from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.chat import ChatSession
+from handrail.execute import Timeouts
 from handrail.store import open_store
 from handrail.testing.scripted import ScriptedProvider
 from handrail.testing.servers import tool_calls
@@ -265,7 +266,7 @@ async def pay(amount: int) -> str:
 async def main():
     async with open_store(f"sqlite+aiosqlite:///{folder}/executor.db") as store:
         executor = Executor([pay], policy=Policy([Rule.allow("*")]), ledger=store.ledger, approvals=store.approvals,
-                        lease_grace=0.1)
+                        timeouts=Timeouts(lease_grace=0.1))
         lines = [tool_calls(("pay", {"amount": 5}))] if die else ["I do not know whether it went out."]
         session = await ChatSession.load(
             ScriptedProvider(lines), executor, context=ToolContext(session_id="s"), sessions=store.sessions, create=True

@@ -12,7 +12,7 @@ import pytest
 
 from handrail import ConfigError, Executor, ToolContext, ToolError, ToolResult, tool
 from handrail.chat import Budget, ChatSession, FileSessionStore
-from handrail.execute import run_until_done, run_until_done_sync
+from handrail.execute import Timeouts, run_until_done, run_until_done_sync
 from handrail.formats import openai_chat
 from handrail.providers import ModelRequest, ToolMessage
 from handrail.store import open_store
@@ -172,7 +172,7 @@ async def test_a_call_that_another_process_runs_is_open_until_that_process_has_i
     try:
         assert await asyncio.to_thread(other.stdout.readline) == "begun\n"
         async with opened("sql", tmp_path) as (store, sessions):
-            executor = Executor(Bank().tools(), policy=ALLOWED, ledger=store.ledger, in_progress_timeout=0)
+            executor = Executor(Bank().tools(), policy=ALLOWED, ledger=store.ledger, timeouts=Timeouts(in_progress=0))
             provider = ScriptedProvider(["It is being paid.", "It is paid."])
             session = await ChatSession.load(provider, executor, context=CONTEXT, sessions=sessions)
             first = await session.resume()

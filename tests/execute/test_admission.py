@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolFlags, ToolResult, tool
 from handrail.core import selectors
 from handrail.core.events import CallFinished, CallStarted, CircuitBreakerChanged
+from handrail.execute import Limits, Timeouts
 from handrail.execute.admission import ConcurrencyLimit
 from handrail.execute.circuit_breaker import CircuitBreaker
 from handrail.execute.rate_limits import RateLimit
@@ -25,7 +26,7 @@ class Crowd:
         self.most: dict[str, int] = {}
         names = ("one", "two")
         tools = [tool(name=name, read_only=read_only, concurrency_safe=True)(self.handler(name)) for name in names]
-        self.executor = Executor(tools, policy=ALLOWED, **limits)
+        self.executor = Executor(tools, policy=ALLOWED, limits=Limits(**limits))
 
     def handler(self, name: str) -> Any:
         async def handler(n: int, context: ToolContext[Any]) -> int:
@@ -93,10 +94,8 @@ async def test_a_call_inside_a_call_needs_no_place_of_its_own() -> None:
     executor = Executor(
         [outer, inner],
         policy=ALLOWED,
-        max_concurrent=1,
-        max_concurrent_per_session=1,
-        max_concurrent_per_tool={"*": 1},
-        timeout=20,
+        limits=Limits(max_concurrent=1, max_concurrent_per_session=1, max_concurrent_per_tool={"*": 1}),
+        timeouts=Timeouts(call=20),
     )
 
     assert (await executor.run(call("outer"), at())).output == "inner 1, inner 2"
@@ -161,7 +160,7 @@ async def test_a_tool_that_is_called_too_often_is_refused_and_the_model_reads_wh
     executor = Executor(
         [act, free],
         policy=ALLOWED,
-        rate_limits=[RateLimit(max_calls=2, period=600, tools=("act",), per=per)],
+        limits=Limits(rate_limits=[RateLimit(max_calls=2, period=600, tools=("act",), per=per)]),
         listeners=[heard],
     )
     where = [at("s-1", tenant_id="a")] * 3 + [at("s-2", tenant_id="a"), at("s-3", tenant_id="b")]
@@ -185,7 +184,9 @@ async def test_a_refused_call_uses_up_nothing() -> None:
         return n
 
     executor = Executor(
-        [act], policy=Policy([Rule.ask("act", by="operator")]), rate_limits=[RateLimit(max_calls=1, period=0.05)]
+        [act],
+        policy=Policy([Rule.ask("act", by="operator")]),
+        limits=Limits(rate_limits=[RateLimit(max_calls=1, period=0.05)]),
     )
     for n in (1, 2):
         asked = await executor.run(call("act", f"c-{n}", n=n), at())
@@ -220,7 +221,7 @@ def broken(read_only: bool = True, circuit_breaker: CircuitBreaker | None = None
     executor = Executor(
         [act, other],
         policy=ALLOWED,
-        circuit_breaker=circuit_breaker or CircuitBreaker(max_failures=3, reset_timeout=0.05),
+        limits=Limits(circuit_breaker=circuit_breaker or CircuitBreaker(max_failures=3, reset_timeout=0.05)),
         listeners=[heard],
     )
     return executor, state, heard
@@ -268,7 +269,9 @@ async def test_a_try_that_is_cancelled_lets_the_next_one_try(read_only: bool, ho
             raise ConnectionError("down")
         return await slow()
 
-    executor = Executor([act], policy=ALLOWED, circuit_breaker=CircuitBreaker(max_failures=1, reset_timeout=0.02))
+    executor = Executor(
+        [act], policy=ALLOWED, limits=Limits(circuit_breaker=CircuitBreaker(max_failures=1, reset_timeout=0.02))
+    )
     await executor.run(call("act", "c-1", n=1), at())
     fails.clear()
     await asyncio.sleep(0.03)
@@ -302,7 +305,9 @@ async def test_a_try_that_waits_for_its_turn_and_is_cancelled_lets_the_next_one_
         """Holds the session."""
         return await slow()
 
-    executor = Executor([act, hold], policy=ALLOWED, circuit_breaker=CircuitBreaker(max_failures=1, reset_timeout=0.02))
+    executor = Executor(
+        [act, hold], policy=ALLOWED, limits=Limits(circuit_breaker=CircuitBreaker(max_failures=1, reset_timeout=0.02))
+    )
     await executor.run(call("act", "c-1", n=1), at())
     fails.clear()
     await asyncio.sleep(0.03)
@@ -348,8 +353,10 @@ async def test_no_call_tests_a_pattern(size: int, monkeypatch: pytest.MonkeyPatc
         policy=Policy([*rules, Rule.allow("pay")]),
         declared={f"p{number}": ToolFlags() for number in range(size)},
         mode={f"l*{number}": "observe" for number in range(size)},
-        rate_limits=[RateLimit(max_calls=100, period=60, tools=("l*", f"x*{number}")) for number in range(size)],
-        max_concurrent_per_tool={"l*": 1, **{f"l*{number}": 1 for number in range(size)}},
+        limits=Limits(
+            rate_limits=[RateLimit(max_calls=100, period=60, tools=("l*", f"x*{number}")) for number in range(size)],
+            max_concurrent_per_tool={"l*": 1, **{f"l*{number}": 1 for number in range(size)}},
+        ),
     )
     before = len(tested)
     assert [code_of(await executor.run(call("look", id, what="a"), at())) for id in ("c-1", "c-2")] == [None, None]

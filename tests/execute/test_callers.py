@@ -11,6 +11,7 @@ from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolResul
 from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.core.events import CallFinished, CallStarted
 from handrail.core.values import Approval
+from handrail.execute import Limits
 from handrail.execute.ledger import Entry
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 
@@ -80,7 +81,7 @@ class Scene:
             ledger=self.book,
             approvals=self.approvals,
             hooks=[SlowHook()] if limited else [],
-            max_concurrent=1 if limited else None,
+            limits=Limits(max_concurrent=1 if limited else None),
             listeners=[self.heard],
         )
 

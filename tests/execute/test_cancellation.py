@@ -7,7 +7,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.core.events import CallCancelled, CallFinished, Cancellation, Cancelling
-from handrail.execute import running
+from handrail.execute import Limits, Timeouts, running
 from handrail.execute.ledger import Entry
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 
@@ -109,7 +109,7 @@ async def test_what_has_not_begun_never_begins_and_says_so() -> None:
 
 
 async def test_a_call_that_waits_for_a_place_or_for_its_twin_can_be_cancelled() -> None:
-    stage = Stage(max_concurrent_per_tool={"act": 1})
+    stage = Stage(limits=Limits(max_concurrent_per_tool={"act": 1}))
     await stage.start("act", "first")
     held = stage.held["act"]
     waiting = asyncio.create_task(stage.executor.run(call("act", "place"), at("s-2", customer_id="another")))
@@ -286,7 +286,7 @@ async def test_a_call_may_end_its_own_session() -> None:
         done = await executor.cancel_all(context.session_id, grace=30)
         return f"{done.cancelled} dropped"
 
-    executor = Executor([look, hang_up], policy=ALLOWED, timeout=30)
+    executor = Executor([look, hang_up], policy=ALLOWED, timeouts=Timeouts(call=30))
     looking = asyncio.create_task(executor.run(call("look"), at()))
     await slow.begun.wait()
     result = await executor.run(call("hang_up", "c-2"), at())

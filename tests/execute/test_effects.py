@@ -10,6 +10,7 @@ from pydantic import SecretStr
 
 from handrail import Executor, Policy, Rule, Tool, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, CallIgnored, CallStarted
+from handrail.execute import Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 
 
@@ -23,7 +24,7 @@ class Bank:
         self.fails: Callable[[], BaseException] | None = None
         self.slow: Held | None = None
         self.heard, self.book = Heard(), Book()
-        executor = {name: options.pop(name) for name in ("policy", "repeat_window", "lease_grace") if name in options}
+        executor = {name: options.pop(name) for name in ("policy", "timeouts") if name in options}
 
         async def pay(invoice: str, amount: int, context: ToolContext[Any], note: str = "") -> str:
             """Pay an invoice."""
@@ -301,7 +302,7 @@ async def test_an_idempotent_tool_may_be_run_again_after_an_unknown_outcome() ->
 
 
 async def test_an_effect_that_was_done_long_ago_may_be_done_again() -> None:
-    bank = Bank(repeat_window=0.02)
+    bank = Bank(timeouts=Timeouts(repeat_window=0.02))
     await bank.pay("c-1", turn=1)
     await asyncio.sleep(0.03)
     again = await bank.pay("c-2", turn=2)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, CallIgnored, CallStarted
+from handrail.execute import Limits, Timeouts
 from tests.execute.helpers import ALLOWED, Heard, at, call
 from tests.tools import pay
 
@@ -76,7 +77,9 @@ async def test_arguments_that_are_too_long_are_refused_before_anything_parses_th
     name: str, hooks: list[Seen]
 ) -> None:
     heard = Heard()
-    executor = Executor([echo, pay], policy=ALLOWED, listeners=[heard], hooks=hooks, max_argument_chars=100)
+    executor = Executor(
+        [echo, pay], policy=ALLOWED, listeners=[heard], hooks=hooks, limits=Limits(max_argument_chars=100)
+    )
     long = ToolCall(id="c-1", name=name, arguments_json="[" * 101)  # Parsed, it would be another error.
 
     for result in (await executor.run(long, at()), *await executor.run_all([long, long], at())):
@@ -93,11 +96,11 @@ async def test_arguments_that_are_too_long_are_refused_before_anything_parses_th
 
 async def test_arguments_of_exactly_the_maximal_length_are_accepted() -> None:
     fits = call("echo", text="x" * 50)
-    executor = Executor([echo], max_argument_chars=len(fits.arguments_json))
+    executor = Executor([echo], limits=Limits(max_argument_chars=len(fits.arguments_json)))
 
     assert (await executor.run(fits, at())).ok
     with pytest.raises(ConfigError, match="max_argument_chars must be at least 1, got 0"):
-        Executor([echo], max_argument_chars=0)
+        Executor([echo], limits=Limits(max_argument_chars=0))
 
 
 @given(st.lists(st.sampled_from(["echo", "pay", "nobody", "broken"]), max_size=8))
@@ -336,7 +339,9 @@ def test_a_sync_handler_may_call_other_tools_through_the_same_executor(way: str)
         HERE.set("here")
         return f"outer {executor.run_sync(call('middle', 'c-2'), at()).output}"
 
-    executor = Executor([inner, middle, outer], policy=ALLOWED, max_threads=1, timeout=20)
+    executor = Executor(
+        [inner, middle, outer], policy=ALLOWED, limits=Limits(max_threads=1), timeouts=Timeouts(call=20)
+    )
     result = executor.run_sync(call("outer"), at()) if way == "sync" else asyncio.run(executor.run(call("outer"), at()))
 
     assert result.output == "outer middle inner here"
@@ -364,13 +369,6 @@ def test_many_threads_may_use_one_executor() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"timeout": 0},
-        {"slow_after": -1},
-        {"approval_timeout": 0},
-        {"max_threads": 0},
-        {"max_concurrent": 0},
-        {"max_concurrent_per_session": -1},
-        {"max_concurrent_per_tool": {"pay": 0}},
         {"mode": "watch"},
         {"mode": {"pay": "watch"}},
         {"listeners": ["print"]},

@@ -22,6 +22,7 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.define.function import tool
 from handrail.errors import ToolError
+from handrail.execute import Timeouts
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Entry, MemoryLedger
 from handrail.store import open_store
@@ -129,10 +130,8 @@ class LedgerMachine(RuleBasedStateMachine):
             policy=Policy([Rule.allow("pay"), Rule.ask("wire", by="operator")]),
             ledger=ledger or self.ledger,
             approvals=self.approvals,
-            timeout=timeout,
-            lease_grace=lease_grace,
-            in_progress_timeout=0,
-            lease_timeout=3_600,  # Nobody renews the lease of a process that is only said to be dead.
+            # Nobody renews the lease of a process that is only said to be dead.
+            timeouts=Timeouts(call=timeout, lease_grace=lease_grace, in_progress=0, lease=3_600),
         )
 
     def context(self, wanted: Wanted) -> ToolContext[Any]:

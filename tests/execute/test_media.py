@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Executor, MediaPart, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
+from handrail.execute import Limits
 from handrail.execute import ledger as ledger_module
 from handrail.monitor import Log
 from handrail.store import open_store
@@ -80,12 +81,12 @@ async def test_the_limit_is_the_tools_own_or_the_executors() -> None:
     async def draw_more() -> MediaPart:
         return PICTURE
 
-    executor = Executor([draw, draw_more], max_media_bytes=11)
+    executor = Executor([draw, draw_more], limits=Limits(max_media_bytes=11))
     (cut,) = (await executor.run(call("draw"), HERE)).media
     assert (cut.data, cut.omitted) == (None, "a result holds at most 11 bytes of media")
     assert (await executor.run(call("draw_more", "c-2"), HERE)).media == (PICTURE,)
     with pytest.raises(ConfigError, match="max_media_bytes must be 0 or more, got -1"):
-        Executor([], max_media_bytes=-1)
+        Executor([], limits=Limits(max_media_bytes=-1))
 
 
 async def test_a_failure_has_no_media() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import Executor, Policy, Rule, tool
+from handrail.execute import Limits
 from handrail.execute.output_limit import MAX_PAGE_CHARS, find_cut
 from tests.execute.helpers import at, call, code_of
 
@@ -132,7 +133,7 @@ async def test_an_executor_has_a_limit_by_default_and_offers_to_read_on_only_whe
         """Say."""
         return "x" * 5_000
 
-    executor = Executor([say], max_output_chars=1_000)
+    executor = Executor([say], limits=Limits(max_output_chars=1_000))
     assert "read_more" in executor.registry
     assert "read_more" in (await executor.run(call("say"), at())).output
 
@@ -148,7 +149,7 @@ async def test_a_tool_of_the_same_name_is_left_alone() -> None:
         """Say."""
         return "x" * 5_000
 
-    executor = Executor([say, read_more], max_output_chars=1_000)
+    executor = Executor([say, read_more], limits=Limits(max_output_chars=1_000))
     assert (await executor.run(call("read_more"), at())).output == "mine"
     assert "read_more" not in (await executor.run(call("say", "c-2"), at())).output
 
@@ -168,7 +169,7 @@ async def test_a_flood_of_output_is_bounded_and_so_is_what_is_kept_of_it() -> No
         """Pour out 50 MB."""
         return flood
 
-    executor = Executor([pour], policy=Policy([Rule.allow("*")]), max_output_chars=1_000)
+    executor = Executor([pour], policy=Policy([Rule.allow("*")]), limits=Limits(max_output_chars=1_000))
     for n in range(4):
         result = await executor.run(call("pour", f"c-{n}", n=n), at())
         assert len(result.for_model()) < 1_500

@@ -8,6 +8,7 @@ from pydantic import SecretStr
 
 from handrail import ConfigError, Executor, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, CallIgnored
+from handrail.execute import Limits
 from handrail.execute.reads import MAX_REMEMBERED
 from tests.execute.helpers import Heard, Held, at, call, code_of, quiet
 
@@ -141,7 +142,7 @@ async def test_what_is_remembered_has_a_limit_in_bytes() -> None:
         runs.append(what)
         return texts.get(what, {"rows": ["z" * 100] * 10})
 
-    executor = Executor([look], max_remembered_bytes=60_000)
+    executor = Executor([look], limits=Limits(max_remembered_bytes=60_000))
     for number in range(10):
         await executor.run(call("look", f"long-{number}", what="long"), at())
         await executor.run(call("look", f"rows-{number}", what="rows"), at())
@@ -160,7 +161,7 @@ async def test_what_is_remembered_has_a_limit_in_bytes() -> None:
     assert (await executor.run(call("look", "after", what="short"), at())).origin == "replayed"
 
     with pytest.raises(ConfigError, match="max_remembered_bytes must be 0 or more, got -1"):
-        Executor([look], max_remembered_bytes=-1)
+        Executor([look], limits=Limits(max_remembered_bytes=-1))
 
 
 async def test_the_end_of_a_session_forgets_its_results_and_no_others() -> None:

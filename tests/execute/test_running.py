@@ -8,7 +8,7 @@ import pytest
 
 from handrail import Executor, ToolContext, ToolError, tool
 from handrail.core.events import CallFinished, CallStarted
-from handrail.execute import running
+from handrail.execute import Timeouts, running
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of
 
 # Deadlines
@@ -30,7 +30,7 @@ async def test_a_handler_that_takes_too_long_is_stopped(read_only: bool, code: s
             raise
 
     book = Book()
-    executor = Executor([hang], policy=ALLOWED, ledger=book, timeout=60 if whose == "tool" else 0.02)
+    executor = Executor([hang], policy=ALLOWED, ledger=book, timeouts=Timeouts(call=60 if whose == "tool" else 0.02))
     result = await executor.run(call("hang"), at())
 
     assert code_of(result) == code
@@ -50,7 +50,7 @@ async def test_a_slow_call_is_flagged_in_the_events() -> None:
         await asyncio.sleep(seconds)
 
     heard = Heard()
-    executor = Executor([look], listeners=[heard], slow_after=0.02)
+    executor = Executor([look], listeners=[heard], timeouts=Timeouts(slow_after=0.02))
     await executor.run(call("look", "c-1", seconds=0), at())
     await executor.run(call("look", "c-2", seconds=0.03), at())
 
@@ -224,7 +224,12 @@ async def test_a_handler_that_blocks_the_loop_gets_a_result_with_what_it_did_and
         await asyncio.Event().wait()
         return "never"
 
-    executor = Executor([blocks, waits], policy=ALLOWED, listeners=[heard], timeout=0.02, slow_after=0.01)
+    executor = Executor(
+        [blocks, waits],
+        policy=ALLOWED,
+        listeners=[heard],
+        timeouts=Timeouts(call=0.02, slow_after=0.01),
+    )
     waiting = asyncio.create_task(executor.run(call("waits", "w"), at("other")))
     result = await executor.run(call("blocks", "b"), at())
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import Executor, ToolContext, ToolResult, tool
+from handrail.execute import Timeouts
 from handrail.execute.scheduler import Scheduler
 from tests.execute.helpers import ALLOWED, Held, at, call, quiet
 
@@ -214,7 +215,7 @@ def nesting(
             results = [await executor.run(one, context) for one in calls]
         return ", ".join(str(one.output) for one in results)
 
-    executor = Executor([inner, outer], policy=ALLOWED, timeout=20)
+    executor = Executor([inner, outer], policy=ALLOWED, timeouts=Timeouts(call=20))
     return executor, order
 
 
@@ -250,7 +251,7 @@ async def test_calls_inside_calls_inside_calls_come_to_an_end() -> None:
         calls = [call("deeper", path + one, path=path + one) for one in "ab"]
         return 1 + max([one.output for one in await executor.run_all(calls, context)])
 
-    executor = Executor([deeper], policy=ALLOWED, timeout=20)
+    executor = Executor([deeper], policy=ALLOWED, timeouts=Timeouts(call=20))
 
     assert (await executor.run(call("deeper", path=""), at())).output == 4
 
@@ -267,7 +268,7 @@ async def test_a_call_inside_takes_its_own_lock_again() -> None:
         await asyncio.sleep(0)
         return f"inner {account}"
 
-    executor = Executor([outer, inner], policy=ALLOWED, timeout=20)
+    executor = Executor([outer, inner], policy=ALLOWED, timeouts=Timeouts(call=20))
     results = await asyncio.gather(*(executor.run(call("outer", account="a"), at(f"s-{n}")) for n in range(3)))
 
     assert [one.output for one in results] == ["outer inner a"] * 3
@@ -305,7 +306,7 @@ async def test_what_waits_behind_another_session_does_not_slip_past_a_lock_that_
         held.remove("locked")
         return "locked"
 
-    executor = Executor([outer, alone, locked], policy=ALLOWED, timeout=20)
+    executor = Executor([outer, alone, locked], policy=ALLOWED, timeouts=Timeouts(call=20))
     first = asyncio.create_task(executor.run(call("outer", key="k"), at("s-1")))
     await begun.wait()
     second = asyncio.create_task(executor.run(call("locked", "y", key="k"), at("s-2")))
@@ -372,7 +373,7 @@ async def test_a_call_cannot_wait_for_itself(read_only: bool, same: str) -> None
             return result.error.code if result.error else result.output
         return "inside"
 
-    executor = Executor([act], policy=ALLOWED, timeout=20)
+    executor = Executor([act], policy=ALLOWED, timeouts=Timeouts(call=20))
     result = await executor.run(call("act"), at())
 
     assert result.output == ("inside" if read_only and same == "effect" else "in_progress")

@@ -8,6 +8,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, CallStarted
+from handrail.execute import Timeouts
 from handrail.execute.ledger import MemoryLedger
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 
@@ -224,7 +225,9 @@ async def test_an_effect_whose_record_cannot_be_written_is_reported_and_never_ru
     assert (result.output, result.recorded, ran) == ("acted", False, ["c-1"])
     assert await book.state() == "running"
     book.away = {}
-    again, ran, _ = await act_once(book, "c-2", in_progress_timeout=0)  # Another executor, as after a restart.
+    again, ran, _ = await act_once(
+        book, "c-2", timeouts=Timeouts(in_progress=0)
+    )  # Another executor, as after a restart.
     assert (code_of(again), ran) == ("in_progress", [])
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from handrail import Executor, ToolContext, ToolResult, tool
 from handrail.core.events import Progress
+from handrail.execute import Limits, Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
@@ -101,7 +102,7 @@ async def test_there_are_never_more_threads_than_allowed(latch: Latch) -> None:
             together.remove(n)
         return n
 
-    executor = Executor([work], policy=ALLOWED, max_threads=2)
+    executor = Executor([work], policy=ALLOWED, limits=Limits(max_threads=2))
     running = asyncio.create_task(executor.run_all([call("work", f"c-{n}", n=n) for n in range(6)], at()))
     await latch.has_begun()
     await latch.has_begun()
@@ -143,7 +144,7 @@ async def test_what_never_reached_a_thread_did_nothing(latch: Latch) -> None:
         ran.append("acted")
 
     book = Book()
-    executor = Executor([block, act], policy=ALLOWED, max_threads=1, ledger=book)
+    executor = Executor([block, act], policy=ALLOWED, limits=Limits(max_threads=1), ledger=book)
     blocking = asyncio.create_task(executor.run(call("block"), at()))
     await latch.has_begun()
 
@@ -196,7 +197,7 @@ async def test_a_thread_that_is_still_at_work_is_never_verified_as_not_happened(
         return "acted"
 
     book = Book()
-    executor = Executor([act], policy=ALLOWED, ledger=book, in_progress_timeout=0)
+    executor = Executor([act], policy=ALLOWED, ledger=book, timeouts=Timeouts(in_progress=0))
     first = await executor.run(call("act", "c-1"), at())
     second = await executor.run(call("act", "c-2"), at(turn=2))
     assert [code_of(first), code_of(second)] == ["outcome_unknown", "in_progress"]

@@ -20,9 +20,7 @@ async def test_the_ledger_and_the_audit_name_the_guidelines_of_a_call(tmp_path: 
         agent = agent_with(
             judge,
             policy=Policy([Rule.ask("transfer_money", by="customer")]),
-            ledger=store.ledger,
-            approvals=store.approvals,
-            listeners=[store.audit],
+            store=store,
         )
         await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
         session = open_session(agent, bank, sessions=store.sessions)

@@ -14,6 +14,7 @@ from handrail.core import events
 from handrail.core.redact import HIDDEN
 from handrail.core.values import Decision, Failure, ToolResult
 from handrail.errors import ToolNotFoundError
+from handrail.execute import Limits
 from handrail.execute.circuit_breaker import CircuitBreaker
 from handrail.monitor import JsonFormatter, Log
 from tests.monitor.conftest import CONTEXT, IDS, Door, Lines, call, crash, ids_of, look, pay, refuse
@@ -241,7 +242,7 @@ async def test_what_a_tools_own_check_says_is_for_the_model_only(lines: Lines) -
 
 
 async def test_a_breaker_that_opens_is_a_warning(lines: Lines) -> None:
-    executor = Executor([crash], circuit_breaker=CircuitBreaker(max_failures=1), listeners=[lines.log])
+    executor = Executor([crash], limits=Limits(circuit_breaker=CircuitBreaker(max_failures=1)), listeners=[lines.log])
 
     await executor.run(call("crash"), CONTEXT)
 

@@ -13,6 +13,7 @@ from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.core import events
 from handrail.core.values import Failure, ToolResult
 from handrail.errors import ConfigError
+from handrail.execute import Limits
 from handrail.execute.circuit_breaker import CircuitBreaker
 from handrail.monitor import Metrics
 from tests.monitor.conftest import CONTEXT, Door, call, crash, create_metrics, look, pay, refuse
@@ -113,7 +114,9 @@ async def test_slow_calls_running_calls_and_open_breakers_are_counted() -> None:
         door.entered.set()
         return "x"
 
-    executor = Executor([look_around, crash], circuit_breaker=CircuitBreaker(max_failures=1), listeners=[metrics])
+    executor = Executor(
+        [look_around, crash], limits=Limits(circuit_breaker=CircuitBreaker(max_failures=1)), listeners=[metrics]
+    )
     await executor.run(call("look_around"), CONTEXT)
     await executor.run(call("crash", id="c-2"), CONTEXT)
     metrics(finished("late", slow=True))

@@ -18,6 +18,7 @@ from handrail.core.events import CallFinished, CallIgnored, CallStarted
 from handrail.core.redact import HIDDEN
 from handrail.core.values import ToolResult
 from handrail.errors import MissingExtraError
+from handrail.execute import Timeouts
 from handrail.monitor import Traces
 from tests.monitor.conftest import CONTEXT, Door, Lines, call, crash, look, pay, refuse
 
@@ -318,7 +319,7 @@ def test_a_call_that_began_and_was_then_ignored_leaves_no_span_open(tracing: Tra
 
 
 async def test_a_slow_call_says_so(tracing: Tracing) -> None:
-    await Executor([look], listeners=[tracing.listener], slow_after=1e-9).run(call("look"), CONTEXT)
+    await Executor([look], listeners=[tracing.listener], timeouts=Timeouts(slow_after=1e-9)).run(call("look"), CONTEXT)
 
     assert tracing.of("execute_tool look").attributes["handrail.call.slow"] is True
 

@@ -12,7 +12,7 @@ import pytest
 from handrail import ToolContext, tool
 from handrail.core.events import CallAccepted, CallFinished, CallStarted, Event
 from handrail.core.tool import Tool
-from handrail.execute import CircuitBreaker, RateLimit
+from handrail.execute import CircuitBreaker, Limits, RateLimit
 from handrail.phone import IncomingCall, PhoneGateway
 from handrail.tenants import TenantConfig, ToolBuilder
 from handrail.testing.phone import CallReport, PhoneSimulator
@@ -139,7 +139,7 @@ def test_a_rate_limit_counts_all_calls_of_a_tenant_and_none_of_another(per: Any)
         return "seen"
 
     limit = RateLimit(max_calls=2, period=86_400, per=per)
-    found = run_in_turn(build(look), [NORTH, NORTH, NORTH, SOUTH], rate_limits=[limit])
+    found = run_in_turn(build(look), [NORTH, NORTH, NORTH, SOUTH], limits=Limits(rate_limits=[limit]))
 
     assert found == [["seen"], ["seen"], ["rate_limited"], ["seen"]]
 
@@ -156,13 +156,13 @@ def test_a_circuit_that_failures_in_some_calls_opened_is_open_for_their_tenant_a
         return "seen"
 
     breaker = CircuitBreaker(max_failures=2, reset_timeout=86_400)
-    found = run_in_turn(build(look), [NORTH, NORTH, NORTH, SOUTH], circuit_breaker=breaker)
+    found = run_in_turn(build(look), [NORTH, NORTH, NORTH, SOUTH], limits=Limits(circuit_breaker=breaker))
 
     assert found == [["tool_execution_failed"], ["tool_execution_failed"], ["unavailable"], ["seen"]]
     assert tried == ["north", "north", "south"]
 
 
-@pytest.mark.parametrize("limit", [{"max_concurrent": 2}, {"max_concurrent_per_tool": {"look": 2}}])
+@pytest.mark.parametrize("limit", [Limits(max_concurrent=2), Limits(max_concurrent_per_tool={"look": 2})])
 def test_a_limit_of_concurrent_calls_holds_for_all_calls_of_a_tenant_and_is_not_shared_with_another(limit: Any) -> None:
     running: dict[str, int] = {"north": 0, "south": 0}
     most: dict[str, int] = dict(running)
@@ -185,7 +185,7 @@ def test_a_limit_of_concurrent_calls_holds_for_all_calls_of_a_tenant_and_is_not_
         rung = [await simulator.ring(script(number, call), gateway.handle_webhook) for number in numbers]
         return [await simulator.wait(one.id) for one in rung]
 
-    reports = in_gateway(main, tenants=TENANTS, tools=build(look), executor_options=limit)
+    reports = in_gateway(main, tenants=TENANTS, tools=build(look), executor_options={"limits": limit})
 
     assert [outputs(one) for one in reports] == [{"c1": "seen"}] * 6
     assert most == {"north": 2, "south": 2}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
+from handrail.execute import Timeouts
 from handrail.formats import openai_chat
 from handrail.sources import Elicitation, McpServer, Sources, connect
 
@@ -26,7 +27,7 @@ def hostile(what: str = "", **options: Any) -> McpServer:
 
 
 async def run(sources: Sources, name: str, *, timeout: float = 20) -> ToolResult:
-    executor = Executor(sources.tools, policy=ALLOW, timeout=timeout)
+    executor = Executor(sources.tools, policy=ALLOW, timeouts=Timeouts(call=timeout))
     return await executor.run(ToolCall(id="c1", name=f"bad__{name}"), CONTEXT)
 
 

@@ -10,6 +10,7 @@ import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
+from handrail.execute import Timeouts
 from handrail.sources import McpServer, Sources, connect
 from tests.sources.serving import listening
 
@@ -62,7 +63,7 @@ def make_server() -> MCPServer:
 
 
 async def run(sources: Sources, name: str, arguments: str = "{}", **context: Any) -> ToolResult:
-    executor = Executor(sources.tools, policy=ALLOW, timeout=20)
+    executor = Executor(sources.tools, policy=ALLOW, timeouts=Timeouts(call=20))
     call = ToolCall(id="c1", name=f"crm__{name}", arguments_json=arguments)
     return await executor.run(call, ToolContext(session_id="s", **context))
 

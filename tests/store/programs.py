@@ -44,6 +44,7 @@ asyncio.run(main())
 PAY = """
 import asyncio, json, os, sys, time
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.execute import Timeouts
 from handrail.store import open_store
 
 url, effects, how, turn = sys.argv[1:5]
@@ -66,7 +67,7 @@ async def pay(invoice: str, context: ToolContext) -> str:
 async def main():
     async with open_store(url) as store:
         executor = Executor([pay], policy=Policy([Rule.allow("pay")]), ledger=store.ledger, approvals=store.approvals,
-            lease_grace=2.0 if how.startswith("hang") else 60.0)
+            timeouts=Timeouts(lease_grace=2.0 if how.startswith("hang") else 60.0))
         context = ToolContext(session_id="s-1", customer_id="c-1", turn=int(turn))
         print("ready", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)

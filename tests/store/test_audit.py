@@ -60,9 +60,7 @@ def an_executor(store: Store, **options: Any) -> Executor:
     return Executor(
         [pay, look_up],
         policy=options.pop("policy", Policy([Rule.allow("pay", name="paying is allowed", source="rules.yaml:3")])),
-        ledger=store.ledger,
-        approvals=store.approvals,
-        listeners=[store.audit],
+        store=store,
         **options,
     )
 
@@ -240,15 +238,12 @@ async def run_canaries(url: str, words: str, **options: Any) -> str:
         executor = Executor(
             [remember, refuse, object_to],
             policy=Policy([Rule.allow("remember", "refuse", "object_to")]),
-            ledger=store.ledger,
-            approvals=store.approvals,
-            listeners=[store.audit],
+            store=store,
         )
         for call in with_canaries(words):
             await executor.run(call, a_context())
-        await Executor([remember], approvals=store.approvals, ledger=store.ledger, listeners=[store.audit]).run(
-            a_call("6", "remember", with_canaries(words)[0].arguments_json), a_context(session_id="s-2")
-        )
+        asked = a_call("6", "remember", with_canaries(words)[0].arguments_json)
+        await Executor([remember], store=store).run(asked, a_context(session_id="s-2"))
         for one in await store.approvals.pending():  # Whole until somebody has decided, redacted from then on.
             await store.approvals.deny(one.token, by=one.by, who=one.customer_id or "ann", reason="no")
         store.audit(Progress(at=1.0, session_id="s", call_id="c", tool_name="t", message=words))

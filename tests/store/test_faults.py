@@ -13,6 +13,7 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.define.function import tool
 from handrail.errors import StoreError
+from handrail.execute import Timeouts
 from handrail.execute.executor import Executor
 from handrail.store import open_store
 from handrail.store.store import Store
@@ -127,7 +128,7 @@ async def test_an_outcome_that_cannot_be_recorded_is_reported_and_is_unknown_to_
     bank = Bank()
     bank.while_paying = fragile.go_away
     async with open_store(fragile.url, timeout=0.2) as store:
-        result = await a_rail(store, bank, timeout=0.5, lease_grace=0.0).run(a_call(), CONTEXT)
+        result = await a_rail(store, bank, timeouts=Timeouts(call=0.5, lease_grace=0.0)).run(a_call(), CONTEXT)
         await fragile.come_back()
 
         assert (result.output, result.recorded) == ("paid i-1", False)

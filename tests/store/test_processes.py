@@ -13,6 +13,7 @@ from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.define.function import tool
+from handrail.execute import Timeouts
 from handrail.execute.executor import Executor
 from handrail.store import open_store
 from handrail.store.store import Store
@@ -43,7 +44,7 @@ def a_rail(store: Store, effects: Path, *, policy: Policy | None = None, **optio
         policy=policy or Policy([Rule.allow("pay")]),
         ledger=store.ledger,
         approvals=store.approvals,
-        in_progress_timeout=0,
+        timeouts=Timeouts(in_progress=0),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.faults.world import World
 from handrail import Executor, Policy, Rule, ToolContext, ToolFlags
+from handrail.execute import Timeouts
 from handrail.store import open_store
 
 CUSTOMER = "c-1"
@@ -45,9 +46,7 @@ class Guard:
                     ledger=store.ledger,
                     approvals=store.approvals,
                     declared={"pay": ToolFlags(key="invoice_id", timeout=self._timeout)},
-                    lease_timeout=LEASE,
-                    lease_grace=LEASE,
-                    in_progress_timeout=5.0,
+                    timeouts=Timeouts(lease=LEASE, lease_grace=LEASE, in_progress=5.0),
                 )
             )
         return self._executor

@@ -12,6 +12,7 @@ from benchmarks.faults.cells import TIMEOUT
 from benchmarks.faults.hosts.guarding import CUSTOMER, LEASE, SESSION, Asked
 from benchmarks.faults.world import World
 from handrail import ChatSession, Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.execute import Timeouts
 from handrail.providers import AssistantMessage, ModelRequest, ModelResponse, StreamEvent, ToolMessage, UserMessage
 from handrail.store import open_store
 
@@ -127,9 +128,7 @@ class Host:
                     policy=Policy([Rule.ask("pay", by="customer")]),
                     ledger=self._store.ledger,
                     approvals=self._store.approvals,
-                    lease_timeout=LEASE,
-                    lease_grace=LEASE,
-                    in_progress_timeout=5.0,
+                    timeouts=Timeouts(lease=LEASE, lease_grace=LEASE, in_progress=5.0),
                 )
             )
             self._session = await ChatSession.load(

@@ -123,7 +123,7 @@ class ChatSession:
         if any(not tool.read_only for tool in executor.registry):
             raise ConfigError(
                 "sessions keeps the conversation after this process ends, and the executor's ledger is in memory: a "
-                "call that was running could run twice. Pass Executor(…, ledger=store.ledger), with the store of "
+                "call that was running could run twice. Pass Executor(…, store=store), with the store of "
                 "handrail.store.open_store(), or accept it with allow_memory_ledger=True."
             )
         self._checked_registry = executor.registry

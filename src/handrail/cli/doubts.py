@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _list(options: argparse.Namespace) -> int:
     async with open_store(options.store, migrate=False) as store:
-        found = await Executor(ledger=store.ledger).doubts(session_id=options.session, limit=options.limit)
+        found = await Executor(store=store).doubts(session_id=options.session, limit=options.limit)
     for one in found:
         at = format_time(one.claimed_at)
         print(f"{at}  {one.tool}  session {one.session_id}  call {one.call_id}  key {one.idempotency_key}")
@@ -50,7 +50,7 @@ async def _list(options: argparse.Namespace) -> int:
 
 async def _resolve(options: argparse.Namespace) -> int:
     async with open_store(options.store, migrate=False) as store:
-        result = await Executor(ledger=store.ledger, listeners=[store.audit]).resolve(
+        result = await Executor(store=store).resolve(
             session_id=options.session,
             call_id=options.call,
             happened=options.happened == "yes",

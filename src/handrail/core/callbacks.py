@@ -17,7 +17,7 @@ _MAX_REPORTED: Final = 1_000
 
 
 def blocking(function: F) -> F:
-    """Mark a sync permission check, or method of a hook, that blocks: it runs in a thread, within `overhead_timeout`.
+    """Mark a sync permission check, or method of a hook, that blocks: it runs in a thread, within `Timeouts.overhead`.
 
     Unmarked ones run on the event loop, and nothing can interrupt them there.
     """

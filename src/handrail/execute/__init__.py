@@ -9,18 +9,23 @@ if TYPE_CHECKING:
     from handrail.execute.executor import Executor
     from handrail.execute.handlers import RetryPolicy
     from handrail.execute.ledger import Ledger, MemoryLedger
+    from handrail.execute.limits import Limits, Timeouts
     from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
     from handrail.execute.rate_limits import RateLimit
+    from handrail.execute.store import Store
 
 __all__ = [
     "Budget",
     "CircuitBreaker",
     "Executor",
     "Ledger",
+    "Limits",
     "LoopResult",
     "MemoryLedger",
     "RateLimit",
     "RetryPolicy",
+    "Store",
+    "Timeouts",
     "run_until_done",
     "run_until_done_sync",
 ]
@@ -31,10 +36,13 @@ _ON_FIRST_USE = {
     "CircuitBreaker": "handrail.execute.circuit_breaker",
     "Executor": "handrail.execute.executor",
     "Ledger": "handrail.execute.ledger",
+    "Limits": "handrail.execute.limits",
     "LoopResult": "handrail.execute.loop",
     "MemoryLedger": "handrail.execute.ledger",
     "RateLimit": "handrail.execute.rate_limits",
     "RetryPolicy": "handrail.execute.handlers",
+    "Store": "handrail.execute.store",
+    "Timeouts": "handrail.execute.limits",
     "run_until_done": "handrail.execute.loop",
     "run_until_done_sync": "handrail.execute.loop",
 }

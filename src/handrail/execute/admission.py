@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
@@ -13,10 +13,10 @@ from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.selectors import SelectorTable
 from handrail.core.tool import Tool
-from handrail.errors import ConfigError
-from handrail.execute.circuit_breaker import CircuitBreaker, CircuitBreakers
+from handrail.execute.circuit_breaker import CircuitBreakers
 from handrail.execute.event_bus import EventBus
-from handrail.execute.rate_limits import RateLimit, RateLimits
+from handrail.execute.limits import Limits
+from handrail.execute.rate_limits import RateLimits
 from handrail.execute.scheduler import CallScope
 
 
@@ -64,37 +64,16 @@ class ConcurrencyLimit:
 class AdmissionControl:
     """All limits of an executor. They count the calls of this process only."""
 
-    def __init__(
-        self,
-        *,
-        rate_limits: Iterable[RateLimit],
-        circuit_breaker: CircuitBreaker | None,
-        max_concurrent: int | None,
-        max_concurrent_per_session: int | None,
-        max_concurrent_per_tool: Mapping[str, int],
-        events: EventBus,
-    ) -> None:
-        named = {
-            "max_concurrent": max_concurrent,
-            "max_concurrent_per_session": max_concurrent_per_session,
-            **{f"max_concurrent_per_tool[{text!r}]": limit for text, limit in max_concurrent_per_tool.items()},
-        }
-        for name, limit in named.items():
-            if limit is not None and limit < 1:
-                raise ConfigError(f"{name} must be at least 1, got {limit!r}.")
-        self._rates = RateLimits(rate_limits)
-        self._breakers = (
-            CircuitBreakers(circuit_breaker, on_change=events.emit_breaker_state) if circuit_breaker else None
-        )
+    def __init__(self, limits: Limits, *, events: EventBus) -> None:
+        breaker, max_concurrent = limits.circuit_breaker, limits.max_concurrent
+        self._rates = RateLimits(limits.rate_limits)
+        self._breakers = CircuitBreakers(breaker, on_change=events.emit_breaker_state) if breaker else None
         self._total = ConcurrencyLimit(max_concurrent) if max_concurrent else None
-        self._max_per_session = max_concurrent_per_session
+        self._max_per_session = limits.max_concurrent_per_session
         self._sessions: dict[str, ConcurrencyLimit] = {}
-        self._per_tool = SelectorTable(
-            ((text,), ConcurrencyLimit(limit)) for text, limit in max_concurrent_per_tool.items()
-        )
-        self.is_unlimited = not any(
-            (self._rates, circuit_breaker, max_concurrent, max_concurrent_per_session, max_concurrent_per_tool)
-        )
+        per_tool = limits.max_concurrent_per_tool
+        self._per_tool = SelectorTable(((text,), ConcurrencyLimit(limit)) for text, limit in per_tool.items())
+        self.is_unlimited = not any((self._rates, breaker, max_concurrent, self._max_per_session, per_tool))
 
     def limits_for(self, tool: Tool[..., Any], session_id: str) -> Iterator[ConcurrencyLimit]:
         """The limits that a call counts against, always in this order: of its tool, of its session, of all calls."""

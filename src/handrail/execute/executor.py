@@ -31,26 +31,24 @@ from handrail.define.flags import ToolFlags
 from handrail.errors import ConfigError
 from handrail.execute.admission import AdmissionControl
 from handrail.execute.cancellation import CallCanceller, CancelResult
-from handrail.execute.circuit_breaker import CircuitBreaker
 from handrail.execute.effects import EffectRunner
 from handrail.execute.event_bus import EventBus, Listener
 from handrail.execute.handlers import HandlerRunner, RetryPolicy
 from handrail.execute.ledger import Ledger, MemoryLedger
+from handrail.execute.limits import Limits, Timeouts
 from handrail.execute.output_limit import OutputLimiter
-from handrail.execute.rate_limits import RateLimit
 from handrail.execute.reads import ReadRunner
 from handrail.execute.results import CallResults
 from handrail.execute.running import RunningCalls
 from handrail.execute.scheduler import Scheduler
 from handrail.execute.settlement import (
-    LEASE_GRACE,
-    LEASE_TIMEOUT,
     Doubt,
     LeaseKeeper,
     Settlement,
     list_doubts,
     resolve_doubt,
 )
+from handrail.execute.store import Store
 from handrail.execute.threads import SyncPortal, WorkerThreads
 from handrail.execute.tool_pool import CompiledTool, Fallback, ToolPool, build_host_handler
 from handrail.registry.registry import ToolRegistry
@@ -69,73 +67,49 @@ class Executor:
         tools: ToolRegistry | Iterable[object] = (),
         *,
         policy: Policy | None = None,
+        store: Store | None = None,
         ledger: Ledger | None = None,
         approvals: Approvals | None = None,
         listeners: Iterable[Listener] = (),
         hooks: Iterable[object] = (),
         mode: Mode | Mapping[str, Mode] = "enforce",
+        limits: Limits | None = None,
+        timeouts: Timeouts | None = None,
         fallback: Fallback | None = None,
-        timeout: float = 30.0,
-        slow_after: float = 5.0,
-        max_output_chars: int | None = None,
-        max_argument_chars: int = 1_000_000,
-        max_media_bytes: int = 5_000_000,
-        max_concurrent: int | None = None,
-        max_concurrent_per_session: int | None = None,
-        max_concurrent_per_tool: Mapping[str, int] | None = None,
-        max_threads: int = 32,
-        max_remembered_bytes: int = 50_000_000,
-        rate_limits: Iterable[RateLimit] = (),
-        circuit_breaker: CircuitBreaker | None = None,
         retry: RetryPolicy | None = None,
         secrets: Mapping[str, Reference] | None = None,
         redactor: Redactor | None = None,
-        repeat_window: float = 86_400.0,
-        overhead_timeout: float = 10.0,
-        in_progress_timeout: float = 10.0,
-        lease_timeout: float = LEASE_TIMEOUT,
-        lease_grace: float = LEASE_GRACE,
-        approval_timeout: float = 900.0,
         declared: Mapping[str, ToolFlags] | None = None,
         debug: bool = False,
     ) -> None:
-        """`declared` says what tools are that are not in the pool, and are only passed to `guard()` or the fallback:
+        """`store` keeps the ledger and the approvals, and audits: what `handrail.store.open_store` yields. `ledger` and
+        `approvals` are for other implementations.
+
+        `declared` says what tools are that are not in the pool, and are only passed to `guard()` or the fallback:
         which of them read, have a key, a lock or a `verify`. One that is not declared is consequential.
         """
         if debug:
             log.show_texts = True
-        for name, seconds in (
-            ("timeout", timeout),
-            ("slow_after", slow_after),
-            ("overhead_timeout", overhead_timeout),
-            ("lease_timeout", lease_timeout),
-            ("approval_timeout", approval_timeout),
-        ):
-            if not seconds > 0:
-                raise ConfigError(f"{name} must be more than 0 seconds, got {seconds!r}.")
-        if in_progress_timeout < 0:
-            raise ConfigError(f"in_progress_timeout must be 0 seconds or more, got {in_progress_timeout!r}.")
-        if max_media_bytes < 0:
-            raise ConfigError(f"max_media_bytes must be 0 or more, got {max_media_bytes!r}.")
-        if max_threads < 1:
-            raise ConfigError(f"max_threads must be at least 1, got {max_threads!r}.")
-        if max_remembered_bytes < 0:
-            raise ConfigError(f"max_remembered_bytes must be 0 or more, got {max_remembered_bytes!r}.")
-        if max_argument_chars < 1:
-            raise ConfigError(f"max_argument_chars must be at least 1, got {max_argument_chars!r}.")
+        if store is not None:
+            if ledger is not None or approvals is not None:
+                raise ConfigError("store must be passed without ledger and approvals: it has its own.")
+            ledger, approvals, listeners = store.ledger, store.approvals, (*listeners, store.audit)
+        limits = limits or Limits()
+        timeouts = timeouts or Timeouts()
         policy = policy or Policy()
         self._output_limiter = output_limiter = OutputLimiter()
         self.approvals: Approvals = approvals if approvals is not None else MemoryApprovals()
         self._hooks = tuple(hooks)
         check_hooks(self._hooks)
-        self._overhead_timeout = overhead_timeout
-        self._max_argument_chars = max_argument_chars
+        self._overhead_timeout = timeouts.overhead
+        self._max_argument_chars = limits.max_argument_chars
+        self._store = store
         ledger = ledger if ledger is not None else MemoryLedger()
         redactor = redactor or Redactor()
         scheduler = Scheduler()
         self._running = RunningCalls()
-        self._threads = WorkerThreads(max_threads=max_threads)
-        self._events = events = EventBus(listeners, slow_after=slow_after, redactor=redactor)
+        self._threads = WorkerThreads(max_threads=limits.max_threads)
+        self._events = events = EventBus(listeners, slow_after=timeouts.slow_after, redactor=redactor)
         self._results = CallResults(events=events, running=self._running)
         if isinstance(approval_events := getattr(self.approvals, "events", None), ApprovalEvents):
             approval_events.subscribe(events)
@@ -149,7 +123,7 @@ class Executor:
             digests=digests,
             emit=events.emit,
             mode=mode,
-            approval_timeout=approval_timeout,
+            approval_timeout=timeouts.approval,
         )
         handlers = HandlerRunner(
             threads=self._threads,
@@ -159,14 +133,7 @@ class Executor:
             emit=events.emit,
         )
         self._portal = SyncPortal(current_loop=lambda: handlers.deadlines.loop)
-        admission = AdmissionControl(
-            rate_limits=rate_limits,
-            circuit_breaker=circuit_breaker,
-            max_concurrent=max_concurrent,
-            max_concurrent_per_session=max_concurrent_per_session,
-            max_concurrent_per_tool=max_concurrent_per_tool or {},
-            events=events,
-        )
+        admission = AdmissionControl(limits, events=events)
         self._effects = EffectRunner(
             ledger=ledger,
             approvals=self.approvals,
@@ -177,7 +144,7 @@ class Executor:
                 ledger=ledger,
                 handlers=handlers,
                 redactor=redactor,
-                leases=LeaseKeeper(ledger, lease_timeout=lease_timeout, lease_grace=lease_grace),
+                leases=LeaseKeeper(ledger, lease_timeout=timeouts.lease, lease_grace=timeouts.lease_grace),
             ),
             scheduler=scheduler,
             admission=admission,
@@ -186,9 +153,9 @@ class Executor:
             redactor=redactor,
             running=self._running,
             owner=randomness.token_hex(8),
-            repeat_window=repeat_window,
-            overhead_timeout=overhead_timeout,
-            in_progress_timeout=in_progress_timeout,
+            repeat_window=timeouts.repeat_window,
+            overhead_timeout=timeouts.overhead,
+            in_progress_timeout=timeouts.in_progress,
         )
         self._reads = ReadRunner(
             authorizer=self._authorizer,
@@ -198,8 +165,8 @@ class Executor:
             events=events,
             results=self._results,
             running=self._running,
-            overhead_timeout=overhead_timeout,
-            max_remembered_bytes=max_remembered_bytes,
+            overhead_timeout=timeouts.overhead,
+            max_remembered_bytes=limits.max_remembered_bytes,
         )
         self._ledger = ledger
         self._canceller = CallCanceller(running=self._running, scheduler=scheduler, events=events)
@@ -210,9 +177,9 @@ class Executor:
             declared=declared or {},
             threads=self._threads,
             output_limiter=output_limiter,
-            timeout=timeout,
-            max_output_chars=max_output_chars,
-            max_media_bytes=max_media_bytes,
+            timeout=timeouts.call,
+            max_output_chars=limits.max_output_chars,
+            max_media_bytes=limits.max_media_bytes,
         )
 
     # The tools.

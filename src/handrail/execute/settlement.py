@@ -30,11 +30,6 @@ from handrail.execute.tool_pool import CompiledTool
 
 # Leases.
 
-LEASE_TIMEOUT: Final = 15.0
-"""Seconds without a renewal after which a process counts as dead."""
-LEASE_GRACE: Final = 60.0
-"""Seconds after its longest duration in which a call of a dead process may still take effect."""
-
 _IDLE_ROUNDS: Final = 6
 """After so many rounds without a call, the thread ends."""
 

@@ -21,6 +21,7 @@ from handrail.errors import ConfigError, ToolError, shorten
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
 from handrail.execute.loop import Budget
+from handrail.execute.store import Store
 from handrail.guide.agent_file import load_agent_definition
 from handrail.guide.definition import (
     Guide,
@@ -66,6 +67,7 @@ class Agent:
         terms: Mapping[str, str] | None = None,
         instructions: str = "",
         agent_id: str | None = None,
+        store: Store | None = None,
         ledger: Ledger | None = None,
         approvals: Approvals | None = None,
         listeners: Iterable[Callable[[Any], object]] = (),
@@ -75,9 +77,9 @@ class Agent:
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         tools, listeners = list(tools), list(listeners)
-        if executor is not None and (tools or policy or ledger or approvals or listeners):
+        if executor is not None and (tools or policy or store or ledger or approvals or listeners):
             raise ConfigError(
-                "executor must be passed without tools, policy, ledger, approvals and listeners: it has its own."
+                "executor must be passed without tools, policy, store, ledger, approvals and listeners: it has its own."
             )
         self.provider = provider
         self.judge = judge
@@ -86,7 +88,12 @@ class Agent:
         self._executor = executor
         self._given_executor = executor is not None
         self._policy = policy
-        self._stores: dict[str, Any] = {"ledger": ledger, "approvals": approvals, "listeners": listeners}
+        self._stores: dict[str, Any] = {
+            "store": store,
+            "ledger": ledger,
+            "approvals": approvals,
+            "listeners": listeners,
+        }
         self._redactor = redactor or Redactor()
         self._settings = settings or GuideSettings()
         self._prefilter = build_prefilter(prefilter)
@@ -133,9 +140,8 @@ class Agent:
     def executor(self) -> Executor:
         """The executor of all sessions; built on first use, which fixes the tools."""
         if self._executor is None:
-            given = {name: value for name, value in self._stores.items() if value}
             tools = self._tools.get_executor_tools()
-            self._executor = Executor(tools, policy=self._policy, redactor=self._redactor, **given)
+            self._executor = Executor(tools, policy=self._policy, redactor=self._redactor, **self._stores)
         return self._executor
 
     async def create_guideline(

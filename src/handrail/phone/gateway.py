@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from msgspec import structs
 
-from handrail.authorize.approvals import Approvals
 from handrail.authorize.policy import Rule
 from handrail.core.context import ToolContext
 from handrail.core.events import Event, LogEvent
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
-from handrail.execute.ledger import Ledger
+from handrail.execute.store import Store
 from handrail.phone.call_limits import MachineOptions
 from handrail.phone.incoming import IncomingCall
 from handrail.phone.realtime import describe_session
@@ -40,15 +39,9 @@ NOT_FOUND, UNAVAILABLE, BUSY, DECLINED = 404, 480, 486, 603
 """What SIP calls the reasons to turn a call away."""
 
 
-class PhoneStore(Protocol):
+class PhoneStore(Store, Protocol):
     """What a gateway uses of a store; `open_store(…)` gives one."""
 
-    @property
-    def ledger(self) -> Ledger: ...
-    @property
-    def approvals(self) -> Approvals: ...
-    @property
-    def audit(self) -> Listener: ...
     @property
     def webhooks(self) -> WebhookClaims: ...
 
@@ -74,7 +67,11 @@ class PhoneGateway:
         transport: Transport | None = None,
         executor_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """`executor_options` are further options of each tenant's executor: `circuit_breaker`, `retry`, `hooks` …"""
+        """`executor_options` are further options of each tenant's executor: `limits`, `timeouts`, `retry`, `hooks` …
+
+        What the configuration of a tenant says about its tools (`tool_timeout`, `max_output_chars` and
+        `max_concurrent_tools`) replaces the same fields of these `limits` and `timeouts`.
+        """
         if max_calls < 1:
             raise ConfigError(f"max_calls must be at least 1, got {max_calls}.")
         self.calls: dict[str, CallSession] = {}
@@ -90,6 +87,7 @@ class PhoneGateway:
         self._redactor = redactor or Redactor()
         self._options = options or MachineOptions()
         self._settle_grace = settle_grace
+        # The audit hears what executors emit through `_emit`, with the id of the phone call.
         self._executors = TenantExecutors(
             builder=tools or ToolBuilder(),
             rules=policy,

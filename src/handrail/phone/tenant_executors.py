@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from msgspec import structs
+
 from handrail.authorize.approvals import Approvals
 from handrail.authorize.policy import Policy, Rule
 from handrail.core.events import Event
@@ -14,6 +16,7 @@ from handrail.core.tool import Tool
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
+from handrail.execute.limits import Limits, Timeouts
 from handrail.phone.call_log import Severity
 from handrail.sources.connection import Sources
 from handrail.tenants.builder import ToolBuilder, ToolBuildResult
@@ -25,7 +28,7 @@ Key = tuple[str, str]
 OnSource = Callable[[Severity, Mapping[str, Any]], None]
 """Gets the severity and the fields of a log event about a source that was opened."""
 
-_OWN_OPTIONS = frozenset(("tools", "policy", "ledger", "approvals", "listeners", "secrets", "redactor"))
+_OWN_OPTIONS = frozenset(("tools", "policy", "store", "ledger", "approvals", "listeners", "secrets", "redactor"))
 """Options of an executor that the gateway sets itself."""
 _APPROVAL_TIMEOUT = 120.0
 """Seconds in which a caller can agree; what was refused can be asked for again after that."""
@@ -83,12 +86,15 @@ class TenantExecutors:
 
     def _build(self, cfg: TenantConfig, sources: Sources, session_id: str) -> tuple[ToolBuildResult, Executor]:
         built = self._builder.build_tools(cfg, tools=sources.tools, listeners=[self._emit], session_id=session_id)
-        options: dict[str, Any] = {
-            "timeout": cfg.limits.tool_timeout,
-            "max_output_chars": cfg.limits.max_output_chars,
-            "max_concurrent_per_session": cfg.limits.max_concurrent_tools,
-            "approval_timeout": _APPROVAL_TIMEOUT,
-            **self._options,
+        options: dict[str, Any] = self._options | {
+            "limits": structs.replace(
+                self._options.get("limits") or Limits(),
+                max_output_chars=cfg.limits.max_output_chars,
+                max_concurrent_per_session=cfg.limits.max_concurrent_tools,
+            ),
+            "timeouts": structs.replace(
+                self._options.get("timeouts") or Timeouts(approval=_APPROVAL_TIMEOUT), call=cfg.limits.tool_timeout
+            ),
         }
         executor = Executor(
             built.tools,

@@ -30,7 +30,7 @@ _PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Audit:
-    """A listener that writes one row for each event to an append-only table: `Executor(…, listeners=[store.audit])`.
+    """A listener that writes one row for each event to an append-only table; `Executor(…, store=store)` adds it.
 
     While the database is unreachable, rows wait in memory, up to a limit. Dropped events are counted, logged, and noted
     in the audit itself.

@@ -23,8 +23,8 @@ from handrail.store.webhooks import SqlWebhookClaims
 
 
 class Store:
-    """An open database: pass its parts to `Executor(…, ledger=store.ledger, approvals=store.approvals,
-    listeners=[store.audit])` and `ChatSession(…, sessions=store.sessions)`."""
+    """An open database: pass it to `Executor(…, store=store)`, and its sessions to
+    `ChatSession(…, sessions=store.sessions)`."""
 
     def __init__(
         self, database: Database, *, digest_key: bytes, redactor: Redactor, audit: Audit, cipher: Cipher

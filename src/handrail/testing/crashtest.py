@@ -26,6 +26,7 @@ from handrail.core.values import ToolCall
 from handrail.define.function import tool
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Entry, Ledger
+from handrail.execute.limits import Timeouts
 from handrail.store import open_store
 
 STEPS: Final = (
@@ -207,7 +208,7 @@ async def _run_child(url: str, world: str, name: str, call_id: str, step: str, v
             return "paid"
 
         # The shortest lease: the claim of a killed process has expired when the next one checks it.
-        rail = Executor([pay], policy=Policy([Rule.allow("pay")]), ledger=fragile, lease_grace=-0.2)
+        rail = Executor([pay], policy=Policy([Rule.allow("pay")]), ledger=fragile, timeouts=Timeouts(lease_grace=-0.2))
         call = ToolCall(id=call_id, name="pay", arguments_json=json.dumps({"invoice_id": name}))
         result = await rail.run(call, ToolContext(session_id=name, customer_id=name, turn=1))
         print(json.dumps(result.error.code if result.error else "ok"))  # noqa: T201  # to the parent
