@@ -4,9 +4,10 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Any, Self, TypeAlias
+from typing import Any, Generic, Self, TypeAlias, cast
 
 from msgspec import structs
+from typing_extensions import TypeVar
 
 from handrail.chat.conversation import Conversation
 from handrail.chat.session_store import SessionStore
@@ -25,7 +26,10 @@ _Events: TypeAlias = asyncio.Queue[ChatEvent | None]
 """The events of a streamed turn; None is its end."""
 
 
-class ChatSession:
+ResultT = TypeVar("ResultT", bound=TurnResult, default=TurnResult)
+
+
+class ChatSession(Generic[ResultT]):
     """One conversation: it keeps the history, and the executor validates, authorises and runs every call.
 
     With `sessions`, the conversation is saved after every step and before any call runs, so that another process can
@@ -40,7 +44,7 @@ class ChatSession:
         context: ToolContext[Any],
         instructions: str = "",
         budget: Budget | None = None,
-        strategy: TurnStrategy | None = None,
+        strategy: TurnStrategy[ResultT] | None = None,
         sessions: SessionStore | None = None,
         conversation: Conversation | None = None,
         allow_memory_ledger: bool = False,
@@ -52,7 +56,7 @@ class ChatSession:
         self.executor = executor
         self.instructions = instructions
         self._budget = budget or Budget()
-        self._strategy = strategy or PlainStrategy()
+        self._strategy = strategy or cast(TurnStrategy[ResultT], PlainStrategy())
         self._sessions = sessions
         self._allow_memory_ledger = allow_memory_ledger
         self._checked_registry: object = None
@@ -140,19 +144,19 @@ class ChatSession:
 
     # Turns.
 
-    async def send(self, text: str) -> TurnResult:
+    async def send(self, text: str) -> ResultT:
         """Send a message and wait for the end of the turn."""
         return await self._send(text)
 
-    async def resume(self) -> TurnResult:
+    async def resume(self) -> ResultT:
         """Resume a turn that stopped: after a decision, a provider's failure, a crash, or a limit of the budget."""
         return await self._resume()
 
-    def send_sync(self, text: str) -> TurnResult:
+    def send_sync(self, text: str) -> ResultT:
         """`send()` for a caller without an event loop."""
         return self.executor.run_coroutine(self.send(text))
 
-    def resume_sync(self) -> TurnResult:
+    def resume_sync(self) -> ResultT:
         """`resume()` for a caller without an event loop."""
         return self.executor.run_coroutine(self.resume())
 
@@ -164,7 +168,7 @@ class ChatSession:
         """Resume a turn as `resume()` does, and yield its events."""
         return _stream_turn(self._resume)
 
-    async def _send(self, text: str, events: _Events | None = None) -> TurnResult:
+    async def _send(self, text: str, events: _Events | None = None) -> ResultT:
         if not text.strip():
             raise ConfigError("text must not be empty. To continue a turn that stopped, use resume().")
         state = self._start_turn(events)
@@ -180,7 +184,7 @@ class ChatSession:
         finally:
             self._end_turn(state)
 
-    async def _resume(self, events: _Events | None = None) -> TurnResult:
+    async def _resume(self, events: _Events | None = None) -> ResultT:
         state = self._start_turn(events)
         try:
             await self._adopt_pending(state)
@@ -197,7 +201,7 @@ class ChatSession:
         finally:
             self._end_turn(state)
 
-    async def _run_strategy(self, state: TurnState) -> TurnResult:
+    async def _run_strategy(self, state: TurnState) -> ResultT:
         if state.conversation.handed_off:
             state.stop_reason, state.is_over = "handed_off", True
         result = await self._strategy.run(state)
@@ -222,7 +226,7 @@ class ChatSession:
             context=structs.replace(self._context, turn=turn),
             instructions=self.instructions,
             budget=self._budget,
-            save=self._save_conversation,
+            save=None if self._sessions is None else self._save_conversation,
             events=events,
         )
         self._turn_start = time.monotonic()

@@ -4,9 +4,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import Struct, structs
+from typing_extensions import TypeVar
 
 from handrail.chat.conversation import Conversation, PendingCall
 from handrail.chat.model_call import build_model_called, normalize_response
@@ -71,7 +72,7 @@ class TurnState:
         context: ToolContext[Any],
         instructions: str,
         budget: Budget,
-        save: Callable[[Conversation], Awaitable[Conversation]],
+        save: Callable[[Conversation], Awaitable[Conversation]] | None,
         events: asyncio.Queue[ChatEvent | None] | None = None,
     ) -> None:
         """`events` passes what happens to the reader of a streamed turn; a turn that nobody reads needs none."""
@@ -91,6 +92,8 @@ class TurnState:
         self.is_over = False
         """Whether nothing is left to do in this turn: a person has taken over, or the reply is complete."""
         self._events = events
+        self.results: tuple[ToolResult, ...] = ()
+        """The results of this turn's calls so far; those that await an approval have none."""
         self._text = ""
         self._approvals: list[Approval] = []
         self._transient_ids: set[str] = set()
@@ -104,7 +107,8 @@ class TurnState:
     async def update(self, conversation: Conversation) -> None:
         """Set the conversation, and save it."""
         self.conversation = conversation
-        self.conversation = await self._save(conversation)
+        if self._save is not None:
+            self.conversation = await self._save(conversation)
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -148,14 +152,11 @@ class TurnState:
             self.report_model_call(started, error=error)
         await self._wait_for_reader()
         if self.response is not None:
-            self._text = self.response.text
-            self._count_tokens(self.response.usage)
-            usage, message = self.conversation.usage + self.response.usage, self.response.message()
+            self._text, message = self.response.text, self.response.message()
         else:
-            usage, message = self.conversation.usage, AssistantMessage(text=self._text)
-        after = structs.replace(self.conversation, usage=usage)
+            message = AssistantMessage(text=self._text)
         is_empty = not (message.text or message.calls or message.native)
-        await self.update(after if is_empty else after.with_messages(message))
+        await self.update(self.conversation if is_empty else self.conversation.with_messages(message))
         return self.response
 
     async def _read_stream(self, request: ModelRequest, texts: list[str]) -> ModelResponse:
@@ -202,25 +203,11 @@ class TurnState:
         finally:
             self._model_tasks.discard(task)
 
-    def add_usage(self, usage: Usage) -> None:
-        """Count the tokens of a question that was asked through `wait`."""
-        self._count_tokens(usage)
-        self.conversation = structs.replace(self.conversation, usage=self.conversation.usage + usage)
-
-    def _count_tokens(self, usage: Usage) -> None:
-        self._usage += usage
-        self.progress.tokens = self._usage.input + self._usage.output
-
     async def reply_with(self, text: str) -> None:
         """Add a message of the agent to the history, and to the result of the turn."""
         self._text = encodable(text)
         await self.update(self.conversation.with_messages(AssistantMessage(text=self._text)))
         await self.emit(TextDelta(text=self._text))
-
-    @property
-    def results(self) -> tuple[ToolResult, ...]:
-        """The results of this turn's calls so far; those that await an approval have none."""
-        return tuple(one for one in self.progress.results if not _is_awaiting_approval(one))
 
     async def run_calls(self, calls: Iterable[ToolCall]) -> None:
         """Run calls that the strategy decided on, after they are saved in the history.
@@ -247,15 +234,20 @@ class TurnState:
     def report_model_call(
         self, started: float, *, provider: str | None = None, usage: Usage | None = None, error: str | None = None
     ) -> None:
-        """Emit the event of a call of a model that began at `started`, by `time.monotonic()`."""
+        """Count a call of a model that began at `started`, by `time.monotonic()`, and emit its event."""
         response = None if provider is not None else self.response
+        usage = response.usage if response is not None else usage
         self.model_calls += 1
+        if usage is not None:
+            self._usage += usage
+            self.progress.tokens = self._usage.input + self._usage.output
+            self.conversation = structs.replace(self.conversation, usage=self.conversation.usage + usage)
         self.executor.emit(
             build_model_called(
                 self.context,
                 provider=provider or self.provider.name,
                 started=started,
-                usage=response.usage if response is not None else usage,
+                usage=usage,
                 model=response.model if response is not None else "",
                 finish_reason=response.finish_reason if response is not None else "",
                 error=error,
@@ -283,7 +275,7 @@ class TurnState:
             results = await self._report_events(running)
             self._running_response_id = ""
         results += refused
-        progress.results += results
+        self._add_results(results)
         tokens = {one.approval.token: one.call_id for one in results if one.approval is not None}
         final = [one for one in results if not self._is_open(one)]
         approvals = await self._find_open(tokens)
@@ -311,6 +303,10 @@ class TurnState:
             results = await running
         await self._wait_for_reader()
         return results
+
+    def _add_results(self, results: Sequence[ToolResult]) -> None:
+        self.progress.results += results
+        self.results = (*self.results, *(result for result in results if not _is_awaiting_approval(result)))
 
     def _is_open(self, result: ToolResult) -> bool:
         return _is_awaiting_approval(result) or self.progress.is_unsettled(result)
@@ -358,7 +354,7 @@ class TurnState:
             return
         results = await self._report_events(self._look_up(self.conversation.unsettled))
         final = [result for result in results if not self.progress.is_unsettled(result)]
-        self.progress.results += results
+        self._add_results(results)
         if final:
             conversation = self.conversation.with_settled(self._prepare_results(final))
             await self.update(self._hand_off(conversation, final))
@@ -404,10 +400,13 @@ class TurnState:
         )
 
 
-class TurnStrategy(Protocol):
+ResultT_co = TypeVar("ResultT_co", bound=TurnResult, covariant=True, default=TurnResult)
+
+
+class TurnStrategy(Protocol[ResultT_co]):
     """Decides what happens in a turn: when the model is asked, and which calls run."""
 
-    async def run(self, state: TurnState) -> TurnResult:
+    async def run(self, state: TurnState) -> ResultT_co:
         """Run one turn with the steps of `state`, until it is the person's turn again; return its result.
 
         If `state.is_over`, there is nothing to run. A strategy with `keeps_pending = True` decides itself what becomes

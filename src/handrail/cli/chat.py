@@ -21,7 +21,7 @@ from handrail.core.values import Approval, ToolCall
 from handrail.errors import HandrailError, MissingExtraError, ModelFileError
 from handrail.execute.executor import Executor
 from handrail.guide import Agent, GuidedTurnResult
-from handrail.guide.session import NoProvider
+from handrail.guide.agent import NoProvider
 from handrail.models.cache import inspect_model
 from handrail.models.catalogue import CATALOGUE, MINILM, SMOLLM2
 from handrail.providers import Provider

@@ -6,9 +6,8 @@ from handrail.guide.journeys import Journey
 from handrail.guide.judges import CheckingJudge, EmbeddedJudge, ProviderJudge, ScriptedJudge
 from handrail.guide.parameters import ParameterOptions
 from handrail.guide.prefilter import EmbeddingPrefilter, LexicalPrefilter, Prefilter
-from handrail.guide.session import GuidedSession, GuidedStrategy
 from handrail.guide.trace import TurnTrace
-from handrail.guide.turn import GuidedTurnResult
+from handrail.guide.turn import GuidedSession, GuidedStrategy, GuidedTurnResult
 from handrail.guide.values import (
     CandidateTool,
     ClaimChecker,

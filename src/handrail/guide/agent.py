@@ -1,6 +1,6 @@
 """`Agent`: guidelines, tools, relationships, variables and terms, and the sessions that follow them."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Self, cast
@@ -37,9 +37,9 @@ from handrail.guide.journeys import Journey, merge_journeys
 from handrail.guide.judges import make_judge
 from handrail.guide.parameters import ParameterOptions, compile_tool
 from handrail.guide.prefilter import Prefilter, build_prefilter
-from handrail.guide.session import GuidedSession, GuidedStrategy, NoProvider
+from handrail.guide.turn import GuidedSession, GuidedStrategy
 from handrail.guide.values import Criticality, Guideline, Judge
-from handrail.providers.provider import Provider
+from handrail.providers.provider import ModelRequest, ModelResponse, Provider, StreamEvent
 from handrail.registry.registry import ToolRegistry
 from handrail.registry.tool_source import ToolSource
 
@@ -566,3 +566,24 @@ def _suggest_name(name: object, known: Collection[str]) -> str:
     """Build the end of an error about an unknown name: the closest known name, or the first of them."""
     listed = f"; there are: {', '.join(sorted(known)[:20])}." if known else "; there are none yet."
     return suggest(name, known, otherwise=listed)
+
+
+class NoProvider:
+    """The provider of a session that only has a judge; every request to it is an error."""
+
+    @property
+    def name(self) -> str:
+        """`none`."""
+        return "none"
+
+    async def ask(self, request: ModelRequest) -> ModelResponse:
+        """Refuse."""
+        raise _build_no_provider_error()
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[StreamEvent]:
+        """Refuse."""
+        raise _build_no_provider_error()
+
+
+def _build_no_provider_error() -> ConfigError:
+    return ConfigError("This agent has no provider, only a judge: it can only run guided turns.")

@@ -73,12 +73,10 @@ class JudgeClient:
         return NoResponse(f"{NO_USABLE_RESPONSE}: {error}")
 
     def count(self, response: Plan | Draft) -> None:
-        """Add the model calls and the usage of a response."""
+        """Add the model calls of a response."""
         self.model_calls += (
             response.model_calls if type(response.model_calls) is int and 0 <= response.model_calls < 100 else 1
         )
-        if isinstance(response.usage, Usage):  # pyright: ignore[reportUnnecessaryIsInstance]
-            self._state.add_usage(response.usage)
 
     async def _ask_once(
         self, send: Callable[[str], Awaitable[Any]], error: str, check: Callable[[object], T]
@@ -169,12 +167,12 @@ class TurnInputs(Struct, frozen=True, kw_only=True):
     known_tools: frozenset[str]
     """The tools whose result was in the conversation before this turn planned anything."""
     customer_texts: tuple[str, ...]
-    """What the customer wrote, normalized for comparison."""
+    """What the customer wrote."""
 
     def is_customers_word(self, text: str) -> bool:
         """Whether the customer wrote this text, apart from case and punctuation."""
         words = normalize_text(text)
-        return any(words in one for one in self.customer_texts)
+        return any(words in normalize_text(written) for written in self.customer_texts)
 
 
 async def read_inputs(
@@ -191,7 +189,7 @@ async def read_inputs(
             for result in message.results
             if result.ok and result.output != DROPPED_OUTPUT
         ),
-        customer_texts=tuple(normalize_text(one.text) for one in messages if isinstance(one, UserMessage)),
+        customer_texts=tuple(message.text for message in messages if isinstance(message, UserMessage)),
     )
 
 

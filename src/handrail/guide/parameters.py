@@ -49,6 +49,7 @@ class GuidedTool(Struct, frozen=True, kw_only=True):
     """A tool, compiled for guided calling."""
 
     tool: Tool[..., Any]
+    name: str
     options: Mapping[str, ParameterOptions]
     schema: Mapping[str, Any]
     """The input schema, with choices and examples."""
@@ -58,11 +59,6 @@ class GuidedTool(Struct, frozen=True, kw_only=True):
     """The parameters that accept null."""
     runnable: bool = True
     """Whether the executor has it; a tool that was only declared cannot run."""
-
-    @property
-    def name(self) -> str:
-        """The name of the tool."""
-        return self.tool.name
 
     @property
     def needs_no_inference(self) -> bool:
@@ -101,6 +97,7 @@ def compile_tool(
     static = {name: tuple(one.choices) for name, one in every.items() if one.choices and not callable(one.choices)}
     return GuidedTool(
         tool=tool,
+        name=tool.name,
         options=every,
         schema=add_choices(tool.input_schema, static, {name: one.examples for name, one in every.items()}),
         properties=properties,

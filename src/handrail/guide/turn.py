@@ -1,12 +1,14 @@
 """One guided turn: plan, run, plan again with the results, reply."""
 
 import time
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
+from typing import Final
 
 from msgspec import structs
 
 from handrail.chat.conversation import PendingCall
+from handrail.chat.session import ChatSession
 from handrail.chat.turn import TurnResult, TurnState
 from handrail.core.events import TurnPlanned
 from handrail.core.redact import Redactor
@@ -205,6 +207,7 @@ class GuidedTurn:
                 iteration=self._iteration,
                 shown=frozenset() if planned.error else planned.shown - planned.failed.keys(),
                 active=self._guidelines.active,
+                candidates=self._guidelines.candidates,
                 choices=inputs.choices,
                 done=self._done | kept,
                 known=inputs.known_tools,
@@ -349,7 +352,7 @@ class GuidedTurn:
             self._recorder.record_result(results.get(call.id), call.id, decisions.get(call.id))
 
     def _build_insights(self) -> ToolInsights:
-        return self._recorder.build_insights(self._guidelines.list_candidates())
+        return self._recorder.build_insights(self._guidelines.candidates)
 
     def _build_trace(self) -> TurnTrace:
         return self._recorder.build_trace(
@@ -384,6 +387,8 @@ class _ActiveGuidelines:
         self._matches: dict[str, GuidelineMatch] = {}
         """The last match of each guideline in this turn."""
         self.active: frozenset[str] = frozenset()
+        self.candidates: list[str] = []
+        """The tools of the active guidelines."""
         self._prepared: set[str] = set()
         """Guidelines of calls that an earlier turn prepared: they apply to the reply, and add no candidates."""
         self.considered: set[str] = set()
@@ -409,6 +414,7 @@ class _ActiveGuidelines:
         matched, reasons = guide.journeys.resolve(self.get_matched_ids() | guide.always, done)
         resolution = guide.relationships.resolve(matched)
         self.active = resolution.active
+        self.candidates = guide.list_candidates(self.active)
         return {**resolution.reasons, **reasons}
 
     def get_matched_ids(self) -> set[str]:
@@ -432,15 +438,11 @@ class _ActiveGuidelines:
 
     def consider_candidates(self) -> None:
         """Mark the tools of the active guidelines as candidates of this turn."""
-        self.considered.update(self.list_candidates())
-
-    def list_candidates(self) -> list[str]:
-        """List the tools of the active guidelines."""
-        return self._guide.list_candidates(self.active)
+        self.considered.update(self.candidates)
 
     def list_new_candidates(self) -> list[str]:
         """List the tools of the active guidelines that were no candidates in this turn before."""
-        return [one for one in self.list_candidates() if one not in self.considered]
+        return [one for one in self.candidates if one not in self.considered]
 
     def list_for_reply(self) -> tuple[Guideline, ...]:
         """List the guidelines that the reply follows."""
@@ -451,3 +453,27 @@ def _is_reply_needed(state: TurnState) -> bool:
     """Whether there is something to reply to: a message of the customer, or results."""
     messages = state.conversation.messages
     return bool(messages) and not isinstance(messages[-1], AssistantMessage)
+
+
+class GuidedStrategy:
+    """The `TurnStrategy` of guided calling: guidelines select the tools, a judge selects the calls, code checks both.
+
+    `guide` is called at the beginning of every turn, so that changes apply from the next turn on.
+    """
+
+    keeps_pending: Final = True
+
+    def __init__(self, guide: Callable[[], Guide], judge: Judge, *, redactor: Redactor | None = None) -> None:
+        self._guide = guide
+        self._judge = judge
+        self._redactor = redactor or Redactor()
+        self._variables = VariableReader()
+
+    async def run(self, state: TurnState) -> GuidedTurnResult:
+        """Run a turn until the customer is next."""
+        turn = GuidedTurn(self._guide(), self._judge, state, variables=self._variables, redactor=self._redactor)
+        return await turn.run()
+
+
+class GuidedSession(ChatSession[GuidedTurnResult]):
+    """A `ChatSession` whose turns are guided: their results have insights and a trace."""

@@ -292,6 +292,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     """The tools that the judge was shown."""
     active: Set[str]
     """The active guidelines."""
+    candidates: Sequence[str]
+    """Their tools."""
     choices: Mapping[str, Mapping[str, Sequence[Any]] | None]
     """The choices of parameters, by tool; None if they could not be read."""
     done: Set[str]
@@ -424,7 +426,7 @@ class _VerdictChecker:
     def _add_unjudged(self, judged: set[str]) -> None:
         """Add the candidates without a verdict: one that needs no inference runs, unless its result is known."""
         here = self._situation
-        for name in here.guide.list_candidates(here.active):
+        for name in here.candidates:
             if name in judged:
                 continue
             tool = here.guide.tools[name]
