@@ -65,14 +65,14 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
         """Those of the `last_calls` that have no result yet."""
-        known = {one.call_id for one in self.partial_results}
+        known = {result.call_id for result in self.partial_results}
         return tuple(call for call in self.last_calls if call.id not in known)
 
     def with_results(self, results: Iterable[ToolResult]) -> "Conversation":
         """Return a copy with results of open calls: a `ToolMessage` once there is one for every call."""
         if not self.last_calls:
             return self
-        known = {one.call_id: one for one in (*self.partial_results, *results)}
+        known = {result.call_id: result for result in (*self.partial_results, *results)}
         in_order = tuple(known[call.id] for call in self.last_calls if call.id in known)
         if len(in_order) < len(self.last_calls):
             return structs.replace(self, partial_results=in_order)
@@ -84,10 +84,10 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def with_settled(self, results: Iterable[ToolResult]) -> "Conversation":
         """Return a copy with final results in the place of provisional ones."""
-        final = {one.call_id: one for one in results}
+        final = {result.call_id: result for result in results}
         messages = tuple(
-            ToolMessage(results=tuple(final.get(one.call_id, one) for one in message.results))
-            if isinstance(message, ToolMessage) and any(one.call_id in final for one in message.results)
+            ToolMessage(results=tuple(final.get(result.call_id, result) for result in message.results))
+            if isinstance(message, ToolMessage) and any(result.call_id in final for result in message.results)
             else message
             for message in self.messages
         )
@@ -103,12 +103,12 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
             messages = (*messages[:-1], structs.replace(last, calls=calls, native=None))
         else:
             messages = (*messages, AssistantMessage(calls=calls))
-        pending = tuple(one for one in self.pending if one.call.id not in ids)
+        pending = tuple(pending_call for pending_call in self.pending if pending_call.call.id not in ids)
         return structs.replace(self, messages=messages, pending=pending)
 
     def with_pending(self, results: Iterable[ToolResult], pending: Iterable[PendingCall]) -> "Conversation":
         """Return a copy with results of open calls, in which those that await an approval have left the history."""
-        awaiting = {one.call.id: one for one in pending}
+        awaiting = {pending_call.call.id: pending_call for pending_call in pending}
         messages, calls = self.messages, self.last_calls
         if awaiting and isinstance(last := messages[-1], AssistantMessage):
             calls = tuple(call for call in calls if call.id not in awaiting)
@@ -119,18 +119,18 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def with_pending_as_calls(self) -> "Conversation":
         """Return a copy in which pending calls are open calls, as the plain strategy knows them."""
-        return self.with_calls(one.call for one in self.pending) if self.pending else self
+        return self.with_calls(pending_call.call for pending_call in self.pending) if self.pending else self
 
     @property
     def results(self) -> Iterator[ToolResult]:
         """The results in the history, in their order."""
-        return (result for one in self.messages if isinstance(one, ToolMessage) for result in one.results)
+        return (result for message in self.messages if isinstance(message, ToolMessage) for result in message.results)
 
     @property
     def call_ids(self) -> set[str]:
         """The ids of all calls in the history, and of those that are pending."""
-        made = {call.id for one in self.messages if isinstance(one, AssistantMessage) for call in one.calls}
-        return made | {one.call.id for one in self.pending}
+        made = {call.id for message in self.messages if isinstance(message, AssistantMessage) for call in message.calls}
+        return made | {pending_call.call.id for pending_call in self.pending}
 
 
 def is_storable(value: object) -> bool:
@@ -177,7 +177,7 @@ def restore_conversation(state: bytes | str, messages: Iterable[bytes | str], *,
     """Build a conversation from its state and its messages; raise `StoreError`, naming the source, if they are none."""
     found = decode_conversation(state, source=source)
     try:
-        return structs.replace(found, messages=tuple(_MESSAGES.decode(one) for one in messages))
+        return structs.replace(found, messages=tuple(_MESSAGES.decode(message) for message in messages))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(f"{source} does not contain a valid conversation: {error}") from error
 

@@ -111,8 +111,11 @@ class ChatSession(Generic[ResultT]):
             await executor.request_approval(call, at_turn)
         if pending := session.conversation.pending:
             renewed = [
-                structs.replace(one, approval=await executor.request_approval(one.call, at_turn) or one.approval)
-                for one in pending
+                structs.replace(
+                    pending_call,
+                    approval=await executor.request_approval(pending_call.call, at_turn) or pending_call.approval,
+                )
+                for pending_call in pending
             ]
             session._conversation = structs.replace(session.conversation, pending=tuple(renewed))
         return session
@@ -279,7 +282,7 @@ class ChatSession(Generic[ResultT]):
         await self.executor.approvals.deny(token, by="customer", who=self._who, reason=reason)
 
     async def _require_open(self, token: str) -> None:
-        if not any(one.token == token for one in await self.approvals()):
+        if not any(approval.token == token for approval in await self.approvals()):
             raise ApprovalError("this token belongs to no open approval of this conversation.")
 
     @property

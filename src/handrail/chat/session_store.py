@@ -213,12 +213,12 @@ def _decode_file(text: bytes, *, source: str) -> tuple[Conversation, int]:
         elif broken:  # A crash cuts off the end; something complete after it means that the file was damaged.
             raise StoreError(f"{source}, line {broken}, does not contain a valid record of a conversation.")
         else:
-            for one in changes:
-                if not 0 <= one.position <= len(messages):
+            for change in changes:
+                if not 0 <= change.position <= len(messages):
                     raise StoreError(
-                        f"{source}: a message has position {one.position}, expected at most {len(messages)}."
+                        f"{source}: a message has position {change.position}, expected at most {len(messages)}."
                     )
-                messages[one.position : one.position + 1] = [bytes(one.message)]
+                messages[change.position : change.position + 1] = [bytes(change.message)]
             del messages[record.length :]
             changes, state, end = [], bytes(record.state), offset
     return restore_conversation(state, messages, source=source), end

@@ -220,7 +220,7 @@ class TurnState:
 
     async def end_with_pending(self) -> None:
         """If calls are pending, end the turn with `approval_required` and their open approvals."""
-        tokens = [one.approval.token for one in self.conversation.pending]
+        tokens = [pending_call.approval.token for pending_call in self.conversation.pending]
         if tokens:
             self._approvals = await self._find_open(tokens)
             self.stop_reason = self.stop_reason or "approval_required"
@@ -229,7 +229,7 @@ class TurnState:
         """The approvals among these that nobody has decided yet."""
         found = [await self.executor.approvals.get(token) for token in tokens]
         now = time.time()
-        return [one for one in found if one is not None and one.state == "pending" and not one.is_expired(now)]
+        return [item for item in found if item is not None and item.state == "pending" and not item.is_expired(now)]
 
     def report_model_call(
         self, started: float, *, provider: str | None = None, usage: Usage | None = None, error: str | None = None
@@ -276,15 +276,15 @@ class TurnState:
             self._running_response_id = ""
         results += refused
         self._add_results(results)
-        tokens = {one.approval.token: one.call_id for one in results if one.approval is not None}
-        final = [one for one in results if not self._is_open(one)]
+        tokens = {result.approval.token: result.call_id for result in results if result.approval is not None}
+        final = [result for result in results if not self._is_open(result)]
         approvals = await self._find_open(tokens)
         if keep_pending:
             by_id = {call.id: call for call in calls}
-            awaiting = [PendingCall(call=by_id[tokens[one.token]], approval=one) for one in approvals]
-            left = {one.call.id for one in awaiting}
+            awaiting = [PendingCall(call=by_id[tokens[approval.token]], approval=approval) for approval in approvals]
+            left = {waiting.call.id for waiting in awaiting}
             # An approval that was decided in this very moment is no longer open: its call has the result that it got.
-            final = [one for one in results if one.call_id not in left and not progress.is_unsettled(one)]
+            final = [result for result in results if result.call_id not in left and not progress.is_unsettled(result)]
             await self._record_results(final, awaiting)
         else:
             await self._record_results(final)
@@ -318,12 +318,12 @@ class TurnState:
     def _prepare_results(self, results: Iterable[ToolResult]) -> list[ToolResult]:
         """Reduce results to what the history keeps, and remember those that are for one response only."""
         every = list(results)
-        self._transient_ids |= {one.call_id for one in every if one.control and one.control.lifespan == "response"}
-        return [to_history_result(one) for one in every]
+        self._transient_ids |= {item.call_id for item in every if item.control and item.control.lifespan == "response"}
+        return [to_history_result(item) for item in every]
 
     def _hand_off(self, conversation: Conversation, results: Iterable[ToolResult]) -> Conversation:
         """Hand the conversation to a person, if one of the results wants that."""
-        if not any(one.control is not None and one.control.mode == "manual" for one in results):
+        if not any(result.control is not None and result.control.mode == "manual" for result in results):
             return conversation
         self.stop_reason = "handed_off"
         return structs.replace(conversation, handed_off=True)
@@ -334,7 +334,7 @@ class TurnState:
         One that awaits an approval has not been made: `approval_required`. One that has no final result gets a
         provisional one, and is looked up again in the next turn.
         """
-        known = {one.call_id: one for one in self.progress.results if self._is_open(one)}
+        known = {result.call_id: result for result in self.progress.results if self._is_open(result)}
         provisional: list[ToolCall] = []
         results: list[ToolResult] = []
         for call in self.conversation.open_calls:
@@ -367,8 +367,10 @@ class TurnState:
         """Replace the outputs of results with `lifespan="response"`: they were meant for one response only."""
         if self._transient_ids and not self.conversation.last_calls:
             messages = (
-                ToolMessage(results=tuple(map(self._drop_output, one.results))) if isinstance(one, ToolMessage) else one
-                for one in self.conversation.messages
+                ToolMessage(results=tuple(map(self._drop_output, message.results)))
+                if isinstance(message, ToolMessage)
+                else message
+                for message in self.conversation.messages
             )
             await self.update(structs.replace(self.conversation, messages=tuple(messages)))
 

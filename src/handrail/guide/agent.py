@@ -107,8 +107,8 @@ class Agent:
         self._guide: Guide | None = None
         self._compiled_with: ToolRegistry | None = None
         self._tools.refresh(self._get_pool())
-        for one in guidelines:
-            self.add_guideline(one)
+        for guideline in guidelines:
+            self.add_guideline(guideline)
         for source, kind, target in relationships:
             self._relate(source, kind, target)
         for name, value in (variables or {}).items():
@@ -155,7 +155,7 @@ class Agent:
         id: str = "",
     ) -> Guideline:
         """Add a guideline; its tools are names, or tools."""
-        names = tuple(self.resolve_tool_name(one) for one in tools)
+        names = tuple(self.resolve_tool_name(tool) for tool in tools)
         return self.add_guideline(
             Guideline(condition=condition, action=action, tools=names, criticality=criticality, always=always, id=id)
         )
@@ -246,9 +246,9 @@ class Agent:
 
     def _relate(self, source: Any, kind: Relation, target: Any) -> None:
         if kind == "overlaps":
-            ids = [self.resolve_tool_name(one) for one in (source, target)]
+            ids = [self.resolve_tool_name(end) for end in (source, target)]
         else:
-            ids = [self._find_guideline(_get_id(one)).id for one in (source, target)]
+            ids = [self._find_guideline(_get_id(end)).id for end in (source, target)]
         self._relationships.add(ids[0], kind, ids[1])
         self._guide = None
 
@@ -413,7 +413,7 @@ class Agent:
 
     def _compile(self) -> Guide:
         registry = self.executor.registry
-        names = dict.fromkeys(tool for one in self._guidelines.values() for tool in one.tools)
+        names = dict.fromkeys(tool for guideline in self._guidelines.values() for tool in guideline.tools)
         tools = {
             name: compile_tool(tool, options=options, runnable=name in registry)
             for name in names
@@ -455,11 +455,11 @@ class _AgentTools:
         """The names of the agent's own tools, in order."""
         self._declared: set[str] = set()
         """The names of tools without a handler."""
-        for one in tools:
-            if isinstance(one, ToolSource):
-                self._sources.append(one)
+        for tool in tools:
+            if isinstance(tool, ToolSource):
+                self._sources.append(tool)
                 continue
-            made = as_tool(one)
+            made = as_tool(tool)
             if made.name in self._tools:
                 raise ConfigError(f"two tools are called {made.name!r}.")
             self._tools[made.name] = made
@@ -552,7 +552,7 @@ def _build_schema(parameters: Any) -> Any:
     if not isinstance(parameters, Mapping):
         return parameters
     given = cast(Mapping[str, Any], parameters)
-    is_properties = given and "properties" not in given and all(isinstance(one, Mapping) for one in given.values())
+    is_properties = given and "properties" not in given and all(isinstance(node, Mapping) for node in given.values())
     if not is_properties:
         return given
     return {"type": "object", "properties": dict(given), "required": list(given), "additionalProperties": False}

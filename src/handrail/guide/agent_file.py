@@ -36,7 +36,7 @@ class _AgentFile(pydantic.BaseModel, extra="forbid", strict=True):
     def _read_relationships(cls, value: Any) -> Any:
         given = cast(list[Any], value)
         return (
-            [tuple(cast(list[Any], one)) if isinstance(one, list) else one for one in given]
+            [tuple(cast(list[Any], entry)) if isinstance(entry, list) else entry for entry in given]
             if isinstance(value, list)
             else value
         )
@@ -57,14 +57,14 @@ def load_agent_definition(path: str | Path) -> dict[str, Any]:
         "agent_id": found.agent_id,
         "guidelines": [
             Guideline(
-                condition=one.condition,
-                action=one.action,
-                tools=tuple(one.tools),
-                criticality=one.criticality,
-                always=one.always,
-                id=one.id,
+                condition=guideline.condition,
+                action=guideline.action,
+                tools=tuple(guideline.tools),
+                criticality=guideline.criticality,
+                always=guideline.always,
+                id=guideline.id,
             )
-            for one in found.guidelines
+            for guideline in found.guidelines
         ],
         "relationships": found.relationships,
         "variables": found.variables,

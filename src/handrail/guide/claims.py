@@ -106,12 +106,12 @@ def _is_false_claim(
         if how is None:
             continue
         stems, words = {_stem(word) for word in _split_words(lowered)}, extract_value_words(lowered)
-        done = any(one.stems & stems for one in committed)
-        wrong = any(one.is_claimed_by(stems, words) for one in candidates)
-        explained = done or any(one.stems & stems and one.done_values & words for one in candidates)
+        done = any(effect.stems & stems for effect in committed)
+        wrong = any(candidate.is_claimed_by(stems, words) for candidate in candidates)
+        explained = done or any(candidate.stems & stems and candidate.done_values & words for candidate in candidates)
         if candidates and (wrong or not (explained or (committed and how == "general"))):
             return True
-        if how == "person" and not done and any(one.stems & stems for one in others):
+        if how == "person" and not done and any(effect.stems & stems for effect in others):
             return True
     return False
 
@@ -145,7 +145,9 @@ def extract_value_words(text: str) -> frozenset[str]:
 
 
 def _split_sentences(text: str) -> Iterable[str]:
-    return (one.strip() for one in re.findall(r"[^.!?\n]+(?:\.(?=\d)[^.!?\n]+)*[.!?]*", text) if one.strip())
+    return (
+        sentence.strip() for sentence in re.findall(r"[^.!?\n]+(?:\.(?=\d)[^.!?\n]+)*[.!?]*", text) if sentence.strip()
+    )
 
 
 def _split_words(text: str) -> list[str]:

@@ -35,15 +35,19 @@ def decide_pending(
     `keys` has the key of the arguments of each valid verdict, by its index; `pending_keys` that of each pending call,
     by its id. `can_confirm` says whether a message of the customer can confirm a call.
     """
-    counts = Counter(one.call.name for one in pending)
+    counts = Counter(pending_call.call.name for pending_call in pending)
     decisions: list[PendingDecision] = []
     used: set[int] = set()
-    for one in pending:
-        about = [item for item in enumerate(verdicts) if item[1].tool == one.call.name]
-        key = pending_keys.get(one.call.id)
+    for pending_call in pending:
+        about = [item for item in enumerate(verdicts) if item[1].tool == pending_call.call.name]
+        key = pending_keys.get(pending_call.call.id)
         equal = [item for item in about if key is not None and keys.get(item[0]) == key]
         decision, index = _decide(
-            one, about, equal, is_only_one=counts[one.call.name] == 1, can_confirm=can_confirm.get(one.call.id, False)
+            pending_call,
+            about,
+            equal,
+            is_only_one=counts[pending_call.call.name] == 1,
+            can_confirm=can_confirm.get(pending_call.call.id, False),
         )
         decisions.append(decision)
         if index is not None:

@@ -79,12 +79,18 @@ class Guide(Struct, frozen=True, kw_only=True):
 
     def list_candidates(self, active: Set[str]) -> list[str]:
         """List the tools of the active guidelines, without duplicates, in the order of the guidelines."""
-        return list(dict.fromkeys(tool for one in self.guidelines if one.id in active for tool in one.tools))
+        return list(
+            dict.fromkeys(tool for guideline in self.guidelines if guideline.id in active for tool in guideline.tools)
+        )
 
     def select_guidelines(self, tool: str, active: Set[str]) -> tuple[str, ...]:
         """Select the active guidelines that ask for a tool."""
         candidate = self.candidates.get(tool)
-        return tuple(one for one in candidate.guideline_ids if one in active) if candidate else ()
+        return (
+            tuple(guideline_id for guideline_id in candidate.guideline_ids if guideline_id in active)
+            if candidate
+            else ()
+        )
 
 
 class _Definition(TypedDict):
@@ -108,7 +114,7 @@ def compile_guide(
     return Guide(
         guidelines=tuple(guidelines.values()),
         by_id=dict(guidelines),
-        always=frozenset(one.id for one in guidelines.values() if one.always),
+        always=frozenset(guideline.id for guideline in guidelines.values() if guideline.always),
         tools=tools,
         candidates={
             name: CandidateTool(

@@ -65,9 +65,9 @@ class Relationships:
         edges = self._edges["depends_on"]
         while True:
             lacking = {
-                one: f"depends on {need}, which does not apply"
-                for one in active
-                for need in edges.get(one, ())
+                guideline_id: f"depends on {need}, which does not apply"
+                for guideline_id in active
+                for need in edges.get(guideline_id, ())
                 if need not in active
             }
             if not lacking:
@@ -78,7 +78,9 @@ class Relationships:
     def _find_suppressed(self, active: Set[str]) -> dict[str, str]:
         """Find the guidelines that an active one takes priority over; a suppressed one suppresses none."""
         edges = self._edges["takes_priority_over"]
-        pairs = [(one, other) for one in active for other in edges.get(one, ()) if other in active]
+        pairs = [
+            (guideline_id, other) for guideline_id in active for other in edges.get(guideline_id, ()) if other in active
+        ]
         beaten = {other for _, other in pairs}
         return {other: f"{one} takes priority" for one, other in sorted(pairs) if one not in beaten}
 
@@ -92,13 +94,13 @@ class Relationships:
                 continue
             within = {one: others & present for one, others in self._overlaps.items() if one in present}
             together = _find_reachable(within, [name])
-            group = [one for one in names if one in together]
+            group = [name for name in names if name in together]
             placed |= together
             if batches and len(batches[-1]) + len(group) <= size:
                 batches[-1] += group
             else:
                 batches.append(group)
-        return [tuple(one) for one in batches]
+        return [tuple(batch) for batch in batches]
 
 
 class Resolution(Struct, frozen=True, kw_only=True):
@@ -126,11 +128,11 @@ class JourneyStates(Struct, frozen=True, kw_only=True):
         applied, reasons = set(matched), dict[str, str]()
         if not self.tools:
             return applied, reasons
-        for one in list(applied):
-            if self._is_waiting(one, done):
-                applied.discard(one)
-                reasons[one] = "a tool before it has no result yet"
-        todo = [one for one in applied if one in self.tools]
+        for guideline_id in list(applied):
+            if self._is_waiting(guideline_id, done):
+                applied.discard(guideline_id)
+                reasons[guideline_id] = "a tool before it has no result yet"
+        todo = [guideline_id for guideline_id in applied if guideline_id in self.tools]
         passed: set[str] = set()
         while todo:
             one = todo.pop()
@@ -140,25 +142,25 @@ class JourneyStates(Struct, frozen=True, kw_only=True):
             reasons[one] = "its result is already there"
             todo += self.following[one]
             applied |= set(self.following[one])
-        for one in self._find_earlier(passed) & applied:
-            applied.discard(one)
-            reasons[one] = "a later state was reached"
+        for state in self._find_earlier(passed) & applied:
+            applied.discard(state)
+            reasons[state] = "a later state was reached"
         return applied - passed, reasons
 
     def _find_earlier(self, states: Set[str]) -> set[str]:
         """Find the states that lead to these, without those that also follow them."""
-        before = _find_reachable(self.sources, [source for one in states for source in self.sources.get(one, ())])
-        return before - {target for one in states for target in self.following.get(one, ())}
+        before = _find_reachable(self.sources, [source for state in states for source in self.sources.get(state, ())])
+        return before - {target for state in states for target in self.following.get(state, ())}
 
     def _is_waiting(self, state: str, done: Set[str]) -> bool:
         sources = self.sources.get(state, ())
-        return bool(sources) and all(self._has_tools_left(one, done) for one in sources)
+        return bool(sources) and all(self._has_tools_left(source, done) for source in sources)
 
     def _is_passed(self, state: str, done: Set[str]) -> bool:
         return bool(self.tools.get(state) and self.following.get(state)) and not self._has_tools_left(state, done)
 
     def _has_tools_left(self, state: str, done: Set[str]) -> bool:
-        return any(one not in done for one in self.tools.get(state, ()))
+        return any(tool not in done for tool in self.tools.get(state, ()))
 
 
 def _find_reachable(edges: Mapping[str, Iterable[str]], start: Iterable[str]) -> set[str]:

@@ -49,7 +49,7 @@ class Journey:
                 id=f"{self.id}.{name}",
                 condition=condition or (self.guideline.condition if first else f"{self._where}, {name} is reached"),
                 action=action,
-                tools=tuple(owner.resolve_tool_name(one) for one in tools),
+                tools=tuple(owner.resolve_tool_name(tool) for tool in tools),
             )
         )
         self._states[state.id] = state
@@ -62,7 +62,7 @@ class Journey:
 
     async def add_transition(self, source: Guideline | str, target: Guideline | str, *, condition: str = "") -> None:
         """Add a transition: if a condition applies, or, without one, as soon as the source is done."""
-        start, end = (self._find_state(one) for one in (source, target))
+        start, end = (self._find_state(end) for end in (source, target))
         if start.id == end.id:
             raise ConfigError(f"a transition must lead to another state, got {start.id!r} twice.")
         self._transitions.setdefault(start.id, {})[end.id] = condition
@@ -112,9 +112,9 @@ class Journey:
 
 def merge_journeys(journeys: Iterable[Journey]) -> JourneyStates:
     """Merge the states of several journeys."""
-    every = [one.compile() for one in journeys]
+    every = [journey.compile() for journey in journeys]
     return JourneyStates(
-        tools={key: value for one in every for key, value in one.tools.items()},
-        sources={key: value for one in every for key, value in one.sources.items()},
-        following={key: value for one in every for key, value in one.following.items()},
+        tools={key: value for item in every for key, value in item.tools.items()},
+        sources={key: value for item in every for key, value in item.sources.items()},
+        following={key: value for item in every for key, value in item.following.items()},
     )

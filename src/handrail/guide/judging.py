@@ -132,19 +132,19 @@ class VariableReader:
     async def read(self, variables: Sequence[Variable], context: ToolContext[Any]) -> dict[str, Any]:
         """Return the values by name; a variable that cannot be read is logged and left out."""
         found: dict[str, Any] = {}
-        for one in variables:
-            if one.read is None:
-                found[one.name] = one.value
+        for variable in variables:
+            if variable.read is None:
+                found[variable.name] = variable.value
                 continue
-            until, value = self._cache.get(one.name, (0.0, None))
+            until, value = self._cache.get(variable.name, (0.0, None))
             if time.monotonic() >= until:
                 try:
-                    value = await _read_variable(one, context)
+                    value = await _read_variable(variable, context)
                 except Exception as error:  # the developer's code; the turn continues without the value
-                    log.error("the variable %s could not be read", one.name, exc_info=error)
+                    log.error("the variable %s could not be read", variable.name, exc_info=error)
                     continue
-                self._cache[one.name] = (time.monotonic() + one.fresh_for, value)
-            found[one.name] = value
+                self._cache[variable.name] = (time.monotonic() + variable.fresh_for, value)
+            found[variable.name] = value
         return found
 
 
@@ -237,9 +237,9 @@ class Planner:
             return guide.guidelines
         if not found:
             return guide.guidelines
-        waiting = {one for pending in request.pending for one in pending.call.guideline_ids}
+        waiting = {guideline_id for pending in request.pending for guideline_id in pending.call.guideline_ids}
         wanted = guide.relationships.find_linked({*found, *matched, *waiting, *guide.always})
-        return tuple(one for one in guide.guidelines if one.id in wanted)
+        return tuple(guideline for guideline in guide.guidelines if guideline.id in wanted)
 
     async def plan(self, request: PlanRequest, matched: Set[str], inputs: TurnInputs) -> PlanningResult | None:
         """Plan one iteration; None if the turn was interrupted or its budget is used up.
@@ -248,9 +248,9 @@ class Planner:
         """
         guide = self._guide
         scope = await self.select_guidelines(request, matched)
-        tools = guide.list_candidates({one.id for one in scope})
+        tools = guide.list_candidates({guideline.id for guideline in scope})
         first = guide.settings.match_first
-        if not tools and not any(not one.always for one in scope):
+        if not tools and not any(not guideline.always for guideline in scope):
             return PlanningResult()  # Nothing to match or infer.
         if first != "always" and len(tools) <= first:
             response = await self._ask(request, scope, tools, inputs)
@@ -266,23 +266,24 @@ class Planner:
         response = await self._ask(request, scope, [], inputs)
         if isinstance(response, NoResponse):
             return None if response.interrupted else PlanningResult(error=response.reason)
-        ids = {one.id for one in scope}
-        found_matches = {one.guideline_id: one for one in response.matches if one.guideline_id in ids}
-        applied = {one for one in matched if one not in found_matches} | {
-            one.guideline_id for one in found_matches.values() if one.applies
+        ids = {guideline.id for guideline in scope}
+        found_matches = {match.guideline_id: match for match in response.matches if match.guideline_id in ids}
+        applied = {guideline_id for guideline_id in matched if guideline_id not in found_matches} | {
+            match.guideline_id for match in found_matches.values() if match.applies
         }
         active = guide.relationships.resolve(applied | guide.always).active
-        pending_tools = {one.call.name for one in request.pending}
+        pending_tools = {pending_call.call.name for pending_call in request.pending}
         names = [
             name
             for name in guide.tools
-            if name in pending_tools or any(one in active for one in guide.candidates[name].guideline_ids)
+            if name in pending_tools
+            or any(guideline_id in active for guideline_id in guide.candidates[name].guideline_ids)
         ]
         if all(guide.tools[name].needs_no_inference for name in names):
             return PlanningResult(matches=response.matches, shown=frozenset(names))
         batches = guide.relationships.split_into_batches(names, size=guide.settings.max_tools_per_plan)
-        responses = await asyncio.gather(*(self._ask_batch(request, scope, one, inputs) for one in batches))
-        if any(isinstance(one, NoResponse) and one.interrupted for one in responses):
+        responses = await asyncio.gather(*(self._ask_batch(request, scope, batch, inputs) for batch in batches))
+        if any(isinstance(response, NoResponse) and response.interrupted for response in responses):
             return None
         verdicts: list[ToolVerdict] = []
         failed: dict[str, str] = {}
@@ -297,7 +298,7 @@ class Planner:
                 for match in one.matches
                 if match.guideline_id in found_matches and not match.applies
             }
-        unknown = [one for one in response.matches if one.guideline_id not in found_matches]
+        unknown = [match for match in response.matches if match.guideline_id not in found_matches]
         return PlanningResult(
             matches=(*found_matches.values(), *unknown), verdicts=tuple(verdicts), shown=frozenset(names), failed=failed
         )
@@ -305,13 +306,13 @@ class Planner:
     async def _ask_batch(
         self, request: PlanRequest, scope: Sequence[Guideline], names: Sequence[str], inputs: TurnInputs
     ) -> Plan | NoResponse:
-        wanted = {one for name in names for one in self._guide.candidates[name].guideline_ids}
-        return await self._ask(request, [one for one in scope if one.id in wanted], names, inputs)
+        wanted = {guideline_id for name in names for guideline_id in self._guide.candidates[name].guideline_ids}
+        return await self._ask(request, [guideline for guideline in scope if guideline.id in wanted], names, inputs)
 
     async def _ask(
         self, request: PlanRequest, scope: Sequence[Guideline], names: Sequence[str], inputs: TurnInputs
     ) -> Plan | NoResponse:
-        ids = {one.id for one in scope}
+        ids = {guideline.id for guideline in scope}
         candidates = tuple(self._build_candidate(name, ids, inputs) for name in names)
         request = structs.replace(request, guidelines=tuple(scope), tools=candidates, now=self._guide.clock())
         response = await self._client.ask(
@@ -323,7 +324,7 @@ class Planner:
 
     def _build_candidate(self, name: str, ids: Set[str], inputs: TurnInputs) -> CandidateTool:
         candidate = self._guide.candidates[name]
-        asked_by = tuple(one for one in candidate.guideline_ids if one in ids)
+        asked_by = tuple(guideline_id for guideline_id in candidate.guideline_ids if guideline_id in ids)
         if len(asked_by) < len(candidate.guideline_ids):
             candidate = structs.replace(candidate, guideline_ids=asked_by)
         if (choices := inputs.choices.get(name)) and self._guide.tools[name].has_dynamic_choices:
@@ -332,6 +333,8 @@ class Planner:
 
 
 def _read_recent_text(request: PlanRequest) -> str:
-    spoken = [one.text for one in request.messages[-20:] if isinstance(one, UserMessage)][-_MAX_CUSTOMER_MESSAGES:]
-    results = [one.for_model()[:2_000] for one in request.results]
+    spoken = [message.text for message in request.messages[-20:] if isinstance(message, UserMessage)][
+        -_MAX_CUSTOMER_MESSAGES:
+    ]
+    results = [result.for_model()[:2_000] for result in request.results]
     return "\n".join([*spoken, *results])

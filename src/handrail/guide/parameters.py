@@ -68,7 +68,7 @@ class GuidedTool(Struct, frozen=True, kw_only=True):
     @property
     def has_dynamic_choices(self) -> bool:
         """Whether some parameter's choices depend on the context."""
-        return any(callable(one.choices) for one in self.options.values())
+        return any(callable(option.choices) for option in self.options.values())
 
     def get_options(self, parameter: str) -> ParameterOptions:
         """Return the options of a parameter."""
@@ -84,10 +84,10 @@ def compile_tool(
     """Compile a tool with the options in its annotations, and further ones."""
     properties = cast(Mapping[str, Any], tool.input_schema.get("properties", {}))
     annotated = {
-        name: one
+        name: option
         for name, metadata in tool.parameter_metadata.items()
-        for one in metadata
-        if isinstance(one, ParameterOptions)
+        for option in metadata
+        if isinstance(option, ParameterOptions)
     }
     every = {**annotated, **(options or {})}
     for name in every:

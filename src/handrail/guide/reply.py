@@ -59,7 +59,7 @@ class ReplyWriter:
         `considered` has the tools that were candidates in this turn. With `may_plan`, a draft with new matches is
         dropped, and the matches are returned.
         """
-        known = {one.id for one in request.candidates}
+        known = {candidate.id for candidate in request.candidates}
         rejected: list[str] = []
         error = ""
         for number in range(MAX_DRAFTS):
@@ -71,9 +71,9 @@ class ReplyWriter:
                 rejected.append(draft.reason)
                 break
             self._client.count(draft)
-            new = tuple(one for one in _read_matches(draft) if one.applies and one.guideline_id in known)
+            new = tuple(match for match in _read_matches(draft) if match.applies and match.guideline_id in known)
             if new and may_plan:
-                reason = f"{', '.join(one.guideline_id for one in new)} applies only now"
+                reason = f"{', '.join(match.guideline_id for match in new)} applies only now"
                 self.trace = structs.replace(
                     self.trace, drafts=self.trace.drafts + 1, rejected=(*self.trace.rejected, reason)
                 )
@@ -98,7 +98,7 @@ class ReplyWriter:
     ) -> WrittenReply:
         self.trace = ReplyTrace(
             text=text,
-            guideline_ids=tuple(one.id for one in request.guidelines),
+            guideline_ids=tuple(guideline.id for guideline in request.guidelines),
             drafts=self.trace.drafts + drafts,
             rejected=(*self.trace.rejected, *rejected),
             replaced=replaced,
@@ -115,13 +115,13 @@ class ReplyWriter:
         committed = _find_committed(request.messages, request.results, guide)
         in_turn = _list_committed(request.results, guide)
         open_effects = _find_open_effects(guide, request, considered, in_turn)
-        in_turn -= {one.tool for one in open_effects}
+        in_turn -= {effect.tool for effect in open_effects}
         others = [one for name, one in guide.effects.items() if name not in considered and name not in committed]
         done = [guide.effects[name] for name in (in_turn if open_effects else committed)]
         if found := find_false_claims(text, candidates=open_effects, others=others, committed=done):
             return f"it claims an effect that did not happen: {found[0]}"
-        names = {one.tool for one in open_effects}
-        if any(isinstance(one, str) and one in names for one in draft.claims):  # pyright: ignore[reportUnnecessaryIsInstance]
+        names = {effect.tool for effect in open_effects}
+        if any(isinstance(claim, str) and claim in names for claim in draft.claims):  # pyright: ignore[reportUnnecessaryIsInstance]
             return "it claims an effect that did not happen"
         if names and isinstance(self._judge, ClaimChecker):
             claimed = await self._client.ask(
@@ -129,7 +129,7 @@ class ReplyWriter:
             )
             if not isinstance(claimed, NoResponse):
                 self._client.model_calls += 1
-                if wrong := [one for one in claimed if one in names]:
+                if wrong := [name for name in claimed if name in names]:
                     return f"it claims an effect that did not happen: {wrong[0]}"
             else:
                 log.warning("a reply could not be checked by the judge: %s", claimed.reason)
@@ -143,19 +143,21 @@ class ReplyWriter:
             for parameter, option in self._guide.tools[name].options.items():
                 # A name that is one plain word can occur in any sentence.
                 forms = [
-                    one for one in (parameter, parameter.replace("_", " "), option.display_name) if _is_distinctive(one)
+                    form
+                    for form in (parameter, parameter.replace("_", " "), option.display_name)
+                    if _is_distinctive(form)
                 ]
-                if option.hidden and any(re.search(rf"\b{re.escape(one.casefold())}\b", lowered) for one in forms):
+                if option.hidden and any(re.search(rf"\b{re.escape(form.casefold())}\b", lowered) for form in forms):
                     return parameter
         return None
 
 
 def _find_open_effects(guide: Guide, request: ReplyRequest, considered: Set[str], in_turn: Set[str]) -> list[Effect]:
     """Find the effects that were considered in this turn and did not happen, or not with all arguments."""
-    results = {one.call_id: one.ok for one in request.results}
-    made = [call for one in request.messages if isinstance(one, AssistantMessage) for call in one.calls]
+    results = {result.call_id: result.ok for result in request.results}
+    made = [call for message in request.messages if isinstance(message, AssistantMessage) for call in message.calls]
     calls = [(call, results[call.id]) for call in made if call.id in results]
-    calls += [(one.call, False) for one in request.pending]
+    calls += [(pending_call.call, False) for pending_call in request.pending]
     found: list[Effect] = []
     for name, effect in guide.effects.items():
         failed = [extract_value_words(call.arguments_json) for call, ok in calls if call.name == name and not ok]
@@ -182,7 +184,7 @@ def check_draft(response: object) -> Draft:
     for name in ("new_matches", "claims"):
         if not isinstance(getattr(given, name), tuple | list) or len(getattr(given, name)) > _MAX_MATCHES:
             raise MalformedResponse(f"{name} must be a tuple of at most {_MAX_MATCHES} entries.")
-    if any(not isinstance(one, GuidelineMatch | str) for one in given.new_matches):
+    if any(not isinstance(match, GuidelineMatch | str) for match in given.new_matches):
         raise MalformedResponse("new_matches must have ids of guidelines, or GuidelineMatch values.")
     if not given.text.strip() and not given.new_matches:
         raise MalformedResponse("text must not be empty.")
@@ -190,17 +192,19 @@ def check_draft(response: object) -> Draft:
 
 
 def _read_matches(draft: Draft) -> list[GuidelineMatch]:
-    return [GuidelineMatch(one) if isinstance(one, str) else one for one in draft.new_matches]
+    return [GuidelineMatch(match) if isinstance(match, str) else match for match in draft.new_matches]
 
 
 def _check_tool_names(response: object) -> tuple[str, ...]:
-    if not isinstance(response, tuple | list) or not all(isinstance(one, str) for one in cast(Sequence[Any], response)):
+    if not isinstance(response, tuple | list) or not all(
+        isinstance(name, str) for name in cast(Sequence[Any], response)
+    ):
         raise MalformedResponse("The response must be a tuple of names of tools.")
     return tuple(cast(Sequence[str], response))
 
 
 def _list_committed(results: Sequence[ToolResult], guide: Guide) -> set[str]:
-    return {one.tool_name for one in results if one.ok and one.tool_name in guide.effects}
+    return {result.tool_name for result in results if result.ok and result.tool_name in guide.effects}
 
 
 def _find_committed(messages: Sequence[Message], results: Sequence[ToolResult], guide: Guide) -> set[str]:
@@ -235,10 +239,10 @@ def select_visible_arguments(pending: PendingCall, tool: GuidedTool | None) -> d
 def ensure_read_back(text: str, pending: Sequence[PendingCall], tools: Mapping[str, GuidedTool]) -> str:
     """Return the text, with a confirmation question for the pending calls that it does not read back."""
     missing = [
-        one
-        for one in pending
-        if one.approval.by == "customer"
-        and not _is_read_back(text, select_visible_arguments(one, tools.get(one.call.name)).values())
+        pending_call
+        for pending_call in pending
+        if pending_call.approval.by == "customer"
+        and not _is_read_back(text, select_visible_arguments(pending_call, tools.get(pending_call.call.name)).values())
     ]
     if not missing:
         return text
@@ -268,7 +272,7 @@ def _is_read_back(text: str, values: Iterable[Any]) -> bool:
 
 def build_confirmation_question(pending: Sequence[PendingCall], tools: Mapping[str, GuidedTool]) -> str:
     """Build the question that asks the customer to confirm exactly these calls."""
-    lines = [format_read_back(one, tools.get(one.call.name)) for one in pending]
+    lines = [format_read_back(pending_call, tools.get(pending_call.call.name)) for pending_call in pending]
     if len(lines) == 1:
         return f"Please confirm: {lines[0]}. Shall I go ahead?"
     return "Please confirm:\n" + "\n".join(f"- {line}" for line in lines) + "\nShall I go ahead?"
@@ -290,17 +294,19 @@ def build_plain_reply(
     tools: Mapping[str, GuidedTool],
 ) -> str:
     """Build a reply without a judge: results, missing and invalid values, and pending calls."""
-    parts = [_describe_outcome(one, tools.get(one.tool_name)) for one in results]
+    parts = [_describe_outcome(result, tools.get(result.tool_name)) for result in results]
     if insights.missing_data:
         parts.append(f"To go on I still need: {', '.join(_list_names(insights.missing_data))}.")
-    for one in insights.invalid_data:
+    for entry in insights.invalid_data:
         choices = (
-            f" Possible values: {', '.join(_format_value(choice) for choice in one.choices)}." if one.choices else ""
+            f" Possible values: {', '.join(_format_value(choice) for choice in entry.choices)}."
+            if entry.choices
+            else ""
         )
-        value = f" ({_format_value(one.value)})" if one.value is not None else ""
-        parts.append(f"The {one.display_name or one.parameter}{value} cannot be used.{choices}")
-    mine = [one for one in pending if one.approval.by == "customer"]
-    if any(one.approval.by != "customer" for one in pending):
+        value = f" ({_format_value(entry.value)})" if entry.value is not None else ""
+        parts.append(f"The {entry.display_name or entry.parameter}{value} cannot be used.{choices}")
+    mine = [pending_call for pending_call in pending if pending_call.approval.by == "customer"]
+    if any(pending_call.approval.by != "customer" for pending_call in pending):
         parts.append("A colleague has to agree first; nothing was done yet.")
     if mine:
         parts.append(build_confirmation_question(mine, tools))
@@ -315,7 +321,7 @@ def _describe_outcome(result: ToolResult, tool: GuidedTool | None) -> str:
 
 
 def _list_names(missing: Iterable[MissingData | InvalidData]) -> list[str]:
-    return list(dict.fromkeys(one.display_name or one.parameter for one in missing))
+    return list(dict.fromkeys(entry.display_name or entry.parameter for entry in missing))
 
 
 def _format_value(value: Any) -> str:

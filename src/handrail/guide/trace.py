@@ -88,16 +88,18 @@ class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Explain in one line why a call was made; if it was in several iterations, the last one."""
         found = ""
         for iteration in self.iterations:
-            for one in iteration.candidates:
-                if one.call is not None and one.call.id == call_id:
-                    found = self._explain(iteration, one, one.call)
+            for candidate in iteration.candidates:
+                if candidate.call is not None and candidate.call.id == call_id:
+                    found = self._explain(iteration, candidate, candidate.call)
         return found or f"{call_id}: no call of this turn"
 
     def _explain(self, iteration: IterationTrace, candidate: CandidateTrace, call: CallTrace) -> str:
-        known = {one.id: one for one in self._iter_guidelines()}
+        known = {guideline.id: guideline for guideline in self._iter_guidelines()}
         asked = ", ".join(
-            f"{one} ({_clean_line(known[one].condition, 80)})" if one in known else one
-            for one in candidate.guideline_ids
+            f"{guideline_id} ({_clean_line(known[guideline_id].condition, 80)})"
+            if guideline_id in known
+            else guideline_id
+            for guideline_id in candidate.guideline_ids
         )
         reason = f": {_clean_line(candidate.reason)}" if candidate.reason else ""
         decided = f"; policy: {_format_decision(call.decision)}" if call.decision else ""
@@ -120,11 +122,12 @@ class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
         for iteration in self.iterations:
             number = iteration.number
             lines += [
-                f"{number} {one.id} {'applies' if one.applies else 'does not apply'}" for one in iteration.guidelines
+                f"{number} {guideline.id} {'applies' if guideline.applies else 'does not apply'}"
+                for guideline in iteration.guidelines
             ]
-            for one in iteration.candidates:
-                line = f"{number} {one.tool} {one.state} {','.join(one.guideline_ids)}".rstrip()
-                if (call := one.call) is not None:
+            for candidate in iteration.candidates:
+                line = f"{number} {candidate.tool} {candidate.state} {','.join(candidate.guideline_ids)}".rstrip()
+                if (call := candidate.call) is not None:
                     decided = f" {call.decision.action}" if call.decision else ""
                     how = "waits" if call.ok is None else "ok" if call.ok else call.error
                     line = f"{line} {call.id}{decided} {how}"
@@ -141,7 +144,7 @@ class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
             lines += [f"│  ├─ {line}" for line in _format_iteration(iteration)]
         reply = self.reply
         how = " (plain text instead of the draft)" if reply.replaced else ""
-        lines += [f"├─ draft dropped: {_clean_line(one)}" for one in reply.rejected]
+        lines += [f"├─ draft dropped: {_clean_line(reason)}" for reason in reply.rejected]
         lines.append(f"└─ reply{how}: {_clean_line(reply.text) or '(none)'}")
         return "\n".join(lines)
 
@@ -151,12 +154,12 @@ def _format_iteration(iteration: IterationTrace) -> Iterator[str]:
         mark = "applies" if guideline.applies else "does not apply"
         reason = f": {_clean_line(guideline.reason)}" if guideline.reason else ""
         yield f"guideline {guideline.id} {mark} ({_clean_line(guideline.condition, 60)}){reason}"
-    for one in iteration.candidates:
-        by = f" for {', '.join(one.guideline_ids)}" if one.guideline_ids else ""
-        confirmation = f", confirmation: {one.confirmation}" if one.confirmation else ""
-        reason = f": {_clean_line(one.reason)}" if one.reason else ""
-        yield f"{one.tool}{by}: {one.state}{confirmation}{reason}"
-        if (call := one.call) is not None:
+    for candidate in iteration.candidates:
+        by = f" for {', '.join(candidate.guideline_ids)}" if candidate.guideline_ids else ""
+        confirmation = f", confirmation: {candidate.confirmation}" if candidate.confirmation else ""
+        reason = f": {_clean_line(candidate.reason)}" if candidate.reason else ""
+        yield f"{candidate.tool}{by}: {candidate.state}{confirmation}{reason}"
+        if (call := candidate.call) is not None:
             yield f"   call {call.id} {_clean_line(compact_json(call.arguments))}"
             if call.decision is not None:
                 yield f"   decision: {_format_decision(call.decision)}"
@@ -217,16 +220,21 @@ class Recorder:
     def record_verdicts(self, plan: CheckedPlan) -> None:
         """Record the verdicts of an iteration, after the checks."""
         self._evaluations += plan.evaluations
-        for tool in {one.tool for one in plan.evaluations}:
+        for tool in {evaluation.tool for evaluation in plan.evaluations}:
             # Replaces what an earlier iteration reported for the tool.
-            self._missing[tool] = tuple(one for one in plan.missing if one.tool == tool)
-            self._invalid[tool] = tuple(one for one in plan.invalid if one.tool == tool)
+            self._missing[tool] = tuple(entry for entry in plan.missing if entry.tool == tool)
+            self._invalid[tool] = tuple(entry for entry in plan.invalid if entry.tool == tool)
         self._update(
             candidates=(
                 *self._iterations[-1].candidates,
                 *(
-                    CandidateTrace(tool=one.tool, state=one.state, reason=one.reason, guideline_ids=one.guideline_ids)
-                    for one in plan.evaluations
+                    CandidateTrace(
+                        tool=evaluation.tool,
+                        state=evaluation.state,
+                        reason=evaluation.reason,
+                        guideline_ids=evaluation.guideline_ids,
+                    )
+                    for evaluation in plan.evaluations
                 ),
             )
         )
@@ -299,8 +307,8 @@ class Recorder:
         current = list(candidates)
         return ToolInsights(
             evaluations=tuple(self._evaluations),
-            missing_data=tuple(one for tool in current for one in self._missing.get(tool, ())),
-            invalid_data=tuple(one for tool in current for one in self._invalid.get(tool, ())),
+            missing_data=tuple(entry for tool in current for entry in self._missing.get(tool, ())),
+            invalid_data=tuple(entry for tool in current for entry in self._invalid.get(tool, ())),
         )
 
     def build_trace(self, *, session_id: str, turn: int, reply: ReplyTrace, model_calls: int) -> TurnTrace:
@@ -315,4 +323,4 @@ class Recorder:
 
     def get_states(self, number: int) -> dict[str, str]:
         """Return the last state of every candidate of an iteration."""
-        return {one.tool: one.state for one in self._evaluations if one.iteration == number}
+        return {evaluation.tool: evaluation.state for evaluation in self._evaluations if evaluation.iteration == number}

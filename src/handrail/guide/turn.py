@@ -196,9 +196,11 @@ class GuidedTurn:
                 plan.verdicts,
                 build_verdict_keys(plan, guide),
                 self._build_pending_keys(),
-                can_confirm={one.call.id: self._can_confirm(one) for one in state.conversation.pending},
+                can_confirm={
+                    pending_call.call.id: self._can_confirm(pending_call) for pending_call in state.conversation.pending
+                },
             )
-            confirmed = [call for one in decisions if (call := await self._apply_decision(one)) is not None]
+            confirmed = [call for decision in decisions if (call := await self._apply_decision(decision)) is not None]
         kept = set(self._build_pending_keys().values())
         checked = check_verdicts(
             plan,
@@ -240,16 +242,16 @@ class GuidedTurn:
             return False
         response = f"guided_{self._state.conversation.turn}_{self._iteration}"
         ran = {call.id: call for call in self._calls if call.response_id == response}
-        fresh = [one for one in self._state.results if one.call_id in ran]
+        fresh = [result for result in self._state.results if result.call_id in ran]
         if not fresh:
             return False
         states = self._recorder.get_states(self._iteration)
         ran_tools = {call.name for call in ran.values()}
         together = {
             tool
-            for one in self._guide.guidelines
-            if one.id in self._guidelines.active and ran_tools & set(one.tools)
-            for tool in one.tools
+            for guideline in self._guide.guidelines
+            if guideline.id in self._guidelines.active and ran_tools & set(guideline.tools)
+            for tool in guideline.tools
         }
         return any(
             self._guide.tools[tool].runnable
@@ -262,8 +264,8 @@ class GuidedTurn:
 
     def _build_pending_keys(self) -> dict[str, str]:
         keys = {
-            one.call.id: build_call_key(self._guide, one.call.name, one.call.arguments_json)
-            for one in self._state.conversation.pending
+            pending_call.call.id: build_call_key(self._guide, pending_call.call.name, pending_call.call.arguments_json)
+            for pending_call in self._state.conversation.pending
         }
         return {call_id: key for call_id, key in keys.items() if key is not None}
 
@@ -271,8 +273,8 @@ class GuidedTurn:
         """Whether a message of the customer can confirm a call: it was read back in an earlier turn, the customer has
         written since, and not all guidelines of the call were rejected."""
         read_back = pending.read_back_at
-        spoken = any(isinstance(one, UserMessage) for one in self._state.conversation.messages[read_back:])
-        asked_by = [one for one in pending.call.guideline_ids if one in self._guide.by_id]
+        spoken = any(isinstance(message, UserMessage) for message in self._state.conversation.messages[read_back:])
+        asked_by = [guideline_id for guideline_id in pending.call.guideline_ids if guideline_id in self._guide.by_id]
         return (
             pending.approval.by == "customer"
             and read_back > 0
@@ -301,7 +303,7 @@ class GuidedTurn:
                 await approvals.deny(token, by="customer", who=who, reason="said no in words")
         await approvals.withdraw(token)
         conversation = self._state.conversation
-        rest = tuple(one for one in conversation.pending if one.call.id != call.id)
+        rest = tuple(pending_call for pending_call in conversation.pending if pending_call.call.id != call.id)
         await self._state.update(structs.replace(conversation, pending=rest))
         self._recorder.add_note(f"{call.name} ({call.id}) will not run: {decision.reason}")
         return None
@@ -337,8 +339,10 @@ class GuidedTurn:
         conversation = state.conversation
         at = len(conversation.messages) + 1
         pending = tuple(
-            structs.replace(one, read_back_at=one.read_back_at or at) if one.approval.by == "customer" else one
-            for one in conversation.pending
+            structs.replace(pending_call, read_back_at=pending_call.read_back_at or at)
+            if pending_call.approval.by == "customer"
+            else pending_call
+            for pending_call in conversation.pending
         )
         state.conversation = structs.replace(conversation, pending=pending)
         await state.reply_with(text)
@@ -370,7 +374,7 @@ class GuidedTurn:
                 session_id=context.session_id,
                 tenant_id=context.tenant_id,
                 turn=self._state.conversation.turn,
-                guideline_ids=tuple(one.id for one in self._guidelines.list_for_reply()),
+                guideline_ids=tuple(guideline.id for guideline in self._guidelines.list_for_reply()),
                 call_ids=tuple(call.id for call in self._calls),
                 model_calls=self._client.model_calls,
                 iterations=self._iteration,
@@ -397,16 +401,16 @@ class _ActiveGuidelines:
     def add_matches(self, matches: Iterable[GuidelineMatch]) -> list[str]:
         """Add what the judge matched; return the ids that it made up."""
         unknown: list[str] = []
-        for one in matches:
-            if one.guideline_id in self._guide.by_id:
-                self._matches[one.guideline_id] = one
+        for match in matches:
+            if match.guideline_id in self._guide.by_id:
+                self._matches[match.guideline_id] = match
             else:
-                unknown.append(one.guideline_id)
+                unknown.append(match.guideline_id)
         return unknown
 
     def add_prepared(self, guideline_ids: Iterable[str]) -> None:
         """Add the guidelines of a call that an earlier turn prepared."""
-        self._prepared.update(one for one in guideline_ids if one in self._guide.by_id)
+        self._prepared.update(guideline_id for guideline_id in guideline_ids if guideline_id in self._guide.by_id)
 
     def resolve(self, done: Set[str]) -> dict[str, str]:
         """Find the active guidelines, given the tools that have a result; return why others are not active."""
@@ -429,11 +433,14 @@ class _ActiveGuidelines:
     def explain(self, reasons: dict[str, str]) -> dict[str, tuple[bool, str]]:
         """Return whether each guideline that was looked at is active, and why."""
         explained: dict[str, tuple[bool, str]] = {}
-        for one in self._guide.guidelines:
-            match = self._matches.get(one.id)
-            if one.id in self.active or match is not None or one.id in reasons:
-                reason = "always" if one.always else match.reason if match else ""
-                explained[one.id] = (one.id in self.active, reasons.get(one.id) or shorten(reason, 500))
+        for guideline in self._guide.guidelines:
+            match = self._matches.get(guideline.id)
+            if guideline.id in self.active or match is not None or guideline.id in reasons:
+                reason = "always" if guideline.always else match.reason if match else ""
+                explained[guideline.id] = (
+                    guideline.id in self.active,
+                    reasons.get(guideline.id) or shorten(reason, 500),
+                )
         return explained
 
     def consider_candidates(self) -> None:
@@ -442,11 +449,11 @@ class _ActiveGuidelines:
 
     def list_new_candidates(self) -> list[str]:
         """List the tools of the active guidelines that were no candidates in this turn before."""
-        return [one for one in self.candidates if one not in self.considered]
+        return [candidate for candidate in self.candidates if candidate not in self.considered]
 
     def list_for_reply(self) -> tuple[Guideline, ...]:
         """List the guidelines that the reply follows."""
-        return tuple(one for one in self._guide.guidelines if one.id in self.active | self._prepared)
+        return tuple(guideline for guideline in self._guide.guidelines if guideline.id in self.active | self._prepared)
 
 
 def _is_reply_needed(state: TurnState) -> bool:

@@ -191,7 +191,9 @@ def _group_by_parameter(problem: InvalidArgumentsError, names: Iterable[str]) ->
     by_length = sorted(set(names), key=len, reverse=True)
     found: dict[str, str] = {}
     for place, reason in _PLACE.findall(problem.message):
-        name = next((one for one in by_length if place == one or place.startswith((f"{one}.", f"{one}["))), None)
+        name = next(
+            (known for known in by_length if place == known or place.startswith((f"{known}.", f"{known}["))), None
+        )
         if name is not None:
             found.setdefault(name, shorten(reason, MAX_REASON))
     whole = "" if found and all(problem.places) else shorten(problem.message, MAX_REASON)
@@ -200,7 +202,7 @@ def _group_by_parameter(problem: InvalidArgumentsError, names: Iterable[str]) ->
 
 def _is_among(value: Any, allowed: Sequence[Any]) -> bool:
     if isinstance(value, list):
-        return all(one in allowed for one in cast(list[Any], value))
+        return all(item in allowed for item in cast(list[Any], value))
     return value in allowed
 
 
@@ -221,7 +223,7 @@ def _select_reportable(tool: GuidedTool, names: Iterable[str]) -> set[str]:
         name for name in names if not (tool.get_options(name).hidden or tool.get_options(name).source == "context")
     ]
     groups = [tool.get_options(name).precedence for name in asked]
-    first = min((one for one in groups if one is not None), default=None)
+    first = min((group for group in groups if group is not None), default=None)
     return {name for name, group in zip(asked, groups, strict=True) if group == first}
 
 
@@ -419,7 +421,7 @@ class _VerdictChecker:
             arguments_json=checked.arguments_json,
             key=checked.key,
             guideline_ids=asked_by,
-            rank=min(RANK[by_id[one].criticality] for one in asked_by),
+            rank=min(RANK[by_id[guideline_id].criticality] for guideline_id in asked_by),
             reason=reason,
         )
 
@@ -475,7 +477,7 @@ def _clean_reason(tool: GuidedTool, reason: str) -> str:
 def _describe_problems(checked: CheckedArguments) -> str:
     parts = [checked.error]
     if checked.missing:
-        parts.append(f"missing: {', '.join(one.parameter for one in checked.missing)}")
+        parts.append(f"missing: {', '.join(entry.parameter for entry in checked.missing)}")
     if checked.invalid:
-        parts.append(f"invalid: {', '.join(one.parameter for one in checked.invalid)}")
+        parts.append(f"invalid: {', '.join(entry.parameter for entry in checked.invalid)}")
     return "; ".join(filter(None, parts))

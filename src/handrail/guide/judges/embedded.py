@@ -49,18 +49,18 @@ class EmbeddedJudge:
             return Plan(
                 verdicts=tuple(
                     ToolVerdict(
-                        one.call.name,
+                        pending_call.call.name,
                         "needs_to_run",
-                        from_json(one.call.arguments_json or "{}"),
+                        from_json(pending_call.call.arguments_json or "{}"),
                         confirmation=confirmation,
                     )
-                    for one in request.pending
+                    for pending_call in request.pending
                 ),
                 model_calls=0,
             )
         if not request.tools:
             return Plan(matches=await asyncio.to_thread(self._match, request, message), model_calls=0)
-        tools = [self._build_tool(one) for one in request.tools]
+        tools = [self._build_tool(tool) for tool in request.tools]
         response = await self.provider.ask(ModelRequest(messages=[UserMessage(text=message)], tools=tools))
         verdict = self._build_verdict(response.calls[0], message) if response.calls else None
         if verdict is None:
@@ -69,9 +69,12 @@ class EmbeddedJudge:
                 return Plan(usage=response.usage)
             # The provider asked for a value instead of calling: all required values count as missing.
             verdict = ToolVerdict(picked.tools[0].name, "cannot_run", reason="a value was not found in the message")
-        candidate = next(one for one in request.tools if one.name == verdict.tool)
+        candidate = next(tool for tool in request.tools if tool.name == verdict.tool)
         return Plan(
-            matches=tuple(GuidelineMatch(one, True, "its tool fits the message") for one in candidate.guideline_ids),
+            matches=tuple(
+                GuidelineMatch(guideline_id, True, "its tool fits the message")
+                for guideline_id in candidate.guideline_ids
+            ),
             verdicts=(verdict,),
             usage=response.usage,
         )
@@ -86,7 +89,7 @@ class EmbeddedJudge:
 
     def _match(self, request: PlanRequest, message: str) -> tuple[GuidelineMatch, ...]:
         """Match the guideline whose condition is most similar to the message, unless small talk is more similar."""
-        conditions = [one.condition for one in request.guidelines]
+        conditions = [guideline.condition for guideline in request.guidelines]
         scores = self._meaning.measure([*conditions, *SMALL_TALK], message)
         best = max(range(len(conditions)), key=lambda place: scores[place])
         if max(scores[len(conditions) :]) > scores[best]:
@@ -116,4 +119,4 @@ def _refuse_call(arguments: dict[str, Any]) -> Any:
 
 
 def _read_last_message(messages: Sequence[Message]) -> str:
-    return next((one.text for one in reversed(messages) if isinstance(one, UserMessage)), "")
+    return next((message.text for message in reversed(messages) if isinstance(message, UserMessage)), "")

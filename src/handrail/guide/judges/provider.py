@@ -104,7 +104,7 @@ class _MeteredProvider:
 def build_plan_schema(request: PlanRequest) -> dict[str, Any]:
     """Build the schema of a plan: ids and names are enums, so that a model cannot invent others."""
     match = _build_object_schema(
-        guideline_id={"type": "string", "enum": [one.id for one in request.guidelines] or [""]},
+        guideline_id={"type": "string", "enum": [guideline.id for guideline in request.guidelines] or [""]},
         reason=_REASON,
     )
     properties: dict[str, Any] = {"matches": {"type": "array", "items": match}}
@@ -115,13 +115,15 @@ def build_plan_schema(request: PlanRequest) -> dict[str, Any]:
             evidence={"type": "string", "description": "The words that the value comes from."},
         )
         verdict = _build_object_schema(
-            tool={"type": "string", "enum": [one.name for one in request.tools]},
+            tool={"type": "string", "enum": [tool.name for tool in request.tools]},
             reason=_REASON,
             arguments={"type": "array", "items": argument},
             state={"type": "string", "enum": _STATES},
         )
         if request.pending:
-            verdict["properties"]["pending"] = {"enum": [*(one.call.id for one in request.pending), ""]}
+            verdict["properties"]["pending"] = {
+                "enum": [*(pending_call.call.id for pending_call in request.pending), ""]
+            }
             verdict["properties"]["confirmation"] = {"enum": ["yes", "no", "none"]}
             verdict["required"] += ["pending", "confirmation"]
         properties["verdicts"] = {"type": "array", "items": verdict}
@@ -146,11 +148,14 @@ REPLY_SCHEMA: Final = _build_object_schema(
 
 def read_plan(response: Any, request: PlanRequest, *, usage: Usage, model_calls: int) -> Plan:
     """Read a model's response as a plan. A guideline that is left out does not apply."""
-    reasons = {one["guideline_id"]: one["reason"] for one in response["matches"]}
-    tools = {one.name: one for one in request.tools}
+    reasons = {match["guideline_id"]: match["reason"] for match in response["matches"]}
+    tools = {tool.name: tool for tool in request.tools}
     return Plan(
-        matches=tuple(GuidelineMatch(one.id, one.id in reasons, reasons.get(one.id, "")) for one in request.guidelines),
-        verdicts=tuple(_read_verdict(one, tools, request) for one in response.get("verdicts", ())),
+        matches=tuple(
+            GuidelineMatch(guideline.id, guideline.id in reasons, reasons.get(guideline.id, ""))
+            for guideline in request.guidelines
+        ),
+        verdicts=tuple(_read_verdict(verdict, tools, request) for verdict in response.get("verdicts", ())),
         usage=usage,
         model_calls=model_calls,
     )
@@ -160,10 +165,14 @@ def _read_verdict(response: Mapping[str, Any], tools: Mapping[str, CandidateTool
     name = response["tool"]
     properties = cast(Mapping[str, Any], tools[name].schema.get("properties", {}))
     given = cast(Sequence[Mapping[str, Any]], response["arguments"])
-    arguments = {one["name"]: _convert_value(one["value"], properties.get(one["name"])) for one in given}
-    evidence = {one["name"]: one["evidence"] for one in given}
+    arguments = {
+        argument["name"]: _convert_value(argument["value"], properties.get(argument["name"])) for argument in given
+    }
+    evidence = {argument["name"]: argument["evidence"] for argument in given}
     confirmation = response.get("confirmation")
-    pending = next((one.call for one in request.pending if one.call.id == response.get("pending")), None)
+    pending = next(
+        (pending_call.call for pending_call in request.pending if pending_call.call.id == response.get("pending")), None
+    )
     state = response["state"]
     if pending is not None and confirmation in ("yes", "no") and pending.name == name:
         # The model only names the pending call; its arguments are copied here.
@@ -231,11 +240,14 @@ def render_plan_request(request: PlanRequest) -> str:
     """Render a plan request as one text."""
     parts = [
         *_render_common(request.instructions, request.variables, request.terms),
-        _render_section("Guidelines", (_render_guideline(one) for one in request.guidelines)),
-        _render_section("Tools", (_render_tool(one) for one in request.tools)),
+        _render_section("Guidelines", (_render_guideline(guideline) for guideline in request.guidelines)),
+        _render_section("Tools", (_render_tool(tool) for tool in request.tools)),
         _render_section(
             "Pending calls",
-            (f"{one.call.id}: {one.call.name} {one.call.arguments_json}" for one in request.pending),
+            (
+                f"{pending_call.call.id}: {pending_call.call.name} {pending_call.call.arguments_json}"
+                for pending_call in request.pending
+            ),
         ),
         f"Now: {request.now.strftime('%A %Y-%m-%d %H:%M %Z')}" if request.now else "",
         render_conversation(request.messages),
@@ -248,32 +260,34 @@ def render_reply_request(request: ReplyRequest) -> str:
     """Render a reply request as one text."""
     insights = request.insights
     missing = (
-        f"{one.tool} needs {one.display_name or one.parameter}" + (f" ({one.significance})" if one.significance else "")
-        for one in insights.missing_data
+        f"{entry.tool} needs {entry.display_name or entry.parameter}"
+        + (f" ({entry.significance})" if entry.significance else "")
+        for entry in insights.missing_data
     )
     invalid = (
-        f"{one.tool}: {one.display_name or one.parameter} cannot be {compact_json(one.value)} ({one.reason})"
-        + (f"; choices: {', '.join(map(_render_value, one.choices))}" if one.choices else "")
-        for one in insights.invalid_data
+        f"{entry.tool}: {entry.display_name or entry.parameter} cannot be {compact_json(entry.value)} ({entry.reason})"
+        + (f"; choices: {', '.join(map(_render_value, entry.choices))}" if entry.choices else "")
+        for entry in insights.invalid_data
     )
     blocked = (
-        f"{one.tool} could not run: {one.reason}"
-        for one in insights.evaluations
-        if one.state == "cannot_run" and one.reason and one.tool
+        f"{evaluation.tool} could not run: {evaluation.reason}"
+        for evaluation in insights.evaluations
+        if evaluation.state == "cannot_run" and evaluation.reason and evaluation.tool
     )
     parts = [
         *_render_common(request.instructions, request.variables, request.terms),
-        _render_section("Guidelines that apply", (_render_guideline(one) for one in request.guidelines)),
-        _render_section("Further guidelines", (_render_guideline(one) for one in request.candidates)),
-        _render_section("Results of this turn", (_render_result(one) for one in request.results)),
+        _render_section("Guidelines that apply", (_render_guideline(guideline) for guideline in request.guidelines)),
+        _render_section("Further guidelines", (_render_guideline(candidate) for candidate in request.candidates)),
+        _render_section("Results of this turn", (_render_result(result) for result in request.results)),
         _render_section("Missing", missing),
         _render_section("Invalid", invalid),
         _render_section("Not run", dict.fromkeys(blocked)),
         _render_section(
             "Pending, not done yet",
             (
-                f"{one.call.name} {compact_json(select_visible_arguments(one, None))} waits for the {one.approval.by}"
-                for one in request.pending
+                f"{waiting.call.name} {compact_json(select_visible_arguments(waiting, None))} "
+                f"waits for the {waiting.approval.by}"
+                for waiting in request.pending
             ),
         ),
         render_conversation(request.messages),
@@ -335,9 +349,9 @@ def render_conversation(messages: Sequence[Message]) -> str:
             case AssistantMessage():
                 if message.text:
                     lines.append(f"agent: {message.text}")
-                lines += [f"call {one.id}: {one.name} {one.arguments_json}" for one in message.calls]
+                lines += [f"call {call.id}: {call.name} {call.arguments_json}" for call in message.calls]
             case ToolMessage():
-                lines += [f"result {one.call_id}: {_clip(one.for_model())}" for one in message.results]
+                lines += [f"result {result.call_id}: {_clip(result.for_model())}" for result in message.results]
     return "\n".join(lines)
 
 
