@@ -1,0 +1,200 @@
+"""Compares what people write with values: words, numbers, dates and names, normalised.
+
+It decides whether a text supports a value. It never decides about a permission: that compares the values themselves.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, cast
+
+_CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+_TOKEN: Final = re.compile(rf"[{_CJK}]|\d+(?:[.,]\d+)*|[^\W\d_{_CJK}]+(?:'[^\W\d_{_CJK}]+)*")
+_GROUPING: Final = re.compile(r"(?<=\d)[\u00a0\u202f'’ ](?=\d{3}(?!\d))")
+_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
+_ISO_DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:[T ].*)?")
+_MIN_CODE: Final = 4
+"""The shortest value with digits that is found in a text without regard to spaces, such as an account number."""
+
+_UNITS: Final = {
+    "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
+    "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16,
+    "seventeen": 17, "eighteen": 18, "nineteen": 19,
+}  # fmt: skip
+_TENS: Final = {
+    "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
+}  # fmt: skip
+_SCALES: Final = {"hundred": 100, "thousand": 1_000, "million": 1_000_000, "k": 1_000, "m": 1_000_000}
+_MONTHS: Final = {
+    name: number
+    for number, names in enumerate(
+        (
+            "january jan", "february feb", "march mar", "april apr", "may", "june jun", "july jul", "august aug",
+            "september sep sept", "october oct", "november nov", "december dec",
+        ),
+        start=1,
+    )
+    for name in names.split()
+}  # fmt: skip
+_WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_TODAY: Final = frozenset(("today", "now", "immediately", "straightaway", "tonight", "asap"))
+
+
+def split_words(text: str) -> list[str]:
+    """Split a text into words and numbers without case, accents and punctuation.
+
+    A Chinese or Japanese character is a word of its own.
+    """
+    plain = unicodedata.normalize("NFKC", text.replace("’", "'")).casefold()
+    plain = unicodedata.normalize("NFKD", plain) if not plain.isascii() else plain
+    # Only accents: the marks of Japanese syllables change what they mean.
+    plain = unicodedata.normalize("NFC", "".join(char for char in plain if not "\u0300" <= char <= "\u036f"))
+    return _TOKEN.findall(plain.replace("_", " "))
+
+
+def contains_words(text: str, quote: str) -> bool:
+    """Whether the words of a quote stand in a text, one after the other. Parts that `…` separates are looked for apart.
+
+    A quote without words stands nowhere.
+    """
+    words = _pad(text)
+    parts = [part for part in map(_pad, re.split(r"\.\.\.|…", quote)) if part.strip()]
+    return bool(parts) and all(part in words for part in parts)
+
+
+def _pad(text: str) -> str:
+    return f" {' '.join(split_words(text))} "
+
+
+def mentions_value(text: str, value: Any, *, today: date | None = None) -> bool:
+    """Whether a text contains a value: a number in any notation, a date, a name, or each value of a list or mapping.
+
+    Truth values and null have no words of their own: every text contains them. `today` is needed for dates such as
+    "tomorrow".
+    """
+    if value is None or isinstance(value, bool):
+        return True
+    if isinstance(value, int | float | Decimal):
+        return _has_number(text, to_decimal(value))
+    if isinstance(value, Mapping):
+        return all(mentions_value(text, part, today=today) for part in cast(Mapping[Any, Any], value).values())
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return all(mentions_value(text, part, today=today) for part in cast(Sequence[Any], value))
+    return _mentions_text(text, str(value), today)
+
+
+def _mentions_text(text: str, value: str, today: date | None) -> bool:
+    if not split_words(value) or contains_words(text, value):
+        return True
+    if (found := _ISO_DATE.fullmatch(value.strip())) is not None:
+        return _mentions_date(text, int(found[1]), int(found[2]), int(found[3]), today)
+    if _has_number(text, to_decimal(value)):
+        return True
+    code = "".join(split_words(value))
+    is_code = len(code) >= _MIN_CODE and any(char.isdigit() for char in code)
+    return is_code and _joins_to(split_words(text), code)
+
+
+def _joins_to(words: Sequence[str], code: str) -> bool:
+    """Whether some words that follow each other are the code, without the spaces between them."""
+    for start, word in enumerate(words):
+        joined, place = word, start + 1
+        while len(joined) < len(code) and place < len(words):
+            joined, place = joined + words[place], place + 1
+        if joined == code:
+            return True
+    return False
+
+
+def _has_number(text: str, number: Decimal | None) -> bool:
+    return number is not None and any(number in readings for readings in find_numbers(text))
+
+
+def to_decimal(value: Any) -> Decimal | None:
+    """The number that a value is, so that `5`, `5.0` and `"5"` are equal; None if it is none."""
+    try:
+        return Decimal(str(value).strip()).normalize()
+    except (InvalidOperation, ValueError):
+        return None
+
+
+def find_numbers(text: str) -> list[set[Decimal]]:
+    """Find the numbers of a text, in digits or in English words, each with its readings: `1,500` is 1500 or 1.5."""
+    text = unicodedata.normalize("NFKC", _GROUPING.sub("", text))
+    found: list[set[Decimal]] = []
+    for match in _NUMBER.finditer(text):
+        readings = {number for reading in _read_digits(match[0]) if (number := to_decimal(reading)) is not None}
+        scale = text[match.end() :].lstrip()[:8].casefold()
+        factor = next((_SCALES[word] for word in _SCALES if re.match(rf"{word}\b", scale)), None)
+        if factor is not None:
+            readings |= {(number * factor).normalize() for number in readings}
+        found.append(readings)
+    return found + [{number} for number in _find_spelled_numbers(split_words(text))]
+
+
+def repeats_numbers(text: str, shown: str) -> bool:
+    """Whether every number of a text is also a number of what was shown."""
+    known = set[Decimal]().union(*find_numbers(shown))
+    return all(readings & known for readings in find_numbers(text))
+
+
+def is_number_word(word: str) -> bool:
+    """Whether a word is part of a number that is written in English words."""
+    return word in _UNITS or word in _TENS or word in _SCALES
+
+
+def _read_digits(digits: str) -> Iterator[str]:
+    plain = re.sub(r"[.,]", "", digits)
+    last = max(digits.rfind("."), digits.rfind(","))
+    if last < 0:
+        yield digits
+        return
+    if re.fullmatch(r"\d{1,3}(?:[.,]\d{3})+", digits):
+        yield plain
+    yield f"{re.sub(r'[.,]', '', digits[:last])}.{digits[last + 1 :]}"
+
+
+def _find_spelled_numbers(words: Sequence[str]) -> Iterator[Decimal]:
+    total, part, is_open = 0, 0, False
+    for word in [*words, ""]:
+        if word in _UNITS or word in _TENS:
+            part, is_open = part + _UNITS.get(word, _TENS.get(word, 0)), True
+        elif word == "hundred" and (is_open or part == 0):
+            part, is_open = max(part, 1) * 100, True
+        elif word in ("thousand", "million") and (is_open or part == 0):
+            total, part, is_open = total + max(part, 1) * _SCALES[word], 0, True
+        elif word == "and" and is_open:
+            continue
+        elif is_open:
+            yield Decimal(total + part).normalize()
+            total, part, is_open = 0, 0, False
+
+
+def _mentions_date(text: str, year: int, month: int, day: int, today: date | None) -> bool:
+    words = split_words(text)
+    joined = " ".join(words)
+    numbers = {int(number) for number in re.findall(r"\d+", text)}
+    is_month = month in numbers or any(_MONTHS.get(word) == month for word in words)
+    years = {number for number in numbers if 1000 <= number <= 9999}
+    if day in numbers and is_month and (not years or year in years):
+        return True
+    if today is None:
+        return False
+    try:
+        wanted = date(year, month, day)
+    except ValueError:
+        return False
+    if wanted == today and (_TODAY & set(words) or "right away" in joined):
+        return True
+    days = (wanted - today).days
+    if "tomorrow" in words and wanted == today + timedelta(days=1):
+        return True
+    if "yesterday" in words and wanted == today - timedelta(days=1):
+        return True
+    if (found := re.search(r"\bin (\w+) (day|week)s?\b", joined)) is not None:
+        count = _UNITS.get(found[1], int(found[1]) if found[1].isdigit() else 1 if found[1] in ("a", "an") else -1)
+        if days == count * (7 if found[2] == "week" else 1):
+            return True
+    return _WEEKDAYS[wanted.weekday()] in words and 0 <= days <= 14

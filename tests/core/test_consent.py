@@ -1,0 +1,88 @@
+"""Whether a person agreed: a yes says nothing else, and what is neither yes nor no is asked again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from handrail import ConfigError
+from handrail.core.consent import read_answer
+from handrail.core.locales import LANGUAGES, load_locale
+
+HELD_OUT: dict[str, dict[str, list[str]]] = json.loads(Path(__file__).with_name("consent.json").read_text("utf-8"))
+"""Sentences that were written after the words of the locales, and never used to improve them."""
+SHOWN = "transfer money (recipient: Sophie Chapman; amount: 500)"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("known", [True, False])
+def test_no_sentence_of_the_held_out_list_that_is_not_a_yes_is_read_as_one(language: str, known: bool) -> None:
+    locales = (language,) if known else ()
+    lists = HELD_OUT[language]
+    answers = {text: read_answer(text, locales=locales, shown=SHOWN) for text in lists["no"] + lists["unclear"]}
+    assert [text for text, answer in answers.items() if answer == "yes"] == []
+    agreed = [text for text in lists["yes"] if read_answer(text, locales=locales, shown=SHOWN) == "yes"]
+    assert len(agreed) >= len(lists["yes"]) - 1
+
+
+def test_the_published_figures_of_the_held_out_list() -> None:
+    def count(kind: str) -> tuple[int, int]:
+        texts = [text for lists in HELD_OUT.values() for text in lists[kind]]
+        return sum(read_answer(text, shown=SHOWN) == kind for text in texts), len(texts)
+
+    assert {kind: count(kind) for kind in ("yes", "no", "unclear")} == {
+        "yes": (109, 112),
+        "no": (105, 112),
+        "unclear": (67, 68),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Yes, send 500 to Sophie", "yes"),
+        ("Yes, five hundred to Sophie Chapman", "yes"),
+        ("yes, 400", "unclear"),
+        ("Yes, send 500 to Mark", "unclear"),
+        ("yes?", "unclear"),
+        ("", "unclear"),
+        ("...", "unclear"),
+        ("Yes, but make it 400", "unclear"),
+        ("No, stop, do not pay that!", "no"),
+        ("No, wait … yes", "unclear"),
+        ("No problem, go ahead", "yes"),
+        ("Thanks", "unclear"),
+        ("500", "unclear"),
+        ("Yes. My card was stolen yesterday", "unclear"),
+        ("Да", "yes"),
+        ("ＯＫ", "yes"),
+    ],
+)
+def test_a_yes_repeats_what_was_shown_and_says_nothing_else(text: str, answer: str) -> None:
+    assert read_answer(text, shown=SHOWN) == answer
+
+
+def test_the_words_of_the_action_are_no_refusal_but_a_refusal_is() -> None:
+    shown = "cancel order (order: 12)"
+    assert read_answer("Yes, cancel it", shown=shown, action="cancel_order") == "yes"
+    assert read_answer("Yes, cancel it", shown=shown) == "unclear"
+    assert read_answer("No, do not cancel it", shown=shown, action="cancel_order") == "no"
+
+
+def test_words_of_what_was_shown_do_not_hide_a_refusal() -> None:
+    assert read_answer("no", shown="note: no onions, don't ring") == "no"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_refusal_of_a_language_is_never_a_yes(language: str) -> None:
+    words = load_locale(language)
+    for refusal in words["consent.no"].split("|"):
+        agreement = words["consent.yes"].split("|")[0]
+        assert read_answer(refusal, locales=(language,)) == "no", refusal
+        assert read_answer(f"{agreement}, {refusal}", locales=(language,)) != "yes", refusal
+
+
+def test_a_locale_without_words_is_an_error() -> None:
+    assert load_locale("pt-BR") is load_locale("pt")
+    with pytest.raises(ConfigError, match="locale must be one of en, fr"):
+        load_locale("xx")
