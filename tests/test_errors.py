@@ -1,9 +1,11 @@
 """The tree of exceptions is the one that its module draws, and nothing private gets into a log."""
 
+import ast
 import builtins
 import inspect
 import pickle
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +61,29 @@ def test_the_drawing_is_the_tree() -> None:
     real = {name: one.__bases__[0].__name__ for name, one in vars(errors).items() if inspect.isclass(one)}
 
     assert drawing == {name: base for name, base in real.items() if issubclass(getattr(errors, name), Exception)}
+
+
+def test_an_exception_that_two_packages_know_is_in_the_tree() -> None:
+    root = Path(errors.__file__).parent
+    trees = {path.relative_to(root): ast.parse(path.read_text("utf-8")) for path in sorted(root.rglob("*.py"))}
+    own = {
+        node.name: path.parts[0]
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and path.parts[0] not in ("errors.py", "testing")
+        and node.name.endswith("Error")
+    }
+    shared = [
+        (alias.name, str(path))
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("handrail.")
+        for alias in node.names
+        if own.get(alias.name, path.parts[0]) != path.parts[0] and node.module != "handrail.errors"
+    ]
+    assert own, "nothing was found: the test is wrong"
+    assert shared == []
 
 
 def test_the_drawing_names_the_codes_and_the_second_bases() -> None:

@@ -10,6 +10,10 @@
     │   └── ToolExecutionError      tool_execution_failed
     ├── ApprovalError               for the approver: this approval cannot be decided
     ├── StoreError                  for the operator: the database was replaced, or an entry is missing
+    ├── LedgerFullError             for the operator: a ledger in memory can forget no entry
+    ├── ThreadsStrandedError        for the operator: too many threads of one tool never came back
+    ├── UnusableOutputError         for the operator: what a handler returned cannot become a result
+    ├── McpCallError                for the operator: an MCP server did not say what became of a call
     ├── ProviderError               for the operator: a request to a language model failed
     │   ├── ProviderKeyError        missing_key, key_refused
     │   ├── UnknownModelError       unknown_model
@@ -23,10 +27,13 @@
     └── ConfigError                 for the developer: the program must be changed
         ├── ToolDefinitionError     this cannot be a tool   (also a TypeError)
         │   └── DuplicateToolError  two tools with one name
+        ├── UnsupportedToolError    the API of a provider does not take this tool
+        ├── RuleError               a rule of a policy cannot be read
         ├── ToolBuildError          a tool cannot be built from a tenant's configuration
         └── MissingExtraError       an optional dependency is absent (also an ImportError)
 
-Each error has one audience: only the message of a `ToolError` is shown to a model.
+Each error has one audience: only the message of a `ToolError` is shown to a model. What one package raises and catches
+itself, and no other package sees, is defined beside its code.
 """
 
 import asyncio
@@ -63,6 +70,8 @@ __all__ = [
     "DuplicateToolError",
     "HandrailError",
     "InvalidArgumentsError",
+    "LedgerFullError",
+    "McpCallError",
     "MissingExtraError",
     "ModelFileError",
     "PermissionDeniedError",
@@ -71,8 +80,10 @@ __all__ = [
     "ProviderKeyError",
     "ProviderLimitError",
     "RefusalError",
+    "RuleError",
     "SourceError",
     "StoreError",
+    "ThreadsStrandedError",
     "ToolArgsParseError",
     "ToolBuildError",
     "ToolDefinitionError",
@@ -80,6 +91,8 @@ __all__ = [
     "ToolExecutionError",
     "ToolNotFoundError",
     "UnknownModelError",
+    "UnsupportedToolError",
+    "UnusableOutputError",
 ]
 
 
@@ -210,6 +223,30 @@ class StoreError(HandrailError):
     code = "store_error"
 
 
+class LedgerFullError(HandrailError):
+    """A ledger in memory holds as many entries as it may, and none of them can be forgotten."""
+
+    code = "ledger_full"
+
+
+class ThreadsStrandedError(HandrailError):
+    """Too many threads of one tool never came back: it gets no more of them."""
+
+    code = "threads_stranded"
+
+
+class UnusableOutputError(HandrailError):
+    """A handler returned something that cannot become a result; the message completes "it ran, but …"."""
+
+    code = "unusable_output"
+
+
+class McpCallError(HandrailError):
+    """An MCP server did not say what became of a call."""
+
+    code = "mcp_call_error"
+
+
 class ProviderError(HandrailError):
     """A request to a language model failed. The message never contains a key."""
 
@@ -301,6 +338,24 @@ class DuplicateToolError(ToolDefinitionError):
     """Two different tools have the same name."""
 
     code = "duplicate_tool"
+
+
+class UnsupportedToolError(ConfigError):
+    """The API of a provider does not take this tool, or this schema; the message is the reason."""
+
+    code = "unsupported_tool"
+
+
+class RuleError(ConfigError):
+    """A rule of a policy cannot be read; `key` is the key that is wrong."""
+
+    code = "rule_error"
+
+    def __init__(self, message: object = "", *, key: str = "", is_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.key = key
+        self.is_unknown = is_unknown
+        """Whether a rule has no such key at all."""
 
 
 class ToolBuildError(ConfigError):

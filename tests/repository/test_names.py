@@ -19,22 +19,8 @@ SAME_CONCEPT = {
 """Names that two modules define on purpose."""
 
 STILL_OPEN = {
-    *("Address", "Answer", "Api", "Arguments", "Call", "CallState", "Connection", "Control", "Diagnostic", "Entry"),
-    *(
-        "Headers",
-        "HttpRequest",
-        "Kind",
-        "Limits",
-        "Listener",
-        "MakeContext",
-        "Message",
-        "Mode",
-        "Model",
-        "ModelRequest",
-    ),
-    *("Node", "Outcome", "Place", "Progress", "Recorder", "Refusal", "Report", "Rule", "Schema", "Scripted"),
-    *("Signature", "SkippedTool", "Source", "SourceError", "State", "Step", "StopReason", "ToolChoice", "Turns"),
-    *("Usage", "Webhook"),
+    *("Answer", "Api", "Arguments", "Call", "Headers", "Listener", "Mode", "Model", "Outcome", "Place", "Refusal"),
+    *("Report", "Rule", "Schema", "Scripted", "Source", "StopReason", "ToolChoice", "Usage"),
 }
 """To be renamed: this list only shrinks."""
 

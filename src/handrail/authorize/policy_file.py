@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from handrail.authorize.policy import Policy, Rule
 from handrail.core.values import Decision
 from handrail.core.yaml_reader import YamlReader, get_line, read_config_file
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, RuleError
 
 _ACTIONS: Final = ("allow", "ask", "deny")
 _OPTIONS: Final = ("by", "where", "read_only", "tenant", "agent", "reason", "name")
@@ -51,15 +51,6 @@ def parse_policy(text: str, *, source: str = "policy") -> Policy:
         raise reader.build_error(reader.root, "a policy has `rules:`")
     rules = [_read_rule_node(reader, node, source) for node in reader.read_list(top["rules"][1], "`rules` is a list")]
     return Policy(rules, default=_read_default(reader, top["default"][1], source) if "default" in top else None)
-
-
-class RuleError(ConfigError):
-    """A rule that cannot be read, with the key that is wrong."""
-
-    def __init__(self, message: str, *, key: str = "", is_unknown: bool = False) -> None:
-        super().__init__(message)
-        self.key = key
-        self.is_unknown = is_unknown
 
 
 def read_rules(values: Iterable[Mapping[str, Any]], *, source: str) -> list[Rule]:

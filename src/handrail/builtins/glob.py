@@ -11,12 +11,12 @@ _MAX_CHARS: Final = 1_000
 _MAX_BRANCHES: Final = 64
 _BRACES: Final = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
-State = frozenset[tuple[int, int]]
+GlobState = frozenset[tuple[int, int]]
 """The progress of a path: for each branch, how many steps are matched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class GlobStep:
     """The pattern for one name of a path."""
 
     matches: re.Pattern[str] | None
@@ -29,12 +29,12 @@ class Step:
 class Glob:
     """A pattern that is matched one directory at a time, so that a walk skips directories where nothing can match."""
 
-    branches: tuple[tuple[Step, ...], ...]
+    branches: tuple[tuple[GlobStep, ...], ...]
 
-    def start(self) -> State:
+    def start(self) -> GlobState:
         return self._expand_double_stars({(branch, 0) for branch in range(len(self.branches))})
 
-    def advance(self, state: State, name: str) -> State:
+    def advance(self, state: GlobState, name: str) -> GlobState:
         """The state after one more name; an empty one means that nothing below can match."""
         after: set[tuple[int, int]] = set()
         for branch, done in state:
@@ -48,15 +48,15 @@ class Glob:
                 after.add((branch, done + 1))
         return self._expand_double_stars(after)
 
-    def is_match(self, state: State) -> bool:
+    def is_match(self, state: GlobState) -> bool:
         """Whether a path that ends here matches."""
         return any(done == len(self.branches[branch]) for branch, done in state)
 
-    def can_continue(self, state: State) -> bool:
+    def can_continue(self, state: GlobState) -> bool:
         """Whether something below can match."""
         return any(done < len(self.branches[branch]) for branch, done in state)
 
-    def _expand_double_stars(self, state: set[tuple[int, int]]) -> State:
+    def _expand_double_stars(self, state: set[tuple[int, int]]) -> GlobState:
         for branch, done in list(state):
             steps = self.branches[branch]
             while done < len(steps) and steps[done].matches is None:
@@ -72,7 +72,7 @@ def parse_glob(pattern: str, *, argument: str) -> Glob:
     return Glob(branches=tuple(_parse_steps(branch, argument) for branch in _expand_braces(pattern, argument)))
 
 
-def _parse_steps(pattern: str, argument: str) -> tuple[Step, ...]:
+def _parse_steps(pattern: str, argument: str) -> tuple[GlobStep, ...]:
     names = [name for name in pattern.split("/") if name not in ("", ".")]
     if pattern.startswith("/") or ".." in names:
         raise ToolError(
@@ -81,7 +81,7 @@ def _parse_steps(pattern: str, argument: str) -> tuple[Step, ...]:
     if not names or names[-1] == "**":
         names.append("*")
     return tuple(
-        Step(
+        GlobStep(
             matches=None if name == "**" else re.compile(translate(name), re.DOTALL),
             hidden=name.startswith("."),
         )

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from handrail.builtins.glob import Glob, State
+from handrail.builtins.glob import Glob, GlobState
 from handrail.builtins.output import ToolOutput
-from handrail.builtins.workspace import Kind, WorkspacePath
+from handrail.builtins.workspace import EntryKind, WorkspacePath
 from handrail.errors import ToolError
 
 _MAX_DEPTH: Final = 100
@@ -16,7 +16,7 @@ class WalkEntry(NamedTuple):
     """An entry whose path matches."""
 
     path: WorkspacePath
-    kind: Kind
+    kind: EntryKind
 
 
 class DirectoryWalk:
@@ -60,7 +60,7 @@ class DirectoryWalk:
         if self._too_deep:
             output.add_notice(f"Directories left out because they are more than {_MAX_DEPTH} deep: {self._too_deep}.")
 
-    def _scan(self, path: WorkspacePath, state: State) -> list[tuple[WorkspacePath, Kind, State]]:
+    def _scan(self, path: WorkspacePath, state: GlobState) -> list[tuple[WorkspacePath, EntryKind, GlobState]]:
         """The entries that can still lead to a match, in reverse order."""
         entries = path.scan(self._left + 1)
         if len(entries) > self._left:

@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from handrail.core.context import ToolContext
 from handrail.errors import PermissionDeniedError, ToolError, shorten
 
-Kind = Literal["file", "folder", "link", "other"]
+EntryKind = Literal["file", "folder", "link", "other"]
 
 CHUNK: Final = 8192
 """The read-ahead in bytes."""
@@ -34,11 +34,11 @@ _CREATE_FLAGS: Final[int] = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK | ge
 _HAS_DIR_FD: bool = {os.open, os.stat, os.mkdir, os.rename, os.unlink} <= os.supports_dir_fd
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """One name in a directory and its kind; a link is a link, wherever it leads."""
 
     name: str
-    kind: Kind
+    kind: EntryKind
 
 
 def _resolve_argument(path: str) -> str:
@@ -130,7 +130,7 @@ class WorkspacePath:
         """The path of an entry of this directory; if the entry is a link, it cannot be opened."""
         return WorkspacePath(directory=self.directory, root=self.root, parts=(*self.parts, name))
 
-    def get_kind(self) -> Kind:
+    def get_kind(self) -> EntryKind:
         """The kind of the file at this path."""
         if not self.parts:
             return "folder"
@@ -157,9 +157,9 @@ class WorkspacePath:
                 os.close(fd)
                 raise
 
-    def scan(self, limit: int) -> list[Entry]:
+    def scan(self, limit: int) -> list[DirectoryEntry]:
         """The entries of a directory, sorted by name, at most `limit` of them."""
-        entries: list[Entry] = []
+        entries: list[DirectoryEntry] = []
         with (
             self.translate_errors(),
             self._open_folder(self.parts) as folder,
@@ -168,7 +168,7 @@ class WorkspacePath:
             for entry in found:
                 if len(entries) == limit:
                     break
-                entries.append(Entry(entry.name, _get_entry_kind(entry)))
+                entries.append(DirectoryEntry(entry.name, _get_entry_kind(entry)))
             if folder.fd is None:
                 self._require_no_link(folder.path)
         return sorted(entries)
@@ -316,7 +316,7 @@ class _Folder:
             return None
 
 
-def _get_entry_kind(entry: "os.DirEntry[str]") -> Kind:
+def _get_entry_kind(entry: "os.DirEntry[str]") -> EntryKind:
     # These read the directory itself, without a system call per entry.
     if entry.is_symlink():
         return "link"

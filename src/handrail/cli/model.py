@@ -10,7 +10,7 @@ from typing import Any, Final
 from handrail.errors import ModelFileError
 from handrail.models import cache
 from handrail.models.catalogue import CATALOGUE, Model, find_model
-from handrail.models.download import Progress, pull
+from handrail.models.download import DownloadProgress, pull
 
 CONFIRM_ABOVE: Final = 200_000_000
 """Bytes above which a download needs a confirmation."""
@@ -106,7 +106,7 @@ def _remove(name: str) -> int:
 
 
 @contextmanager
-def _show_progress() -> Generator[Callable[[Progress], None]]:
+def _show_progress() -> Generator[Callable[[DownloadProgress], None]]:
     """Show the progress as a bar on a terminal with `rich`, else as a line per 10 %."""
     if not sys.stdout.isatty():
         yield _PrintedProgress()
@@ -120,7 +120,7 @@ def _show_progress() -> Generator[Callable[[Progress], None]]:
     with rich.Progress(*columns, rich.TransferSpeedColumn(), rich.TimeRemainingColumn()) as bar:
         tasks: dict[tuple[str, str], Any] = {}
 
-        def update(progress: Progress) -> None:
+        def update(progress: DownloadProgress) -> None:
             if progress.note:
                 bar.console.print(_format_note(progress), markup=False, highlight=False)
                 return
@@ -136,7 +136,7 @@ class _PrintedProgress:
     def __init__(self) -> None:
         self._last = ("", -1)
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: DownloadProgress) -> None:
         if progress.note:
             print(_format_note(progress))
             return
@@ -146,5 +146,5 @@ class _PrintedProgress:
             print(f"  {progress.file}: {format_size(progress.done)} of {format_size(progress.total)}", flush=True)
 
 
-def _format_note(progress: Progress) -> str:
+def _format_note(progress: DownloadProgress) -> str:
     return f"  {progress.source or progress.file}: {progress.note}"

@@ -14,14 +14,11 @@ from handrail.core.log import log
 from handrail.core.media import MediaPart
 from handrail.core.text import compact_json
 from handrail.core.values import Control, Lifespan, SessionMode, ToolResult
+from handrail.errors import UnusableOutputError
 
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 _ENCODER: Final = msgspec.json.Encoder()
 _MAX_DEPTH: Final = 200
-
-
-class UnusableOutputError(Exception):
-    """A handler returned something that cannot become a result; the text completes "it ran, but …"."""
 
 
 def is_plain(output: Any) -> bool:

@@ -26,11 +26,18 @@ from msgspec import structs
 from typing_extensions import TypeVar
 
 from handrail.core.context import ToolContext
-from handrail.core.handler_output import UnusableOutputError, clean_result, collect_iterators, collect_output, is_plain
+from handrail.core.handler_output import clean_result, collect_iterators, collect_output, is_plain
 from handrail.core.media import MediaPart
 from handrail.core.text import encodable, faithful_json
 from handrail.core.values import Failure, ToolResult, find_media_result
-from handrail.errors import PermissionDeniedError, ToolArgsParseError, ToolDefinitionError, ToolError, shorten
+from handrail.errors import (
+    PermissionDeniedError,
+    ToolArgsParseError,
+    ToolDefinitionError,
+    ToolError,
+    UnusableOutputError,
+    shorten,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)

@@ -17,13 +17,13 @@ from handrail.authorize.hooks import HOOK_FAILED, HookRefusal, apply_before, che
 from handrail.authorize.identity import CallDigests
 from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.authorize.policy import Policy, PolicyProblem
-from handrail.authorize.secrets import Reference, Secrets
 from handrail.core import failure_results
 from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
 from handrail.core.events import Event
 from handrail.core.log import log
 from handrail.core.redact import Redactor
+from handrail.core.secrets import Reference, Secrets
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult

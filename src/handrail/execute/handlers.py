@@ -9,12 +9,10 @@ from typing import Any, Final, Literal, cast
 
 from msgspec import Struct, structs
 
-from handrail.authorize.secrets import Secrets
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import Event
 from handrail.core.handler_output import (
-    UnusableOutputError,
     clean_result,
     collect_iterators,
     collect_output,
@@ -22,13 +20,14 @@ from handrail.core.handler_output import (
 )
 from handrail.core.log import log
 from handrail.core.media import MediaPart, limit_media
+from handrail.core.secrets import Secrets
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult, find_media_result
-from handrail.errors import CallPausedError, ConfigError, ToolError
+from handrail.errors import CallPausedError, ConfigError, ThreadsStrandedError, ToolError, UnusableOutputError
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.running import NOT_CANCELLED, CallStopped, Deadlines, RunningCall, SpuriousCancellation
-from handrail.execute.threads import ThreadsStrandedError, WorkerThreads
+from handrail.execute.threads import WorkerThreads
 from handrail.execute.tool_pool import CompiledTool
 
 Happened = Literal["yes", "no", "unknown"]

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from handrail.authorize.approvals import Approvals
 from handrail.core.media import MediaPart
 from handrail.core.values import Control, Failure, ToolResult
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, LedgerFullError
 from handrail.execute.scheduler import CallRef
 
 State = Literal["running", "committed", "failed", "unknown"]
@@ -132,10 +132,6 @@ class Ledger(Protocol):
     async def resolve(self, entry: Entry) -> bool:
         """Write what an operator found out about an entry in doubt; False if it was changed meanwhile."""
         ...
-
-
-class LedgerFullError(Exception):
-    """A ledger in memory holds as many entries as it may, and none of them can be forgotten."""
 
 
 class MemoryLedger:

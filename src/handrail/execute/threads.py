@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, ThreadsStrandedError
 
 T = TypeVar("T")
 
@@ -76,10 +76,6 @@ class ThreadJob:
             self.future.set_exception(RuntimeError(f"the handler raised {type(value).__name__}"))
         else:
             self.future.set_exception(value)
-
-
-class ThreadsStrandedError(Exception):
-    """Too many threads of one tool never came back: it gets no more of them."""
 
 
 class WorkerThreads:

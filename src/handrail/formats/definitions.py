@@ -9,8 +9,8 @@ from typing_extensions import TypeVar
 
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall
-from handrail.errors import ConfigError, shorten
-from handrail.formats.names import ToolNames, UnsupportedToolError
+from handrail.errors import ConfigError, UnsupportedToolError, shorten
+from handrail.formats.names import ToolNames
 
 T = TypeVar("T", default=dict[str, Any])
 ToolChoiceMode = Literal["auto", "none", "required"]

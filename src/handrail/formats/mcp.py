@@ -9,7 +9,7 @@ from uuid import uuid4
 from handrail.core.media import MediaPart
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, UnsupportedToolError
 from handrail.formats import names
 from handrail.formats.definitions import Definitions, RenderedTool, ToolChoiceMode, build_definitions
 from handrail.formats.parse import build_call, get_field, to_json_text
@@ -28,7 +28,7 @@ def _render_tool(tool: Tool[..., Any]) -> RenderedTool:
     name, notes = names.fit_name(tool.name, names.MCP)
     schema = {"type": "object", **tool.input_schema}
     if schema["type"] != "object":
-        raise names.UnsupportedToolError("its input_schema is not an object")
+        raise UnsupportedToolError("its input_schema is not an object")
     definition: dict[str, Any] = {
         "name": name,
         "description": render_description(tool),

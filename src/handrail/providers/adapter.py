@@ -14,7 +14,7 @@ from handrail.errors import ProviderError
 from handrail.formats.definitions import Definitions, check_tool_choice
 from handrail.providers import provider_errors
 from handrail.providers.clients import Endpoint
-from handrail.providers.connection import Connection
+from handrail.providers.connection import ProviderConnection
 from handrail.providers.messages import Native
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, Prices, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import ResponseSchema
@@ -57,7 +57,7 @@ class Adapter(Protocol):
     """What a response is called in an error message."""
 
     @property
-    def connection(self) -> Connection: ...
+    def connection(self) -> ProviderConnection: ...
 
     def build_request(self, request: ModelRequest) -> ProviderRequest: ...
 

@@ -20,7 +20,7 @@ from handrail.providers.adapter import (
     read_token_count,
 )
 from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
-from handrail.providers.connection import Connection, Sdk, connect
+from handrail.providers.connection import ProviderConnection, Sdk, connect
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.provider_errors import read_stainless_error
 from handrail.providers.response_schema import ResponseSchema, build_response_schema
@@ -33,8 +33,8 @@ from handrail.providers.transcript import (
     NativeItems,
     NativeStep,
     ResultsStep,
-    Step,
     TranscriptRules,
+    TranscriptStep,
     UserStep,
     build_steps,
     read_arguments,
@@ -96,7 +96,7 @@ class _MessagesAdapter:
     format: ClassVar[str] = "anthropic"
     response_noun: ClassVar[str] = "a message"
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ProviderConnection) -> None:
         self.connection = connection
         self._definitions = DefinitionsCache(wire.tools)
 
@@ -183,7 +183,7 @@ class _MessagesAdapter:
         )
 
 
-def _define_used_tools(steps: Sequence[Step]) -> list[dict[str, Any]]:
+def _define_used_tools(steps: Sequence[TranscriptStep]) -> list[dict[str, Any]]:
     """Define the tools that were called before: the API refuses a conversation with calls and no tools."""
     names = dict.fromkeys(
         call.name for step in steps if isinstance(step, AssistantStep | NativeStep) for call in step.calls
@@ -192,7 +192,7 @@ def _define_used_tools(steps: Sequence[Step]) -> list[dict[str, Any]]:
     return [{"name": name, "description": "Not available any more.", "input_schema": empty} for name in names]
 
 
-def _can_model_speak_next(last: Step) -> bool:
+def _can_model_speak_next(last: TranscriptStep) -> bool:
     """Whether the model may respond next: newer ones do not continue their own message, except a paused turn."""
     if isinstance(last, AssistantStep):
         return False
@@ -238,7 +238,7 @@ _RULES: Final = TranscriptRules(
 )
 
 
-def _render_step(step: Step) -> list[Any]:
+def _render_step(step: TranscriptStep) -> list[Any]:
     match step:
         case UserStep():
             return [{"role": "user", "content": step.text if step.text.strip() else EMPTY_TEXT}]

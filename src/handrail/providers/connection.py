@@ -34,7 +34,7 @@ class Sdk(Struct, frozen=True, kw_only=True):
     """Reads an exception, given the package; None if the server sent no response."""
 
 
-class Connection(Struct, frozen=True, kw_only=True):
+class ProviderConnection(Struct, frozen=True, kw_only=True):
     """A model, the clients of its server, and the settings of every request."""
 
     sdk: Sdk
@@ -57,7 +57,7 @@ def connect(
     max_tokens: int | None,
     options: Mapping[str, Any] | None,
     list_options: Callable[[Any], Iterable[str]],
-) -> Connection:
+) -> ProviderConnection:
     """Connect to a model with the caller's client or a new one; `list_options` lists the options of its SDK method."""
     if client is None:
         endpoint = resolve_endpoint(sdk.provider, api_key=api_key, base_url=base_url)
@@ -69,4 +69,6 @@ def connect(
     package = sdk.load()
     clients = ClientPool(lambda: sdk.create_client(package, endpoint, timeout, max_retries), client=client)
     checked = check_options(options, known=list_options(clients.get_any())) if options else {}
-    return Connection(sdk=sdk, model=model, endpoint=endpoint, clients=clients, max_tokens=max_tokens, options=checked)
+    return ProviderConnection(
+        sdk=sdk, model=model, endpoint=endpoint, clients=clients, max_tokens=max_tokens, options=checked
+    )

@@ -24,7 +24,7 @@ from handrail.providers.adapter import (
     read_token_count,
 )
 from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
-from handrail.providers.connection import Connection, Sdk, connect
+from handrail.providers.connection import ProviderConnection, Sdk, connect
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.provider_errors import read_google_error
 from handrail.providers.response_schema import build_response_schema
@@ -37,8 +37,8 @@ from handrail.providers.transcript import (
     NativeItems,
     NativeStep,
     ResultsStep,
-    Step,
     TranscriptRules,
+    TranscriptStep,
     UserStep,
     build_steps,
     read_arguments,
@@ -107,7 +107,7 @@ class _GenerateContentAdapter:
     format: ClassVar[str] = "gemini"
     response_noun: ClassVar[str] = "a response of generateContent"
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ProviderConnection) -> None:
         self.connection = connection
         self._definitions = DefinitionsCache(wire.tools)
 
@@ -273,7 +273,7 @@ def _without_media(result: ToolResult) -> ToolResult:
     return structs.replace(result, output=result.for_model(), media=()) if result.media else result
 
 
-def _render_step(step: Step, types: Any, *, takes_media: bool) -> dict[str, Any]:
+def _render_step(step: TranscriptStep, types: Any, *, takes_media: bool) -> dict[str, Any]:
     match step:
         case UserStep():
             return {"role": "user", "parts": [{"text": step.text if step.text.strip() else EMPTY_TEXT}]}

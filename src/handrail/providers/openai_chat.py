@@ -20,7 +20,7 @@ from handrail.providers.adapter import (
     open_events,
     read_token_count,
 )
-from handrail.providers.connection import Connection, connect
+from handrail.providers.connection import ProviderConnection, connect
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.response_schema import build_response_schema
 from handrail.providers.transcript import (
@@ -29,8 +29,8 @@ from handrail.providers.transcript import (
     NativeItems,
     NativeStep,
     ResultsStep,
-    Step,
     TranscriptRules,
+    TranscriptStep,
     UserStep,
     build_steps,
     has_object_arguments,
@@ -85,7 +85,7 @@ class _ChatAdapter:
     format: ClassVar[str] = "openai_chat"
     response_noun: ClassVar[str] = "a chat completion"
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ProviderConnection) -> None:
         self.connection = connection
         self._definitions = DefinitionsCache(wire.tools)
 
@@ -182,7 +182,7 @@ _RULES: Final = TranscriptRules(
 )
 
 
-def _render_step(step: Step) -> list[Any]:
+def _render_step(step: TranscriptStep) -> list[Any]:
     match step:
         case UserStep():
             return [{"role": "user", "content": step.text}]

@@ -18,7 +18,7 @@ from handrail.providers.adapter import (
     open_events,
     read_token_count,
 )
-from handrail.providers.connection import Connection, connect
+from handrail.providers.connection import ProviderConnection, connect
 from handrail.providers.provider import FinishReason, ModelRequest, Prices, ToolChoice, Usage
 from handrail.providers.provider_errors import ErrorDetails, build_error
 from handrail.providers.response_schema import build_response_schema
@@ -28,8 +28,8 @@ from handrail.providers.transcript import (
     NativeItems,
     NativeStep,
     ResultsStep,
-    Step,
     TranscriptRules,
+    TranscriptStep,
     UserStep,
     build_steps,
     render_arguments,
@@ -78,7 +78,7 @@ class _ResponsesAdapter:
     format: ClassVar[str] = "openai_responses"
     response_noun: ClassVar[str] = "a response"
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ProviderConnection) -> None:
         self.connection = connection
         self._definitions = DefinitionsCache(wire.tools)
 
@@ -177,7 +177,7 @@ _RULES: Final = TranscriptRules(
 )
 
 
-def _render_step(step: Step) -> list[Any]:
+def _render_step(step: TranscriptStep) -> list[Any]:
     match step:
         case UserStep():
             return [{"role": "user", "content": step.text}]

@@ -8,8 +8,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from handrail.core.text import compact_json
-from handrail.errors import ConfigError
-from handrail.formats.names import UnsupportedToolError
+from handrail.errors import ConfigError, UnsupportedToolError
 from handrail.formats.render import check_schema
 from handrail.schema import strict
 from handrail.schema.schema_nodes import get_branches, resolve

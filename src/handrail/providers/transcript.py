@@ -68,12 +68,14 @@ class ResultsStep(Struct, frozen=True, kw_only=True):
     """The names of the tools that are sent."""
 
 
-Step: TypeAlias = UserStep | AssistantStep | NativeStep | ResultsStep
+TranscriptStep: TypeAlias = UserStep | AssistantStep | NativeStep | ResultsStep
 
 
-def build_steps(messages: Sequence[Message], *, rules: TranscriptRules, definitions: Definitions[Any]) -> list[Step]:
+def build_steps(
+    messages: Sequence[Message], *, rules: TranscriptRules, definitions: Definitions[Any]
+) -> list[TranscriptStep]:
     """Convert the messages to steps with this API's ids and names; raises `ConfigError` if a call has no result."""
-    steps: list[Step] = []
+    steps: list[TranscriptStep] = []
     used_ids: set[str] = set()
     last: AssistantStep | NativeStep | None = None
     pending: tuple[ToolCall, ...] = ()

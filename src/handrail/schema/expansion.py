@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
+from handrail.schema.subschemas import Schema
+
 MAX_CHECKS: Final = 20_000
 """How many subschemas one value may have to be checked against."""
 _MIN_REFERENCES: Final = 24
 """With fewer references than this a schema cannot grow much beyond its own length."""
 _LISTS: Final = ("allOf", "anyOf", "oneOf")
 _ONES: Final = ("not", "if", "then", "else")
-
-Schema = dict[str, Any]
 
 
 def is_explosive(schema: Schema, text: str | None = None) -> bool:

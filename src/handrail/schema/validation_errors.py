@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MAX_ERRORS = 10
 """The most errors that one message lists."""
 
-Step = str | int
+PathStep = str | int
 
 
 def build_json_error(reason: str) -> ToolArgsParseError:
@@ -78,10 +78,10 @@ def _describe_error(detail: Any, allowed: Sequence[str], sent: Any) -> tuple[str
             return format_path(path), f"{message}, got {quote_value(detail['input'])}"
 
 
-def _clean_path(detail: Any, sent: Any) -> list[Step]:
+def _clean_path(detail: Any, sent: Any) -> list[PathStep]:
     """Pydantic's path without the names of union branches and validators, which do not exist in the JSON."""
-    loc: tuple[Step, ...] = detail["loc"]
-    path: list[Step] = []
+    loc: tuple[PathStep, ...] = detail["loc"]
+    path: list[PathStep] = []
     here = sent
     for position, step in enumerate(loc, start=1):
         match here:

@@ -1,8 +1,8 @@
 """Tools that live elsewhere: MCP servers, OpenAPI documents, plugins; and serving your own over MCP."""
 
 from handrail.sources.connection import Sources, connect
-from handrail.sources.mcp_endpoint import McpRequest, mcp_app, serve_mcp
-from handrail.sources.mcp_server import Elicitation, McpServer
+from handrail.sources.mcp.endpoint import McpRequest, mcp_app, serve_mcp
+from handrail.sources.mcp.server import Elicitation, McpServer
 from handrail.sources.openapi import OpenApi
 from handrail.sources.pins import PinDifference
 from handrail.sources.plugins import Plugins, load_plugins

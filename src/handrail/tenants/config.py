@@ -20,12 +20,12 @@ from pydantic import (
 
 from handrail.authorize.policy import Rule
 from handrail.authorize.policy_file import read_rules
-from handrail.authorize.secrets import Secrets, resolve_reference
 from handrail.core.context import ToolContext
+from handrail.core.secrets import Secrets, resolve_reference
 from handrail.core.tool import check_name
 from handrail.errors import ConfigError, ToolDefinitionError
 from handrail.guide.values import Guideline
-from handrail.sources.mcp_server import McpServer
+from handrail.sources.mcp.server import McpServer
 from handrail.sources.openapi import OpenApi
 from handrail.tenants.guidelines import TenantGuideline
 from handrail.tenants.opening_hours import OpeningHours, Timezone

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from handrail.authorize.secrets import Secrets
 from handrail.core.log import log
+from handrail.core.secrets import Secrets
 from handrail.errors import ConfigError
 from handrail.sources.connection import Sources
 from handrail.sources.source import Source

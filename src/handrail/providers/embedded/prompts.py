@@ -9,7 +9,7 @@ from handrail.core.values import ToolResult
 from handrail.providers.embedded.constrain import as_list, as_mapping
 from handrail.providers.embedded.spans import extract, extract_numbers, find_kind, is_request
 
-Turns = list[dict[str, str]]
+PromptTurns = list[dict[str, str]]
 
 REPLY: Final = "reply"
 """The name that the model chooses if no tool fits."""
@@ -20,7 +20,7 @@ MAX_RESULT_CHARS: Final = 2_000
 
 def build_choice_prompt(
     tools: Sequence[Tool[..., Any]], message: str, *, can_reply: bool
-) -> tuple[Turns, dict[str, Any]]:
+) -> tuple[PromptTurns, dict[str, Any]]:
     """Build the prompt that chooses one of a few tools; their descriptions are the examples."""
     choices = [f"- {tool.name}: {tool.description}" for tool in tools]
     if can_reply:
@@ -36,7 +36,7 @@ def build_choice_prompt(
     return [*turns, _build_turn("user", message)], {"enum": [*names, REPLY] if can_reply else names}
 
 
-def build_arguments_prompt(tool: Tool[..., Any], message: str) -> Turns:
+def build_arguments_prompt(tool: Tool[..., Any], message: str) -> PromptTurns:
     """Build the prompt that extracts the arguments of a tool from a message."""
     lines = [f"Function: {tool.name} - {tool.description}"]
     for name, node in _get_properties(tool).items():
@@ -50,13 +50,13 @@ def build_arguments_prompt(tool: Tool[..., Any], message: str) -> Turns:
     ]
 
 
-def build_json_prompt(turns: Turns, schema: Mapping[str, Any]) -> Turns:
+def build_json_prompt(turns: PromptTurns, schema: Mapping[str, Any]) -> PromptTurns:
     """Build the prompt for a response in JSON, with the schema that the decoder enforces."""
     text = json.dumps(schema, ensure_ascii=False)
     return [_build_turn("system", f"Answer with JSON alone, of this JSON Schema:\n{text}"), *turns]
 
 
-def build_reply_prompt(turns: Turns, results: Sequence[ToolResult]) -> Turns:
+def build_reply_prompt(turns: PromptTurns, results: Sequence[ToolResult]) -> PromptTurns:
     """Build the prompt for a reply to the customer from the results of tools."""
     lines = "\n".join(f"{result.tool_name}: {_truncate(result.for_model())}" for result in results)
     ask = f"This was found:\n{lines}\nAnswer what I asked from that, in one or two sentences. Add nothing."

@@ -198,13 +198,13 @@ class _Exchange:
         call = ToolCall(id=f"call_{uuid4().hex}", name=tool.name, arguments_json=arguments or "?")
         return self._build_response(calls=(call,), finish_reason="length" if cut else "tool_calls")
 
-    async def _reply_in_json(self, turns: prompts.Turns) -> ModelResponse:
+    async def _reply_in_json(self, turns: prompts.PromptTurns) -> ModelResponse:
         schema = check_response_schema(self._request.schema or {})
         shaped = await self._ask(prompts.build_json_prompt(turns, schema), schema=build_decodable_schema(schema))
         return self._build_response(text=shaped.text, finish_reason=shaped.finish_reason)
 
     async def _ask(
-        self, turns: prompts.Turns, *, schema: dict[str, Any] | None = None, on_text: _OnText | None = None
+        self, turns: prompts.PromptTurns, *, schema: dict[str, Any] | None = None, on_text: _OnText | None = None
     ) -> Completion:
         completion = await self._engine.complete(turns, max_tokens=self._max_tokens, schema=schema, on_text=on_text)
         self._usage += completion.usage
@@ -281,9 +281,9 @@ def _read_last_message(messages: Sequence[Message]) -> str:
     return "\n".join(reversed(parts))
 
 
-def _build_turns(request: ModelRequest) -> prompts.Turns:
+def _build_turns(request: ModelRequest) -> prompts.PromptTurns:
     """Convert the conversation for the model's chat template; results become messages of the user."""
-    turns: prompts.Turns = []
+    turns: prompts.PromptTurns = []
     if request.instructions:
         turns.append({"role": "system", "content": request.instructions})
     for step in build_steps(request.messages, rules=_RULES, definitions=Definitions()):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import date
 from typing import Any, Final, Literal
 
-Kind = Literal["email", "url", "phone", "date", "id"]
+SpanKind = Literal["email", "url", "phone", "date", "id"]
 
 _EMAIL: Final = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _URL: Final = re.compile(r"https?://[^\s<>\"“”]+", re.IGNORECASE)
@@ -32,13 +32,13 @@ _MONEY: Final = re.compile(
 )
 _PLAIN_NUMBER: Final = re.compile(rf"(?<![\w.,-])-?(?:{_NUMBER})(?![\w-])")
 
-_NAMES: Final[tuple[tuple[Kind, re.Pattern[str]], ...]] = (
+_NAMES: Final[tuple[tuple[SpanKind, re.Pattern[str]], ...]] = (
     ("email", re.compile(r"e-?mail|(^|_)mail($|_)", re.IGNORECASE)),
     ("url", re.compile(r"(^|_)(url|uri|link|href)($|_)", re.IGNORECASE)),
     ("phone", re.compile(r"phone|mobile|(^|_)tel($|_)", re.IGNORECASE)),
     ("id", re.compile(r"(^|_)(id|number|no|code|ref|reference|sku|host|hostname)$", re.IGNORECASE)),
 )
-_FORMATS: Final[dict[str, Kind]] = {"email": "email", "uri": "url", "url": "url", "date": "date"}
+_FORMATS: Final[dict[str, SpanKind]] = {"email": "email", "uri": "url", "url": "url", "date": "date"}
 _MONEY_NAMES: Final = re.compile(r"amount|price|cost|money|euro|dollar|budget|fee", re.IGNORECASE)
 
 _REQUEST: Final = re.compile(
@@ -53,7 +53,7 @@ _QUESTION: Final = re.compile(
 )
 
 
-def find_kind(name: str, node: Mapping[str, Any]) -> Kind | None:
+def find_kind(name: str, node: Mapping[str, Any]) -> SpanKind | None:
     """The kind of value that a string parameter takes, by its format or its name; None if it may be any text."""
     declared = node.get("format")
     if isinstance(declared, str) and declared in _FORMATS:
@@ -66,7 +66,7 @@ def is_money(name: str, node: Mapping[str, Any]) -> bool:
     return _MONEY_NAMES.search(f"{name} {node.get('description', '')}") is not None
 
 
-def extract(kind: Kind, text: str) -> list[str]:
+def extract(kind: SpanKind, text: str) -> list[str]:
     """List the values of a kind in a text, each once, in their order; dates as `2026-01-31`."""
     return list(dict.fromkeys(_EXTRACT[kind](text)))
 
@@ -117,7 +117,7 @@ def _extract_ids(text: str) -> list[str]:
     return _ID.findall(text) or _DASHED.findall(text)
 
 
-_EXTRACT: Final[dict[Kind, Callable[[str], list[str]]]] = {
+_EXTRACT: Final[dict[SpanKind, Callable[[str], list[str]]]] = {
     "email": lambda text: [found.rstrip(".-") for found in _EMAIL.findall(text)],
     "url": _extract_urls,
     "phone": lambda text: [found.strip() for found in _PHONE.findall(text)],

@@ -11,17 +11,17 @@ import mcp_types as types
 from mcp import MCPError
 from msgspec import structs
 
-from handrail.authorize.secrets import resolve_reference
 from handrail.core.context import ToolContext
 from handrail.core.log import log
+from handrail.core.secrets import resolve_reference
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
-from handrail.errors import ConfigError, ToolError, shorten
-from handrail.sources.mcp.connection import Connection, ConnectionFailed
+from handrail.errors import ConfigError, McpCallError, ToolError, shorten
+from handrail.sources.mcp.connection import ConnectionFailed, McpConnection
 from handrail.sources.mcp.definitions import BuiltTools, McpDefinition, build_tools
 from handrail.sources.mcp.results import build_result
+from handrail.sources.mcp.server import IDEMPOTENCY_META_KEY, McpServer
 from handrail.sources.mcp.trace import RequestTrace, current_trace
-from handrail.sources.mcp_server import IDEMPOTENCY_META_KEY, McpServer
 from handrail.sources.pins import PinDifference, compare_pins, read_pins
 from handrail.sources.source import SourceStatus
 
@@ -47,10 +47,6 @@ _NOT_RUN: Final = frozenset(
 """Errors of the protocol after which nothing has happened."""
 
 
-class McpCallError(Exception):
-    """The server did not say what became of a call."""
-
-
 class OpenMcpServer:
     """Keeps one server connected, with growing pauses between the attempts, until it is closed."""
 
@@ -64,9 +60,9 @@ class OpenMcpServer:
         self.definitions: dict[str, dict[str, Any]] = {}
         """What the server says of its tools, by its own names for them."""
         self._status = SourceStatus(name=server.name, state="connecting")
-        self._main: Connection | None = None
+        self._main: McpConnection | None = None
         self._main_headers: Mapping[str, str] = {}
-        self._tenant_connections: OrderedDict[tuple[tuple[str, str], ...], asyncio.Task[Connection]] = OrderedDict()
+        self._tenant_connections: OrderedDict[tuple[tuple[str, str], ...], asyncio.Task[McpConnection]] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
         self._list_changed = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -154,7 +150,7 @@ class OpenMcpServer:
         """One connection, from its beginning to its end."""
         self._main_headers = self._resolve_headers(None, self._secrets)
         env = {name: self._resolve_env(name, value) for name, value in self._server.env.items()}
-        main = Connection(self._server, headers=self._main_headers, env=env, on_list_changed=self._list_changed.set)
+        main = McpConnection(self._server, headers=self._main_headers, env=env, on_list_changed=self._list_changed.set)
         self._main = main
         await main.open()
         await self._refresh_tools(main)
@@ -169,7 +165,7 @@ class OpenMcpServer:
                 log.warning("the tools of the MCP server %s stay as they were: %s", self._server.name, failed)
                 await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=self._server.connect_timeout)
 
-    async def _wait_for_change(self, main: Connection) -> None:
+    async def _wait_for_change(self, main: McpConnection) -> None:
         """Wait until the connection is lost, the tools have changed, or the pin file may have been changed."""
         while not (self._stopped.is_set() or self._list_changed.is_set() or main.client is None):
             pause = _PINS_PAUSE if self._differences else None
@@ -183,7 +179,7 @@ class OpenMcpServer:
         except OSError:
             return 0
 
-    async def _refresh_tools(self, connection: Connection) -> None:
+    async def _refresh_tools(self, connection: McpConnection) -> None:
         """List the tools, and call `on_change` if they have changed."""
         self._list_changed.clear()
         listed, skipped = await connection.list_tools()
@@ -241,7 +237,7 @@ class OpenMcpServer:
             headers["Authorization"] = f"Bearer {token}"
         return headers
 
-    async def _find_connection(self, context: ToolContext[Any]) -> Connection:
+    async def _find_connection(self, context: ToolContext[Any]) -> McpConnection:
         """The connection for a call: the first one, or one of its own for other headers."""
         server = self._server
         headers = self._main_headers
@@ -260,8 +256,8 @@ class OpenMcpServer:
         self._tenant_connections.move_to_end(key)
         return await asyncio.shield(task)
 
-    async def _open_tenant_connection(self, headers: Mapping[str, str]) -> Connection:
-        connection = Connection(self._server, headers=headers, env={})
+    async def _open_tenant_connection(self, headers: Mapping[str, str]) -> McpConnection:
+        connection = McpConnection(self._server, headers=headers, env={})
         await connection.open()
         return connection
 
@@ -314,7 +310,7 @@ class OpenMcpServer:
         return build_result(result)
 
     def _interpret_error(
-        self, connection: Connection, name: str, error: MCPError, trace: RequestTrace, *, read_only: bool
+        self, connection: McpConnection, name: str, error: MCPError, trace: RequestTrace, *, read_only: bool
     ) -> Exception:
         """Turn an error of the protocol into the exception that says what is known of the call's effect."""
         is_gone = trace.status == 404 and error.code == types.INVALID_REQUEST  # The server has forgotten the session.
@@ -335,7 +331,7 @@ class OpenMcpServer:
         return ToolError(text, code="unavailable", retryable=True)
 
 
-def _is_open(task: asyncio.Task[Connection]) -> bool:
+def _is_open(task: asyncio.Task[McpConnection]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 

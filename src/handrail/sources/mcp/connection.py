@@ -19,9 +19,9 @@ from handrail.sources.mcp.definitions import McpDefinition
 from handrail.sources.mcp.elicitation import ElicitationHandler
 from handrail.sources.mcp.http import make_client
 from handrail.sources.mcp.listing import CheckedStream
+from handrail.sources.mcp.server import McpServer
 from handrail.sources.mcp.stdio import ServerProcess, open_process
 from handrail.sources.mcp.trace import RequestTrace, current_trace
-from handrail.sources.mcp_server import McpServer
 from handrail.sources.source import SkippedTool
 
 _PAGES: Final = 1_000
@@ -39,7 +39,7 @@ class ConnectionFailed(Exception):
         """Whether trying again is of no use: the configuration must be changed."""
 
 
-class Connection:
+class McpConnection:
     """A client of the SDK in a task of its own, which owns everything that the SDK opens."""
 
     def __init__(

@@ -17,13 +17,13 @@ from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
 from handrail.define.flags import ToolFlags
 from handrail.errors import ToolDefinitionError, shorten
-from handrail.sources.mcp_server import McpServer
+from handrail.sources.mcp.server import McpServer
 from handrail.sources.source import SkippedTool
 
 _FIELDS: Final = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 """What of a definition a model, a policy or a person acts upon."""
 
-Call = Callable[[str, bool, Mapping[str, Any], ToolContext[Any]], Awaitable[ToolResult]]
+CallServer = Callable[[str, bool, Mapping[str, Any], ToolContext[Any]], Awaitable[ToolResult]]
 """Calls a tool by the server's own name for it; the flag says whether it is read-only."""
 
 
@@ -58,7 +58,7 @@ class BuiltTools(Struct, frozen=True, kw_only=True):
 
 
 def build_tools(
-    server: McpServer, listed: Sequence[McpDefinition], call: Call, known: Mapping[str, Tool[..., Any]]
+    server: McpServer, listed: Sequence[McpDefinition], call: CallServer, known: Mapping[str, Tool[..., Any]]
 ) -> BuiltTools:
     """Make tools of definitions; one that is known by its digest stays the same object."""
     tools: dict[str, Tool[..., Any]] = {}
@@ -92,7 +92,7 @@ def _local_name(server: McpServer, name: str) -> str:
     return f"{server.name}__{name.replace(':', '_')}"
 
 
-def _build(server: McpServer, one: McpDefinition, name: str, call: Call) -> Tool[..., Any]:
+def _build(server: McpServer, one: McpDefinition, name: str, call: CallServer) -> Tool[..., Any]:
     if not one.name or not one.name.isprintable():
         raise ToolDefinitionError("its name has control characters" if one.name else "its name is empty")
     given = one.definition

@@ -2,24 +2,33 @@
 
 import json
 from collections.abc import Callable
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import mcp_types as types
-from mcp.client._transport import ReadStream
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from handrail.errors import shorten
 from handrail.sources.source import SkippedTool
 
-Message = SessionMessage | Exception
+StreamMessage = SessionMessage | Exception
+
+
+class MessageStream(Protocol):
+    """What the SDK reads messages from."""
+
+    async def receive(self) -> StreamMessage: ...
+
+    async def aclose(self) -> None: ...
+
+    async def __anext__(self) -> StreamMessage: ...
 
 
 class CheckedStream:
     """A stream of messages in which every list of tools holds only tools."""
 
     def __init__(
-        self, inner: ReadStream[Message], *, max_definition_bytes: int, on_skip: Callable[[SkippedTool], None]
+        self, inner: MessageStream, *, max_definition_bytes: int, on_skip: Callable[[SkippedTool], None]
     ) -> None:
         self._inner = inner
         self._limit = max_definition_bytes
@@ -30,11 +39,11 @@ class CheckedStream:
         """The context of whoever sent the last message; the SDK asks for it."""
         return getattr(self._inner, "last_context", None)
 
-    async def receive(self) -> Message:
+    async def receive(self) -> StreamMessage:
         """The next message."""
         return self._check(await self._inner.receive())
 
-    def _check(self, message: Message) -> Message:
+    def _check(self, message: StreamMessage) -> StreamMessage:
         if isinstance(message, SessionMessage) and isinstance(message.message, types.JSONRPCResponse):
             result = message.message.result
             listed: object = result.get("tools")
@@ -57,7 +66,7 @@ class CheckedStream:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> StreamMessage:
         return self._check(await self._inner.__anext__())
 
     async def __aenter__(self) -> Self:

@@ -30,9 +30,9 @@ from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.formats import mcp as wire
 from handrail.registry.registry import ToolRegistry
+from handrail.sources.mcp.endpoint import MakeMcpContext, McpRequest
 from handrail.sources.mcp.results import build_resource_blocks
-from handrail.sources.mcp_endpoint import MakeContext, McpRequest
-from handrail.sources.mcp_server import IDEMPOTENCY_META_KEY
+from handrail.sources.mcp.server import IDEMPOTENCY_META_KEY
 
 _APPROVAL: Final = "approval"
 """The key of the question in a result that asks for input."""
@@ -63,7 +63,7 @@ class McpEndpoint:
         self,
         executor: Executor,
         *,
-        context: MakeContext | None = None,
+        context: MakeMcpContext | None = None,
         name: str = "handrail",
         instructions: str | None = None,
         approval_hint: str | None = None,

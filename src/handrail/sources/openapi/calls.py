@@ -17,7 +17,7 @@ from handrail.core.media import MediaPart, to_mime_type
 from handrail.core.text import compact_json
 from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, InvalidArgumentsError, ToolError
-from handrail.sources.openapi.credentials import Credentials, Signature
+from handrail.sources.openapi.credentials import Credentials, RequestCredentials
 from handrail.sources.openapi.network import (
     ConnectionLostError,
     HttpClient,
@@ -143,7 +143,11 @@ class OperationCall:
 
 
 def build_request(
-    operation: Operation, arguments: Mapping[str, Any], signature: Signature, *, idempotency_key: str | None = None
+    operation: Operation,
+    arguments: Mapping[str, Any],
+    signature: RequestCredentials,
+    *,
+    idempotency_key: str | None = None,
 ) -> HttpRequest:
     """The request that these arguments stand for."""
     path = operation.path
@@ -265,7 +269,7 @@ def _resolve_same_host(url: str, location: str) -> str | None:
     return target if here.hostname == there.hostname and (same or safer) else None
 
 
-def _redact(response: HttpResponse, signature: Signature) -> HttpResponse:
+def _redact(response: HttpResponse, signature: RequestCredentials) -> HttpResponse:
     """An answer without the credentials, where a server repeats them."""
     content = response.content
     for secret in signature.secrets:

@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from handrail.authorize.secrets import Reference, check_reference, resolve_reference
+from handrail.core.secrets import Reference, check_reference, resolve_reference
 from handrail.errors import ConfigError
 
 
-class Signature(Struct, frozen=True, kw_only=True):
+class RequestCredentials(Struct, frozen=True, kw_only=True):
     """What a request carries to say who asks."""
 
     headers: Mapping[str, str] = {}
@@ -66,20 +66,20 @@ class Credentials:
         if self._key is not None and not places:
             raise ConfigError("api_key is given, but the document declares no API key, and so no place for it.")
 
-    def sign(self, security: tuple[tuple[str, ...], ...] | None, secrets: Mapping[str, str]) -> Signature:
+    def sign(self, security: tuple[tuple[str, ...], ...] | None, secrets: Mapping[str, str]) -> RequestCredentials:
         """The credentials for one request. Nothing for an operation that is declared to need none."""
         if security == ():
-            return Signature()
+            return RequestCredentials()
         for alternative in security or ():
             parts = [self._sign_scheme(name, secrets) for name in alternative]
             if parts and all(part is not None for part in parts):
                 return _join_signatures([part for part in parts if part is not None])
         if any(not alternative for alternative in security or ()):
-            return Signature()  # It may be asked by anybody.
+            return RequestCredentials()  # It may be asked by anybody.
         # Nothing declared, or declared otherwise: what the developer gave is what the developer wants sent.
-        return self._sign_bearer(secrets) or self._sign_basic(secrets) or Signature()
+        return self._sign_bearer(secrets) or self._sign_basic(secrets) or RequestCredentials()
 
-    def _sign_scheme(self, name: str, secrets: Mapping[str, str]) -> Signature | None:
+    def _sign_scheme(self, name: str, secrets: Mapping[str, str]) -> RequestCredentials | None:
         scheme: Mapping[str, Any] = self._schemes.get(name, {})
         kind = scheme.get("type")
         if kind == "apiKey":
@@ -88,31 +88,33 @@ class Credentials:
             return self._sign_basic(secrets)
         return self._sign_bearer(secrets) if kind in ("http", "oauth2", "openIdConnect") else None
 
-    def _sign_api_key(self, name: str, scheme: Mapping[str, Any], secrets: Mapping[str, str]) -> Signature | None:
+    def _sign_api_key(
+        self, name: str, scheme: Mapping[str, Any], secrets: Mapping[str, str]
+    ) -> RequestCredentials | None:
         field, place = str(scheme.get("name", "")), scheme.get("in")
         reference = self._keys.get(name, self._key)
         if reference is None:
             return self._sign_bearer(secrets) if place == "header" and field.lower() == "authorization" else None
         value = _resolve_value(reference, "api_key", secrets)
         if place == "query":
-            return Signature(query=(f"{quote(field, safe='')}={quote(value, safe='')}",), secrets=(value,))
+            return RequestCredentials(query=(f"{quote(field, safe='')}={quote(value, safe='')}",), secrets=(value,))
         if place == "cookie":
-            return Signature(cookies={field: value}, secrets=(value,))
-        return Signature(headers={field: value}, secrets=(value,))
+            return RequestCredentials(cookies={field: value}, secrets=(value,))
+        return RequestCredentials(headers={field: value}, secrets=(value,))
 
-    def _sign_bearer(self, secrets: Mapping[str, str]) -> Signature | None:
+    def _sign_bearer(self, secrets: Mapping[str, str]) -> RequestCredentials | None:
         if self._bearer is None:
             return None
         value = _resolve_value(self._bearer, "bearer", secrets)
-        return Signature(headers={"Authorization": f"Bearer {value}"}, secrets=(value,))
+        return RequestCredentials(headers={"Authorization": f"Bearer {value}"}, secrets=(value,))
 
-    def _sign_basic(self, secrets: Mapping[str, str]) -> Signature | None:
+    def _sign_basic(self, secrets: Mapping[str, str]) -> RequestCredentials | None:
         if self._basic is None:
             return None
         password = _resolve_value(self._basic, "basic", secrets)
         pair = password if self._user is None else f"{self._user}:{password}"
         encoded = base64.b64encode(pair.encode()).decode()
-        return Signature(headers={"Authorization": f"Basic {encoded}"}, secrets=(encoded, password))
+        return RequestCredentials(headers={"Authorization": f"Basic {encoded}"}, secrets=(encoded, password))
 
 
 def _resolve_value(reference: Reference, name: str, secrets: Mapping[str, str]) -> str:
@@ -123,8 +125,8 @@ def _resolve_value(reference: Reference, name: str, secrets: Mapping[str, str]) 
     return value
 
 
-def _join_signatures(parts: list[Signature]) -> Signature:
-    return Signature(
+def _join_signatures(parts: list[RequestCredentials]) -> RequestCredentials:
+    return RequestCredentials(
         headers={name: value for part in parts for name, value in part.headers.items()},
         query=tuple(one for part in parts for one in part.query),
         cookies={name: value for part in parts for name, value in part.cookies.items()},

@@ -14,6 +14,9 @@ import msgspec
 from handrail.core.text import encodable
 from handrail.errors import MissingExtraError, SourceError, shorten
 
+Node = dict[str, Any]
+"""An object of a document."""
+
 METHODS: Final = ("get", "head", "post", "put", "patch", "delete", "options", "trace")
 MAX_BYTES: Final = 64 * 1024 * 1024
 """The size of one document."""
@@ -163,7 +166,7 @@ def _follow_pointer(node: Any, fragment: str) -> Any:
     return node
 
 
-def as_node(value: Any) -> dict[str, Any]:
+def as_node(value: Any) -> Node:
     """A value that should be an object; empty where it is none."""
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
 

@@ -16,7 +16,7 @@ MAX_NAME: Final = 64
 """What every provider takes."""
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class OperationEntry(Struct, frozen=True, kw_only=True):
     """Where in a document an operation stands, before anything of it was looked at closely."""
 
     name: str = ""
@@ -36,12 +36,12 @@ Skip = Callable[[str, str], object]
 """Told the name of what is skipped, and why."""
 
 
-def list_entries(documents: Documents, skipped: Skip) -> list[Entry]:
+def list_entries(documents: Documents, skipped: Skip) -> list[OperationEntry]:
     """The operations of a document, each with its name; what cannot even be listed goes to `skipped`."""
     paths: Any = documents.content.get("paths", {})
     if not isinstance(paths, dict):
         raise SourceError(f"The document's `paths` must be an object, got {shorten(repr(paths))}.")
-    found: list[Entry] = []
+    found: list[OperationEntry] = []
     for path, item in cast(dict[str, Any], paths).items():
         if path.startswith("x-"):
             continue
@@ -54,7 +54,7 @@ def list_entries(documents: Documents, skipped: Skip) -> list[Entry]:
     return _assign_names(found)
 
 
-def _list_path_entries(documents: Documents, path: str, item: Any, skipped: Skip) -> Iterator[Entry]:
+def _list_path_entries(documents: Documents, path: str, item: Any, skipped: Skip) -> Iterator[OperationEntry]:
     item, base = documents.resolve(item, documents.root)
     if not isinstance(item, dict) or not path.startswith("/"):
         raise UnusableError("a path must start with `/` and hold an object")
@@ -68,7 +68,7 @@ def _list_path_entries(documents: Documents, path: str, item: Any, skipped: Skip
             continue
         node = cast(dict[str, Any], node)
         operation_id, tags = node.get("operationId"), node.get("tags")
-        yield Entry(
+        yield OperationEntry(
             operation_id=operation_id if isinstance(operation_id, str) else "",
             method=method.upper(),
             path=path,
@@ -81,9 +81,9 @@ def _list_path_entries(documents: Documents, path: str, item: Any, skipped: Skip
         )
 
 
-def _assign_names(entries: list[Entry]) -> list[Entry]:
+def _assign_names(entries: list[OperationEntry]) -> list[OperationEntry]:
     """Give each a name that is short, unique, and the same whatever else the document holds, unless two claim it."""
-    by_name: dict[str, list[Entry]] = {}
+    by_name: dict[str, list[OperationEntry]] = {}
     for entry in entries:
         by_name.setdefault(_derive_name(entry), []).append(entry)
     names: dict[tuple[str, str], str] = {}
@@ -94,7 +94,7 @@ def _assign_names(entries: list[Entry]) -> list[Entry]:
     return [structs.replace(entry, name=names[entry.path, entry.method]) for entry in entries]
 
 
-def _derive_name(entry: Entry) -> str:
+def _derive_name(entry: OperationEntry) -> str:
     full = entry.operation_id or f"{entry.method.lower()}_{entry.path}"
     plain = re.sub(r"[^A-Za-z0-9]+", "_", full).strip("_")
     if not plain or not plain[0].isalpha():
@@ -108,7 +108,7 @@ def _append_digest(name: str, full: str) -> str:
     return f"{name[: MAX_NAME - len(mark) - 1].rstrip('_')}_{mark}"
 
 
-def parse_selector(text: object) -> Callable[[Entry], bool]:
+def parse_selector(text: object) -> Callable[[OperationEntry], bool]:
     """The test that one selector stands for.
 
     list_*               operation ids or tool names    GET /orders/*    a method and a path
@@ -132,14 +132,16 @@ def parse_selector(text: object) -> Callable[[Entry], bool]:
     return lambda entry: is_match(entry.operation_id, text) or is_match(entry.name, text)
 
 
-def choose_entries(entries: list[Entry], include: Iterable[str] | None, exclude: Iterable[str] | None) -> list[Entry]:
+def choose_entries(
+    entries: list[OperationEntry], include: Iterable[str] | None, exclude: Iterable[str] | None
+) -> list[OperationEntry]:
     """The operations that are wanted. A selector that selects nothing is a mistake, and is said to be one."""
     wanted = entries if include is None else _select_entries(entries, include, "include")
     unwanted = {id(entry) for entry in _select_entries(entries, exclude or (), "exclude")}
     return [entry for entry in wanted if id(entry) not in unwanted]
 
 
-def _select_entries(entries: list[Entry], texts: Iterable[str], option: str) -> list[Entry]:
+def _select_entries(entries: list[OperationEntry], texts: Iterable[str], option: str) -> list[OperationEntry]:
     if isinstance(texts, str):
         raise ConfigError(f"{option} must be a list of selectors, got one text: use [{texts!r}].")
     found: set[int] = set()

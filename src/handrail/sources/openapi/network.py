@@ -25,7 +25,7 @@ _METADATA: Final = frozenset(
 """Where clouds tell a machine its credentials, beside the link-local addresses; never asked, whatever is allowed."""
 _EMBEDS_IPV4: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+NetworkAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class RequestNotSentError(Exception):
@@ -200,7 +200,7 @@ def find_address_problem(text: str, *, allow_private: bool) -> str | None:
     return None
 
 
-def _unwrap_ipv4(address: Address) -> Address:
+def _unwrap_ipv4(address: NetworkAddress) -> NetworkAddress:
     """An IPv4 address that is written inside an IPv6 one, as itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address

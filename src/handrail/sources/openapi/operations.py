@@ -11,12 +11,11 @@ from handrail.core.log import log
 from handrail.errors import SourceError, shorten
 from handrail.schema.raw import find_schema_problem
 from handrail.sources.openapi import swagger
-from handrail.sources.openapi.document import Documents, UnusableError, as_node
-from handrail.sources.openapi.entries import Entry
+from handrail.sources.openapi.document import Documents, Node, UnusableError, as_node
+from handrail.sources.openapi.entries import OperationEntry
 from handrail.sources.openapi.schemas import References, Schema, SchemaCompiler, find_references
 
-Node = dict[str, Any]
-Place = Literal["path", "query", "header", "cookie"]
+ParameterPlace = Literal["path", "query", "header", "cookie"]
 BodyKind = Literal["json", "form", "multipart", "text", "binary"]
 
 _STYLES: Final[dict[Any, tuple[str, ...]]] = {
@@ -43,7 +42,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
 
     name: str
     argument: str
-    place: Place
+    place: ParameterPlace
     style: str
     explode: bool
     allow_reserved: bool = False
@@ -105,7 +104,7 @@ class OperationCompiler:
                 log.warning("the security scheme %s cannot be used: %s", name, reason)
         return found
 
-    def compile(self, entry: Entry) -> Operation:
+    def compile(self, entry: OperationEntry) -> Operation:
         """An operation, or `UnusableError`."""
         given = self._merge_parameters(entry)
         body_node, body_base = self._find_body(entry, [one for one, _ in given])
@@ -147,7 +146,7 @@ class OperationCompiler:
             idempotency_header=idempotency,
         )
 
-    def _merge_parameters(self, entry: Entry) -> list[tuple[Node, str]]:
+    def _merge_parameters(self, entry: OperationEntry) -> list[tuple[Node, str]]:
         """The parameters of the path and of the operation, which win."""
         found: dict[tuple[str, str], tuple[Node, str]] = {}
         for holder in (entry.item, entry.node):
@@ -200,7 +199,7 @@ class OperationCompiler:
 
     # The body.
 
-    def _find_body(self, entry: Entry, parameters: list[Node]) -> tuple[Node | None, str]:
+    def _find_body(self, entry: OperationEntry, parameters: list[Node]) -> tuple[Node | None, str]:
         if self._is_swagger:
             consumes: Any = entry.node.get("consumes", self._content.get("consumes")) or []
             return swagger.convert_body(parameters, [str(one) for one in consumes]), entry.base
@@ -249,7 +248,7 @@ class OperationCompiler:
 
     # The server, and who may ask it.
 
-    def _find_server(self, entry: Entry) -> str:
+    def _find_server(self, entry: OperationEntry) -> str:
         if self._base_url is not None:
             return self._base_url
         if self._is_swagger:
@@ -265,7 +264,7 @@ class OperationCompiler:
             raise UnusableError(f"its server {shorten(url, 200)!r} is no http or https URL; pass base_url=…")
         return url
 
-    def _find_security(self, entry: Entry) -> tuple[tuple[str, ...], ...] | None:
+    def _find_security(self, entry: OperationEntry) -> tuple[tuple[str, ...], ...] | None:
         listed: Any = entry.node.get("security", self._content.get("security"))
         if listed is None:
             return None
@@ -291,7 +290,7 @@ class _Slot(Struct, frozen=True, kw_only=True):
         return Parameter(
             name=self.name,
             argument=argument,
-            place=cast(Place, self.place),
+            place=cast(ParameterPlace, self.place),
             style=self.style,
             explode=self.explode,
             allow_reserved=self.allow_reserved,
@@ -379,7 +378,7 @@ def _add_description(schema: Any, text: Any) -> Any:
     return {**cast(Node, schema), "description": text[:_MAX_DESCRIPTION]}
 
 
-def _build_description(entry: Entry) -> str:
+def _build_description(entry: OperationEntry) -> str:
     """The summary and the description, for the model."""
     said = [one.strip() for key in ("summary", "description") if isinstance(one := entry.node.get(key), str)]
     parts = [one for one in dict.fromkeys(said) if one] or [f"{entry.method} {entry.path}"]

@@ -8,9 +8,8 @@ import jsonschema_rs
 
 from handrail.errors import shorten
 from handrail.schema.raw import find_schema_problem
+from handrail.schema.subschemas import Schema
 from handrail.sources.openapi.document import Documents, UnusableError
-
-Schema = dict[str, Any]
 
 _ONE: Final = frozenset({"items", "additionalProperties", "contains", "propertyNames", "additionalItems"})
 _ONE_OF_THE_SAME: Final = frozenset({"not", "if", "then", "else"})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Self, cast
 from urllib.parse import urljoin, urlsplit
 
-from handrail.authorize.secrets import Reference
+from handrail.core.secrets import Reference
 from handrail.core.tool import Tool
 from handrail.define.function import normalize_options
 from handrail.errors import ConfigError, SourceError, ToolDefinitionError, shorten
@@ -23,7 +23,7 @@ from handrail.sources.openapi.document import (
     open_document,
     read_file,
 )
-from handrail.sources.openapi.entries import Entry, choose_entries, list_entries, parse_selector
+from handrail.sources.openapi.entries import OperationEntry, choose_entries, list_entries, parse_selector
 from handrail.sources.openapi.network import (
     AddressRefusedError,
     ConnectionLostError,
@@ -209,7 +209,7 @@ class OpenApi:
                 tools[tool.name] = tool
         self._tools, self._skipped = tuple(tools.values()), tuple(skipped)
 
-    def _match_overrides(self, entries: list[Entry]) -> dict[int, dict[str, Any]]:
+    def _match_overrides(self, entries: list[OperationEntry]) -> dict[int, dict[str, Any]]:
         found: dict[int, dict[str, Any]] = {}
         for text, options in self._overrides.items():
             test = parse_selector(text)
@@ -220,7 +220,7 @@ class OpenApi:
                 found.setdefault(id(entry), {}).update(options)
         return found
 
-    def _build_tool(self, entry: Entry, operation: Operation, overrides: Mapping[str, Any]) -> Tool[..., Any]:
+    def _build_tool(self, entry: OperationEntry, operation: Operation, overrides: Mapping[str, Any]) -> Tool[..., Any]:
         if operation.base_url not in self._checked:
             self._check_server(operation.base_url)
             self._checked.add(operation.base_url)

@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from handrail.sources.openapi.document import UnusableError, as_node
-
-Node = dict[str, Any]
+from handrail.sources.openapi.document import Node, UnusableError, as_node
 
 _OF_A_SCHEMA: Final = frozenset(
     {

@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from handrail.authorize.secrets import Reference, check_reference
 from handrail.core.context import ToolContext
+from handrail.core.secrets import Reference, check_reference
 from handrail.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from handrail.sources.source import OpenSource
 
-Headers = Mapping[str, str] | Callable[[ToolContext[Any] | None], Mapping[str, str]]
+McpHeaders = Mapping[str, str] | Callable[[ToolContext[Any] | None], Mapping[str, str]]
 """HTTP headers, or a function of a call's context; it gets None where there is no call, to list the tools."""
 
 IDEMPOTENCY_META_KEY: Final = "handrail/idempotencyKey"
@@ -63,7 +63,7 @@ class McpServer:
     cwd: str | Path | None = None
     bearer: Reference | None = field(default=None, repr=False)
     """The bearer token, as a reference: `env:NAME`, `file:/path`, `secret:name` or a function."""
-    headers: Headers = field(default_factory=dict[str, str], repr=False)
+    headers: McpHeaders = field(default_factory=dict[str, str], repr=False)
     auth: Any = field(default=None, repr=False)
     """An `httpx2.Auth`, such as one of the SDK's OAuth providers (`mcp.client.auth.OAuthClientProvider`)."""
     on_elicitation: OnElicitation | None = field(default=None, repr=False)

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from handrail.core.context import ToolContext
 from handrail.execute.executor import Executor
-from handrail.sources.mcp_server import import_with_sdk
+from handrail.sources.mcp.server import import_with_sdk
 
 
 class McpRequest(Struct, frozen=True, kw_only=True):
@@ -22,14 +22,14 @@ class McpRequest(Struct, frozen=True, kw_only=True):
     """Of the HTTP request, in lower case; none over stdio."""
 
 
-MakeContext = Callable[[McpRequest], ToolContext[Any] | Awaitable[ToolContext[Any]]]
+MakeMcpContext = Callable[[McpRequest], ToolContext[Any] | Awaitable[ToolContext[Any]]]
 
 
 async def serve_mcp(
     executor: Executor,
     *,
     transport: Literal["stdio", "http"] = "stdio",
-    context: MakeContext | None = None,
+    context: MakeMcpContext | None = None,
     name: str = "handrail",
     instructions: str | None = None,
     approval_hint: str | None = None,
@@ -53,7 +53,7 @@ async def serve_mcp(
 def mcp_app(
     executor: Executor,
     *,
-    context: MakeContext | None = None,
+    context: MakeMcpContext | None = None,
     name: str = "handrail",
     instructions: str | None = None,
     approval_hint: str | None = None,

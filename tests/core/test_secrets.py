@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Executor, ToolContext, tool
-from handrail.authorize.secrets import Secrets
+from handrail.core.secrets import Secrets
 from tests.execute.helpers import ALLOWED, at, call, code_of
 
 
