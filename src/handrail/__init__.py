@@ -24,6 +24,7 @@ from handrail.errors import (
 if TYPE_CHECKING:
     from handrail.authorize.policy import Policy, Rule
     from handrail.chat.session import ChatSession
+    from handrail.core.version import __version__ as __version__
     from handrail.define.build import as_tool, build_tool
     from handrail.define.flags import ToolFlags
     from handrail.define.model import LLMFunctionTool
@@ -70,6 +71,7 @@ __all__ = [
 
 # Loaded on first use, so that `from handrail import tool` stays about as cheap as `import pydantic`.
 _ON_FIRST_USE = {
+    "__version__": "handrail.core.version",
     "Agent": "handrail.guide.agent",
     "ChatSession": "handrail.chat.session",
     "Executor": "handrail.execute.executor",

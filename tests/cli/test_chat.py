@@ -12,6 +12,7 @@ from typing import Any
 import pexpect
 import pytest
 
+from handrail.cli.main import main
 from handrail.testing.servers import OpenAIServer, error, text, text_and_calls, tool_calls
 
 ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[=>()][0-9A-B]?)")
@@ -137,6 +138,8 @@ def test_a_conversation_that_was_saved_continues_with_its_question(tmp_path: Pat
         assert terminal.ends() == 0
     (saved,) = (tmp_path / "handrail" / "sessions").iterdir()
     with talking([text("It is done.")], "--session", saved.stem, **state) as (terminal, _):
+        terminal.sees(f"Resumed {saved.stem}, 1 turn")
+        terminal.sees("Send 7 to Sophie.")
         terminal.sees("is not finished")
         terminal.types("y", at="y/N")
         terminal.sees("ok transfer: Transferred 7 EUR to Sophie.")
@@ -185,6 +188,17 @@ def test_ctrl_c_interrupts_the_agent_and_not_the_program(tmp_path: Path) -> None
         terminal.sees("Still here.")
 
 
+def test_ctrl_c_at_an_idle_prompt_says_how_to_leave(tmp_path: Path) -> None:
+    with talking([text("Still here.")], "--session", "nobody", XDG_STATE_HOME=str(tmp_path)) as (terminal, _):
+        terminal.sees("There is no conversation nobody yet")
+        terminal.presses("c", at=PROMPT)
+        terminal.sees("Ctrl-D or /quit quits")
+        terminal.types("Are you there?")
+        terminal.sees("Still here.")
+        terminal.presses("d", at=PROMPT)
+        assert terminal.ends() == 0
+
+
 def test_what_models_and_tools_write_does_nothing_to_the_terminal(tmp_path: Path) -> None:
     file = tmp_path / "tools.py"
     file.write_text(TOOLS)
@@ -223,8 +237,14 @@ def test_a_person_takes_over_and_gives_back() -> None:
         terminal.sees("Back again.")
 
 
-def test_a_provider_that_nobody_knows_is_named() -> None:
-    terminal = Terminal(["--provider", "nobody"], {})
-    terminal.sees("nobody")
-    assert terminal.ends() == 1
-    assert "Traceback" not in terminal.shown
+@pytest.mark.parametrize("command", [["chat"], ["chat", "--recorded"], ["eval", "tools"]])
+def test_a_provider_that_nobody_knows_is_named_also_without_a_terminal(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([*command, "--provider", "nobody"])
+
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "invalid choice: 'nobody'" in shown.err
+    assert "anthropic" in shown.err

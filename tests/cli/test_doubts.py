@@ -40,3 +40,14 @@ def test_a_doubt_is_listed_resolved_once_and_then_known(tmp_path: Path, capsys: 
     assert main(["doubts", "list", "--store", url]) == 0
     assert capsys.readouterr().out == ""
     assert "receipt 7" in asyncio.run(run())
+
+
+@pytest.mark.parametrize("command", [["doubts", "list"], ["doctor"]])
+def test_a_database_that_does_not_exist_is_not_created(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--store", f"sqlite:///{tmp_path / 'nope.db'}"]) == 1
+
+    shown = capsys.readouterr()
+    assert f"there is no database {tmp_path / 'nope.db'}." in shown.out + shown.err
+    assert list(tmp_path.iterdir()) == []

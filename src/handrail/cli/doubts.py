@@ -3,23 +3,19 @@
 import argparse
 import asyncio
 import sys
-from typing import Any
 
 from handrail.core.failure_results import format_time
 from handrail.execute.executor import Executor
 from handrail.store import open_store
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the parser of the command."""
-    doubts: argparse.ArgumentParser = subparsers.add_parser(
-        "doubts", help="list and resolve calls with an unknown outcome"
-    )
-    actions = doubts.add_subparsers(dest="action", metavar="ACTION", required=True)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="list the calls, oldest first")
     resolving = actions.add_parser("resolve", help="record whether a call took effect")
-    for parser in (listing, resolving):
-        parser.add_argument(
+    for action in (listing, resolving):
+        action.add_argument(
             "--store", required=True, metavar="URL", help="sqlite+aiosqlite:///… or postgresql+asyncpg://…"
         )
     listing.add_argument("--session", help="only the calls of this session")

@@ -5,9 +5,9 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from handrail.cli.provider_choice import choose_provider
+from handrail.cli.provider_choice import PROVIDERS, choose_provider
 from handrail.guide.judges import make_judge
 from handrail.providers.provider import Provider
 from handrail.testing.evaluations import (
@@ -26,9 +26,8 @@ from handrail.testing.evaluations import (
 T = TypeVar("T")
 
 
-def add_parser(commands: Any) -> None:
-    """Add the parser of the command."""
-    parser: argparse.ArgumentParser = commands.add_parser("eval", help="measure how well a provider calls tools")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     actions = parser.add_subparsers(dest="action", metavar="WHAT", required=True)
     tools = actions.add_parser(
         "tools", help="count right tools, right arguments and false calls, on a fixed set of prompts"
@@ -38,7 +37,10 @@ def add_parser(commands: Any) -> None:
     )
     for one in (tools, guided):
         one.add_argument(
-            "--provider", metavar="NAME", help="the provider (default: the first that the environment configures)"
+            "--provider",
+            choices=PROVIDERS,
+            metavar="NAME",
+            help=f"{', '.join(PROVIDERS)} (default: the first that the environment configures)",
         )
         one.add_argument(
             "--model", metavar="MODEL", help="the provider's model; for the embedded provider a name or a path"

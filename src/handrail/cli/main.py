@@ -6,30 +6,37 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
+from handrail.core.version import __version__
 from handrail.errors import HandrailError
 
 _COMMANDS: Final = {
-    "chat": "chat",
-    "model": "model",
-    "eval": "evaluation",
-    "mcp": "mcp",
-    "openapi": "openapi",
-    "phone": "phone",
-    "doubts": "doubts",
-    "policy": "policy",
+    "chat": ("chat", "chat with a model that has tools: the example's, or yours"),
+    "model": ("model", "download, list and remove local models"),
+    "eval": ("evaluation", "measure how well a provider calls tools"),
+    "mcp": ("mcp", "serve tools over MCP, and inspect and pin MCP servers"),
+    "openapi": ("openapi", "inspect an OpenAPI document"),
+    "phone": ("phone", "play scripted phone calls"),
+    "doubts": ("doubts", "list and resolve calls with an unknown outcome"),
+    "policy": ("policy", "check a policy against tools"),
+    "doctor": ("doctor", "show what is installed, and what is missing for what"),
 }
-"""Each subcommand with its module, which has `add_parser` and `run`."""
+"""Each subcommand with its module, which has `add_arguments` and `run`, and its help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(prog="handrail", description="The tool runtime for LLM agents.")
+    parser.add_argument("--version", action="version", version=f"handrail {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     try:
-        modules = {name: import_module(f"handrail.cli.{module}") for name, module in _COMMANDS.items()}
-        for module in modules.values():
-            module.add_parser(commands)
-        options = parser.parse_args(arguments)
+        # Only the command that is used is imported: the others may need what is not installed.
+        modules = {name: import_module(f"handrail.cli.{_COMMANDS[name][0]}") for name in given[:1] if name in _COMMANDS}
+        for name, (_, text) in _COMMANDS.items():
+            command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+            if name in modules:
+                modules[name].add_arguments(command)
+        options = parser.parse_args(given)
         if options.command is None:
             parser.print_help()
             return 2

@@ -18,12 +18,9 @@ from handrail.sources.pins import compare_pins, read_pins, write_pins
 _WHICH = "module:object or file.py:object, an McpServer or a list of them; or the URL of a server, or its command"
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the parser of the command."""
-    mcp: argparse.ArgumentParser = subparsers.add_parser(
-        "mcp", help="serve tools over MCP, and inspect and pin MCP servers"
-    )
-    actions = mcp.add_subparsers(dest="action", metavar="ACTION", required=True)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     serves = actions.add_parser("serve", help="serve an executor, or tools, to an MCP client")
     serves.add_argument("object", help="module:object or file.py:object, an Executor or a list of tools")
     serves.add_argument("--http", action="store_true", help="over HTTP instead of standard input and output")

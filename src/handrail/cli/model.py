@@ -16,11 +16,10 @@ CONFIRM_ABOVE: Final = 200_000_000
 """Bytes above which a download needs a confirmation."""
 
 
-def add_parser(commands: Any) -> None:
-    """Add the parser of the command."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     names = ", ".join(CATALOGUE)
-    model: argparse.ArgumentParser = commands.add_parser("model", help="download, list and remove local models")
-    actions = model.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     pulls = actions.add_parser("pull", help="download a model, or resume a download")
     pulls.add_argument("names", nargs="+", metavar="NAME", help=names)
     pulls.add_argument("--yes", action="store_true", help="download without a confirmation, whatever the size")
@@ -48,14 +47,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def format_size(count: int) -> str:
-    """Format a number of bytes."""
-    for unit, name in ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")):
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
-    return f"{count} bytes"
+    """Format a number of bytes; always in MB, so that sizes can be compared."""
+    size = count / 1_000_000
+    return f"{size:,.0f} MB" if size >= 10 else f"{size:.2g} MB"
 
 
 def _pull(models: list[Model], *, yes: bool) -> int:
+    missing = 0
     for model in models:
         cached = cache.inspect_model(model)
         if cached.is_complete:
@@ -63,25 +61,27 @@ def _pull(models: list[Model], *, yes: bool) -> int:
         else:
             partial = f", {format_size(cached.size)} downloaded already" if cached.size else ""
             print(f"{model.name}: {format_size(model.size)}{partial}. {model.about}. {model.licence}.")
-            if model.size > CONFIRM_ABOVE and not yes and not _confirm(model):
-                return 2
+            missing += model.size
+    if missing > CONFIRM_ABOVE and not yes and not _confirm(models, missing):
+        return 2
+    for model in models:
         with _show_progress() as progress:
             directory = pull(model.name, progress=progress)
         print(f"{model.name} is in {directory}; its SHA-256 matches the catalogue.")
     return 0
 
 
-def _confirm(model: Model) -> bool:
-    """Ask whether to download; False without a terminal."""
+def _confirm(models: list[Model], size: int) -> bool:
+    """Ask once whether to download; False without a terminal."""
     if not sys.stdin.isatty():
         print(
-            f"{model.name} is {format_size(model.size)}, and there is no terminal to confirm the download. "
-            f"To download it anyway: handrail model pull {model.name} --yes",
+            f"{format_size(size)}, and there is no terminal to confirm the download. "
+            f"To download it anyway: handrail model pull {' '.join(model.name for model in models)} --yes",
             file=sys.stderr,
         )
         return False
     try:
-        answer = input(f"Download {format_size(model.size)}? [y/N] ")
+        answer = input(f"Download {format_size(size)}? [y/N] ")
     except EOFError:
         answer = ""
     if answer.strip().casefold() in {"y", "yes"}:
@@ -116,7 +116,7 @@ def _show_progress() -> Generator[Callable[[DownloadProgress], None]]:
     except ImportError:
         yield _PrintedProgress()
         return
-    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.DownloadColumn())
+    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.TaskProgressColumn())
     with rich.Progress(*columns, rich.TransferSpeedColumn(), rich.TimeRemainingColumn()) as bar:
         tasks: dict[tuple[str, str], Any] = {}
 
@@ -143,7 +143,7 @@ class _PrintedProgress:
         tenth = 10 * progress.done // (progress.total or 1)
         if (progress.file, tenth) != self._last:
             self._last = (progress.file, tenth)
-            print(f"  {progress.file}: {format_size(progress.done)} of {format_size(progress.total)}", flush=True)
+            print(f"  {progress.file}: {10 * tenth} %", flush=True)
 
 
 def _format_note(progress: DownloadProgress) -> str:

@@ -1,11 +1,11 @@
 """Loads objects that are named on the command line: `module:object` or `file.py:object`."""
 
-import runpy
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from handrail.cli.agent_file import run_file
 from handrail.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ def load_object(text: str) -> Any:
     if where.endswith(".py"):
         if not Path(where).is_file():
             raise ConfigError(f"There is no file {where}.")
-        names = runpy.run_path(where)
+        names = run_file(Path(where))
         if name not in names:
             raise ConfigError(f"{where} defines no {name}.")
         return names[name]

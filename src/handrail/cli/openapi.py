@@ -10,10 +10,9 @@ from handrail.errors import shorten
 from handrail.sources.openapi import OpenApi
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the parser of the command."""
-    openapi: argparse.ArgumentParser = subparsers.add_parser("openapi", help="inspect an OpenAPI document")
-    actions = openapi.add_subparsers(dest="action", metavar="ACTION", required=True)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     inspects = actions.add_parser(
         "inspect", help="list its operations as tools, and those that are skipped, with the reason"
     )

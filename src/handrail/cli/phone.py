@@ -11,7 +11,7 @@ from msgspec import Struct
 from handrail.cli.agent_file import find_example, run_file
 from handrail.core.events import Event, LogEvent
 from handrail.core.text import compact_json
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, MissingExtraError
 from handrail.phone import PhoneGateway
 from handrail.phone.gateway import NOT_FOUND
 from handrail.tenants import TenantDirectory, ToolBuilder
@@ -36,10 +36,9 @@ class PhoneAgent(Struct, frozen=True, kw_only=True):
     make_context: Callable[..., Any] | None
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the parser of the command."""
-    phone: argparse.ArgumentParser = subparsers.add_parser("phone", help="play scripted phone calls")
-    actions = phone.add_subparsers(dest="action", metavar="ACTION", required=True)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     simulate = actions.add_parser("simulate", help="play scripts against an agent, without a phone and without a key")
     simulate.description = (
         "Play scripted phone calls. What is not given is taken from the working directory, if it has tenants/, and "
@@ -145,5 +144,5 @@ def _import_openai() -> Any:
     try:
         import openai  # noqa: PLC0415  # optional
     except ImportError as error:
-        raise ConfigError("`handrail phone` needs the OpenAI SDK: pip install 'handrail[openai]'.") from error
+        raise MissingExtraError("openai", extra="openai") from error
     return openai

@@ -1,79 +1,112 @@
 """`handrail policy check`: finds rules that can never apply to the tools."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+import asyncio
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from handrail.authorize.policy import Policy
 from handrail.authorize.policy_file import load_policy
-from handrail.cli.agent_file import load_agent_file
+from handrail.cli.agent_file import AgentFile, load_agent_file
 from handrail.cli.object_reference import load_object
 from handrail.core.tool import Tool
 from handrail.define.flags import ToolFlags
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
+from handrail.sources.connection import connect
+from handrail.sources.source import Source
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the parser of the command."""
-    policy: argparse.ArgumentParser = subparsers.add_parser("policy", help="check a policy against tools")
-    actions = policy.add_subparsers(dest="action", metavar="ACTION", required=True)
-    check = actions.add_parser("check", help="find rules that can never apply")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    check = actions.add_parser(
+        "check",
+        help="find rules that can never apply",
+        description="Find rules that can never apply. Exits with 0 if every rule can, with 1 if one cannot, and with 2 "
+        "if names were not checked, because tools are missing: none were given, or a source cannot be reached.",
+    )
     check.add_argument(
-        "policy", nargs="?", metavar="POLICY", help="a YAML file (default: the policy of the agent file)"
+        "policy", nargs="?", metavar="POLICY", help="a YAML or JSON file (default: the policy of the agent file)"
     )
     check.add_argument(
         "--tools",
         action="append",
         default=[],
         metavar="OBJECT",
-        help="module:object or file.py:object: tools, a mapping of names to ToolFlags, or an Executor; can be repeated",
+        help="module:object or file.py:object: tools, sources such as an McpServer or an OpenApi, a mapping of names "
+        "to ToolFlags, or an Executor; can be repeated",
     )
     check.add_argument(
-        "--agent", metavar="FILE", help="an agent file, as for `handrail chat`: its tools and its policy"
+        "--agent", metavar="FILE", help="an agent file, as for `handrail chat`: its tools, sources and policy"
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command and return its exit code: 1 if a rule is an error; notes do not count."""
+    """Run the command and return its exit code: 1 if a rule can never apply, 2 if that was not checked."""
     agent = None if options.agent is None else load_agent_file(options.agent)
-    if options.policy is None and agent is None:
-        raise ConfigError("Name a policy file, or an agent file with --agent.")
-    executor = _build_executor([load_object(text) for text in options.tools], agent.tools if agent else ())
     if options.policy is not None:
         policy = load_policy(options.policy)
-    else:
-        assert agent is not None
+    elif agent is not None:
         policy = agent.policy
-    return _report(policy, executor, is_open=executor.is_open or bool(agent and agent.sources))
+    else:
+        raise ConfigError("Name a policy file, or an agent file with --agent.")
+    return asyncio.run(_check(policy, [load_object(text) for text in options.tools], agent))
 
 
-def _build_executor(given: Sequence[object], agent_tools: Any) -> Executor:
-    tools, declared = list(agent_tools), dict[str, ToolFlags]()
+async def _check(policy: Policy, given: Sequence[object], agent: AgentFile | None) -> int:
+    """Check a policy against tools, of which those of sources are listed now."""
+    if executor := next((one for one in given if isinstance(one, Executor)), None):
+        if len(given) > 1 or agent is not None:
+            raise ConfigError("An Executor has all of its tools; name it alone.")
+        return _report(policy, executor, is_open=executor.is_open)
+    if agent is not None and agent.agent is not None and not given:
+        return _report(policy, agent.agent.executor, is_open=agent.agent.executor.is_open)
+    tools, sources, declared = _sort_objects(given)
+    if agent is not None:
+        tools, sources = [*agent.tools, *tools], [*agent.sources, *sources]
+    async with connect(sources) as opened:
+        unknown = [one for one in opened.status.values() if one.state != "connected"]
+        for one in unknown:
+            print(f"{one.name} is {one.state}: {one.reason}")
+        listed = Executor([*tools, *opened.tools], declared=declared)
+    return _report(policy, listed, is_open=bool(unknown))
+
+
+def _sort_objects(given: Iterable[object]) -> tuple[list[Any], list[Source], dict[str, ToolFlags]]:
+    """The tools, the sources and the declared tools among objects and lists of them."""
+    tools, sources, declared = list[Any](), list[Source](), dict[str, ToolFlags]()
     for one in given:
-        if isinstance(one, Executor):
-            if len(given) > 1 or tools:
-                raise ConfigError("An Executor has all of its tools; name it alone.")
-            return one
         if isinstance(one, Mapping) and all(isinstance(flags, ToolFlags) for flags in cast(Any, one).values()):
             declared.update(cast(Mapping[str, ToolFlags], one))
+        elif _is_source(cast(object, one)):
+            sources.append(cast(Source, one))
         elif isinstance(one, Tool | Mapping | type) or not hasattr(one, "__iter__"):
             tools.append(one)
         else:
-            tools.extend(cast(Any, one))
-    return Executor(tools, declared=declared)
+            for member in cast(Iterable[object], one):
+                (sources if _is_source(member) else tools).append(cast(Any, member))
+    return tools, sources, declared
+
+
+def _is_source(value: object) -> bool:
+    """Whether it is a source that can be opened, such as an `McpServer`, an `OpenApi`, or a class of one's own."""
+    return not isinstance(value, Tool | type) and inspect.iscoroutinefunction(getattr(value, "open", None))
 
 
 def _report(policy: Policy, executor: Executor, *, is_open: bool) -> int:
     count = f"{len(policy.rules)} rule{'s' * (len(policy.rules) != 1)}"
-    if not executor.known_tools:
-        print(f"{count} read; without tools their names and arguments are not checked.")
-        return 0
+    known = len(executor.known_tools)
+    if not known:
+        print(f"{count} read; without tools their names and arguments were not checked.")
+        return 2
     problems = executor.find_policy_problems(policy)
     for one in problems:
         print(f"{one.source}: {'note' if is_open else 'error'}: rule {one.number}: {one.text}")
     found = f"{len(problems)} can never apply" if problems else "all can apply"
-    print(f"{count}, {len(executor.known_tools)} tools: {found}.")
+    print(f"{count}, {known} tool{'s' * (known != 1)}: {found}.")
     if problems and is_open:
-        print("These tools may change or are not all known, so that these are notes.")
-    return 1 if problems and not is_open else 0
+        print("Not all tools are known, so that these rules were not checked.")
+        return 2
+    return 1 if problems else 0

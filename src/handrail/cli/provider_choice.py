@@ -119,6 +119,10 @@ _BUILDERS: Final[Mapping[str, Callable[[Env, str | None], Provider]]] = {
 }
 
 
+PROVIDERS: Final = tuple(_BUILDERS)
+"""The names of the providers."""
+
+
 def _read_ollama_address(env: Env) -> str:
     """The URL of Ollama. OLLAMA_HOST is a host, a port, both, or a URL."""
     value = env.get("OLLAMA_HOST", "").strip().rstrip("/")

@@ -1,13 +1,14 @@
 """Checks, when a database is opened, that its tables are those of this version, and migrates them if they are not."""
 
 import asyncio
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import URL
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, StoreError
 from handrail.store.database import build_engine, translate_errors
 from handrail.store.tables import NEWEST, read_revision
 
@@ -16,7 +17,16 @@ _TIMEOUT: Final = 60.0
 
 
 async def ensure_newest(url: URL, *, migrate: bool) -> None:
-    """Migrate the tables if they are not at the newest revision; raise `ConfigError` if `migrate` is false."""
+    """Migrate the tables if they are not at the newest revision; raise `ConfigError` if `migrate` is false.
+
+    Without `migrate`, a SQLite file that does not exist is not created: it is a `StoreError`.
+    """
+    if (
+        not migrate
+        and url.get_backend_name() == "sqlite"
+        and not await asyncio.to_thread(Path(url.database or "").exists)
+    ):
+        raise StoreError(f"there is no database {url.database}.")
     engine = build_engine(url, connect_timeout=_TIMEOUT)
     try:
         with translate_errors(url, action="open"):
