@@ -117,7 +117,8 @@ def make_session(
     return CallSession(
         call=IncomingCall(session_id="rtc_1", sip_call_id="sip-1"),
         built=built,
-        executor=executor(built.tools, policy=Policy(built.rules), listeners=[emit]),
+        executor=(made := executor(built.tools, policy=Policy(built.rules), listeners=[emit])),
+        definitions=made.registry.to_openai_realtime_tools(),
         transport=transport,
         context=ToolContext(session_id="rtc_1"),
         emit=emit,

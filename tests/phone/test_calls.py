@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from handrail import Control, ToolContext, ToolError, ToolResult, tool
-from handrail.core.events import CallFinished, CallIgnored, PhoneCallEnded, ResultSpoken
+from handrail.core.events import CallFinished, CallIgnored
 from handrail.core.values import ToolCall
 from handrail.phone import CallMachine, CallSession
 from handrail.phone import signals as s
+from handrail.phone.events import PhoneCallEnded, ResultSpoken
 from handrail.phone.realtime import RealtimeAdapter
-from handrail.tenants import TenantConfig
+from handrail.tenants import TenantConfig, get_call_control
 from tests.phone.calls import play
 from tests.tenants.samples import acme, refer
 
@@ -586,7 +587,9 @@ def test_digits_are_collected_and_sensitive_ones_written_nowhere(sensitive: bool
     @tool(read_only=True)
     async def check_pin(digits_id: str, context: ToolContext) -> str:
         """Check a PIN."""
-        seen.append(context.call_control.digits(digits_id))
+        control = get_call_control(context)
+        assert control is not None
+        seen.append(control.digits(digits_id))
         return "right"
 
     played = play(

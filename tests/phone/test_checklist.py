@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from handrail import ToolContext, tool
-from handrail.core.events import PhoneCallEnded
 from handrail.core.values import ToolCall
 from handrail.phone import CallMachine, MachineOptions
 from handrail.phone import signals as s
+from handrail.phone.events import PhoneCallEnded
 from tests.phone.calls import play
 from tests.phone.scripted import ScriptedTransport, make_session
 from tests.tenants.samples import acme

@@ -35,7 +35,7 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     tenant: Any = None
     """The tenant's configuration, a `TenantConfig`: as it was when the phone call began, or as a chat was given it."""
     call_control: Any = None
-    """What a tool can do with the phone call, a `CallControl`; None outside a call."""
+    """What a tool can do with the call it runs in; `handrail.tenants.get_call_control(context)` is the typed way."""
     listener: Callable[[Event], object] | None = None
     """Receives the events that the handler emits."""
 

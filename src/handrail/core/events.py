@@ -130,31 +130,6 @@ class ToolsBuilt(Event, frozen=True, kw_only=True):
     tool_choice: str | None = None
 
 
-class ResultSpoken(Event, frozen=True, kw_only=True):
-    """The first response that includes the result of a tool call started playing to the caller."""
-
-    call_id: str
-    tool_name: str
-    seconds: float
-    """Since the model made the call."""
-
-
-class PhoneCallEnded(Event, frozen=True, kw_only=True):
-    """A phone call is over, and all its tool calls are settled."""
-
-    reason: str
-    seconds: float
-    tool_calls: int = 0
-    unanswered: int = 0
-    """Tool calls that got no output although the phone call continued."""
-    never_spoken: int = 0
-    """Results that no response was created for although the phone call continued."""
-    cut_off: int = 0
-    """Tool calls whose output or response was still missing when the phone call ended."""
-    usage: Mapping[str, int] = {}
-    """The tokens that the model used, by kind."""
-
-
 class LogEvent(Event, frozen=True, kw_only=True):
     """An event with its own name and fields, such as one step of a transfer."""
 

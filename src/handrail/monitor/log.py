@@ -15,6 +15,7 @@ from handrail.monitor.calls import CallCounter
 from handrail.monitor.log_message import NAME, LogMessage
 from handrail.monitor.phone_names import find_phone_names
 from handrail.monitor.severity import find_level
+from handrail.phone.events import PhoneCallEnded, ResultSpoken
 
 _SEVERITIES: Final = {
     "debug": logging.DEBUG,
@@ -69,8 +70,8 @@ class Log:
             events.TurnFinished: self._build_turn_finished,
             events.ModelCalled: self._build_model_called,
             events.DoubtResolved: self._build_doubt_resolved,
-            events.ResultSpoken: self._build_result_spoken,
-            events.PhoneCallEnded: self._build_phone_call_ended,
+            ResultSpoken: self._build_result_spoken,
+            PhoneCallEnded: self._build_phone_call_ended,
         }
 
     def __call__(self, event: events.Event) -> None:
@@ -215,7 +216,7 @@ class Log:
         fields = {name: self._clean_field(value) for name, value in event.fields.items() if name not in about}
         return _build(event.name, _SEVERITIES[event.severity], about, **fields)
 
-    def _build_result_spoken(self, event: events.ResultSpoken) -> LogMessage:
+    def _build_result_spoken(self, event: ResultSpoken) -> LogMessage:
         return _build(
             "result_spoken",
             logging.DEBUG,
@@ -223,7 +224,7 @@ class Log:
             seconds=round(event.seconds, 3),
         )
 
-    def _build_phone_call_ended(self, event: events.PhoneCallEnded) -> LogMessage:
+    def _build_phone_call_ended(self, event: PhoneCallEnded) -> LogMessage:
         return _build(
             "phone_call_ended",
             logging.ERROR if event.unanswered or event.never_spoken else logging.INFO,
@@ -237,7 +238,7 @@ class Log:
             usage=dict(event.usage),
         )
 
-    def _read_call_ids(self, event: events.DoubtResolved | events.Progress | events.ResultSpoken) -> dict[str, Any]:
+    def _read_call_ids(self, event: events.DoubtResolved | events.Progress | ResultSpoken) -> dict[str, Any]:
         """The ids of an event that names its call without having it."""
         return _read_ids(event) | {"call_id": _shorten(event.call_id), "tool": self._clean_text(event.tool_name)}
 

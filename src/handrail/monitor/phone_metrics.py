@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from handrail.core.events import Event, PhoneCallEnded, ResultSpoken
+from handrail.core.events import Event
 from handrail.monitor.labels import Children, LabelLimit
+from handrail.phone.events import PhoneCallEnded, ResultSpoken
 
 if TYPE_CHECKING:
     from prometheus_client import Counter, Histogram

@@ -1,13 +1,19 @@
 """Phone calls: webhooks in, one session per call, the tools of many tenants."""
 
-from handrail.phone.call_limits import MachineOptions
-from handrail.phone.gateway import PhoneGateway, PhoneStore
-from handrail.phone.incoming import IncomingCall
-from handrail.phone.machine import CallMachine
-from handrail.phone.recording import CallRecorder, Replay, replay
-from handrail.phone.session import CallSession
-from handrail.phone.transport import ConnectionLost, RealtimeTransport, Sideband, Transport
-from handrail.phone.webhook import WebhookClaims, WebhookResponse
+from typing import TYPE_CHECKING
+
+from handrail.core.lazy_exports import build_getattr
+
+if TYPE_CHECKING:
+    from handrail.phone.events import PhoneCallEnded, ResultSpoken
+    from handrail.phone.gateway import PhoneGateway, PhoneStore
+    from handrail.phone.incoming import IncomingCall
+    from handrail.phone.machine import CallMachine
+    from handrail.phone.options import MachineOptions
+    from handrail.phone.recording import CallRecorder, Replay, replay
+    from handrail.phone.session import CallSession
+    from handrail.phone.transport import ConnectionLost, RealtimeTransport, Sideband, Transport
+    from handrail.phone.webhook import WebhookClaims, WebhookResponse
 
 __all__ = [
     "CallMachine",
@@ -16,13 +22,38 @@ __all__ = [
     "ConnectionLost",
     "IncomingCall",
     "MachineOptions",
+    "PhoneCallEnded",
     "PhoneGateway",
     "PhoneStore",
     "RealtimeTransport",
     "Replay",
+    "ResultSpoken",
     "Sideband",
     "Transport",
     "WebhookClaims",
     "WebhookResponse",
     "replay",
 ]
+
+# Loaded on first use, so that the log and the metrics can import the events of phone calls and nothing else.
+_ON_FIRST_USE = {
+    "CallMachine": "handrail.phone.machine",
+    "CallRecorder": "handrail.phone.recording",
+    "CallSession": "handrail.phone.session",
+    "ConnectionLost": "handrail.phone.transport",
+    "IncomingCall": "handrail.phone.incoming",
+    "MachineOptions": "handrail.phone.options",
+    "PhoneCallEnded": "handrail.phone.events",
+    "PhoneGateway": "handrail.phone.gateway",
+    "PhoneStore": "handrail.phone.gateway",
+    "RealtimeTransport": "handrail.phone.transport",
+    "Replay": "handrail.phone.recording",
+    "ResultSpoken": "handrail.phone.events",
+    "Sideband": "handrail.phone.transport",
+    "Transport": "handrail.phone.transport",
+    "WebhookClaims": "handrail.phone.webhook",
+    "WebhookResponse": "handrail.phone.webhook",
+    "replay": "handrail.phone.recording",
+}
+
+__getattr__ = build_getattr(__name__, _ON_FIRST_USE)

@@ -35,6 +35,8 @@ class Confirmations:
         self._texts = texts
         self._has_transcripts = has_transcripts
         self._asked: dict[str, _Confirmation] = {}
+        self.has_answers = False
+        """Whether the caller has said something after some read-back."""
         self._transcripts: dict[str, str | None] = {}
 
     def add(self, token: str) -> None:
@@ -52,34 +54,34 @@ class Confirmations:
 
     def answer(self, item_id: str, *, turn: int) -> None:
         """The caller speaks: that answers what was heard."""
-        for one in self._asked.values():
-            if one.is_heard:
-                one.turn = one.turn or turn
-                one.items = (*one.items, item_id)
+        for confirmation in self._asked.values():
+            if confirmation.is_heard:
+                confirmation.turn = confirmation.turn or turn
+                self.has_answers = True
+                confirmation.items = (*confirmation.items, item_id)
 
     def transcribe(self, item_id: str, transcript: str | None) -> list[str]:
         """What the caller said, in writing; the approvals that it refuses."""
         self._transcripts[item_id] = transcript
         if transcript is None or not self._texts.is_refusal(transcript):
             return []
-        refused = [token for token, one in self._asked.items() if item_id in one.items and not one.is_refused]
+        refused = [
+            token
+            for token, confirmation in self._asked.items()
+            if item_id in confirmation.items and not confirmation.is_refused
+        ]
         for token in refused:
             self._asked[token].is_refused = True
         return refused
 
-    @property
-    def has_answers(self) -> bool:
-        """Whether the caller has said something after some read-back."""
-        return any(one.turn is not None for one in self._asked.values())
-
     def state(self, token: str) -> Answer:
         """Whether the caller may be taken to have agreed; unknown while a transcript is still to come."""
-        one = self._asked.get(token)
-        if one is None or one.turn is None or one.is_refused:
+        confirmation = self._asked.get(token)
+        if confirmation is None or confirmation.turn is None or confirmation.is_refused:
             return "no"
         if not self._has_transcripts:
             return "yes"
-        last = one.items[-1]
+        last = confirmation.items[-1]
         if last not in self._transcripts:
             return "unknown"
         return "no" if self._transcripts[last] is None else "yes"

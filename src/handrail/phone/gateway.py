@@ -16,8 +16,9 @@ from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
 from handrail.execute.store import Store
-from handrail.phone.call_limits import MachineOptions
+from handrail.phone.events import Listeners
 from handrail.phone.incoming import IncomingCall
+from handrail.phone.options import MachineOptions
 from handrail.phone.realtime import describe_session
 from handrail.phone.recording import CallRecorder
 from handrail.phone.session import CallSession
@@ -80,7 +81,7 @@ class PhoneGateway:
         """What was wrong with tenants when the gateway was entered, by their ids; the others work."""
         self._client = client
         self._tenants = tenants
-        self._listeners = (*listeners, *((store.audit,) if store is not None else ()))
+        self._events = Listeners((*listeners, *((store.audit,) if store is not None else ())))
         self._make_context = context
         self._max_calls = max_calls
         self._recordings = Path(recordings) if recordings is not None else None
@@ -94,7 +95,7 @@ class PhoneGateway:
             ledger=store.ledger if store is not None else None,
             approvals=store.approvals if store is not None else None,
             redactor=self._redactor,
-            emit=self._emit,
+            emit=self._events.emit,
             options=executor_options or {},
         )
         self._transport: Transport = transport or RealtimeTransport(client)
@@ -106,7 +107,6 @@ class PhoneGateway:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ringing: dict[str, str] = {}
         """Calls that are being accepted, and their tenants."""
-        self._sip_call_ids: dict[str, str | None] = {}
         self._is_draining = False
 
     async def handle_webhook(self, headers: Headers, body: bytes) -> WebhookResponse:
@@ -163,7 +163,7 @@ class PhoneGateway:
             return self._turn_away(call, UNAVAILABLE, "the gateway is draining", cfg)
         if len(self.calls) + len(self._ringing) >= self._max_calls:
             return self._turn_away(call, BUSY, "too many calls", cfg)
-        theirs = sum(one.tenant.tenant_id == cfg.tenant_id for one in self.calls.values())
+        theirs = sum(session.tenant.tenant_id == cfg.tenant_id for session in self.calls.values())
         theirs += sum(tenant_id == cfg.tenant_id for tenant_id in self._ringing.values())
         if theirs >= cfg.limits.max_calls:
             return self._turn_away(call, BUSY, "too many calls of this tenant", cfg)
@@ -183,10 +183,10 @@ class PhoneGateway:
         return status
 
     async def _accept(self, call: IncomingCall, cfg: TenantConfig) -> CallSession | None:
-        self._sip_call_ids[call.session_id] = call.sip_call_id
+        self._events.sip_call_ids[call.session_id] = call.sip_call_id
         accepted = False
         try:
-            built, executor = await self._executors.get(
+            tools = await self._executors.get(
                 cfg,
                 session_id=call.session_id,
                 on_source=lambda severity, fields: self._note(
@@ -194,39 +194,40 @@ class PhoneGateway:
                 ),
             )
             context = await self._context(call)
-            definitions = list(executor.registry.to_openai_realtime_tools())
-            outcome = await self._transport.accept(call.session_id, describe_session(built, definitions))
+            session = describe_session(tools.built, tools.definitions)
+            outcome = await self._transport.accept(call.session_id, session)
             self._note(
                 call.session_id, f"phone_call_{outcome}", call=call, tenant_id=cfg.tenant_id, version=cfg.version
             )
             if outcome != "accepted":
                 return None
             accepted = True
-            options = self._options_of(built.config)
-            session = CallSession(
+            options = self._options_of(tools.built.config)
+            call_session = CallSession(
                 call=call,
-                built=built,
-                executor=executor,
+                built=tools.built,
+                executor=tools.executor,
+                definitions=tools.definitions,
                 transport=self._transport,
                 context=context,
-                emit=self._emit,
+                emit=self._events.emit,
                 options=options,
                 recorder=self._recorder(call, cfg, options),
                 settle_grace=self._settle_grace,
             )
-            self.calls[call.session_id] = session
-            return session
+            self.calls[call.session_id] = call_session
+            return call_session
         finally:
             if not accepted:
-                self._sip_call_ids.pop(call.session_id, None)
+                self._events.sip_call_ids.pop(call.session_id, None)
 
     async def _converse(self, session: CallSession) -> None:
         try:
             await session.run()
         finally:
             self.calls.pop(session.session_id, None)
-            self._sip_call_ids.pop(session.session_id, None)
-            used = {(one.tenant.tenant_id, one.tenant.version) for one in self.calls.values()}
+            self._events.sip_call_ids.pop(session.session_id, None)
+            used = {(session.tenant.tenant_id, session.tenant.version) for session in self.calls.values()}
             await self._executors.forget(used=used, ringing=set(self._ringing.values()))
 
     async def _context(self, call: IncomingCall) -> ToolContext[Any]:
@@ -300,17 +301,6 @@ class PhoneGateway:
 
     # What is told.
 
-    def _emit(self, event: Event) -> None:
-        if event.sip_call_id is None:
-            sip_call_id = self._sip_call_ids.get(event.session_id)
-            if sip_call_id is not None:
-                event = structs.replace(event, sip_call_id=sip_call_id)
-        for listener in self._listeners:
-            try:
-                listener(event)
-            except Exception:  # a listener never breaks a call
-                log.exception("a listener failed")
-
     def _note(
         self,
         session_id: str,
@@ -321,7 +311,7 @@ class PhoneGateway:
         tenant_id: str | None = None,
         **fields: Any,
     ) -> None:
-        self._emit(
+        self._events.emit(
             LogEvent(
                 at=time.time(),
                 session_id=session_id,

@@ -53,9 +53,9 @@ def read_incoming(data: Mapping[str, Any]) -> IncomingCall | None:
 def _read_headers(given: Any) -> Iterable[tuple[str, str]]:
     if not isinstance(given, list):
         return
-    for one in cast(list[Any], given)[:_MAX_HEADERS]:
-        if isinstance(one, dict):
-            name, value = cast(dict[str, Any], one).get("name"), cast(dict[str, Any], one).get("value")
+    for header in cast(list[Any], given)[:_MAX_HEADERS]:
+        if isinstance(header, dict):
+            name, value = cast(dict[str, Any], header).get("name"), cast(dict[str, Any], header).get("value")
             if isinstance(name, str) and isinstance(value, str):
                 yield name[:256], value[:4_096]
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from handrail.phone import signals as s
-from handrail.tenants.call_control import CallControl, Digits, HangUpOutcome, TransferOutcome
+from handrail.tenants.call_control import Digits, HangUpOutcome, TransferOutcome
 
 
 class DigitCollector:
@@ -59,10 +59,6 @@ class LiveControl:
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._requests = itertools.count(1)
 
-    def of(self, call_id: str) -> CallControl:
-        """The control of one tool call."""
-        return _ToolCallControl(self, call_id)
-
     async def transfer(self, target_uri: str, *, announcement: str) -> TransferOutcome:
         """Announce the transfer, and transfer the call."""
         request_id = f"transfer_{next(self._requests)}"
@@ -89,7 +85,7 @@ class LiveControl:
         return await waiting
 
 
-class _ToolCallControl(Struct, frozen=True):
+class ToolCallControl(Struct, frozen=True):
     """The call as one tool call sees it."""
 
     control: LiveControl

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from handrail.core.values import Failure, ToolResult
 from handrail.phone import signals as s
-from handrail.phone.call_limits import CallLimits, MachineOptions
 from handrail.phone.confirmation import Confirmations
 from handrail.phone.handoff import Handoff
+from handrail.phone.options import MachineOptions
 from handrail.phone.signals import Command, Signal
 from handrail.phone.speech import Filler, ResponseSlot, Speech, Speeches
 from handrail.phone.tool_calls import ToolCalls, ToolCallState
-from handrail.phone.transfer import CallEnding
+from handrail.phone.transfer import CallEnding, CallLimits
 from handrail.tenants.texts import Texts
 
 ALREADY_ACTIVE: Final = "conversation_already_has_active_response"
@@ -41,6 +41,7 @@ class CallMachine:
         self.unsent_calls: tuple[str, ...] = ()
         """Calls that had a result while the provider could be reached, and whose output was not sent all the same."""
         self._out: list[Command] = []
+        self._do = self._out.append
         self._slot = ResponseSlot(do=self._do, options=self.options)
         self.calls = ToolCalls(do=self._do, options=self.options, texts=self._texts)
         self._speeches = Speeches(max_attempts=self.options.max_attempts)
@@ -88,7 +89,8 @@ class CallMachine:
             handler(signal)
         if self.ended is None:
             self._advance()
-        done, self._out = self._out, []
+        done = self._out.copy()
+        self._out.clear()
         return done
 
     @property
@@ -239,42 +241,42 @@ class CallMachine:
         call = signal.call
         self._opened.pop(call.item_id or "", None)
         self._limits.touch()
-        one = self.calls.add(call)
-        if one is None:
+        state = self.calls.add(call)
+        if state is None:
             return
         self._consecutive += 1
         if len(self.calls) > self.options.max_tool_calls:
-            self._refuse(one, "rate_limited", "calls.too_many")
+            self._refuse(state, "rate_limited", "calls.too_many")
             self._do(s.Note(name="tool_calls_exhausted", severity="warning", fields={"call_id": call.id}))
             return
         if call.response_id in self._handoff.cancelled:
-            self._refuse(one, "cancelled", "calls.handed_off")
+            self._refuse(state, "cancelled", "calls.handed_off")
             return
         self._do(s.RunTool(call=call, turn=self.turn))
         self._filler.wait()
 
-    def _refuse(self, one: ToolCallState, code: str, text: str) -> None:
+    def _refuse(self, state: ToolCallState, code: str, text: str) -> None:
         failure = Failure(code=code, message=self._texts(text))
-        self.calls.answer(one, ToolResult(error=failure, tool_name=one.call.name).for_model())
+        self.calls.answer(state, ToolResult(error=failure, tool_name=state.call.name).for_model())
 
     def _on_finished(self, signal: s.ToolFinished) -> None:
-        one = self.calls.get(signal.call_id)
-        if one is None or not one.is_running:
+        state = self.calls.get(signal.call_id)
+        if state is None or not state.is_running:
             return
-        self.calls.answer(one, signal.output, is_silent=signal.is_silent, is_transient=signal.is_transient)
+        self.calls.answer(state, signal.output, is_silent=signal.is_silent, is_transient=signal.is_transient)
         if signal.approval is not None and not self._ending.is_under_way:
             self.confirmations.add(signal.approval)
             instructions = self._texts("say.read_back", text=signal.read_back)
             self._speeches.add("read_back", instructions, token=signal.approval, covers=(signal.call_id,))
         if signal.hands_off:
-            is_other = self.active is not None and self.active != one.call.response_id
+            is_other = self.active is not None and self.active != state.call.response_id
             self._handoff.begin(signal.call_id, other_response=self.active if is_other else None)
         self._filler.stop(unless=self.calls.has_awaited)
 
     def _on_continues(self, signal: s.ToolContinues) -> None:
-        one = self.calls.get(signal.call_id)
-        if one is not None and one.is_awaited:
-            self.calls.continue_in_background(one, signal.output)
+        state = self.calls.get(signal.call_id)
+        if state is not None and state.is_awaited:
+            self.calls.continue_in_background(state, signal.output)
             self._filler.stop(unless=self.calls.has_awaited)
 
     def _on_output_added(self, signal: s.OutputAdded) -> None:
@@ -478,6 +480,3 @@ class CallMachine:
     def _new_id(self, kind: str) -> str:
         self._numbers += 1
         return f"{kind}_{self._numbers}"
-
-    def _do(self, command: Command) -> None:
-        self._out.append(command)

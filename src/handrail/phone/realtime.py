@@ -89,9 +89,9 @@ class RealtimeAdapter:
         found: list[Signal] = []
         if previous and previous not in self._items:
             found.append(s.ItemMissed(item_id=previous))
-        for one in (previous, _text(item.get("id"))):
-            if one and len(self._items) < _MAX_CALLS:
-                self._items.add(one)
+        for item_id in (previous, _text(item.get("id"))):
+            if item_id and len(self._items) < _MAX_CALLS:
+                self._items.add(item_id)
         if item.get("type") == "function_call_output":
             found.append(s.OutputAdded(call_id=_text(item.get("call_id"))))
         elif (call_id := self._late.get(_text(item.get("id")))) is not None:
@@ -120,10 +120,19 @@ class RealtimeAdapter:
             usage=_usage(_mapping(response.get("usage"))),
         )
         # A call whose own event was missed is in here too.
-        missed = [call for call in self._calls(event) if call.id not in self._read_calls]
+        missed = (
+            [call for call in self._calls(event) if call.id not in self._read_calls] if self._misses(response) else []
+        )
         for call in missed:
             self._opened.pop(call.item_id or "", None)
         return [*self._build_call_signals(missed), finished]
+
+    def _misses(self, response: Mapping[str, Any]) -> bool:
+        """Whether a response lists a tool call that no event of its own has told."""
+        output = response.get("output")
+        items = [_mapping(item) for item in cast(list[Any], output)] if isinstance(output, list) else []
+        calls = [_text(item.get("call_id")) for item in items if item.get("type") == "function_call"]
+        return any(call_id not in self._read_calls for call_id in calls)
 
     def _build_call_signals(self, calls: Sequence[ToolCall]) -> list[Signal]:
         for call in calls:

@@ -2,22 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
 
 from handrail.core.context import ToolContext
-from handrail.core.events import Event, PhoneCallEnded
+from handrail.core.events import Event
 from handrail.core.log import log
 from handrail.core.values import ToolCall
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
-from handrail.phone.call_limits import MachineOptions
-from handrail.phone.call_log import CallLog
+from handrail.phone.events import CallLog, PhoneCallEnded
 from handrail.phone.incoming import IncomingCall
-from handrail.phone.live_control import LiveControl
+from handrail.phone.live_control import LiveControl, ToolCallControl
 from handrail.phone.machine import CallMachine
+from handrail.phone.options import MachineOptions
 from handrail.phone.realtime import RealtimeAdapter, parse_event
 from handrail.phone.recording import CallRecorder
 from handrail.phone.tool_runner import ToolRunner
@@ -43,6 +43,7 @@ class CallSession:
         call: IncomingCall,
         built: ToolBuildResult,
         executor: Executor,
+        definitions: Sequence[Mapping[str, Any]],
         transport: Transport,
         context: ToolContext[Any],
         emit: Callable[[Event], None],
@@ -64,8 +65,10 @@ class CallSession:
         self._reconnect_delays = tuple(reconnect_delays)
         self._texts = self.tenant.locale_texts()
         self._machine = CallMachine(options, texts=self._texts)
-        self._adapter = RealtimeAdapter(executor.registry.to_openai_realtime_tools())
-        self._events = CallLog(call, tenant_id=self.tenant.tenant_id, emit=emit)
+        self._adapter = RealtimeAdapter(definitions)
+        self._events = CallLog(
+            session_id=call.session_id, sip_call_id=call.sip_call_id, tenant_id=self.tenant.tenant_id, emit=emit
+        )
         self._control = LiveControl(self.feed)
         self._runner = ToolRunner(
             executor=executor,
@@ -332,7 +335,7 @@ class CallSession:
             continues = s.ToolContinues(call_id=call.id, output=self._texts("calls.continues"))
             timer = asyncio.get_running_loop().call_later(after, self.feed, continues)
         try:
-            finished = await self._runner.run(call, turn=turn, control=self._control.of(call.id))
+            finished = await self._runner.run(call, turn=turn, control=ToolCallControl(self._control, call.id))
         finally:
             if timer is not None:
                 timer.cancel()

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from handrail.phone import signals as s
-from handrail.phone.call_limits import MachineOptions
+from handrail.phone.options import MachineOptions
 from handrail.phone.signals import Command, Purpose
 
 _MAX_DELAY: Final = 8.0
@@ -193,14 +193,14 @@ class Speeches:
     def add(self, purpose: Purpose, instructions: str, *, token: str = "", covers: tuple[str, ...] = ()) -> None:
         """Say something as soon as nobody speaks; a new read-back of an approval replaces the one that waits."""
         if token:
-            self._waiting = [one for one in self._waiting if one.token != token]
+            self._waiting = [speech for speech in self._waiting if speech.token != token]
         self._waiting.append(Speech(purpose, instructions, token, covers))
 
     def next(self, *, is_ending: bool, is_handed_off: bool, has_reply: bool) -> Speech | None:
         """The most urgent speech that may be said now; None if there is none, or if a reply is more urgent."""
         only = _ENDING if is_ending else _BY_OPERATOR if is_handed_off else None
-        allowed = [one for one in self._waiting if only is None or one.purpose in only]
-        first = min(allowed, key=lambda one: _ORDER[one.purpose], default=None)
+        allowed = [speech for speech in self._waiting if only is None or speech.purpose in only]
+        first = min(allowed, key=lambda speech: _ORDER[speech.purpose], default=None)
         if first is None or (has_reply and _ORDER[first.purpose] > _ORDER["reply"]):
             return None
         self._waiting.remove(first)
@@ -209,15 +209,15 @@ class Speeches:
     @property
     def read_backs(self) -> frozenset[str]:
         """The calls that a waiting read-back speaks about."""
-        return frozenset(id for one in self._waiting for id in one.covers if one.purpose == "read_back")
+        return frozenset(id for speech in self._waiting for id in speech.covers if speech.purpose == "read_back")
 
     def drop(self, purpose: Purpose | None) -> None:
         """Do not say what has this purpose."""
-        self._waiting = [one for one in self._waiting if one.purpose != purpose]
+        self._waiting = [speech for speech in self._waiting if speech.purpose != purpose]
 
     def drop_for_caller(self) -> None:
         """The caller speaks: do not say what was meant for silence."""
-        self._waiting = [one for one in self._waiting if one.purpose not in _DROPPED_BY_CALLER]
+        self._waiting = [speech for speech in self._waiting if speech.purpose not in _DROPPED_BY_CALLER]
 
     def say_again(self, speech: Speech, *, is_caller_speaking: bool) -> bool:
         """Say something again from its beginning; False if that was tried too often."""
@@ -250,13 +250,13 @@ class Speeches:
 
     def take_complete(self) -> list[Speech]:
         """Everything that was generated to its end, and should have been heard by now."""
-        found = [id for id, one in self._speaking.items() if one.is_complete]
+        found = [id for id, speech in self._speaking.items() if speech.is_complete]
         self._playing.clear()
         return [self._speaking.pop(id) for id in found]
 
     def take_unheard(self) -> list[Speech]:
         """Nothing is known to be heard any more; what has to be said all the same."""
-        found = [one for one in self._speaking.values() if one.purpose in _BY_OPERATOR]
+        found = [speech for speech in self._speaking.values() if speech.purpose in _BY_OPERATOR]
         self._speaking.clear()
         self._playing.clear()
         return found
@@ -280,7 +280,7 @@ class Speeches:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is being said, or about to be said, that the caller has to hear first."""
-        waiting = any(one.purpose == "announcement" for one in self._waiting)
+        waiting = any(speech.purpose == "announcement" for speech in self._waiting)
         return not (self._playing or self._speaking or waiting)
 
 

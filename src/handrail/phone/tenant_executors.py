@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approvals
 from handrail.authorize.policy import Policy, Rule
@@ -17,7 +17,7 @@ from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Ledger
 from handrail.execute.limits import Limits, Timeouts
-from handrail.phone.call_log import Severity
+from handrail.phone.events import Severity
 from handrail.sources.connection import Sources
 from handrail.tenants.builder import ToolBuilder, ToolBuildResult
 from handrail.tenants.config import TenantConfig
@@ -32,6 +32,15 @@ _OWN_OPTIONS = frozenset(("tools", "policy", "store", "ledger", "approvals", "li
 """Options of an executor that the gateway sets itself."""
 _APPROVAL_TIMEOUT = 120.0
 """Seconds in which a caller can agree; what was refused can be asked for again after that."""
+
+
+class TenantTools(Struct, frozen=True, kw_only=True):
+    """What the phone calls of one version of a tenant share."""
+
+    built: ToolBuildResult
+    executor: Executor
+    definitions: list[Any]
+    """The tools as the provider gets them."""
 
 
 class TenantExecutors:
@@ -59,13 +68,13 @@ class TenantExecutors:
         self._stores: dict[str, Any] = {"ledger": ledger, "approvals": approvals, "redactor": redactor}
         self._emit = emit
         self._options = dict(options)
-        self._built: dict[Key, tuple[ToolBuildResult, Executor]] = {}
+        self._built: dict[Key, TenantTools] = {}
         self._sources: dict[Key, Sources] = {}
         self._changed: set[Key] = set()
         """Versions whose sources have other tools than those that were built."""
         self._locks: dict[Key, asyncio.Lock] = {}
 
-    async def get(self, cfg: TenantConfig, *, session_id: str, on_source: OnSource) -> tuple[ToolBuildResult, Executor]:
+    async def get(self, cfg: TenantConfig, *, session_id: str, on_source: OnSource) -> TenantTools:
         """The tools of one version of a tenant, and what runs them."""
         key = cfg.tenant_id, cfg.version
         # Many calls may arrive at once for a version that nobody has built.
@@ -84,7 +93,7 @@ class TenantExecutors:
             severity: Severity = "info" if status.state == "connected" else "warning"
             on_source(severity, {"source": name, "state": status.state, "reason": status.reason})
 
-    def _build(self, cfg: TenantConfig, sources: Sources, session_id: str) -> tuple[ToolBuildResult, Executor]:
+    def _build(self, cfg: TenantConfig, sources: Sources, session_id: str) -> TenantTools:
         built = self._builder.build_tools(cfg, tools=sources.tools, listeners=[self._emit], session_id=session_id)
         options: dict[str, Any] = self._options | {
             "limits": structs.replace(
@@ -104,7 +113,9 @@ class TenantExecutors:
             **self._stores,
             **options,
         )
-        return built, executor
+        return TenantTools(
+            built=built, executor=executor, definitions=list(executor.registry.to_openai_realtime_tools())
+        )
 
     def _choose_policy(self, built: ToolBuildResult) -> Policy:
         """The gateway's rules and the tenant's. With a rule that can never apply, nobody knows what was meant: the

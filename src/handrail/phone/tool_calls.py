@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from handrail.core.values import ToolCall
 from handrail.phone import signals as s
-from handrail.phone.call_limits import MachineOptions
+from handrail.phone.options import MachineOptions
 from handrail.phone.signals import Command
 from handrail.tenants.texts import Texts
 
@@ -85,21 +85,21 @@ class ToolCalls:
     @property
     def open(self) -> tuple[str, ...]:
         """Calls whose output has not been sent."""
-        return tuple(id for id, one in self._calls.items() if not one.is_sent)
+        return tuple(id for id, state in self._calls.items() if not state.is_sent)
 
     @property
     def unsent(self) -> tuple[str, ...]:
         """Calls that have an output or a result which has not been sent."""
-        return tuple(id for id, one in self._calls.items() if one.output is not None and not one.is_told)
+        return tuple(id for id, state in self._calls.items() if state.output is not None and not state.is_told)
 
     @property
     def has_awaited(self) -> bool:
         """Whether a call has no output."""
-        return any(one.is_awaited for one in self._calls.values())
+        return any(state.is_awaited for state in self._calls.values())
 
     def has_pending_results(self, *, beside: str | None) -> bool:
         """Whether calls beside this one have no output, or have results that no response knows."""
-        awaited = [id for id, one in self._calls.items() if one.is_awaited]
+        awaited = [id for id, state in self._calls.items() if state.is_awaited]
         return any(id != beside for id in (*awaited, *self._owed))
 
     @property
@@ -118,47 +118,47 @@ class ToolCalls:
             reason = "other_arguments" if not same else "already_pending" if known.is_running else "already_executed"
             self._do(s.IgnoreCall(call=call, reason=reason))
             return None
-        one = self._calls[call.id] = ToolCallState(call=call, batch=call.response_id)
-        return one
+        state = self._calls[call.id] = ToolCallState(call=call, batch=call.response_id)
+        return state
 
-    def answer(self, one: ToolCallState, output: str, *, is_silent: bool = False, is_transient: bool = False) -> None:
+    def answer(self, state: ToolCallState, output: str, *, is_silent: bool = False, is_transient: bool = False) -> None:
         """The call has its result; unless it is silent, the caller has to hear about it."""
-        one.is_running = False
+        state.is_running = False
         if is_transient:
-            self._transient[one.call.id] = None
-        if one.is_background and one.is_sent:
-            one.late_output = output
-            one.attempts = 0
+            self._transient[state.call.id] = None
+        if state.is_background and state.is_sent:
+            state.late_output = output
+            state.attempts = 0
         else:
-            one.output = output
-        self._owe(one, is_silent=is_silent)
+            state.output = output
+        self._owe(state, is_silent=is_silent)
 
-    def continue_in_background(self, one: ToolCallState, output: str) -> None:
+    def continue_in_background(self, state: ToolCallState, output: str) -> None:
         """The call takes long: the model is told so, and gets the result when it is there."""
-        one.is_background = True
-        one.output = output
-        self._owe(one, is_silent=False)
+        state.is_background = True
+        state.output = output
+        self._owe(state, is_silent=False)
 
-    def _owe(self, one: ToolCallState, *, is_silent: bool) -> None:
+    def _owe(self, state: ToolCallState, *, is_silent: bool) -> None:
         if not self._owed and self.has_awaited:
             self._do(s.StartTimer(name="batch", seconds=self._options.batch_timeout))
         if not is_silent:
-            self._owed[one.call.id] = None
+            self._owed[state.call.id] = None
 
     def record_late(self, call_id: str) -> None:
         """The call has its result after the phone call is over."""
-        one = self._calls.get(call_id)
-        if one is not None and one.is_running:
-            one.is_running = False
+        state = self._calls.get(call_id)
+        if state is not None and state.is_running:
+            state.is_running = False
             self._do(s.Note(name="tool_result_after_call_end", fields={"call_id": call_id}))
 
     def interrupt(self, response_id: str | None = None) -> None:
         """Interrupt the running calls, all of them or those of one response, once each."""
         found: dict[str, None] = {}
-        for one in self._calls.values():
-            of = one.call.response_id
-            if one.is_awaited and not one.is_interrupted and of and response_id in (None, of):
-                one.is_interrupted = True
+        for state in self._calls.values():
+            of = state.call.response_id
+            if state.is_awaited and not state.is_interrupted and of and response_id in (None, of):
+                state.is_interrupted = True
                 found[of] = None
         for of in found:
             self._do(s.InterruptTools(response_id=of))
@@ -167,32 +167,32 @@ class ToolCalls:
 
     def send(self) -> None:
         """Send the outputs that are there and were not sent."""
-        for id, one in self._calls.items():
-            if one.output is not None and not one.is_sent:
-                one.is_sent = True
-                _add(one.sent_as, id)
+        for id, state in self._calls.items():
+            if state.output is not None and not state.is_sent:
+                state.is_sent = True
+                _add(state.sent_as, id)
                 request_id = f"output_{id}"
                 self._requests[request_id] = id
-                self._do(s.SendOutput(request_id=request_id, call_id=id, output=one.output))
-            if one.late_output is not None and not one.is_late_sent:
-                one.is_late_sent = True
+                self._do(s.SendOutput(request_id=request_id, call_id=id, output=state.output))
+            if state.late_output is not None and not state.is_late_sent:
+                state.is_late_sent = True
                 request_id = f"late_{id}"
                 self._requests[request_id] = id
-                self._send_message(request_id, one, one.late_output)
+                self._send_message(request_id, state, state.late_output)
 
     def send_again(self) -> None:
         """The connection is new: an output that was not seen in the conversation has to be sent again."""
-        for one in self._calls.values():
-            one.is_sent = one.is_sent and one.is_added
-            one.is_late_sent = one.is_late_sent and one.is_late_added
+        for state in self._calls.values():
+            state.is_sent = state.is_sent and state.is_added
+            state.is_late_sent = state.is_late_sent and state.is_late_added
 
     def mark_added(self, call_id: str, *, is_late: bool = False) -> None:
         """The conversation has the output of a call, or the result of one that ran in the background."""
-        one = self._calls.get(call_id)
-        if one is not None and is_late:
-            one.is_late_added = True
-        elif one is not None:
-            one.is_added = True
+        state = self._calls.get(call_id)
+        if state is not None and is_late:
+            state.is_late_added = True
+        elif state is not None:
+            state.is_added = True
 
     def has_sent(self, request_id: str | None) -> bool:
         """Whether this request sent an output or a late result."""
@@ -200,21 +200,21 @@ class ToolCalls:
 
     def reject(self, request_id: str | None, *, is_duplicate: bool) -> bool:
         """The provider refused what a request sent; whether the result was told as a message in its place."""
-        one = self._calls[self._requests.pop(request_id or "")]
-        is_late = request_id == f"late_{one.call.id}"
-        self.mark_added(one.call.id, is_late=is_late)
+        state = self._calls[self._requests.pop(request_id or "")]
+        is_late = request_id == f"late_{state.call.id}"
+        self.mark_added(state.call.id, is_late=is_late)
         if is_duplicate:  # It was there already.
             return False
-        self._forgive(one.call.id)
-        one.sent_as.remove(f"late_{one.call.id}" if is_late else one.call.id)
+        self._forgive(state.call.id)
+        state.sent_as.remove(f"late_{state.call.id}" if is_late else state.call.id)
         if not is_late:  # The conversation does not have the call any more.
-            self._send_message(f"gone_{one.call.id}", one, one.output or "")
+            self._send_message(f"gone_{state.call.id}", state, state.output or "")
         return not is_late
 
-    def _send_message(self, request_id: str, one: ToolCallState, output: str) -> None:
-        _add(one.sent_as, request_id)
-        text = self._texts("calls.late_result", tool=one.call.name, output=output)
-        self._do(s.SendMessage(request_id=request_id, text=text, call_id=one.call.id))
+    def _send_message(self, request_id: str, state: ToolCallState, output: str) -> None:
+        _add(state.sent_as, request_id)
+        text = self._texts("calls.late_result", tool=state.call.name, output=output)
+        self._do(s.SendMessage(request_id=request_id, text=text, call_id=state.call.id))
 
     # What the caller has to hear.
 
@@ -222,7 +222,7 @@ class ToolCalls:
         """Results that a reply can speak about now: they were sent, and all calls of their batch have a result."""
         running: set[str | None] = set()
         if not self.is_batch_late:
-            running = {one.call.response_id for one in self._calls.values() if one.is_awaited} - {None}
+            running = {state.call.response_id for state in self._calls.values() if state.is_awaited} - {None}
         return tuple(
             id
             for id in self._owed
@@ -258,16 +258,16 @@ class ToolCalls:
                 if id in self._transient and id not in unspoken:
                     self._drop(self._calls[id])
 
-    def _drop(self, one: ToolCallState) -> None:
+    def _drop(self, state: ToolCallState) -> None:
         """Take a call and its result out of the conversation."""
-        del self._transient[one.call.id]
-        for name in one.sent_as:
+        del self._transient[state.call.id]
+        for name in state.sent_as:
             self._do(s.DeleteItem(sent_as=name))
-        if one.call.item_id and one.call.id in one.sent_as:  # An output that was refused had no call.
-            self._do(s.DeleteItem(item_id=one.call.item_id))
+        if state.call.item_id and state.call.id in state.sent_as:  # An output that was refused had no call.
+            self._do(s.DeleteItem(item_id=state.call.item_id))
 
     def _makes_calls(self, response_id: str) -> bool:
-        return any(one.call.response_id == response_id for one in self._calls.values())
+        return any(state.call.response_id == response_id for state in self._calls.values())
 
     def finish_without_words(self, response_id: str) -> None:
         """A response said nothing: if it made calls, its results are spoken about with theirs."""
@@ -292,11 +292,11 @@ class ToolCalls:
     def restore(self, ids: tuple[str, ...], *, count: bool = True) -> None:
         """These results still have to be spoken, unless that was tried too often."""
         for id in ids:
-            one = self._calls[id]
-            one.attempts += count
-            if one.attempts >= self._options.max_attempts:
+            state = self._calls[id]
+            state.attempts += count
+            if state.attempts >= self._options.max_attempts:
                 self.never_spoken.append(id)
-                fields = {"call_id": id, "attempts": one.attempts}
+                fields = {"call_id": id, "attempts": state.attempts}
                 self._do(s.Note(name="tool_result_never_spoken", severity="error", fields=fields))
             else:
                 self._owed.setdefault(id)

@@ -7,14 +7,14 @@ from typing import Any
 from msgspec import structs
 
 from handrail.core.context import ToolContext
-from handrail.core.events import CallIgnored, ResultSpoken
+from handrail.core.events import CallIgnored
 from handrail.core.log import log
 from handrail.core.values import Failure, ToolCall, ToolResult
 from handrail.errors import ApprovalError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
-from handrail.phone.call_log import CallLog
 from handrail.phone.confirmation import Confirmations, describe_call
+from handrail.phone.events import CallLog, ResultSpoken
 from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.call_control import CallControl
 from handrail.tenants.texts import Texts
@@ -40,6 +40,7 @@ class ToolRunner:
         self.called: dict[str, tuple[str, float]] = {}
         """The name of each called tool, and when."""
         self._built = built
+        self._names = frozenset(tool.name for tool in executor.registry)
         self._context = context
         self._confirmations = confirmations
         self._texts = texts
@@ -54,7 +55,7 @@ class ToolRunner:
         """A call is about to run."""
         self.called[call.id] = call.name, time.monotonic()
         self._events.note("ws_tool_invocation_built", call=call)
-        if not self.executor.has_tool(call.name):
+        if call.name not in self._names:
             self._events.note("ws_tool_dispatcher_missing_fallback_output", "warning", call=call)
         self._events.note("ws_tool_invocation_submitting_to_dispatcher", "debug", call=call)
 

@@ -1,4 +1,4 @@
-"""How a call leaves the agent: one transfer or one hang-up at a time, and nothing else is said meanwhile."""
+"""How a call ends: one transfer or one hang-up at a time, or the limits of its time, its silence and its tokens."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from handrail.phone import signals as s
-from handrail.phone.call_limits import MachineOptions
+from handrail.phone.options import MachineOptions
 from handrail.phone.signals import Command, Purpose
 from handrail.tenants.texts import Texts
 
@@ -39,16 +39,13 @@ class CallEnding:
         self._say = say
         self._texts = texts
         self._options = options
+        self.is_under_way = False
+        """Whether the agent says nothing more than what ends the call."""
         self._transfer: _Transfer | None = None
         self._hang_up: s.HangUpRequested | None = None
         self.is_closing = False
         """Whether the goodbye was heard, so that only the hang-up is left."""
         self._has_hung_up = False
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether the agent says nothing more than what ends the call."""
-        return self._transfer is not None or self._hang_up is not None
 
     @property
     def is_announcing(self) -> bool:
@@ -66,6 +63,7 @@ class CallEnding:
             outcome = "in_progress" if self.is_under_way else "interrupted"
             self._do(s.FinishTransfer(request_id=signal.request_id, outcome=outcome))
             return
+        self.is_under_way = True
         self._transfer = _Transfer(request_id=signal.request_id, target_uri=signal.target_uri)
         if signal.announcement:
             self._say("announcement", self._texts("say.exactly", text=signal.announcement))
@@ -93,10 +91,15 @@ class CallEnding:
 
     def finish_transfer(self, outcome: s.TransferOutcome) -> None:
         """The transfer is over, and the conversation goes on."""
-        transfer, self._transfer = self._transfer, None
+        transfer = self._take_transfer()
         if transfer is not None:
             self._do(s.StopTimer(name="transfer"))
             self._do(s.FinishTransfer(request_id=transfer.request_id, outcome=outcome))
+
+    def _take_transfer(self) -> _Transfer | None:
+        transfer, self._transfer = self._transfer, None
+        self.is_under_way = self._hang_up is not None
+        return transfer
 
     def expire_transfer(self) -> bool:
         """The call is still here after the grace; True if the model believes that it was transferred."""
@@ -105,7 +108,7 @@ class CallEnding:
             self.finish_transfer("failed")
         if transfer is None or transfer.state != "transferred":
             return False
-        self._transfer = None
+        self._take_transfer()
         self._do(s.Note(name="call_transfer_not_taken", severity="warning"))
         return True
 
@@ -118,6 +121,7 @@ class CallEnding:
         if self.is_under_way:
             return
         self._hang_up = signal
+        self.is_under_way = True
         if signal.goodbye:
             self._say("goodbye", self._texts("say.exactly", text=signal.goodbye))
         else:
@@ -131,6 +135,7 @@ class CallEnding:
         hang_up = self._hang_up
         if hang_up is not None and hang_up.request_id is not None and not self.is_closing:
             self._hang_up = None
+            self.is_under_way = False
             self._do(s.FinishHangUp(request_id=hang_up.request_id, outcome="interrupted"))
             return "goodbye"
         return None
@@ -160,7 +165,7 @@ class CallEnding:
 
     def end(self, reason: s.EndReason) -> s.EndReason:
         """The call is over: whoever waits is told, and the reason is what the agent did, if it did something."""
-        transfer, self._transfer = self._transfer, None
+        transfer = self._take_transfer()
         if transfer is not None:
             is_requested = transfer.state != "announcing"
             if transfer.state != "transferred":
@@ -173,3 +178,51 @@ class CallEnding:
         if self._hang_up.request_id is not None and not self.is_closing:
             self._do(s.FinishHangUp(request_id=self._hang_up.request_id, outcome="ended"))
         return "agent" if reason == "caller" and self.is_closing else reason
+
+
+class CallLimits:
+    """Starts the timers of one call, and has the agent bring it to its end."""
+
+    def __init__(
+        self,
+        *,
+        do: Callable[[Command], None],
+        say: Callable[[Purpose, str], None],
+        texts: Texts,
+        options: MachineOptions,
+    ) -> None:
+        self._do = do
+        self._say = say
+        self._texts = texts
+        self._options = options
+        self._tokens = 0
+        self._is_wrapping_up = False
+
+    def start(self) -> None:
+        """The call begins."""
+        self._do(s.StartTimer(name="max_duration", seconds=self._options.max_duration))
+        self.touch()
+
+    def touch(self) -> None:
+        """Something happens: the silence begins anew."""
+        if self._options.idle_timeout is not None:
+            self._do(s.StartTimer(name="idle", seconds=self._options.idle_timeout))
+
+    def count_tokens(self, count: int) -> None:
+        """A response has used tokens."""
+        self._tokens += count
+        limit = self._options.max_tokens
+        if limit is not None and self._tokens > limit and not self._is_wrapping_up:
+            self._do(s.Note(name="token_budget_exceeded", severity="warning", fields={"tokens": self._tokens}))
+            self.wrap_up()
+
+    def wrap_up(self) -> None:
+        """Have the agent bring the call to its end, once."""
+        if not self._is_wrapping_up:
+            self._is_wrapping_up = True
+            self.extend()
+            self._say("wrap_up", self._texts("say.wrap_up"))
+
+    def extend(self) -> None:
+        """Give the agent some time before the call is ended."""
+        self._do(s.StartTimer(name="wrap_up", seconds=self._options.wrap_up))

@@ -2,7 +2,7 @@
 
 from handrail.tenants.builder import BuildDiagnostic, ToolBuilder, ToolBuildResult
 from handrail.tenants.built import BuiltTool, NoTool
-from handrail.tenants.call_control import CallControl, Digits
+from handrail.tenants.call_control import CallControl, Digits, get_call_control
 from handrail.tenants.config import Destination, Features, Section, TenantConfig, TenantLimits, TransferFeature
 from handrail.tenants.directory import TenantDirectory, Tenants
 from handrail.tenants.opening_hours import OpeningHours
@@ -26,4 +26,5 @@ __all__ = [
     "ToolBuildResult",
     "ToolBuilder",
     "TransferFeature",
+    "get_call_control",
 ]

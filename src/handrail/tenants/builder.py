@@ -180,7 +180,7 @@ class _Build:
                 self._ask(name, builder, section)
             except Exception as error:  # noqa: BLE001  # a builder is user code: any bug costs its own tool only
                 self._fail(name, error)
-        built = {tool.name: tool for tool in (as_tool(one.tool) for one in self._built)}
+        built = {tool.name: tool for tool in (as_tool(built_tool.tool) for built_tool in self._built)}
         for tool in found:
             if tool.name in built:
                 self._warn(tool.source, f"there is already a tool named {tool.name!r}")
@@ -200,9 +200,17 @@ class _Build:
             rules=rules,
             rule_problems=problems,
             is_partial=is_partial,
-            prompt="\n\n".join(one.prompt.strip() for one in self._built if one.prompt.strip()),
-            read_backs={as_tool(one.tool).name: one.read_back for one in self._built if one.read_back is not None},
-            background={as_tool(one.tool).name: one.background for one in self._built if one.background is not None},
+            prompt="\n\n".join(built_tool.prompt.strip() for built_tool in self._built if built_tool.prompt.strip()),
+            read_backs={
+                as_tool(built_tool.tool).name: built_tool.read_back
+                for built_tool in self._built
+                if built_tool.read_back is not None
+            },
+            background={
+                as_tool(built_tool.tool).name: built_tool.background
+                for built_tool in self._built
+                if built_tool.background is not None
+            },
             guidelines=guidelines,
             diagnostics=tuple(self._diagnostics),
             config=cfg,
@@ -213,7 +221,7 @@ class _Build:
                 session_id=self._session_id,
                 tenant_id=cfg.tenant_id,
                 tool_names=tuple(tool.name for tool in tools),
-                failed=tuple(one.builder for one in self._diagnostics if one.status == "failed"),
+                failed=tuple(diagnostic.builder for diagnostic in self._diagnostics if diagnostic.status == "failed"),
                 tool_choice=choice if isinstance(choice, str) else choice["name"],
             )
         )
@@ -221,26 +229,26 @@ class _Build:
 
     def _guidelines(self, names: set[str]) -> tuple[Guideline, ...]:
         kept: list[Guideline] = []
-        for number, one in enumerate(self._cfg.guidelines):
-            known = tuple(name for name in one.tools if name in names)
-            if missing := [name for name in one.tools if name not in names]:
+        for number, guideline in enumerate(self._cfg.guidelines):
+            known = tuple(name for name in guideline.tools if name in names)
+            if missing := [name for name in guideline.tools if name not in names]:
                 what = "which was not built" if known else "which was not built, and is left out"
                 self._warn("guidelines", f"guidelines.{number} names the tool {missing[0]!r}, {what}")
-            if known or not one.tools:
-                kept.append(structs.replace(one, tools=known))
+            if known or not guideline.tools:
+                kept.append(structs.replace(guideline, tools=known))
         return tuple(kept)
 
     def _wrap_tools(self, built: Mapping[str, Tool[..., Any]]) -> tuple[Tool[..., Any], ...]:
         if self._wrap is None:
             return tuple(built.values())
         own = {builder.__name__ for builder in _CALL_TOOLS}
-        steering = {one.tool_name for one in self._diagnostics if one.builder in own}
+        steering = {diagnostic.tool_name for diagnostic in self._diagnostics if diagnostic.builder in own}
         given = [tool for name, tool in built.items() if name not in steering]
         wrapped = {tool.name: tool for tool in map(as_tool, self._wrap(given))}
         if set(wrapped) != {tool.name for tool in given}:
             raise ConfigError(
                 f"wrap must return one tool for each that it gets, under the same name; "
-                f"got {', '.join(sorted(wrapped)) or 'none'} for {', '.join(sorted(one.name for one in given))}."
+                f"got {', '.join(sorted(wrapped)) or 'none'} for {', '.join(sorted(tool.name for tool in given))}."
             )
         return tuple(wrapped.get(name, tool) for name, tool in built.items())
 
@@ -259,7 +267,7 @@ class _Build:
         tool = as_tool(built.tool)
         if any(as_tool(other.tool).name == tool.name for other in self._built):
             raise ToolBuildError(f"there is already a tool named {tool.name!r}.", tenant_id=self._cfg.tenant_id)
-        if not isinstance(built.prompt, str) or not all(isinstance(one, Rule) for one in built.rules):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(built.prompt, str) or not all(isinstance(rule, Rule) for rule in built.rules):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ToolBuildError("prompt must be text and rules must be `Rule`s.", tenant_id=self._cfg.tenant_id)
         if built.background is not None and not tool.concurrency_safe:
             raise ToolBuildError(
@@ -357,5 +365,8 @@ class _Build:
 
 
 def _describe(error: ValidationError) -> str:
-    parts = [f"{'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in error.errors(include_input=False)]
+    parts = [
+        f"{'.'.join(map(str, problem['loc'])) or 'it'}: {problem['msg']}"
+        for problem in error.errors(include_input=False)
+    ]
     return "; ".join(parts[:5])

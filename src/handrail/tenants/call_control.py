@@ -1,8 +1,10 @@
 """What a tool can do with the phone call that it is called in."""
 
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
+
+from handrail.core.context import ToolContext
 
 TransferOutcome = Literal["transferred", "failed", "interrupted", "in_progress", "ended"]
 """`transferred`: the call left the agent. `failed`: it was not. `interrupted`: the caller spoke before it began, and
@@ -25,7 +27,7 @@ class Digits(Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class CallControl(Protocol):
-    """One phone call, for the tools that are called in it: `context.call_control`."""
+    """One phone call, for the tools that are called in it: `get_call_control(context)`."""
 
     async def transfer(self, target_uri: str, *, announcement: str = "") -> TransferOutcome:
         """Say the announcement, wait until it was heard, and transfer the call, once and without a retry."""
@@ -42,3 +44,9 @@ class CallControl(Protocol):
     def digits(self, digits_id: str) -> str:
         """The keys themselves; `KeyError` if this call has none of this id."""
         ...
+
+
+def get_call_control(context: ToolContext[Any]) -> CallControl | None:
+    """The phone call that a tool is called in; None outside a phone call."""
+    control = context.call_control
+    return control if isinstance(control, CallControl) else None

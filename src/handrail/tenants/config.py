@@ -89,13 +89,12 @@ class TransferFeature(Section):
 
     @model_validator(mode="after")
     def _check_ids(self) -> "TransferFeature":
-        _refuse_twice(one.destination_id for one in self.destinations)
-        known = {one.destination_id for one in self.destinations}
-        for one in self.destinations:
-            if one.fallback is not None and (one.fallback not in known or one.fallback == one.destination_id):
-                raise ValueError(
-                    f"the fallback of {one.destination_id!r} must be another destination, got {one.fallback!r}"
-                )
+        _refuse_twice(destination.destination_id for destination in self.destinations)
+        known = {destination.destination_id for destination in self.destinations}
+        for destination in self.destinations:
+            id, fallback = destination.destination_id, destination.fallback
+            if fallback is not None and (fallback not in known or fallback == id):
+                raise ValueError(f"the fallback of {id!r} must be another destination, got {fallback!r}")
         return self
 
 
@@ -287,6 +286,8 @@ class TenantConfig(BaseModel):
     """Texts that replace those of the locale, by their keys."""
 
     _version: str = PrivateAttr(default="")
+    _rules: tuple[Rule, ...] = PrivateAttr(default=())
+    _locale_texts: Texts = PrivateAttr(default_factory=Texts)
 
     @field_validator("numbers")
     @classmethod
@@ -316,33 +317,33 @@ class TenantConfig(BaseModel):
     @field_validator("guidelines")
     @classmethod
     def _check_guidelines(cls, guidelines: tuple[Guideline, ...]) -> tuple[Guideline, ...]:
-        _refuse_twice(one.id for one in guidelines if one.id)
+        _refuse_twice(guideline.id for guideline in guidelines if guideline.id)
         return guidelines
 
     @field_validator("mcp_servers", "openapi")
     @classmethod
     def _check_sources(cls, sources: tuple[Any, ...]) -> tuple[Any, ...]:
-        _refuse_twice(one.name for one in sources)
+        _refuse_twice(source.name for source in sources)
         return sources
 
     @model_validator(mode="after")
     def _check_policy_and_texts(self) -> "TenantConfig":
         try:
-            self.rules()
-            self.locale_texts()
+            self._rules = tuple(read_rules(self.policy, source=self.source))
+            self._locale_texts = Texts(self.locale, own=self.texts)
         except ConfigError as error:
             raise ValueError(error.message) from error
         written = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         self._version = hashlib.sha256(written.encode()).hexdigest()[:16]
         return self
 
-    def rules(self) -> list[Rule]:
+    def rules(self) -> tuple[Rule, ...]:
         """The rules of `policy`, with the source `tenant:<id>`."""
-        return read_rules(self.policy, source=self.source)
+        return self._rules
 
     def locale_texts(self) -> Texts:
         """The texts of the tenant's locale, with its own in their place."""
-        return Texts(self.locale, own=self.texts)
+        return self._locale_texts
 
     @property
     def source(self) -> str:
@@ -384,6 +385,6 @@ def _resolve(value: str, *, name: str, secrets: Mapping[str, str]) -> str:
 
 
 def _refuse_twice(ids: Iterable[str]) -> None:
-    twice = [one for one, count in Counter(ids).items() if count > 1]
+    twice = [id for id, count in Counter(ids).items() if count > 1]
     if twice:
         raise ValueError(f"must be unique, got {twice[0]!r} more than once")

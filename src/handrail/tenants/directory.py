@@ -31,7 +31,7 @@ class TenantDirectory:
 
     def __init__(self, tenants: Iterable[TenantConfig] = ()) -> None:
         self._place: Path | None = None
-        self._by_id, self._by_number = _index([(_check(one), "") for one in tenants])
+        self._by_id, self._by_number = _index([(_check(tenant), "") for tenant in tenants])
 
     @classmethod
     def from_files(cls, place: str | Path) -> Self:
@@ -50,13 +50,13 @@ class TenantDirectory:
 
     def put(self, cfg: TenantConfig) -> None:
         """Add a tenant, or replace the one of its id."""
-        others = [(one, "") for one in self._by_id.values() if one.tenant_id != cfg.tenant_id]
+        others = [(tenant, "") for tenant in self._by_id.values() if tenant.tenant_id != cfg.tenant_id]
         self._by_id, self._by_number = _index([*others, (_check(cfg), "")])
 
     def remove(self, tenant_id: str) -> bool:
         """Forget a tenant; whether there was one."""
         known = tenant_id in self._by_id
-        kept = [(one, "") for one in self._by_id.values() if one.tenant_id != tenant_id]
+        kept = [(tenant, "") for tenant in self._by_id.values() if tenant.tenant_id != tenant_id]
         self._by_id, self._by_number = _index(kept)
         return known
 
@@ -73,10 +73,10 @@ class TenantDirectory:
 
     async def list(self) -> "list[TenantConfig]":
         """Every tenant, by id."""
-        return [self._by_id[one] for one in sorted(self._by_id)]
+        return [self._by_id[tenant_id] for tenant_id in sorted(self._by_id)]
 
     def __iter__(self) -> Iterator[TenantConfig]:
-        return iter([self._by_id[one] for one in sorted(self._by_id)])
+        return iter([self._by_id[tenant_id] for tenant_id in sorted(self._by_id)])
 
     def __len__(self) -> int:
         return len(self._by_id)

@@ -23,7 +23,7 @@ def list_files(place: str | Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise ConfigError(f"{path}: there is no such directory of tenants.")
-    return sorted(one for one in path.iterdir() if one.suffix.lower() in SUFFIXES and one.is_file())
+    return sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
 
 
 def read_file(path: Path) -> TenantConfig:
@@ -42,13 +42,13 @@ def read_file(path: Path) -> TenantConfig:
 
 
 def _problems(error: ValidationError, path: Path, lines: Mapping[Place, int]) -> Iterator[str]:
-    for one in error.errors(include_url=False, include_input=False):
-        place = _find_place(one["loc"], lines)
+    for problem in error.errors(include_url=False, include_input=False):
+        place = _find_place(problem["loc"], lines)
         line = f":{lines[place]}" if place in lines else ""
-        field = ".".join(str(part) for part in one["loc"]) or "tenant"
-        message = one["msg"].removeprefix("Value error, ")
-        if one["type"] == "extra_forbidden":
-            message = f"unknown field{suggest(one['loc'][-1], _list_fields(), otherwise='')}"
+        field = ".".join(str(part) for part in problem["loc"]) or "tenant"
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            message = f"unknown field{suggest(problem['loc'][-1], _list_fields(), otherwise='')}"
         yield f"{path}{line}: {field}: {message}"
 
 

@@ -65,7 +65,7 @@ class OpeningHours(BaseModel):
         if not isinstance(value, dict):
             return value
         given = cast(dict[str, Any], value)
-        return {key: [one] if key in WEEKDAYS and isinstance(one, str) else one for key, one in given.items()}
+        return {key: [span] if key in WEEKDAYS and isinstance(span, str) else span for key, span in given.items()}
 
     def is_open(self, at: datetime, *, timezone: str = "UTC") -> bool:
         """Whether this moment lies within the hours."""

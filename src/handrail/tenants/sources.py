@@ -24,7 +24,7 @@ async def open_sources(cfg: TenantConfig) -> Sources | None:
             opened.mark_failed(source.name, error.message)
 
     try:
-        await asyncio.gather(*(open_one(one.to_source(secrets)) for one in (*cfg.mcp_servers, *cfg.openapi)))
+        await asyncio.gather(*(open_one(config.to_source(secrets)) for config in (*cfg.mcp_servers, *cfg.openapi)))
     except BaseException:  # Cancelled: nobody would close what is open.
         await opened.aclose()
         raise

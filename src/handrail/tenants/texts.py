@@ -28,12 +28,18 @@ class Texts:
             wanted, given = _fields(texts[key]), _fields(text)
             if given - wanted:
                 raise ConfigError(
-                    f"text {key!r} may use {', '.join(f'{{{one}}}' for one in sorted(wanted)) or 'no fields'}, "
+                    f"text {key!r} may use {', '.join(f'{{{name}}}' for name in sorted(wanted)) or 'no fields'}, "
                     f"got {{{sorted(given - wanted)[0]}}}."
                 )
         self._texts: Mapping[str, str] = {**texts, **(own or {})}
         self._refusals = _phrases(self._texts["refusal.words"])
         self._harmless = _phrases(self._texts["refusal.harmless"])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Texts) and self._texts == other._texts
+
+    def __hash__(self) -> int:
+        return hash(self.locale)
 
     def __call__(self, key: str, **values: Any) -> str:
         """One text, with its fields filled in."""
@@ -76,4 +82,4 @@ def _words(text: str) -> list[str]:
 
 
 def _phrases(listed: str) -> tuple[str, ...]:
-    return tuple(" ".join(_words(one)) for one in listed.split("|") if one.strip())
+    return tuple(" ".join(_words(phrase)) for phrase in listed.split("|") if phrase.strip())

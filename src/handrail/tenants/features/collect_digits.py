@@ -7,7 +7,7 @@ from handrail.core.context import ToolContext
 from handrail.define.build import build_tool
 from handrail.errors import ToolError
 from handrail.tenants.built import BuiltTool, NoTool
-from handrail.tenants.call_control import CallControl
+from handrail.tenants.call_control import get_call_control
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.texts import Texts
 
@@ -49,8 +49,8 @@ def build_collect_digits(cfg: TenantConfig) -> BuiltTool | NoTool:
 
 async def _collect_digits(arguments: Mapping[str, Any], context: ToolContext[Any]) -> dict[str, Any]:
     """Wait for the keys; a sensitive feature gives the model their number and an id only."""
-    cfg, control = context.tenant, context.call_control
-    if not isinstance(cfg, TenantConfig) or not isinstance(control, CallControl):
+    cfg, control = context.tenant, get_call_control(context)
+    if not isinstance(cfg, TenantConfig) or control is None:
         raise ToolError(Texts()("digits.outside_call"), code="call_unavailable")
     feature, texts = cfg.features.collect_digits, cfg.locale_texts()
     collected = await control.collect_digits(

@@ -8,7 +8,7 @@ from handrail.core.context import ToolContext
 from handrail.define.build import build_tool
 from handrail.errors import ToolError
 from handrail.tenants.built import BuiltTool, NoTool
-from handrail.tenants.call_control import CallControl
+from handrail.tenants.call_control import get_call_control
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.texts import Texts
 
@@ -34,8 +34,8 @@ def build_end_call(cfg: TenantConfig) -> BuiltTool | NoTool:
 
 async def _end_call(arguments: Mapping[str, Any], context: ToolContext[Any]) -> dict[str, str]:
     """Say goodbye, wait until it was heard, and hang up."""
-    cfg, control = context.tenant, context.call_control
-    if not isinstance(cfg, TenantConfig) or not isinstance(control, CallControl):
+    cfg, control = context.tenant, get_call_control(context)
+    if not isinstance(cfg, TenantConfig) or control is None:
         raise ToolError(Texts()("end_call.outside_call"), code="call_unavailable")
     texts = cfg.locale_texts()
     outcome = await control.hang_up(goodbye=cfg.features.end_call.goodbye.strip() or texts("end_call.goodbye"))

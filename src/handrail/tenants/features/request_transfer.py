@@ -12,7 +12,7 @@ from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
 from handrail.errors import ToolError
 from handrail.tenants.built import BuiltTool, NoTool
-from handrail.tenants.call_control import CallControl
+from handrail.tenants.call_control import get_call_control
 from handrail.tenants.config import Destination, TenantConfig, replace_label
 from handrail.tenants.texts import Texts
 
@@ -31,8 +31,8 @@ def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
         fields = {"configured_destinations": len(refer.destinations)}
         return NoTool("no destination is enabled", (("tool_builder_refer_no_enabled_destinations", fields),))
     texts = cfg.locale_texts()
-    ids = [one.destination_id for one in destinations]
-    labels = {one.destination_id: one.spoken_label for one in destinations}
+    ids = [destination.destination_id for destination in destinations]
+    labels = {destination.destination_id: destination.spoken_label for destination in destinations}
     parameters = describe_parameters(destinations, texts)
     description = [texts("transfer.confirm" if refer.require_confirmation else "transfer.on_request")]
     if refer.handoff_phrase.strip():
@@ -66,14 +66,14 @@ def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
 
 def list_destinations(cfg: TenantConfig) -> list[Destination]:
     """The enabled destinations, the highest priority first."""
-    enabled = [one for one in cfg.features.refer.destinations if one.enabled]
-    return sorted(enabled, key=lambda one: one.priority, reverse=True)
+    enabled = [destination for destination in cfg.features.refer.destinations if destination.enabled]
+    return sorted(enabled, key=lambda destination: destination.priority, reverse=True)
 
 
 def describe_parameters(destinations: Sequence[Destination], texts: Texts) -> dict[str, Any]:
     """The JSON Schema of the arguments: ids only, never an address."""
-    ids = [one.destination_id for one in destinations]
-    hints = " | ".join(f"{one.destination_id}: {_hint(one)}" for one in destinations)
+    ids = [destination.destination_id for destination in destinations]
+    hints = " | ".join(f"{destination.destination_id}: {_hint(destination)}" for destination in destinations)
     return {
         "type": "object",
         "properties": {
@@ -99,8 +99,8 @@ def resolve_destination(cfg: TenantConfig, destination_id: str, *, at: datetime)
     texts = cfg.locale_texts()
     if not cfg.features.refer.enabled:
         raise ToolError(texts("transfer.off"), code="transfer_unavailable")
-    known = {one.destination_id: one for one in list_destinations(cfg)}
-    reachable = [one.destination_id for one in known.values() if is_reachable(cfg, one, at=at)]
+    known = {destination.destination_id: destination for destination in list_destinations(cfg)}
+    reachable = [destination.destination_id for destination in known.values() if is_reachable(cfg, destination, at=at)]
     wanted = known.get(destination_id)
     if wanted is not None and wanted.destination_id not in reachable and wanted.fallback in reachable:
         return known[wanted.fallback]
@@ -121,8 +121,8 @@ def is_reachable(cfg: TenantConfig, destination: Destination, *, at: datetime) -
 
 async def _request_transfer(arguments: Mapping[str, Any], context: ToolContext[Any]) -> ToolResult:
     """Resolve the destination, announce the transfer, and transfer the call once."""
-    cfg, control = context.tenant, context.call_control
-    if not isinstance(cfg, TenantConfig) or not isinstance(control, CallControl):
+    cfg, control = context.tenant, get_call_control(context)
+    if not isinstance(cfg, TenantConfig) or control is None:
         raise ToolError(Texts()("transfer.outside_call"), code="transfer_unavailable")
     texts = cfg.locale_texts()
     destination_id: str = arguments["destination_id"]
@@ -164,7 +164,7 @@ def _resolve(cfg: TenantConfig, destination_id: str, context: ToolContext[Any]) 
         if not cfg.features.refer.enabled:
             _note(context, "request_transfer_refer_feature_disabled", "warning", destination_id=destination_id)
         else:
-            valid = [one.destination_id for one in list_destinations(cfg)]
+            valid = [destination.destination_id for destination in list_destinations(cfg)]
             name = "request_transfer_destination_not_found"
             _note(
                 context, name, "warning", destination_id=destination_id, valid_destination_ids=valid, error=error.code

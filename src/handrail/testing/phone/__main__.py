@@ -62,7 +62,7 @@ async def _answer(simulator: PhoneSimulator, line: str) -> None:
 
 async def _play(simulator: PhoneSimulator, command: dict[str, Any]) -> Summary:
     given: list[Any] = command.get("scripts") or [command["script"]]
-    scripts = [load_script(one) if isinstance(one, str) else Script.parse(one) for one in given]
+    scripts = [load_script(script) if isinstance(script, str) else Script.parse(script) for script in given]
     count, rate = int(command.get("calls", 1)), float(command.get("rate", 100))
     playing: list[asyncio.Task[str]] = []
 

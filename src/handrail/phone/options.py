@@ -1,0 +1,36 @@
+"""The limits of one phone call."""
+
+from msgspec import Struct
+
+
+class MachineOptions(Struct, frozen=True, kw_only=True):
+    """The limits of one call, in seconds and numbers."""
+
+    greeting: str = ""
+    """Instructions for the first response; without them the caller speaks first."""
+    max_duration: float = 3_000.0
+    wrap_up: float = 60.0
+    """Time to bring a call to its end after `max_duration`."""
+    idle_timeout: float | None = 300.0
+    max_tool_calls: int = 200
+    max_tokens: int | None = None
+    """Tokens of the provider after which the call is brought to its end."""
+    max_consecutive_calls: int = 8
+    filler_after: float | None = None
+    """Silence while a tool runs, after which the agent says that it is still working."""
+    max_fillers: int = 2
+    has_transcripts: bool = False
+    request_timeout: float = 10.0
+    """How long a requested response may take to begin."""
+    response_timeout: float = 20.0
+    """How long a response may take to be generated, after which its end counts as missed."""
+    turn_timeout: float = 2.0
+    """How long the provider may take to answer the caller by itself."""
+    playout_timeout: float = 20.0
+    transfer_grace: float = 15.0
+    """How long a transferred call may take to end."""
+    batch_timeout: float = 1.5
+    """How long a result waits for those of the calls that were made with it."""
+    retry_delay: float = 1.0
+    max_attempts: int = 5
+    """How often a result is brought to the model's attention before it counts as never spoken."""
