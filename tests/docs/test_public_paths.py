@@ -18,15 +18,17 @@ STILL_OPEN = set(
         """
     ANTHROPIC ApprovalDecided ApprovalError ApprovalRequested Approvals ApprovalUsed AssistantMessage
     CallAccepted CallCancelled CallControl CallMachine CallPausedError CallSession Cancellation Cancelling
-    CandidateTool ChatEvent ClaimChecker Connection ConnectionLost ControlResponse Conversation Decision
-    DecisionMade Destination Diagnostic Dialect Digits DoubtResolved DuplicateToolError EmbeddedJudge
-    EmbeddingPrefilter Entry Error ErrorRecord evaluate evaluate_guided Event Features FinishReason Frame
+    CandidateTool ChatEvent ClaimChecker Sideband ConnectionLost ControlResponse Conversation Decision
+    DecisionMade Destination BuildDiagnostic Diagnostic Dialect Digits DoubtResolved DuplicateToolError EmbeddedJudge
+    EmbeddingPrefilter TimelineEntry ScriptedRequest ProtocolRule
+    ExpectationResult CallReport Report TenantLimits Error ErrorRecord evaluate evaluate_guided
+    Event Features FinishReason Frame
     FunctionCall GuidedCase GuidedReport GuidedScore GuidedSession GuidedStrategy GuidedTurnResult Guideline
     HandrailError HttpRecord InvalidArgumentsError InvalidData Journey Judge Ledger LexicalPrefilter Limits
     LiveCall load_guided_cases load_policy load_prompts LogEvent LoopResult lower Lowered make_judge
     MemoryApprovals MissingData MissingExtraError Native NotRepresentable OPENAI OpenSource Outcome PendingCall
     Percentiles PermissionDeniedError PhoneCallEnded PhoneStore PinDifference PlanRequest Plugins PolicyProblem
-    Prefilter Prompt Provider ProviderJudge raw Raw RealtimeTransport RecordedCall Recorder ReferFeature Refused
+    Prefilter Prompt Provider ProviderJudge raw Raw RealtimeTransport RecordedCall CallRecorder TransferFeature Refused
     Replay Reply ReplyRequest ResultSpoken RetryPolicy Score Script SearchResult SessionStore sign_webhook
     SkippedTool Source SourceError Sources SourceStatus standardize_tool_call StandardToolCall StopReason
     StreamEvent summarise Summary Tenants text_and_calls Texts to_history_result
