@@ -166,7 +166,9 @@ async def test_a_check_that_hangs_before_somebody_elses_result_is_given_is_bound
 class Stuck(MemoryLedger):
     """A database that does not answer one kind of request."""
 
-    in_memory = False  # type: ignore[assignment,misc]
+    is_immediate = False  # type: ignore[assignment,misc]
+    needs_lease = True  # type: ignore[assignment,misc]
+    is_written = True  # type: ignore[assignment,misc]
 
     def __init__(self, where: str) -> None:
         super().__init__()

@@ -20,9 +20,12 @@ arguments = st.dictionaries(texts, values | st.lists(values, max_size=2), max_si
 wheres = st.fixed_dictionaries({"session_id": texts, "tenant_id": st.none() | texts, "customer_id": st.none() | texts})
 
 
-def ids(tool: Any, given_arguments: dict[str, Any], where: dict[str, Any]) -> tuple[str, str]:
+def ids(
+    tool: Any, given_arguments: dict[str, Any], where: dict[str, Any], digests: CallDigests = IDS
+) -> tuple[str, str]:
     sent = ToolCall(id="c-1", name=tool.name, arguments_json=json.dumps(given_arguments))
-    return IDS.digest_call(tool, sent, given_arguments, at(**where))
+    built = digests.build_arguments(tool, sent, given_arguments, at(**where))
+    return built.digest, built.key
 
 
 def written(value: Any) -> str:
@@ -48,10 +51,6 @@ def test_digests_are_equal_exactly_for_equal_calls(
 
 
 def test_without_the_key_a_digest_cannot_be_guessed() -> None:
-    sent = ToolCall(id="c-1", name="any", arguments_json="{}")
-
-    assert CallDigests(b"k" * 32).digest_call(ANY, sent, {}, at()) != CallDigests(b"l" * 32).digest_call(
-        ANY, sent, {}, at()
-    )
-    assert len(set(IDS.digest_call(ANY, sent, {}, at()))) == 2
-    assert CallDigests(b"x" * 1_000).digest_call(ANY, sent, {}, at())  # Of any length.
+    assert ids(ANY, {}, {}, CallDigests(b"k" * 32)) != ids(ANY, {}, {}, CallDigests(b"l" * 32))
+    assert len(set(ids(ANY, {}, {}))) == 2
+    assert ids(ANY, {}, {}, CallDigests(b"x" * 1_000))  # Of any length.

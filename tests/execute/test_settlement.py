@@ -300,8 +300,7 @@ async def test_a_claim_that_always_fails_without_a_reason_comes_to_an_end() -> N
 async def test_a_record_holds_what_the_model_read_and_what_is_written_is_redacted(
     written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if written:  # As any ledger is that does not say otherwise.
-        monkeypatch.delattr(MemoryLedger, "in_memory")
+    monkeypatch.setattr(MemoryLedger, "is_written", written)
     book = Book()
 
     @tool

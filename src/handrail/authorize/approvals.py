@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, Protocol, TypedDict, Unpack, cast
+from typing import Any, ClassVar, Literal, Protocol, TypedDict, Unpack, cast
 from weakref import WeakSet
 
 from msgspec import structs
@@ -49,6 +49,9 @@ def get_subject(approval: Approval) -> ApprovalSubject:
 
 class Approvals(Protocol):
     """Where approvals are kept."""
+
+    is_immediate: ClassVar[bool]
+    """Whether its methods never wait, so that they need no deadline."""
 
     async def ask(self, approval: Approval) -> Approval:
         """Store a question; if an equal one is open or decided and not yet consumed, return that one."""

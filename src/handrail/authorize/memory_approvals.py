@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, Unpack
+from typing import Any, ClassVar, Final, Literal, Unpack
 
 from msgspec import structs
 
@@ -28,7 +28,7 @@ _INTERVAL: Final = 0.02
 class MemoryApprovals:
     """Approvals in memory."""
 
-    in_memory: Final = True
+    is_immediate: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.events = ApprovalEvents()

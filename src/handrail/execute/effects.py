@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from handrail.authorize.approvals import Approvals
 from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, Repetition, decide_within, refuse_on_error
-from handrail.authorize.identity import CallDigests
+from handrail.authorize.identity import CallArguments, CallDigests
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
@@ -25,8 +25,8 @@ from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
 from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner, Outcome
-from handrail.execute.ledger import Entry, Ledger
-from handrail.execute.recall import CallArguments, CallRecall, LedgerDecision, is_entry_of
+from handrail.execute.ledger import Entry, Ledger, LedgerDecision, LedgerReader
+from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import CallResults, describe_duplicate, replay
 from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls
 from handrail.execute.scheduler import CallRef, QueueEntry, Scheduler, current_scope
@@ -101,15 +101,16 @@ class EffectRunner:
         overhead_timeout: float,
         in_progress_timeout: float,
     ) -> None:
+        self._digests = digests
+        self._reader = reader = LedgerReader(ledger, repeat_window=repeat_window)
         self.recall = CallRecall(
-            ledger=ledger,
             authorizer=authorizer,
             digests=digests,
+            reader=reader,
             settlement=settlement,
             results=results,
             redactor=redactor,
             running=running,
-            repeat_window=repeat_window,
             overhead_timeout=overhead_timeout,
             in_progress_timeout=in_progress_timeout,
         )
@@ -127,9 +128,10 @@ class EffectRunner:
         self._owner = owner
         self._overhead_timeout = overhead_timeout
         self._grace = min(GRACE, overhead_timeout)
-        self._is_in_memory = getattr(ledger, "in_memory", False)
-        """Such a ledger never waits, writes nothing, and its leases end with the process."""
-        self._can_decide_at_once = getattr(approvals, "in_memory", False) and not authorizer.has_hooks
+        self._is_immediate = ledger.is_immediate and approvals.is_immediate
+        self._needs_lease = ledger.needs_lease
+        self._is_written = ledger.is_written
+        self._can_decide_at_once = approvals.is_immediate and not authorizer.has_hooks
         self._claims: dict[CallRef, RunningCall] = {}
         """The calls of this process that are, or are about to be, in the ledger as running."""
 
@@ -140,7 +142,7 @@ class EffectRunner:
         started = perf_counter()
         tool = compiled.tool
         try:
-            sent = self.recall.build_arguments(tool, call, tool.parse(call.arguments_json), context)
+            sent = self._digests.build_arguments(tool, call, tool.parse(call.arguments_json), context)
         except ToolError as error:
             return self._results.report(call, context, failure_results.error_result(error), started)
         except BaseException as error:
@@ -183,9 +185,9 @@ class EffectRunner:
         """The question that running the call would ask; None if it would ask none. Nothing runs."""
         tool = compiled.tool
         try:
-            sent = self.recall.build_arguments(tool, call, tool.parse(call.arguments_json), context)
+            sent = self._digests.build_arguments(tool, call, tool.parse(call.arguments_json), context)
             budget = TimeBudget(self._overhead_timeout)
-            known = await self.recall.decide(sent, (context.session_id, call.id), compiled, context, budget)
+            known = await self._reader.decide(sent, (context.session_id, call.id), tool, context, budget)
             if known.step in ("run", "ask_again"):
                 await self._authorize(compiled, sent, context, known, budget)
         except ToolError:
@@ -258,7 +260,7 @@ class EffectRunner:
         """Recall, authorise, wait, claim, run, settle. A claim that fails starts over with what is known then."""
         running = effect.running
         for _ in range(_MAX_ROUNDS):
-            known = await self.recall.decide(effect.sent, running.ref, effect.compiled, effect.context, effect.budget)
+            known = await self._reader.decide(effect.sent, running.ref, effect.tool, effect.context, effect.budget)
             if known.step not in ("run", "ask_again"):
                 result = await self._answer_known(effect, known, admission)
                 if result is not None:
@@ -300,9 +302,7 @@ class EffectRunner:
     async def _is_outdated(self, effect: EffectCall, known: LedgerDecision, refusal: Refusal) -> bool:
         """Whether the ledger changed while the call was decided about; a question that was asked is then withdrawn."""
         try:
-            now = await self.recall.decide(
-                effect.sent, effect.running.ref, effect.compiled, effect.context, effect.budget
-            )
+            now = await self._reader.decide(effect.sent, effect.running.ref, effect.tool, effect.context, effect.budget)
             if (now.step, now.number, now.entry) == (known.step, known.number, known.entry):
                 return False
             approval = refusal.result.approval
@@ -390,7 +390,7 @@ class EffectRunner:
         """Give the call the arguments of its approver: keyed, locked and looked up in the ledger like new ones."""
         tool = effect.tool
         with refuse_on_error(tool.name):
-            actual = self.recall.build_arguments(tool, authorization.call, authorization.value, effect.context)
+            actual = self._digests.build_arguments(tool, authorization.call, authorization.value, effect.context)
         effect.actual = actual
         if actual.lock_key != effect.queue_entry.lock_key:
             effect.queue_entry.release()
@@ -399,7 +399,7 @@ class EffectRunner:
             )
         if actual.key == effect.sent.key:
             return known
-        known = await self.recall.decide(actual, effect.running.ref, effect.compiled, effect.context, effect.budget)
+        known = await self._reader.decide(actual, effect.running.ref, tool, effect.context, effect.budget)
         if known.step == "run":
             return known
         entry = known.entry
@@ -425,7 +425,7 @@ class EffectRunner:
             key=actual.key,
             sent_key=sent.key,
             arguments_digest=actual.digest,
-            arguments=actual.text if self._is_in_memory else compact_json(self._redactor.arguments(actual.arguments)),
+            arguments=compact_json(self._redactor.arguments(actual.arguments)) if self._is_written else actual.text,
             changed_arguments=None if actual is sent else actual.call.arguments_json,
             customer_id=context.customer_id,
             agent_id=context.agent_id,
@@ -443,21 +443,13 @@ class EffectRunner:
         """Write the entry and consume the approval; False if another call was faster."""
         token = authorization.approval.token if authorization.approval else None
         claiming = self._ledger.claim(entry, approval=token, approvals=self._approvals)
-        if self._is_in_memory:
-            try:
-                return await claiming
-            except Exception as error:
-                log.exception("the ledger cannot be written")
-                result = failure_results.unavailable(effect.tool.name)
-                await self._settlement.settle(entry, Outcome(result=result, happened="no"), retry_delays=())
-                raise Refusal(result, effect.decision) from error
-        claim = asyncio.ensure_future(claiming)
+        claim = None if self._is_immediate else asyncio.ensure_future(claiming)
         try:
-            return await effect.budget.run(asyncio.shield(claim))
+            return await (claiming if claim is None else effect.budget.run(asyncio.shield(claim)))
         except BaseException as error:
             log.exception("the ledger cannot be written")
             result = failure_results.unavailable(effect.tool.name)
-            self._settlement.undo_claim(entry, claim, result)
+            await self._settlement.undo_claim(entry, claim, result)
             if not isinstance(error, Exception):
                 raise
             raise Refusal(result, effect.decision) from error
@@ -469,7 +461,7 @@ class EffectRunner:
     ) -> ToolResult:
         running, compiled, context, value = effect.running, effect.compiled, effect.context, effect.actual.value
         self._events.emit_started(effect.call, context)
-        if not self._is_in_memory:
+        if self._needs_lease:
             self._settlement.leases.hold(entry)
         if compiled.tool.takes_context:
             context = self._handlers.build_context(effect.call, context, entry.idempotency_key)
@@ -493,10 +485,7 @@ class EffectRunner:
             outcome = verified or outcome
         if not running.has_begun and authorization.approval is not None:
             await self._restore_approval(authorization.approval)
-        if self._is_in_memory:
-            is_recorded = await self._settlement.settle(entry, outcome)
-        else:
-            is_recorded = await self._settlement.settle_within(entry, outcome, effect.budget)
+        is_recorded = await self._settlement.settle_within(entry, outcome, effect.budget)
         return outcome.result if is_recorded else structs.replace(outcome.result, recorded=False)
 
     async def _restore_approval(self, approval: Approval) -> None:

@@ -382,7 +382,7 @@ class Executor:
     @property
     def outlives_process(self) -> bool:
         """Whether the ledger of consequential calls outlives this process."""
-        return not getattr(self._ledger, "in_memory", False)
+        return self._ledger.is_written
 
     async def look_up(self, call: ToolCall, context: ToolContext[Any], *, by_key: bool = True) -> ToolResult | None:
         """Find out what became of a consequential call that was made before. Nothing is begun, and nobody is asked.

@@ -1,17 +1,25 @@
-"""The ledger of consequential calls: its entries, the table that says what to do with a call, its form in memory."""
+"""The ledger of consequential calls: its entries, the state table that decides about a call, its form in memory."""
 
 import math
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 from msgspec import Struct, structs
 from pydantic_core import from_json
 
 from handrail.authorize.approvals import Approvals
+from handrail.authorize.authorizer import Refusal
+from handrail.authorize.identity import CallArguments
+from handrail.core import failure_results
+from handrail.core.context import ToolContext
+from handrail.core.log import log
 from handrail.core.media import MediaPart
+from handrail.core.time_budget import TimeBudget
+from handrail.core.tool import Tool
 from handrail.core.values import Control, Failure, ToolResult
 from handrail.errors import ConfigError, LedgerFullError
 from handrail.execute.scheduler import CallRef
@@ -65,7 +73,7 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     arguments_digest: str = ""
     """Digest of the arguments that run."""
     arguments: str = ""
-    """The arguments that run, as JSON text; redacted, unless the ledger is in memory."""
+    """The arguments that run, as JSON text; redacted if the ledger is written."""
     changed_arguments: str | None = None
     """The arguments that an approver put in the place of the model's, as JSON text, until the call is settled."""
     customer_id: str | None = None
@@ -98,14 +106,24 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
         return f"{self.key[:32]}-{self.repeat}"
 
 
-class Ledger(Protocol):
-    """Where entries are kept. Of several claims, exactly one succeeds.
+def settle_entry(entry: Entry, state: State, recorded: RecordedResult, *, now: float) -> Entry:
+    """The entry with the outcome of its call."""
+    changed = entry.changed_arguments if state == "unknown" else None
+    return structs.replace(entry, state=state, settled_at=now, recorded=recorded, changed_arguments=changed)
 
-    Results are redacted before they are settled, unless the ledger has `in_memory = True` and writes nothing.
-    """
+
+class Ledger(Protocol):
+    """Where entries are kept. Of several claims, exactly one succeeds."""
 
     digest_key: bytes
     """The key of all digests, so that stored digests cannot be compared with likely arguments."""
+
+    is_immediate: ClassVar[bool]
+    """Whether its methods never wait, so that they need no deadline."""
+    needs_lease: ClassVar[bool]
+    """Whether other processes see its entries, and have to know by a lease that the owner of one is alive."""
+    is_written: ClassVar[bool]
+    """Whether its entries leave the process. Arguments and results are redacted before."""
 
     async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
         """The entry with this id, and the newest entry with this key; if there is none with this key, the newest whose
@@ -134,6 +152,123 @@ class Ledger(Protocol):
         ...
 
 
+# The state table.
+
+
+class LedgerDecision(Struct, frozen=True, kw_only=True, gc=False):
+    """What the table says about a call.
+
+    `run`: nothing is in the way. `replay`: return the recorded result. `in_progress`: it is running. `duplicate_id`:
+    the id belongs to another call. `duplicate_effect`: the effect was done with other arguments. `unknown`: it may have
+    happened; never run it, ask `verify`. `ask_again`: it was done; somebody has to approve a repetition.
+    """
+
+    step: Literal["run", "replay", "in_progress", "duplicate_id", "duplicate_effect", "unknown", "ask_again"]
+    entry: Entry | None = None
+    """The entry that decided; for `run`, the newest entry of the key, after which this call is numbered."""
+    number: int = 0
+    repeat: int = 0
+    is_same: bool = True
+    """Whether the arguments of the entry are those of the call: only then may the call join or verify it."""
+
+
+_NOTHING_KNOWN: Final = LedgerDecision(step="run")
+
+
+def decide_from_ledger(
+    by_id: Entry | None,
+    by_key: Entry | None,
+    *,
+    identity: str,
+    key: str,
+    session_id: str,
+    turn: int,
+    now: float,
+    repeat_window: float,
+    is_idempotent: bool = False,
+) -> LedgerDecision:
+    """What to do with a call, given the entry with its id and the newest entry with its key."""
+    if by_id is not None:
+        if by_id.identity != identity:
+            return LedgerDecision(step="duplicate_id", entry=by_id)
+        match by_id.state_at(now):
+            case "committed" | "failed":
+                return LedgerDecision(step="replay", entry=by_id)
+            case "running":
+                return LedgerDecision(step="in_progress", entry=by_id)
+            case "unknown":
+                return LedgerDecision(step="unknown", entry=by_id)
+    if by_key is None:
+        return _NOTHING_KNOWN
+    number = by_key.number + 1 if by_key.key == key else 0
+    is_same = identity in (by_key.identity, by_key.arguments_digest)
+    match by_key.state_at(now):
+        case "running":
+            return LedgerDecision(step="in_progress", entry=by_key, is_same=is_same)
+        case "unknown":
+            if is_idempotent and is_same:
+                return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat)
+            return LedgerDecision(step="unknown", entry=by_key, is_same=is_same)
+        case "failed":  # Nothing happened: another attempt of the same effect.
+            if by_key.repeat and now - (by_key.settled_at or by_key.claimed_at) < repeat_window:
+                # The approval of the repetition was consumed: a repetition that failed is not a first time.
+                return LedgerDecision(step="ask_again", entry=by_key, number=number, repeat=by_key.repeat)
+            return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat)
+        case "committed":
+            if by_key.session_id == session_id and by_key.turn == turn:
+                return LedgerDecision(step="replay" if is_same else "duplicate_effect", entry=by_key)
+            if now - (by_key.settled_at or by_key.claimed_at) < repeat_window:
+                repeat = by_key.repeat + 1
+                return LedgerDecision(step="ask_again", entry=by_key, number=number, repeat=repeat, is_same=is_same)
+            return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat + 1)
+
+
+class LedgerReader:
+    """Reads what a ledger knows about a call, within the time that the call has left."""
+
+    def __init__(self, ledger: Ledger, *, repeat_window: float) -> None:
+        self._ledger = ledger
+        self._is_immediate = ledger.is_immediate
+        self._repeat_window = repeat_window
+
+    async def decide(
+        self,
+        arguments: CallArguments,
+        ref: CallRef,
+        tool: Tool[..., Any],
+        context: ToolContext[Any],
+        budget: TimeBudget,
+    ) -> LedgerDecision:
+        """What the table says about a call. Raises `Refusal` if the ledger cannot be read."""
+        session_id, call_id = ref
+        try:
+            recalling = self._ledger.recall(session_id=session_id, call_id=call_id, key=arguments.key)
+            by_id, by_key = await (recalling if self._is_immediate else budget.run(recalling))
+        except Exception as error:
+            log.exception("the ledger cannot be read")
+            raise Refusal(failure_results.ledger_unreadable(tool.name)) from error
+        return decide_from_ledger(
+            by_id,
+            by_key,
+            identity=arguments.digest,
+            key=arguments.key,
+            session_id=session_id,
+            turn=context.turn,
+            now=time.time(),
+            repeat_window=self._repeat_window,
+            is_idempotent=tool.idempotent,
+        )
+
+    async def get(self, ref: CallRef, budget: TimeBudget) -> Entry | None:
+        """The entry of a call, if there is one. Raises what the ledger raises."""
+        session_id, call_id = ref
+        entry, _ = await budget.run(self._ledger.recall(session_id=session_id, call_id=call_id, key=""))
+        return entry
+
+
+# The ledger in memory.
+
+
 class MemoryLedger:
     """A ledger in memory, for one process.
 
@@ -145,7 +280,9 @@ class MemoryLedger:
     was done; a call that arrives again is told so, without the result.
     """
 
-    in_memory: Final = True
+    is_immediate: ClassVar[bool] = True
+    needs_lease: ClassVar[bool] = False
+    is_written: ClassVar[bool] = False
 
     def __init__(self, *, max_entries: int = 100_000, max_bytes: int = 100_000_000, keep_for: float = 86_400.0) -> None:
         if max_entries < 1:
@@ -301,9 +438,3 @@ def _shorten_entry(entry: Entry) -> Entry:
     if len(arguments) > _SMALL:
         arguments = f"{arguments[:_SMALL]}… [the rest is left out: {_NOT_KEPT}]"
     return structs.replace(entry, recorded=recorded, arguments=arguments)
-
-
-def settle_entry(entry: Entry, state: State, recorded: RecordedResult, *, now: float) -> Entry:
-    """The entry with the outcome of its call."""
-    changed = entry.changed_arguments if state == "unknown" else None
-    return structs.replace(entry, state=state, settled_at=now, recorded=recorded, changed_arguments=changed)

@@ -43,8 +43,7 @@ class LeaseKeeper:
 
     def __init__(self, ledger: Ledger, *, lease_timeout: float, lease_grace: float) -> None:
         self._ledger = ledger
-        self._is_in_memory = getattr(ledger, "in_memory", False)
-        """The leases of such a ledger end with the process."""
+        self._needs_lease = ledger.needs_lease
         self._lease = lease_timeout
         self._grace = lease_grace
         self._interval = lease_timeout / 3
@@ -56,7 +55,7 @@ class LeaseKeeper:
     def begin(self, now: float, max_duration: float) -> tuple[float, float]:
         """Until when a call that is claimed now could run, and until when its first lease lasts."""
         run_until = now + max_duration + self._grace
-        return run_until, run_until if self._is_in_memory else min(run_until, now + self._lease)
+        return run_until, min(run_until, now + self._lease) if self._needs_lease else run_until
 
     def hold(self, entry: Entry) -> None:
         """Renew the lease of a claimed call from now on."""
@@ -122,8 +121,9 @@ class Settlement:
         self._ledger = ledger
         self._handlers = handlers
         self._redactor = redactor
-        # A ledger in memory writes nothing: the result is kept as it is.
-        self._to_text = _as_text if getattr(ledger, "in_memory", False) else redactor.output
+        self._is_immediate = ledger.is_immediate
+        # What is not written is kept as it is.
+        self._to_text = redactor.output if ledger.is_written else _as_text
 
     async def settle(self, entry: Entry, outcome: Outcome, retry_delays: tuple[float, ...] = _RETRY_DELAYS) -> bool:
         """Write the outcome of a call, and try again if the ledger cannot be reached; returns whether it is written."""
@@ -141,6 +141,8 @@ class Settlement:
 
     async def settle_within(self, entry: Entry, outcome: Outcome, budget: TimeBudget) -> bool:
         """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
+        if self._is_immediate:
+            return await self.settle(entry, outcome)
         settling = self._start_settling(entry, outcome)
         try:
             return await budget.run(asyncio.shield(settling))
@@ -172,9 +174,15 @@ class Settlement:
         self._keep(settling)
         return settling
 
-    def undo_claim(self, entry: Entry, claim: "asyncio.Future[bool]", result: ToolResult) -> None:
-        """A claim failed: mark its entry as failed, in case that it was written although the answer was lost."""
-        self._keep(asyncio.ensure_future(self._undo_claim(entry, claim, result)))
+    async def undo_claim(self, entry: Entry, claim: "asyncio.Future[bool] | None", result: ToolResult) -> None:
+        """A claim failed: mark its entry as failed, in case that it was written although the answer was lost.
+
+        A claim that may still be written (`claim`) is waited for after the call has its result.
+        """
+        if claim is None:
+            await self.settle(entry, Outcome(result=result, happened="no"), retry_delays=())
+        else:
+            self._keep(asyncio.ensure_future(self._undo_claim(entry, claim, result)))
 
     async def _undo_claim(self, entry: Entry, claim: "asyncio.Future[bool]", result: ToolResult) -> None:
         # If that fails too, the entry becomes `unknown` when its lease is over.

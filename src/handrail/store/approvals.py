@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Any, Literal, Unpack
+from typing import Any, ClassVar, Literal, Unpack
 
 from msgspec import structs
 from sqlalchemy import bindparam, literal, literal_column, select, tuple_, update
@@ -31,6 +31,8 @@ from handrail.store.tables import approvals as table
 
 class SqlApprovals:
     """The approvals of all processes that share a database."""
+
+    is_immediate: ClassVar[bool] = False
 
     def __init__(self, database: Database, *, redactor: Redactor, cipher: Cipher) -> None:
         self.events = ApprovalEvents()

@@ -1,7 +1,7 @@
 """The ledger in SQL: claiming a call is one statement, and a unique constraint decides between two processes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from sqlalchemy import Executable, String, bindparam, insert, literal_column, select, union_all, update
@@ -28,6 +28,10 @@ class _NotClaimed(Exception):
 
 class SqlLedger:
     """The ledger of all processes that share a database."""
+
+    is_immediate: ClassVar[bool] = False
+    needs_lease: ClassVar[bool] = True
+    is_written: ClassVar[bool] = True
 
     def __init__(self, database: Database, *, digest_key: bytes, cipher: Cipher) -> None:
         self.digest_key = digest_key

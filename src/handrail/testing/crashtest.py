@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
@@ -152,6 +152,10 @@ async def _child(url: str, world: Path, name: str, *, call_id: str, step: str, v
 
 class _Fragile:
     """A ledger whose process is killed at one step."""
+
+    is_immediate: ClassVar[bool] = False
+    needs_lease: ClassVar[bool] = True
+    is_written: ClassVar[bool] = True
 
     def __init__(self, ledger: Ledger, step: str) -> None:
         self._ledger = ledger
