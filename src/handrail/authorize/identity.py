@@ -49,9 +49,9 @@ class CallDigests:
     ) -> CallArguments:
         """A call with its validated arguments, their digest and their keys."""
         arguments = tool.dump(value)
-        text = canonical_json(arguments)
         key = None if tool.key is None else compute_key(tool.key, arguments)
         lock_key = None if tool.lock_key is None else compute_key(tool.lock_key, arguments)
+        text = canonical_json(arguments)
         digest, effect = self._digest_call(tool, call, context, text, key)
         return CallArguments(call, value, arguments, text, digest, effect, lock_key)
 

@@ -72,7 +72,7 @@ class CallCanceller:
         )
         cancelled = sum(self._interrupt(one, reason) for one in every)
         for one in await _wait_for_end(ends, grace):
-            if not one.is_stopped:
+            if one.stopped_by is None:
                 self._stop(one, reason)
                 cancelled += 1
         stuck = await _wait_for_end({one: end for one, end in ends.items() if not end.done()}, _FINAL_GRACE)

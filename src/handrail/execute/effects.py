@@ -1,9 +1,7 @@
 """Runs consequential calls: recall, authorise, wait, claim, run once, settle, in a task that outlives the caller."""
 
 import asyncio
-import sys
 import time
-from collections.abc import Coroutine
 from time import perf_counter
 from typing import Any, Final
 from uuid import uuid4
@@ -28,28 +26,13 @@ from handrail.execute.handlers import HandlerRunner, Outcome
 from handrail.execute.ledger import Entry, Ledger, LedgerDecision, LedgerReader
 from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import CallResults, describe_duplicate, replay
-from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls
+from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls, start_task
 from handrail.execute.scheduler import CallRef, QueueEntry, Scheduler, current_scope
 from handrail.execute.settlement import Settlement
 from handrail.execute.tool_pool import CompiledTool
 
 _MAX_ROUNDS: Final = 20
 """How often a call looks into the ledger again because another call was faster."""
-
-if sys.version_info >= (3, 12):
-
-    def _start_task(
-        loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], name: str
-    ) -> "asyncio.Task[None]":
-        # An eager task takes its first steps at once: 21 µs for a call that never waits, instead of 31.
-        return asyncio.Task(coroutine, loop=loop, name=name, eager_start=True)
-
-else:
-
-    def _start_task(
-        loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], name: str
-    ) -> "asyncio.Task[None]":
-        return loop.create_task(coroutine, name=name)
 
 
 class EffectCall(Struct, kw_only=True, eq=False):
@@ -71,11 +54,6 @@ class EffectCall(Struct, kw_only=True, eq=False):
     has_started: bool = False
     """Whether its task has taken its first step."""
     decision: Decision | None = None
-
-    @property
-    def call(self) -> ToolCall:
-        """The call with the arguments that run."""
-        return self.actual.call
 
 
 class EffectRunner:
@@ -121,6 +99,7 @@ class EffectRunner:
         self._settlement = settlement
         self._scheduler = scheduler
         self._admission = admission
+        self._is_limited = not admission.is_unlimited
         self._events = events
         self._results = results
         self._redactor = redactor
@@ -170,7 +149,7 @@ class EffectRunner:
         )
         self._events.emit_accepted(call, context)
         running.on_stuck = lambda: self._give_up(effect)
-        running.task = _start_task(loop, self._run_task(effect), f"handrail:{context.session_id}:{call.id}")
+        running.task = start_task(loop, self._run_task(effect), f"handrail:{context.session_id}:{call.id}")
         if running.result is not None:  # It never had to wait.
             return running.result
         try:
@@ -251,7 +230,8 @@ class EffectRunner:
                 raise
             return
         finally:
-            admission.release()
+            if self._is_limited:
+                admission.release()
             effect.queue_entry.release()
             scope.is_over = True
         self._end(effect, result)
@@ -266,7 +246,8 @@ class EffectRunner:
                 if result is not None:
                     return result
                 continue  # `verify` found out that nothing happened: recall again.
-            running.raise_if_stopped()
+            if running.stopped_by is not None:
+                raise CallStopped(running.stopped_by)
             try:
                 authorization = self._authorize_at_once(effect.compiled, effect.sent, known)
                 if authorization is None:
@@ -284,9 +265,10 @@ class EffectRunner:
             queue_entry = effect.queue_entry
             if not queue_entry.is_granted:
                 await running.wait(queue_entry.wait())
-            if not self._admission.is_unlimited:
+            if self._is_limited:
                 await running.wait(admission.acquire(effect.context))
-            running.raise_if_stopped()
+            if running.stopped_by is not None:
+                raise CallStopped(running.stopped_by)
             entry = self._build_entry(effect, known)
             self._claims[running.ref] = running
             try:
@@ -460,11 +442,11 @@ class EffectRunner:
         self, effect: EffectCall, entry: Entry, authorization: Authorization, admission: Admission
     ) -> ToolResult:
         running, compiled, context, value = effect.running, effect.compiled, effect.context, effect.actual.value
-        self._events.emit_started(effect.call, context)
+        self._events.emit_started(effect.actual.call, context)
         if self._needs_lease:
             self._settlement.leases.hold(entry)
         if compiled.tool.takes_context:
-            context = self._handlers.build_context(effect.call, context, entry.idempotency_key)
+            context = self._handlers.build_context(effect.actual.call, context, entry.idempotency_key)
         try:
             outcome = await self._handlers.run(compiled, running, value, context)
         except BaseException:  # The program ends, or this task itself was cancelled.
@@ -472,7 +454,8 @@ class EffectRunner:
             lost = Outcome(result=failure_results.outcome_unknown(effect.tool.name), happened="unknown")
             await self._settlement.settle(entry, lost, retry_delays=())
             raise
-        admission.report(outcome.is_healthy)
+        if self._is_limited:
+            admission.report(outcome.is_healthy)
         if outcome.happened == "unknown" and running.stranded_job is not None:
             # Its thread still runs: the entry stays running, so that nobody runs it again, and is settled at its end.
             self._settlement.settle_at_end(compiled, entry, running.stranded_job)
@@ -480,7 +463,7 @@ class EffectRunner:
         if outcome.happened == "unknown":
             arguments = effect.actual.arguments
             verified = await self._settlement.verify(
-                compiled, effect.call, effect.context, entry, arguments, budget=effect.budget, has_ended=True
+                compiled, effect.actual.call, effect.context, entry, arguments, budget=effect.budget, has_ended=True
             )
             outcome = verified or outcome
         if not running.has_begun and authorization.approval is not None:

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final, Literal, cast
 
 from msgspec import Struct, structs
@@ -81,16 +81,18 @@ class HandlerRunner:
         self.deadlines = Deadlines()
         self.threads = threads
         self._output_limiter = output_limiter
-        self._secrets = secrets
+        self._secrets = secrets if len(secrets) else None
         self._retry = retry
         self._emit = emit
         self.has_retries = retry.max_attempts > 1
+        self.run = self._run_with_retries if self.has_retries else self._run_once
+        """Runs a handler until it has an outcome; raises only a real cancellation or an interrupt of the program."""
 
     def build_context(
         self, call: ToolCall, context: ToolContext[Any], idempotency_key: str | None = None
     ) -> ToolContext[Any]:
         """The caller's context, with what belongs to this one call."""
-        secrets = self._secrets if len(self._secrets) else context.secrets
+        secrets = context.secrets if self._secrets is None else self._secrets
         return structs.replace(
             context, call=call, listener=self._emit, secrets=secrets, idempotency_key=idempotency_key
         )
@@ -105,13 +107,6 @@ class HandlerRunner:
     def _max_attempts(self, tool: Tool[..., Any]) -> int:
         return self._retry.max_attempts if tool.read_only or tool.idempotent else 1
 
-    def run(
-        self, compiled: CompiledTool, running: RunningCall, arguments: Any, context: ToolContext[Any]
-    ) -> Coroutine[Any, Any, Outcome]:
-        """Run a handler until it has an outcome; raises only a real cancellation or an interrupt of the program."""
-        run = self._run_with_retries if self.has_retries else self._run_once
-        return run(compiled, running, arguments, context)
-
     async def _run_with_retries(
         self, compiled: CompiledTool, running: RunningCall, arguments: Any, context: ToolContext[Any]
     ) -> Outcome:
@@ -125,7 +120,7 @@ class HandlerRunner:
             can_retry = error is not None and (
                 error.retryable or outcome.happened == "unknown" or outcome.is_healthy is False
             )
-            if not can_retry or running.is_stopped:
+            if not can_retry or running.stopped_by is not None:
                 return outcome
             delay = self._retry.delay_after(attempt) * (0.5 + random.random() / 2)
             try:
@@ -143,7 +138,8 @@ class HandlerRunner:
             if tool.is_async:
                 output = await running.run_coroutine(tool.handler(arguments, context), compiled.timeout, self.deadlines)
             elif tool.inline:
-                running.raise_if_stopped()
+                if running.stopped_by is not None:
+                    raise CallStopped(running.stopped_by)
                 running.has_begun = True
                 output = _run_inline(tool, arguments, context)
             else:
@@ -162,7 +158,8 @@ class HandlerRunner:
     async def _run_in_thread(
         self, compiled: CompiledTool, running: RunningCall, arguments: Any, context: ToolContext[Any]
     ) -> Any:
-        running.raise_if_stopped()
+        if running.stopped_by is not None:
+            raise CallStopped(running.stopped_by)
         handler = compiled.tool.handler
 
         def on_start() -> None:
@@ -286,7 +283,7 @@ def outcome_of_error(compiled: CompiledTool, error: BaseException, *, has_begun:
     if isinstance(error, CallStopped):
         if error.__cause__ is not None:
             log.error("%s failed when it was stopped", tool.name, exc_info=error.__cause__)
-        return _outcome_of_stop(compiled, error.reason == "timeout", has_begun=has_begun)
+        return _outcome_of_stop(compiled, error.cause == "timeout", has_begun=has_begun)
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):  # A spurious one was replaced before.
         raise error
     if isinstance(error, ThreadsStrandedError):

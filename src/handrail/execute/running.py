@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import sys
 import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from handrail.errors import ConfigError, ToolError
 from handrail.execute.scheduler import CallRef
 from handrail.execute.threads import ThreadJob
 
-StopReason = Literal["timeout", "cancelled"]
+StopCause = Literal["timeout", "cancelled"]
 
 GRACE = 5.0
 """Seconds that a stopped handler has to end, before it is cancelled again."""
@@ -28,9 +29,9 @@ TIMER_RESOLUTION = 0.02
 class CallStopped(Exception):
     """The call was stopped by its timeout or by a cancellation of this one call; its caller was not cancelled."""
 
-    def __init__(self, reason: StopReason) -> None:
-        super().__init__(reason)
-        self.reason: StopReason = reason
+    def __init__(self, cause: StopCause) -> None:
+        super().__init__(cause)
+        self.cause: StopCause = cause
 
 
 class SpuriousCancellation(Exception):
@@ -75,7 +76,7 @@ class Deadlines:
     def _stop_late_calls(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer, self._next = None, math.inf
         now = loop.time()
-        for running in [one for one, end in self._ends.items() if end <= now]:
+        for running in [running for running, end in self._ends.items() if end <= now]:
             del self._ends[running]
             running.stop("timeout")
         if self._ends:
@@ -102,9 +103,10 @@ class RunningCall(Struct, eq=False):
     """Called when a handler was stopped and does not end."""
     stranded_job: ThreadJob | None = None
     """Set when the call was given up while its worker thread was running."""
+    stopped_by: StopCause | None = None
+    """Why the call was asked to stop, if it was."""
     _waiters: "list[asyncio.Future[ToolResult]] | None" = None
     _task: "asyncio.Task[Any] | None" = None
-    _stop_reason: StopReason | None = None
     _cancels: int = 0
     _timer: asyncio.TimerHandle | None = None
 
@@ -130,21 +132,11 @@ class RunningCall(Struct, eq=False):
 
     # Stopping.
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the call was asked to stop."""
-        return self._stop_reason is not None
-
-    def stop(self, reason: StopReason) -> None:
+    def stop(self, cause: StopCause) -> None:
         """Stop the handler, or keep it from being entered."""
-        if self._stop_reason is None:
-            self._stop_reason = reason
+        if self.stopped_by is None:
+            self.stopped_by = cause
             self._cancel()
-
-    def raise_if_stopped(self) -> None:
-        """Raise `CallStopped` if the call was asked to stop."""
-        if self._stop_reason is not None:
-            raise CallStopped(self._stop_reason)
 
     def _cancel(self) -> None:
         task = self._task
@@ -199,28 +191,19 @@ class RunningCall(Struct, eq=False):
     # Waiting.
 
     async def run_coroutine(self, coroutine: Coroutine[Any, Any, Any], timeout: float, deadlines: Deadlines) -> Any:
-        """Run a handler's coroutine in the current task, with a timeout from its first real wait on.
-
-        The first step is taken by hand, so that a handler that never waits needs no timer: on Python 3.11, 27 µs for a
-        consequential call instead of 29; on 3.12 it makes no difference.
-        """
-        if self._stop_reason is not None:
+        """Run a handler's coroutine in the current task, with a timeout from its first real wait on."""
+        if self.stopped_by is not None:
             coroutine.close()
-            raise CallStopped(self._stop_reason)
+            raise CallStopped(self.stopped_by)
         self.has_begun = True
-        try:
-            waiting_for = coroutine.send(None)
-        except StopIteration as returned:
-            return returned.value
-        except asyncio.CancelledError as error:
-            raise SpuriousCancellation(NOT_CANCELLED) from error
-        return await self.wait(resume_coroutine(coroutine, waiting_for, self), timeout, deadlines)
+        is_over, value = take_first_step(coroutine)
+        return value if is_over else await self.wait(resume_coroutine(coroutine, value, self), timeout, deadlines)
 
     async def wait(self, awaitable: Any, timeout: float | None = None, deadlines: Deadlines | None = None) -> Any:
         """Await something in the current task; raise `CallStopped` if this call is stopped meanwhile."""
-        if self._stop_reason is not None and not self.has_begun:
+        if self.stopped_by is not None and not self.has_begun:
             awaitable.close()
-            raise CallStopped(self._stop_reason)
+            raise CallStopped(self.stopped_by)
         task = asyncio.current_task()
         assert task is not None
         before = task.cancelling()
@@ -228,22 +211,22 @@ class RunningCall(Struct, eq=False):
         try:
             if timeout is not None and deadlines is not None:
                 deadlines.add(self, timeout, task.get_loop())
-            if self._stop_reason is not None:  # The handler's own first step asked for it.
+            if self.stopped_by is not None:  # The handler's own first step asked for it.
                 self._cancel()
             result = await awaitable
         except asyncio.CancelledError as error:
             # As in asyncio.timeout(): the cancellation ends here only if nobody else cancelled this task.
             self._uncancel(task)
-            if self._stop_reason is not None and task.cancelling() <= before:
-                raise CallStopped(self._stop_reason) from None
+            if self.stopped_by is not None and task.cancelling() <= before:
+                raise CallStopped(self.stopped_by) from None
             if task.cancelling():
                 raise
             raise SpuriousCancellation(NOT_CANCELLED) from error
         except Exception as error:
             if not self._cancels or isinstance(error, ToolError):
                 raise
-            assert self._stop_reason is not None
-            raise CallStopped(self._stop_reason) from error  # Whatever a cancelled handler raises: it was stopped.
+            assert self.stopped_by is not None
+            raise CallStopped(self.stopped_by) from error  # Whatever a cancelled handler raises: it was stopped.
         finally:
             self._uncancel(task)
             self._task = None
@@ -314,11 +297,46 @@ class RunningCalls:
         self.loop = loop
 
 
+# Tricks for speed: coroutines that are driven by hand, and tasks that start at once. Nothing else drives them so.
+
+
+def take_first_step(coroutine: Coroutine[Any, Any, Any]) -> tuple[bool, Any]:
+    """Take the first step of a coroutine: whether it is over, and what it returned or else waits for.
+
+    A handler that never waits is then over without a timer and without an entry among the running calls: 4.5 µs for a
+    whole read instead of 9.2, 27 µs for a consequential call instead of 29 (Python 3.11). `resume_coroutine` awaits the
+    rest of one that waits.
+    """
+    try:
+        return False, coroutine.send(None)
+    except StopIteration as returned:
+        return True, returned.value
+    except asyncio.CancelledError as error:
+        raise SpuriousCancellation(NOT_CANCELLED) from error
+
+
+if sys.version_info >= (3, 12):
+
+    def start_task(
+        loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], name: str
+    ) -> "asyncio.Task[None]":
+        """Start a task that takes its first steps at once: 21 µs for a call that never waits, instead of 31."""
+        return asyncio.Task(coroutine, loop=loop, name=name, eager_start=True)
+
+else:
+
+    def start_task(
+        loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], name: str
+    ) -> "asyncio.Task[None]":
+        """Start a task."""
+        return loop.create_task(coroutine, name=name)
+
+
 @types.coroutine
 def resume_coroutine(
     coroutine: Coroutine[Any, Any, Any], waiting_for: Any, running: RunningCall
 ) -> Generator[Any, Any, Any]:
-    """Await the rest of a coroutine whose first step was already taken by `send(None)`.
+    """Await the rest of a coroutine whose first step was already taken.
 
     A read that was stopped and goes on, to clean up or because it ignores its cancellation, does so in a task of its
     own: the call has its result at its deadline.
@@ -331,7 +349,7 @@ def resume_coroutine(
                 waiting_for = coroutine.throw(error)
             except StopIteration as returned:
                 return returned.value
-            if running.is_stopped and running.tool.read_only and isinstance(error, asyncio.CancelledError):
+            if running.stopped_by is not None and running.tool.read_only and isinstance(error, asyncio.CancelledError):
                 name = f"handrail:{running.session_id}:{running.call.id}"
                 rest = asyncio.get_running_loop().create_task(_run_rest(coroutine, waiting_for, running), name=name)
                 _RESTS.add(rest)

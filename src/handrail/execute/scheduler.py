@@ -30,6 +30,11 @@ class CallScope(Struct):
     is_over: bool = False
     _inner: "Scheduler | None" = None
 
+    def close(self) -> None:
+        """The call is over: the caller's code, in the same task, does not run inside it any more."""
+        self.is_over = True
+        CURRENT_SCOPE.set(self.parent)
+
     def inner_scheduler(self) -> "Scheduler":
         """The scheduler of the calls that this call makes."""
         if self._inner is None:
@@ -173,12 +178,6 @@ class Scheduler:
         self.sessions: dict[str, RunQueue] = {}
         self.locks: dict[str, RunQueue] = {}
 
-    def is_idle(self, session_id: str) -> bool:
-        """Whether no call runs or waits in the queue that a call of this session would enter."""
-        scope = CURRENT_SCOPE.get()
-        scheduler = self if scope is None else self._for_session(session_id, scope)
-        return session_id not in scheduler.sessions
-
     def enqueue(self, session_id: str, concurrency: Concurrency, *, lock_key: str | None = None) -> QueueEntry:
         """Put a call at the end of its session's queue."""
         scope = CURRENT_SCOPE.get()
@@ -212,6 +211,17 @@ class Scheduler:
         if parent is not None:
             parent = current_scope()
         scope = CallScope(self, ref, lock_key, parent, () if parent is None else parent.limits)
+        CURRENT_SCOPE.set(scope)
+        return scope
+
+    def open_scope_if_idle(self, ref: CallRef) -> CallScope | None:
+        """The scope of a call that nothing runs or waits before; None if it has to enter the queue of its session."""
+        parent, scheduler = CURRENT_SCOPE.get(), self
+        if parent is not None:
+            parent, scheduler = current_scope(), self._for_session(ref[0], parent)
+        if ref[0] in scheduler.sessions:
+            return None
+        scope = CallScope(self, ref, None, parent, () if parent is None else parent.limits)
         CURRENT_SCOPE.set(scope)
         return scope
 
