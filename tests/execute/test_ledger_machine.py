@@ -86,6 +86,8 @@ class World:
 class Doomed:
     """The ledger of a process that is killed while its handler runs: it claims, and never writes what became of it."""
 
+    is_immediate, needs_lease, is_written = False, True, True
+
     def __init__(self, ledger: Any) -> None:
         self._ledger = ledger
         self._claimed: Entry | None = None

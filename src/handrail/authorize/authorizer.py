@@ -328,10 +328,10 @@ async def decide_within(budget: TimeBudget, deciding: Awaitable[T], tool: str) -
 def _parse_mode(mode: Mode | Mapping[str, Mode]) -> SelectorTable[Mode]:
     """What is found for the tools whose decisions are only observed."""
     modes = mode if isinstance(mode, Mapping) else {"*": mode}
-    for one in modes.values():
-        if one not in ("enforce", "observe"):
-            raise ConfigError(f"mode must be 'enforce' or 'observe', got {one!r}.")
-    return SelectorTable(((selector,), one) for selector, one in modes.items() if one == "observe")
+    for selected in modes.values():
+        if selected not in ("enforce", "observe"):
+            raise ConfigError(f"mode must be 'enforce' or 'observe', got {selected!r}.")
+    return SelectorTable(((selector,), selected) for selector, selected in modes.items() if selected == "observe")
 
 
 async def _run_permission_check(

@@ -38,17 +38,17 @@ def check_hooks(hooks: Sequence[object]) -> None:
         name = hook.__name__ if isinstance(hook, type) else type(hook).__name__
         if isinstance(hook, type):
             raise ConfigError(f"hooks must be objects; give {name}(), not the class.")
-        public = [one for one in dir(hook) if not one.startswith("_") and one not in _PARAMETERS]
-        for one in public:
-            near = difflib.get_close_matches(one.lower(), _PARAMETERS, n=1, cutoff=0.75)
-            if near and callable(getattr(hook, one, None)):
-                raise ConfigError(f"the hook {name} has {one!r}, which is never called; did you mean {near[0]!r}?")
-        found = [one for one in _PARAMETERS if getattr(hook, one, None) is not None]
-        if not found:
+        public = [member for member in dir(hook) if not member.startswith("_") and member not in _PARAMETERS]
+        for member in public:
+            near = difflib.get_close_matches(member.lower(), _PARAMETERS, n=1, cutoff=0.75)
+            if near and callable(getattr(hook, member, None)):
+                raise ConfigError(f"the hook {name} has {member!r}, which is never called; did you mean {near[0]!r}?")
+        methods = [method for method in _PARAMETERS if getattr(hook, method, None) is not None]
+        if not methods:
             listed = f"; it has: {', '.join(public[:10])}" if public else ""
             raise ConfigError(f"the hook {name} has neither 'before' nor 'authorised', and is never called{listed}.")
-        for one in found:
-            _check_parameters(f"{name}.{one}", getattr(hook, one), _PARAMETERS[one])
+        for method in methods:
+            _check_parameters(f"{name}.{method}", getattr(hook, method), _PARAMETERS[method])
 
 
 def _check_parameters(name: str, method: Any, parameters: tuple[str, ...]) -> None:

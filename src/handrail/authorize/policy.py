@@ -136,7 +136,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """The rule in one line, as it would be written."""
-        parts = [repr(one) for one in self.tools]
+        parts = [repr(selector) for selector in self.tools]
         for field in ("by", "where", "read_only", "tenant", "agent"):
             value = getattr(self, field)
             if value is not None:
@@ -211,15 +211,17 @@ class Policy:
             if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigError(f"A policy must be a list of rules, got {cast(object, rule)!r}.")
         compiled = [_CompiledRule(rule) for rule in self.rules]
-        compiled.sort(key=lambda one: _ORDER.index(one.rule.action))
-        self._table = SelectorTable((one.rule.tools, one) for one in compiled)
+        compiled.sort(key=lambda candidate: _ORDER.index(candidate.rule.action))
+        self._table = SelectorTable((candidate.rule.tools, candidate) for candidate in compiled)
 
     def compile(self, tool: Tool[..., Any]) -> "CompiledPolicy":
         """The rules of this policy that can apply to one tool."""
         default = self.default or (READ_ONLY if tool.read_only else UNDECLARED)
-        candidates = tuple(one for one in self._table.find(tool) if one.rule.read_only in (None, tool.read_only))
+        candidates = tuple(
+            candidate for candidate in self._table.find(tool) if candidate.rule.read_only in (None, tool.read_only)
+        )
         if tool.requires_approval is not None:  # After what is denied, before everything else.
-            denied = tuple(one for one in candidates if one.rule.action == "deny")
+            denied = tuple(candidate for candidate in candidates if candidate.rule.action == "deny")
             asked = _CompiledRule(
                 Rule.ask("*", by=tool.requires_approval, name="requires_approval", source="tool", reason=REQUIRED)
             )
@@ -298,10 +300,10 @@ class CompiledPolicy:
         # Rules of other tenants are not looked at: a call pays for the rules of its own tenant, and for those of all.
         self._by_tenant: dict[str, list[tuple[int, _CompiledRule]]] = {}
         self._general: list[tuple[int, _CompiledRule]] = []
-        for position, one in enumerate(candidates):
-            tenant = one.rule.tenant
+        for position, candidate in enumerate(candidates):
+            tenant = candidate.rule.tenant
             group = self._general if tenant is None else self._by_tenant.setdefault(tenant, [])
-            group.append((position, one))
+            group.append((position, candidate))
         self._expected = expected
         self._default = default
         first = candidates[0] if candidates else None
@@ -317,20 +319,23 @@ class CompiledPolicy:
         own = self._by_tenant.get(context.tenant_id) if context.tenant_id is not None else None
         if own is not None:
             candidates = merge(own, candidates)
-        for _, one in candidates:
-            if one.matches(context, arguments, self._expected):
-                return one.decision
+        for _, candidate in candidates:
+            if candidate.matches(context, arguments, self._expected):
+                return candidate.decision
         return self._default
 
     def possible_decisions(self) -> list[Decision]:
         """Every decision that there can be about a call of the tool."""
         found: list[Decision] = []
-        for one in self._candidates:
-            found.append(one.decision)
-            if one.is_constant:
+        for candidate in self._candidates:
+            found.append(candidate.decision)
+            if candidate.is_constant:
                 return found
         return [*found, self._default]
 
     def evaluate_rules(self, context: ToolContext[Any], arguments: Mapping[str, Any]) -> list[tuple[Decision, bool]]:
         """Every rule that can apply to the tool, in order, and whether it matches this call."""
-        return [(one.decision, one.matches(context, lambda: arguments, self._expected)) for one in self._candidates]
+        return [
+            (candidate.decision, candidate.matches(context, lambda: arguments, self._expected))
+            for candidate in self._candidates
+        ]

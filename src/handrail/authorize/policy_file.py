@@ -127,7 +127,7 @@ def read_rule(values: Mapping[str, Any], *, source: str) -> Rule:
 
 def _read_selectors(value: Any, key: str) -> tuple[str, ...]:
     given = cast(list[Any], value if isinstance(value, list) else [value])
-    if not given or any(not isinstance(one, str) for one in given):
+    if not given or any(not isinstance(selector, str) for selector in given):
         problem = "name a tool, a glob, a source or a tag, or a list of them; `'*'` is every tool"
         raise RuleError(problem, key=key)
     return tuple(cast(list[str], given))

@@ -42,8 +42,8 @@ def _find(node: Any, steps: tuple[str | int, ...], root: Schema, depth: int) -> 
     except (NotRepresentable, RecursionError):
         return _OPEN
     if (branches := get_branches(here)) is not None:
-        every = [one for one in branches if one != {"type": "null"}]
-        return _join([_find(one, steps, root, depth + 1) for one in every])
+        every = [branch for branch in branches if branch != {"type": "null"}]
+        return _join([_find(branch, steps, root, depth + 1) for branch in every])
     if not steps:
         return PathNodes((here,))
     step, rest = steps[0], steps[1:]
@@ -64,8 +64,8 @@ def _find(node: Any, steps: tuple[str | int, ...], root: Schema, depth: int) -> 
 
 def _join(found: Sequence[PathNodes]) -> PathNodes:
     return PathNodes(
-        nodes=tuple(node for one in found for node in one.nodes),
-        missing=next((one.missing for one in found if one.missing), ""),
-        names=tuple(name for one in found for name in one.names),
-        is_open=any(one.is_open for one in found),
+        nodes=tuple(node for place in found for node in place.nodes),
+        missing=next((place.missing for place in found if place.missing), ""),
+        names=tuple(name for place in found for name in place.names),
+        is_open=any(place.is_open for place in found),
     )

@@ -46,9 +46,13 @@ class CallCanceller:
 
     def cancel_response(self, response_id: str, *, session_id: str) -> int:
         """Interrupt the calls that a response asked for; returns how many were cancelled."""
-        every = [one for one in self.list_calls(session_id) if response_id and one.call.response_id == response_id]
+        every = [
+            running
+            for running in self.list_calls(session_id)
+            if response_id and running.call.response_id == response_id
+        ]
         reason = "the response was interrupted" if response_id else "missing_response_id"
-        cancelled = sum(self._interrupt(one, reason) for one in every)
+        cancelled = sum(self._interrupt(running, reason) for running in every)
         remaining = len(every) - cancelled
         self._emit_summary(every, session_id, reason, cancelled, remaining=remaining, response_id=response_id)
         return cancelled
@@ -58,9 +62,11 @@ class CallCanceller:
         reason = "the session ended"
         # A call that ends its own session does not wait for itself.
         scope = current_scope()
-        every = [one for one in self.list_calls(session_id) if not self._scheduler.is_inside(one.ref, scope)]
+        every = [
+            running for running in self.list_calls(session_id) if not self._scheduler.is_inside(running.ref, scope)
+        ]
         # Taken before anything is stopped: a read resolves only those futures that exist when it ends.
-        ends = {one: one.task or one.result_future() for one in every}
+        ends = {running: running.task or running.result_future() for running in every}
         self._events.emit(
             Cancelling(
                 at=time.time(),
@@ -70,12 +76,12 @@ class CallCanceller:
                 cancellable=sum(map(_is_interruptible, every)),
             )
         )
-        cancelled = sum(self._interrupt(one, reason) for one in every)
-        for one in await _wait_for_end(ends, grace):
-            if one.stopped_by is None:
-                self._stop(one, reason)
+        cancelled = sum(self._interrupt(running, reason) for running in every)
+        for running in await _wait_for_end(ends, grace):
+            if running.stopped_by is None:
+                self._stop(running, reason)
                 cancelled += 1
-        stuck = await _wait_for_end({one: end for one, end in ends.items() if not end.done()}, _FINAL_GRACE)
+        stuck = await _wait_for_end({running: end for running, end in ends.items() if not end.done()}, _FINAL_GRACE)
         self._emit_summary(every, session_id, reason, cancelled, remaining=len(stuck))
         return CancelResult(cancelled=cancelled, remaining=len(stuck))
 
@@ -133,4 +139,4 @@ async def _wait_for_end(ends: Mapping[RunningCall, asyncio.Future[Any]], timeout
     """Wait for calls to end; returns those that did not."""
     if ends:
         await asyncio.wait(ends.values(), timeout=timeout)
-    return [one for one, end in ends.items() if not end.done()]
+    return [running for running, end in ends.items() if not end.done()]

@@ -260,10 +260,8 @@ class Executor:
             return list(await asyncio.gather(*(_start_named(self.run(call, context), call, context) for call in every)))
         # Hooks may wait; the calls still start in their order.
         prepared = await asyncio.gather(*(self._prepare(call, context) for call in every))
-        running = zip(prepared, every, strict=True)
-        return list(
-            await asyncio.gather(*(_start_named(self._run_prepared(one, context), of, context) for one, of in running))
-        )
+        pairs = zip(every, (self._run_prepared(call, context) for call in prepared), strict=True)
+        return list(await asyncio.gather(*(_start_named(running, call, context) for call, running in pairs)))
 
     async def _run_prepared(
         self, prepared: tuple[CompiledTool, ToolCall] | ToolResult, context: ToolContext[Any]
@@ -445,7 +443,7 @@ class Executor:
 
     def running_calls(self, session_id: str) -> tuple[ToolCall, ...]:
         """The calls of a session that have no result yet."""
-        return tuple(one.call for one in self._canceller.list_calls(session_id))
+        return tuple(running.call for running in self._canceller.list_calls(session_id))
 
     @property
     def stranded_threads(self) -> int:

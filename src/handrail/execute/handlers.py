@@ -254,7 +254,7 @@ def _outcome_of_unusable(compiled: CompiledTool, problem: str) -> Outcome:
 def _find_media_problem(media: object) -> str | None:
     if not isinstance(media, list | tuple):
         return f"media must be a tuple of MediaPart, not a {type(media).__name__}"
-    strangers = [type(one).__name__ for one in cast(list[object], media) if not isinstance(one, MediaPart)]
+    strangers = [type(part).__name__ for part in cast(list[object], media) if not isinstance(part, MediaPart)]
     return f"media must be a tuple of MediaPart, and has a {strangers[0]}" if strangers else None
 
 

@@ -372,7 +372,9 @@ class MemoryLedger:
 
     async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
         unsettled = (self._by_id[ref] for ref in self._unsettled)
-        doubts = (one for one in unsettled if one.state_at(now) == "unknown" and session_id in (None, one.session_id))
+        doubts = (
+            entry for entry in unsettled if entry.state_at(now) == "unknown" and session_id in (None, entry.session_id)
+        )
         return list(islice(doubts, limit))
 
     async def resolve(self, entry: Entry) -> bool:

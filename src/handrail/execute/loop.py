@@ -118,7 +118,7 @@ class LoopProgress:
 
     def stop_if_unsettled(self, results: Iterable[ToolResult]) -> None:
         """Stop if some of these are not final: what nobody knows comes before what still runs."""
-        codes = {one.error.code for one in results if one.error is not None and self.is_unsettled(one)}
+        codes = {result.error.code for result in results if result.error is not None and self.is_unsettled(result)}
         if codes and not self.is_interrupted:
             self.stop_reason = "outcome_unknown" if "outcome_unknown" in codes else "in_progress"
 
@@ -269,7 +269,7 @@ def _loop(
     is_resumed = bool(calls)
     while True:
         if calls:
-            places = [place for place, one in enumerate(final) if one is None]
+            places = [place for place, result in enumerate(final) if result is None]
             wanted = [calls[place] for place in places]
             # Calls of an earlier loop had their place in its budget: they may have run.
             run, refused = (wanted, []) if is_resumed else progress.admit(wanted)
@@ -280,7 +280,7 @@ def _loop(
             if None in final:
                 progress.stop_if_unsettled(results)
                 break
-            history += wire.results([one for one in final if one is not None], definitions)
+            history += wire.results([result for result in final if result is not None], definitions)
             if progress.check() is not None:
                 calls = ()
                 break

@@ -102,7 +102,8 @@ class HostTools:
         if not isinstance(declared, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"declared must be a mapping of names to ToolFlags(…), got {type(declared).__name__}.")
         self._declared = {
-            name: _build_host_tool(name, {}, _check_flags(f"declared[{name!r}]", one)) for name, one in declared.items()
+            name: _build_host_tool(name, {}, _check_flags(f"declared[{name!r}]", flags))
+            for name, flags in declared.items()
         }
         self._compiled: dict[tuple[str, str, CompiledTool | None, ToolFlags | None], CompiledTool] = {}
         """By the name, the digest of the schema, the registered tool and the flags; the oldest is forgotten first."""
@@ -285,7 +286,7 @@ class ToolPool:
     def _refuse_diagnostics(self) -> None:
         """A closed pool has no tools but these, so that a rule that cannot apply to them is a mistake."""
         if self.diagnostics:
-            listed = "\n".join(f"- {one}" for one in self.diagnostics)
+            listed = "\n".join(f"- {problem}" for problem in self.diagnostics)
             raise ConfigError(
                 f"The policy has rules that can never apply to these tools:\n{listed}\n"
                 "Tools that are only passed to guard() are named with declared={name: ToolFlags(…)}."
@@ -338,7 +339,7 @@ class ToolPool:
         return list(policy.find_problems(self.known_tools))
 
     def _update_diagnostics(self) -> None:
-        problems = tuple(str(one) for one in self.find_policy_problems(self._policy))
+        problems = tuple(str(problem) for problem in self.find_policy_problems(self._policy))
         for problem in problems:
             if problem not in self.diagnostics:
                 log.warning("policy: %s", problem)
@@ -348,12 +349,12 @@ class ToolPool:
 
     def replace_tools(self, tools: ToolRegistry | Iterable[object]) -> None:
         """Replace every tool, and follow the changes of the sources among them."""
-        every = [one if isinstance(one, ToolSource) else as_tool(one) for one in tools]
+        every = [item if isinstance(item, ToolSource) else as_tool(item) for item in tools]
         # Built first: where that raises, the pool stays as it was.
         registry = tools if isinstance(tools, ToolRegistry) else build_registry(every)
         for unsubscribe in self._unsubscribe:
             unsubscribe()
-        self._unsubscribe = [one.subscribe(self._on_source_change) for one in every if isinstance(one, ToolSource)]
+        self._unsubscribe = [item.subscribe(self._on_source_change) for item in every if isinstance(item, ToolSource)]
         self._tools = every
         self._set_registry(registry)
 
@@ -371,7 +372,7 @@ class ToolPool:
             registry = registry.register(self._read_more)
         known = self.compiled
         compiled = {
-            tool.name: one if (one := known.get(tool.name)) is not None and one.tool is tool else self._compile(tool)
+            tool.name: same if (same := known.get(tool.name)) is not None and same.tool is tool else self._compile(tool)
             for tool in registry
         }
         if clashing := [name for name in self.host_tools.declared if name in registry]:
