@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolFlags, ToolResult, tool
 from handrail.core import selectors
 from handrail.core.events import CallFinished, CallStarted, CircuitBreakerChanged
-from handrail.execute import Limits, Timeouts
+from handrail.execute import CircuitBreaker, Limits, RateLimit, Timeouts
 from handrail.execute.admission import ConcurrencyLimit
-from handrail.execute.circuit_breaker import CircuitBreaker
-from handrail.execute.rate_limits import RateLimit
 from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of, quiet
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import ConfigError, build_tool
-from handrail.execute.circuit_breaker import CircuitBreaker, CircuitBreakers
-from handrail.execute.rate_limits import RateLimit, RateLimits
+from handrail.execute import CircuitBreaker, RateLimit
+from handrail.execute.admission import CircuitBreakers, RateLimits
 from tests.execute.helpers import at
 
 PAY: Any = build_tool({"name": "pay", "input_schema": {}, "execute": lambda payload: None, "tags": ["money"]})

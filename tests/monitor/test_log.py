@@ -14,8 +14,7 @@ from handrail.core import events
 from handrail.core.redact import HIDDEN
 from handrail.core.values import Decision, Failure, ToolResult
 from handrail.errors import ToolNotFoundError
-from handrail.execute import Limits
-from handrail.execute.circuit_breaker import CircuitBreaker
+from handrail.execute import CircuitBreaker, Limits
 from handrail.monitor import JsonFormatter, Log
 from tests.monitor.conftest import CONTEXT, IDS, Door, Lines, call, crash, ids_of, look, pay, refuse
 

@@ -13,8 +13,7 @@ from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.core import events
 from handrail.core.values import Failure, ToolResult
 from handrail.errors import ConfigError
-from handrail.execute import Limits
-from handrail.execute.circuit_breaker import CircuitBreaker
+from handrail.execute import CircuitBreaker, Limits
 from handrail.monitor import Metrics
 from tests.monitor.conftest import CONTEXT, Door, call, crash, create_metrics, look, pay, refuse
 

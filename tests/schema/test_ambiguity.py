@@ -19,7 +19,7 @@ from handrail import (
     build_tool,
     tool,
 )
-from handrail.schema.ambiguity import find_non_finite, refuse_ambiguous
+from handrail.schema.arguments import find_non_finite, refuse_ambiguous
 
 SCHEMA = {
     "type": "object",

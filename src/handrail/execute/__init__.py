@@ -5,13 +5,10 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
-    from handrail.execute.circuit_breaker import CircuitBreaker
     from handrail.execute.executor import Executor
-    from handrail.execute.handlers import RetryPolicy
     from handrail.execute.ledger import Ledger, MemoryLedger
-    from handrail.execute.limits import Limits, Timeouts
+    from handrail.execute.limits import CircuitBreaker, Limits, RateLimit, RetryPolicy, Timeouts
     from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
-    from handrail.execute.rate_limits import RateLimit
     from handrail.execute.store import Store
 
 __all__ = [
@@ -33,14 +30,14 @@ __all__ = [
 # Loaded on first use, so that importing one module of this package does not import the others.
 _ON_FIRST_USE = {
     "Budget": "handrail.execute.loop",
-    "CircuitBreaker": "handrail.execute.circuit_breaker",
+    "CircuitBreaker": "handrail.execute.limits",
     "Executor": "handrail.execute.executor",
     "Ledger": "handrail.execute.ledger",
     "Limits": "handrail.execute.limits",
     "LoopResult": "handrail.execute.loop",
     "MemoryLedger": "handrail.execute.ledger",
-    "RateLimit": "handrail.execute.rate_limits",
-    "RetryPolicy": "handrail.execute.handlers",
+    "RateLimit": "handrail.execute.limits",
+    "RetryPolicy": "handrail.execute.limits",
     "Store": "handrail.execute.store",
     "Timeouts": "handrail.execute.limits",
     "run_until_done": "handrail.execute.loop",

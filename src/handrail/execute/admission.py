@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -13,10 +14,8 @@ from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.selectors import SelectorTable
 from handrail.core.tool import Tool
-from handrail.execute.circuit_breaker import CircuitBreakers
 from handrail.execute.event_bus import EventBus
-from handrail.execute.limits import Limits
-from handrail.execute.rate_limits import RateLimits
+from handrail.execute.limits import CircuitBreaker, Limits, RateLimit
 from handrail.execute.scheduler import CallScope
 
 
@@ -59,6 +58,128 @@ class ConcurrencyLimit:
                 turn.set_result(None)
                 return
         self._free += 1
+
+
+class _CallTimes:
+    """The times of the calls that count against one rate limit."""
+
+    __slots__ = ("limit", "max_groups", "times")
+
+    def __init__(self, limit: RateLimit) -> None:
+        self.limit = limit
+        self.times: dict[tuple[str, ...], deque[float]] = {}
+        self.max_groups = 10_000
+        """How many tools, sessions or tenants are remembered before idle ones are forgotten."""
+
+    def group(self, tool: Tool[..., Any], context: ToolContext[Any]) -> tuple[str, ...]:
+        match self.limit.per:
+            case "tool":
+                return (tool.name,)
+            case "session":
+                return (context.tenant_id or "", context.session_id)
+            case "tenant":
+                return (context.tenant_id or "",)
+
+    def forget_idle(self, now: float) -> None:
+        """Forget the groups that no call counts in any more."""
+        start = now - self.limit.period
+        self.times = {group: times for group, times in self.times.items() if times and times[-1] > start}
+        self.max_groups = max(10_000, 2 * len(self.times))
+
+
+class RateLimits:
+    """All rate limits of an executor. A refused call does not count."""
+
+    def __init__(self, limits: Iterable[RateLimit], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = SelectorTable((limit.tools, _CallTimes(limit)) for limit in limits)
+        self._clock = clock
+
+    def __bool__(self) -> bool:
+        return bool(self._limits)
+
+    def acquire(self, tool: Tool[..., Any], context: ToolContext[Any]) -> float:
+        """Count the call and return 0, or return the seconds after which it would be allowed."""
+        now = self._clock()
+        groups: list[deque[float]] = []
+        limits = self._limits.find(tool)
+        for counted in limits:
+            times = counted.times.setdefault(counted.group(tool, context), deque())
+            while times and times[0] <= now - counted.limit.period:
+                times.popleft()
+            if len(times) >= counted.limit.max_calls:
+                return max(times[0] + counted.limit.period - now, 0.001)
+            groups.append(times)
+        for times in groups:
+            times.append(now)
+        for counted in limits:
+            if len(counted.times) > counted.max_groups:
+                counted.forget_idle(now)
+        return 0.0
+
+
+BreakerState = Literal["closed", "open", "half_open"]
+
+
+class _ToolHealth:
+    __slots__ = ("failures", "opened_at", "state")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.opened_at = 0.0
+        self.state: BreakerState = "closed"
+
+
+class CircuitBreakers:
+    """One circuit breaker per tool."""
+
+    def __init__(
+        self,
+        settings: CircuitBreaker,
+        *,
+        on_change: Callable[[str, BreakerState], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._on_change = on_change
+        self._clock = clock
+        self._tools: dict[str, _ToolHealth] = {}
+
+    def wait_time(self, tool: str) -> float | None:
+        """The seconds until a call may try again; None if it may run now."""
+        health = self._tools.get(tool)
+        if health is None or health.state == "closed":
+            return None
+        left = health.opened_at + self._settings.reset_timeout - self._clock()
+        if health.state == "open" and left <= 0:
+            self._set_state(tool, health, "half_open")
+            return None
+        return max(left, 0.001)
+
+    def report(self, tool: str, is_healthy: bool | None) -> None:
+        """A call of this tool worked, failed, or (None) says nothing about the tool's health."""
+        health = self._tools.get(tool)
+        if health is None:
+            if is_healthy is not False:
+                return
+            health = self._tools[tool] = _ToolHealth()
+        if is_healthy is None:
+            if health.state == "half_open":  # The call that tried says nothing: the next one may try.
+                self._set_state(tool, health, "open")
+            return
+        if is_healthy:
+            health.failures = 0
+            if health.state != "closed":
+                self._set_state(tool, health, "closed")
+            return
+        health.failures += 1
+        is_tripped = health.state == "closed" and health.failures >= self._settings.max_failures
+        if is_tripped or health.state == "half_open":
+            health.opened_at = self._clock()
+            self._set_state(tool, health, "open")
+
+    def _set_state(self, tool: str, health: _ToolHealth, state: BreakerState) -> None:
+        health.state = state
+        self._on_change(tool, state)
 
 
 class AdmissionControl:

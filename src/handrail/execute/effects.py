@@ -397,7 +397,7 @@ class EffectRunner:
     def _build_entry(self, effect: EffectCall, known: LedgerDecision) -> Entry:
         now, context, sent, actual = time.time(), effect.context, effect.sent, effect.actual
         session_id, call_id = effect.running.ref
-        run_until, lease_until = self._settlement.leases.begin(now, self._handlers.max_duration(effect.compiled))
+        run_until, lease_until = self._settlement.leases.begin(now, effect.compiled.max_duration)
         return Entry(
             session_id=session_id,
             call_id=call_id,

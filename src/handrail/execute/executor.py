@@ -33,9 +33,9 @@ from handrail.execute.admission import AdmissionControl
 from handrail.execute.cancellation import CallCanceller, CancelResult
 from handrail.execute.effects import EffectRunner
 from handrail.execute.event_bus import EventBus, Listener
-from handrail.execute.handlers import HandlerRunner, RetryPolicy
+from handrail.execute.handlers import HandlerRunner
 from handrail.execute.ledger import Ledger, MemoryLedger
-from handrail.execute.limits import Limits, Timeouts
+from handrail.execute.limits import Limits, RetryPolicy, Timeouts
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.reads import ReadRunner
 from handrail.execute.results import CallResults
@@ -97,6 +97,7 @@ class Executor:
         limits = limits or Limits()
         timeouts = timeouts or Timeouts()
         policy = policy or Policy()
+        retry = retry or RetryPolicy()
         self._output_limiter = output_limiter = OutputLimiter()
         self.approvals: Approvals = approvals if approvals is not None else MemoryApprovals()
         self._hooks = tuple(hooks)
@@ -129,7 +130,7 @@ class Executor:
             threads=self._threads,
             output_limiter=output_limiter,
             secrets=Secrets(secrets or {}),
-            retry=retry or RetryPolicy(),
+            retry=retry,
             emit=events.emit,
         )
         self._portal = SyncPortal(current_loop=lambda: handlers.deadlines.loop)
@@ -178,6 +179,7 @@ class Executor:
             threads=self._threads,
             output_limiter=output_limiter,
             timeout=timeouts.call,
+            retry=retry,
             max_output_chars=limits.max_output_chars,
             max_media_bytes=limits.max_media_bytes,
         )

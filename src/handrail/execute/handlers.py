@@ -24,34 +24,14 @@ from handrail.core.secrets import Secrets
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult, find_media_result
-from handrail.errors import CallPausedError, ConfigError, ThreadsStrandedError, ToolError, UnusableOutputError
+from handrail.errors import CallPausedError, ThreadsStrandedError, ToolError, UnusableOutputError
+from handrail.execute.limits import RetryPolicy
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.running import NOT_CANCELLED, CallStopped, Deadlines, RunningCall, SpuriousCancellation
 from handrail.execute.threads import WorkerThreads
 from handrail.execute.tool_pool import CompiledTool
 
 Happened = Literal["yes", "no", "unknown"]
-
-
-class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """How often a read-only or idempotent tool is tried, and how long to wait in between."""
-
-    max_attempts: int = 1
-    initial_delay: float = 0.2
-    """Seconds before the second attempt; it doubles each time, and a random part keeps callers apart."""
-    max_delay: float = 5.0
-
-    def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise ConfigError(f"max_attempts must be at least 1, got {self.max_attempts!r}.")
-        if self.initial_delay < 0:
-            raise ConfigError(f"initial_delay must be 0 seconds or more, got {self.initial_delay!r}.")
-        if self.max_delay < self.initial_delay:
-            raise ConfigError(f"max_delay must be at least initial_delay, got {self.max_delay!r}.")
-
-    def delay_after(self, attempt: int) -> float:
-        """How long to wait at most after this attempt."""
-        return min(self.initial_delay * 2 ** (attempt - 1), self.max_delay)
 
 
 class Outcome(Struct, frozen=True, kw_only=True, gc=False):
@@ -97,24 +77,13 @@ class HandlerRunner:
             context, call=call, listener=self._emit, secrets=secrets, idempotency_key=idempotency_key
         )
 
-    def max_duration(self, compiled: CompiledTool) -> float:
-        """How many seconds a call can take at most, with every attempt and every delay."""
-        if not self.has_retries:
-            return compiled.timeout
-        attempts = self._max_attempts(compiled.tool)
-        return compiled.timeout * attempts + sum(self._retry.delay_after(attempt) for attempt in range(1, attempts))
-
-    def _max_attempts(self, tool: Tool[..., Any]) -> int:
-        return self._retry.max_attempts if tool.read_only or tool.idempotent else 1
-
     async def _run_with_retries(
         self, compiled: CompiledTool, running: RunningCall, arguments: Any, context: ToolContext[Any]
     ) -> Outcome:
-        max_attempts = self._max_attempts(compiled.tool)
         attempt = 1
         while True:
             outcome = await self._run_once(compiled, running, arguments, context)
-            if attempt >= max_attempts:
+            if attempt >= compiled.max_attempts:
                 return outcome
             error = outcome.result.error
             can_retry = error is not None and (

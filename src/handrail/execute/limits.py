@@ -1,13 +1,44 @@
-"""What bounds the calls of an executor: `Limits` counts them, `Timeouts` measures them."""
+"""What bounds the calls of an executor: how many they may be, how often they may fail, and how long they may take."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct, structs
 
 from handrail.errors import ConfigError
-from handrail.execute.circuit_breaker import CircuitBreaker
-from handrail.execute.rate_limits import RateLimit
+
+
+class RateLimit(Struct, frozen=True, kw_only=True):
+    """At most `max_calls` calls of the selected tools in `period` seconds, per tool, session or tenant."""
+
+    max_calls: int
+    period: float
+    """Seconds."""
+    tools: tuple[str, ...] = ()
+    """Selectors; none of them means every tool."""
+    per: Literal["tool", "session", "tenant"] = "tool"
+
+    def __post_init__(self) -> None:
+        if self.max_calls < 1:
+            raise ConfigError(f"max_calls must be at least 1, got {self.max_calls!r}.")
+        if not self.period > 0:
+            raise ConfigError(f"period must be more than 0 seconds, got {self.period!r}.")
+        if self.per not in ("tool", "session", "tenant"):
+            raise ConfigError(f"per must be 'tool', 'session' or 'tenant', got {self.per!r}.")
+
+
+class CircuitBreaker(Struct, frozen=True, kw_only=True):
+    """After `max_failures` failures in a row a tool is refused for `reset_timeout` seconds; then one call tries."""
+
+    max_failures: int = 5
+    reset_timeout: float = 30.0
+    """Seconds."""
+
+    def __post_init__(self) -> None:
+        if self.max_failures < 1:
+            raise ConfigError(f"max_failures must be at least 1, got {self.max_failures!r}.")
+        if not self.reset_timeout > 0:
+            raise ConfigError(f"reset_timeout must be more than 0 seconds, got {self.reset_timeout!r}.")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -81,6 +112,27 @@ class Timeouts(Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name} must be 0 seconds or more, got {seconds!r}.")
         if not _is_number(self.lease_grace) or self.lease_grace != self.lease_grace:
             raise ConfigError(f"lease_grace must be a number of seconds, got {self.lease_grace!r}.")
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True):
+    """How often a read-only or idempotent tool is tried, and how long to wait in between."""
+
+    max_attempts: int = 1
+    initial_delay: float = 0.2
+    """Seconds before the second attempt; it doubles each time, and a random part keeps callers apart."""
+    max_delay: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise ConfigError(f"max_attempts must be at least 1, got {self.max_attempts!r}.")
+        if self.initial_delay < 0:
+            raise ConfigError(f"initial_delay must be 0 seconds or more, got {self.initial_delay!r}.")
+        if self.max_delay < self.initial_delay:
+            raise ConfigError(f"max_delay must be at least initial_delay, got {self.max_delay!r}.")
+
+    def delay_after(self, attempt: int) -> float:
+        """How long to wait at most after this attempt."""
+        return min(self.initial_delay * 2 ** (attempt - 1), self.max_delay)
 
 
 _MINIMUM: Final = {

@@ -18,6 +18,7 @@ from handrail.define.build import as_tool, build_tool
 from handrail.define.flags import ToolFlags
 from handrail.define.function import build_from_function
 from handrail.errors import ConfigError, ToolDefinitionError, ToolError, ToolNotFoundError, shorten
+from handrail.execute.limits import RetryPolicy
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.scheduler import Concurrency
 from handrail.execute.threads import WorkerThreads
@@ -32,6 +33,8 @@ class CompiledTool:
         "concurrency",
         "decision",
         "is_fast",
+        "max_attempts",
+        "max_duration",
         "max_media_bytes",
         "max_output_chars",
         "policy",
@@ -45,12 +48,17 @@ class CompiledTool:
         policy: CompiledPolicy,
         *,
         timeout: float,
+        retry: RetryPolicy,
         max_output_chars: int,
         max_media_bytes: int,
     ) -> None:
         self.tool = tool
         self.policy = policy
         self.timeout = tool.timeout or timeout
+        self.max_attempts = retry.max_attempts if tool.read_only or tool.idempotent else 1
+        delays = sum(retry.delay_after(attempt) for attempt in range(1, self.max_attempts))
+        self.max_duration = self.timeout * self.max_attempts + delays
+        """How many seconds a handler can take, with every attempt and every delay."""
         self.max_output_chars = int(tool.max_output_chars or max_output_chars)
         self.max_media_bytes = int(tool.max_media_bytes or max_media_bytes)
         self.concurrency: Concurrency = "shared" if tool.concurrency_safe or tool.lock_key is not None else "exclusive"
@@ -260,6 +268,7 @@ class ToolPool:
         threads: WorkerThreads,
         output_limiter: OutputLimiter,
         timeout: float,
+        retry: RetryPolicy,
         max_output_chars: int | None,
         max_media_bytes: int,
     ) -> None:
@@ -267,6 +276,7 @@ class ToolPool:
         self._fallback = fallback
         self._output_limiter = output_limiter
         self._timeout = timeout
+        self._retry = retry
         self._limits_output = bool(max_output_chars)
         self._max_output_chars = max_output_chars or MAX_OUTPUT_CHARS
         self._max_media_bytes = max_media_bytes
@@ -297,6 +307,7 @@ class ToolPool:
             tool,
             self._policy.compile(tool),
             timeout=self._timeout,
+            retry=self._retry,
             max_output_chars=self._max_output_chars,
             max_media_bytes=self._max_media_bytes,
         )

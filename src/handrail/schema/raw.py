@@ -11,8 +11,7 @@ from pydantic_core import from_json
 
 from handrail.errors import ToolDefinitionError, shorten
 from handrail.schema import validation_errors
-from handrail.schema.ambiguity import refuse_infinite
-from handrail.schema.arguments import Arguments
+from handrail.schema.arguments import Arguments, refuse_infinite
 from handrail.schema.expansion import MAX_CHECKS, is_explosive
 from handrail.schema.schema_nodes import NotRepresentable, get_branches, get_types, rename_definitions, resolve
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from handrail.errors import ToolArgsParseError
-from handrail.schema.ambiguity import refuse_ambiguous
+from handrail.schema.arguments import refuse_ambiguous
 from handrail.schema.number_text import NumberText, write_json
 from handrail.schema.schema_nodes import (
     can_be_omitted,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, MediaPart, Policy, Rule, ToolCall, ToolContext, ToolResult
-from handrail.execute.handlers import RetryPolicy
+from handrail.execute import RetryPolicy
 from handrail.sources import OpenApi
 from tests.sources.api_server import ApiServer, Reply, Request, serving
 
