@@ -25,7 +25,7 @@ from handrail.errors import ConfigError, ToolError, must_propagate
 
 T = TypeVar("T")
 Mode = Literal["enforce", "observe"]
-Arguments = Callable[[], dict[str, Any]]
+GetArguments = Callable[[], dict[str, Any]]
 """The validated arguments as JSON values; only built where something looks at them."""
 
 _MAX_WARNINGS = 1_000
@@ -108,7 +108,7 @@ class Authorizer:
         policy: CompiledPolicy,
         call: ToolCall,
         value: Any,
-        arguments: Arguments,
+        arguments: GetArguments,
         context: ToolContext[Any],
         repetition: Repetition | None = None,
     ) -> Authorization:
@@ -129,7 +129,7 @@ class Authorizer:
         self,
         policy: CompiledPolicy,
         call: ToolCall,
-        arguments: Arguments,
+        arguments: GetArguments,
         context: ToolContext[Any],
         budget: TimeBudget,
     ) -> None:
@@ -144,7 +144,7 @@ class Authorizer:
             await checking
 
     async def _check_access(
-        self, policy: CompiledPolicy, call: ToolCall, arguments: Arguments, context: ToolContext[Any]
+        self, policy: CompiledPolicy, call: ToolCall, arguments: GetArguments, context: ToolContext[Any]
     ) -> None:
         decision = policy.always_allowed
         if decision is None:
@@ -170,7 +170,7 @@ class Authorizer:
         policy: CompiledPolicy,
         call: ToolCall,
         value: Any,
-        arguments: Arguments,
+        arguments: GetArguments,
         context: ToolContext[Any],
         repetition: Repetition | None,
     ) -> Authorization:
@@ -192,7 +192,9 @@ class Authorizer:
             call, value = await self._check_changed_arguments(policy, call, decision, approval, context)
         return Authorization(decision=decision, approval=approval, call=call, value=value)
 
-    async def _apply_policy(self, policy: CompiledPolicy, arguments: Arguments, context: ToolContext[Any]) -> Decision:
+    async def _apply_policy(
+        self, policy: CompiledPolicy, arguments: GetArguments, context: ToolContext[Any]
+    ) -> Decision:
         objection = await _run_permission_check(policy.tool, arguments, context, self._callbacks)
         if objection is not None:
             return Decision(action="deny", rule="permission_check", source=policy.tool.name, reason=objection)
@@ -211,7 +213,7 @@ class Authorizer:
         tool: Tool[..., Any],
         decision: Decision,
         call: ToolCall,
-        arguments: Arguments,
+        arguments: GetArguments,
         context: ToolContext[Any],
         repetition: Repetition | None,
     ) -> Approval:
@@ -335,7 +337,7 @@ def _parse_mode(mode: Mode | Mapping[str, Mode]) -> SelectorTable[Mode]:
 
 
 async def _run_permission_check(
-    tool: Tool[..., Any], arguments: Arguments, context: ToolContext[Any], callbacks: CallbackRunner
+    tool: Tool[..., Any], arguments: GetArguments, context: ToolContext[Any], callbacks: CallbackRunner
 ) -> str | None:
     """What the tool's own check has against the call; None if it has no objection."""
     if tool.permission_check is None:
