@@ -81,3 +81,4 @@ def scripted(plans: Iterable[Any] = (), replies: Iterable[Draft | str] = ()) -> 
 
 
 SEND_500 = {"recipient_name": "Sophie", "amount": 500}
+READ_BACK = "Please confirm: transfer money (recipient name: Sophie; amount: 500). Shall I go ahead?"

@@ -177,7 +177,12 @@ async def test_coins_are_asked_for_prepared_confirmed_and_sent_once() -> None:
     sent: list[dict[str, Any]] = []
 
     @tool
-    async def transfer_coins(amount: int, from_account: str, to_account: str, pincode: str) -> str:
+    async def transfer_coins(
+        amount: int,
+        from_account: str,
+        to_account: str,
+        pincode: Annotated[str, ParameterOptions(display="masked")],
+    ) -> str:
         """Transfer coins."""
         sent.append({"amount": amount, "from_account": from_account, "to_account": to_account, "pincode": pincode})
         return "Transferred."
@@ -203,7 +208,8 @@ async def test_coins_are_asked_for_prepared_confirmed_and_sent_once() -> None:
     assert (second.stop_reason, sent, second.insights.missing_data) == ("approval_required", [], ())
     assert "1500" in second.text
     assert "Mark Corrigan" in second.text
-    assert "1234" not in second.text  # A pincode is never written down.
+    assert "pincode: ••••)" in second.text
+    assert "1234" not in second.text
 
     third = await session.send("Yes, go ahead.")
     assert (third.stop_reason, sent, third.text) == ("completed", [COINS], "It is transferred.")

@@ -12,7 +12,7 @@ from handrail.chat import ChatSession, FileSessionStore
 from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
 from handrail.providers import AssistantMessage, ToolMessage, UserMessage
 from handrail.testing.scripted import ScriptedProvider
-from tests.guide.kit import SEND_500, Bank, agent_with, needs, open_session, plan, scripted, transfer_money
+from tests.guide.kit import READ_BACK, SEND_500, Bank, agent_with, needs, open_session, plan, scripted, transfer_money
 
 PREPARE = plan(["g1"], needs("transfer_money", SEND_500))
 
@@ -34,7 +34,7 @@ async def test_a_call_that_waits_is_pending_and_not_in_the_history() -> None:
     session, _, judge = await prepared()
 
     assert [type(one) for one in session.conversation.messages] == [UserMessage, AssistantMessage]
-    assert session.conversation.messages[-1].text == "500 EUR to Sophie: shall I?"
+    assert session.conversation.messages[-1].text == f"500 EUR to Sophie: shall I?\n\n{READ_BACK}"
     (pending,) = session.conversation.pending
     assert (pending.call.name, pending.read_back_at) == ("transfer_money", 2)
     assert [one.call.id for one in judge.reply_requests[0].pending] == [pending.call.id]

@@ -13,7 +13,7 @@ from handrail.guide import CheckingJudge, GuidelineMatch
 from handrail.providers import AssistantMessage, ToolMessage
 from handrail.testing.scripted import ScriptedProvider
 from handrail.testing.servers import text, tool_calls
-from tests.guide.kit import SEND_500, Bank, get_balance, transfer_money
+from tests.guide.kit import READ_BACK, SEND_500, Bank, get_balance, transfer_money
 from tests.providers.kit import Subject, every_adapter
 
 
@@ -52,7 +52,7 @@ async def test_one_saved_session_goes_from_plain_to_guided_and_back_on_every_ser
         said("g1", tool="get_balance", arguments={"account": "savings"}),
         wrote("Your savings are 20000 EUR."),
         said("g2", tool="transfer_money", arguments=SEND_500),
-        wrote("Shall I send 500 EUR to Sophie?"),
+        wrote("I can do that."),
         said("g2", tool="transfer_money", pending="guided_3_1_1", confirmation="yes"),
         wrote("It was sent.", claims=("transfer_money",)),
         tool_calls(("get_balance", {"account": "current"})),
@@ -89,7 +89,7 @@ async def test_one_saved_session_goes_from_plain_to_guided_and_back_on_every_ser
             bye = await back.send("Check again, and bye.")
 
     assert (balance.text, balance.results[0].output) == ("Your savings are 20000 EUR.", "20000 EUR")
-    assert (asked.stop_reason, asked.text) == ("approval_required", "Shall I send 500 EUR to Sophie?")
+    assert (asked.stop_reason, asked.text) == ("approval_required", f"I can do that.\n\n{READ_BACK}")
     assert (done.stop_reason, done.text, bank.sent) == ("completed", "It was sent.", [("Sophie", 500)])
     assert (bye.text, bank.reads) == ("Bye.", ["current", "savings", "current"])
     assert balance.usage.input > 0

@@ -1,12 +1,24 @@
 """The reply never says that something happened which has no committed result."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import SecretStr
 
-from handrail import Policy, Rule, tool
-from handrail.guide import CandidateTool, ScriptedJudge, ToolVerdict
-from tests.guide.kit import SEND_500, Bank, agent_with, get_balance, needs, open_session, plan, scripted, transfer_money
+from handrail import ConfigError, Policy, Rule, tool
+from handrail.guide import CandidateTool, ParameterOptions, ScriptedJudge, ToolVerdict
+from tests.guide.kit import (
+    READ_BACK,
+    SEND_500,
+    Bank,
+    agent_with,
+    get_balance,
+    needs,
+    open_session,
+    plan,
+    scripted,
+    transfer_money,
+)
 
 MISSING = ToolVerdict("transfer_money", "cannot_run", {"amount": 500}, {"amount": "$500"}, "the recipient is not known")
 
@@ -114,29 +126,69 @@ async def test_a_read_only_turn_is_not_checked_by_the_judge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("draft", "is_complete"),
+    "draft",
     [
-        ("Shall I send 500 EUR to Sophie?", True),
-        ("Shall I send $500 to SOPHIE?", True),
-        ("Shall I send it to Sophie?", False),
-        ("I would send 500 to Sophie.", False),
-        ("Shall I send 5000 to Sophie?", False),
+        "Ok.",
+        "Shall I send 500 EUR to Sophie?",
+        "I cannot send 500. Shall I send 50 to Sophie?",
+        "Please confirm: transfer money (recipient name: Sophie; amount: 5). Shall I go ahead?",
     ],
 )
-async def test_a_pending_call_is_read_back_exactly_by_the_draft_or_by_code(draft: str, is_complete: bool) -> None:
+async def test_the_read_back_is_ours_whatever_the_draft_says(draft: str) -> None:
     judge = scripted([plan(["g1"], needs("transfer_money", SEND_500))], [draft])
     result = await reply_to(judge)
 
-    plain = "Please confirm: transfer money (recipient name: Sophie; amount: 500). Shall I go ahead?"
-    assert result.text == (draft if is_complete else f"{draft}\n\n{plain}")
+    assert result.text == f"{draft}\n\n{READ_BACK}"
 
 
-async def test_thousands_are_read_back_as_people_write_them() -> None:
-    judge = scripted(
-        [plan(["g1"], needs("transfer_money", {"recipient_name": "Sophie", "amount": 12000}))],
-        ["12,000 EUR to Sophie?"],
+async def ask_to_confirm(function: Any, arguments: dict[str, Any], **more: Any) -> str:
+    made = tool(function)
+    judge = scripted([plan(["g1"], needs(made.name, arguments))], ["Ok."])
+    agent = agent_with(judge, [made], **more)
+    await agent.create_guideline("Customer pays", tools=[made])
+    said = " ".join(map(str, arguments.values()))
+    return (await open_session(agent).send(f"Do it: {said}")).text
+
+
+async def test_every_value_that_will_run_is_shown_whole_also_a_sensitive_one_and_a_default() -> None:
+    async def wire(iban: str, to_account: str, from_account: str, urgent: bool = True, note: str | None = None) -> str:
+        """Send money."""
+        return "sent"
+
+    arguments = {"iban": "DE89370400440532013000", "to_account": "savings", "from_account": "current"}
+    assert await ask_to_confirm(wire, arguments) == (
+        "Ok.\n\nPlease confirm: wire (iban: DE89370400440532013000; to account: savings; from account: current; "
+        "urgent: yes; note: nothing). Shall I go ahead?"
     )
-    assert (await reply_to(judge)).text == "12,000 EUR to Sophie?"
+
+
+async def test_a_masked_value_and_a_secret_type_show_their_last_characters() -> None:
+    async def charge(card: Annotated[str, ParameterOptions(display="masked")], code: SecretStr) -> str:
+        """Charge a card."""
+        return "charged"
+
+    text = await ask_to_confirm(charge, {"card": "4000123412344242", "code": "123"})
+    assert text == "Ok.\n\nPlease confirm: charge (card: •••• 4242; code: ••••). Shall I go ahead?"
+
+
+async def test_a_value_cannot_pretend_to_be_another_one() -> None:
+    async def send(recipient: str, amount: int) -> str:
+        """Send money."""
+        return "sent"
+
+    text = await ask_to_confirm(send, {"recipient": "Sophie; amount: 5", "amount": 500})
+    assert text.endswith('send (recipient: "Sophie; amount: 5"; amount: 500). Shall I go ahead?')
+
+
+async def test_the_question_is_asked_in_the_language_of_the_agent_and_of_the_tenant() -> None:
+    async def send(amount: int, urgent: bool = False) -> str:
+        """Send money."""
+        return "sent"
+
+    text = await ask_to_confirm(send, {"amount": 500}, locale="fr-CH")
+    assert text == "Ok.\n\nVeuillez confirmer : send (amount : 500; urgent : non). Dois-je continuer ?"
+    with pytest.raises(ConfigError, match="locale must be one of en, fr"):
+        agent_with(scripted(), locale="tlh")
 
 
 async def test_a_tool_of_a_source_that_is_down_is_a_result_that_the_reply_reads() -> None:

@@ -83,7 +83,7 @@ def _classify_unknown(word: str, vocabulary: Mapping[tuple[str, ...], _Kind], sh
     found = {vocabulary.get((part,)) for part in parts if part not in shown}
     if len(parts) == 1 or None in found:
         return None
-    known = [kind for kind in _KINDS if kind in found]
+    known: list[_Kind] = [kind for kind in _KINDS if kind in found]
     return known[-1] if known else "filler"
 
 

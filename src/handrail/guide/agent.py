@@ -12,6 +12,7 @@ from handrail.authorize.policy import Policy
 from handrail.chat.conversation import Conversation
 from handrail.chat.session_store import SessionStore
 from handrail.core.context import ToolContext
+from handrail.core.locales import load_locale
 from handrail.core.redact import Redactor
 from handrail.core.suggestions import suggest
 from handrail.core.text import encodable
@@ -66,6 +67,7 @@ class Agent:
         variables: Mapping[str, Any] | None = None,
         terms: Mapping[str, str] | None = None,
         instructions: str = "",
+        locale: str = "en",
         agent_id: str | None = None,
         store: Store | None = None,
         ledger: Ledger | None = None,
@@ -84,6 +86,8 @@ class Agent:
         self.provider = provider
         self.judge = judge
         self.instructions = encodable(instructions)
+        load_locale(locale)  # Raises if there are no texts for it.
+        self.locale = locale
         self.agent_id = agent_id
         self._executor = executor
         self._given_executor = executor is not None
@@ -422,6 +426,7 @@ class Agent:
         return compile_guide(
             agent_id=self.agent_id,
             instructions=self.instructions,
+            locale=self.locale,
             guidelines=self._guidelines,
             tools=tools,
             relationships=self._relationships,

@@ -61,6 +61,7 @@ class Guide(Struct, frozen=True, kw_only=True):
 
     agent_id: str | None
     instructions: str
+    locale: str
     guidelines: tuple[Guideline, ...]
     by_id: Mapping[str, Guideline]
     always: frozenset[str]
@@ -98,6 +99,7 @@ class _Definition(TypedDict):
 
     agent_id: str | None
     instructions: str
+    locale: str
     relationships: Relationships
     journeys: JourneyStates
     variables: tuple[Variable, ...]

@@ -43,6 +43,10 @@ class Relationships:
         """Find these guidelines, and all that are related to them."""
         return _find_reachable(self._linked, ids)
 
+    def find_dependencies(self, ids: Iterable[str]) -> set[str]:
+        """Find these guidelines, and all that they depend on."""
+        return _find_reachable(self._edges["depends_on"], ids)
+
     def resolve(self, matched: Iterable[str]) -> "Resolution":
         """Find the active guidelines among those that matched and those that they entail."""
         matched = set(matched)
@@ -118,6 +122,8 @@ class JourneyStates(Struct, frozen=True, kw_only=True):
     """The states that lead to each state."""
     following: Mapping[str, tuple[str, ...]] = {}
     """The states that follow each state without a condition."""
+    roots: Mapping[str, str] = {}
+    """The journey of each state."""
 
     def resolve(self, matched: Iterable[str], done: Set[str]) -> tuple[set[str], dict[str, str]]:
         """Return the guidelines that apply, given the tools that have a result, and why others do not.

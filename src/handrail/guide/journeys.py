@@ -107,6 +107,7 @@ class Journey:
                 start: tuple(end for end, condition in targets.items() if not condition)
                 for start, targets in self._transitions.items()
             },
+            roots=dict.fromkeys(self._states, self.id),
         )
 
 
@@ -117,4 +118,5 @@ def merge_journeys(journeys: Iterable[Journey]) -> JourneyStates:
         tools={key: value for item in every for key, value in item.tools.items()},
         sources={key: value for item in every for key, value in item.sources.items()},
         following={key: value for item in every for key, value in item.following.items()},
+        roots={key: value for item in every for key, value in item.roots.items()},
     )

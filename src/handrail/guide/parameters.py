@@ -27,6 +27,8 @@ class ParameterOptions(Struct, frozen=True, kw_only=True):
     """The name to use with the customer."""
     hidden: bool = False
     """Whether it must never be mentioned to the customer."""
+    display: Literal["whole", "masked"] = "whole"
+    """How its value is shown to the customer before they confirm a call: whole, or only its last characters."""
     significance: str = ""
     """Why it is needed, for the customer."""
     source: Literal["customer", "context", "any"] = "any"
@@ -41,6 +43,8 @@ class ParameterOptions(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.source not in ("customer", "context", "any"):
             raise ConfigError(f"source must be 'customer', 'context' or 'any', got {self.source!r}.")
+        if self.display not in ("whole", "masked"):
+            raise ConfigError(f"display must be 'whole' or 'masked', got {self.display!r}.")
         if self.choices is not None and not callable(self.choices):
             _check_choices(self.choices)
 

@@ -2,21 +2,22 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from functools import cache
 from typing import Any, Final, cast
 
 from msgspec import Struct, structs
 
 from handrail.chat.conversation import PendingCall
+from handrail.core.locales import load_locale
 from handrail.core.log import log
-from handrail.core.redact import HIDDEN, Redactor
+from handrail.core.redact import HIDDEN
 from handrail.core.text import compact_json, encodable
 from handrail.core.values import ToolResult
 from handrail.errors import shorten
+from handrail.formats.parse import parse_object
 from handrail.guide.claims import Effect, extract_value_words, find_false_claims
 from handrail.guide.definition import Guide
 from handrail.guide.judging import JudgeClient, NoResponse
-from handrail.guide.parameters import GuidedTool
+from handrail.guide.parameters import GuidedTool, ParameterOptions
 from handrail.guide.trace import ReplyTrace
 from handrail.guide.values import (
     ClaimChecker,
@@ -28,7 +29,7 @@ from handrail.guide.values import (
     ReplyRequest,
     ToolInsights,
 )
-from handrail.guide.verdicts import MalformedResponse, normalize_text
+from handrail.guide.verdicts import MalformedResponse
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage
 
 MAX_DRAFTS: Final = 2
@@ -47,10 +48,11 @@ class WrittenReply(Struct, frozen=True, kw_only=True):
 class ReplyWriter:
     """Writes the reply of one turn."""
 
-    def __init__(self, guide: Guide, judge: Judge, client: JudgeClient) -> None:
+    def __init__(self, guide: Guide, judge: Judge, client: JudgeClient, *, locale: str) -> None:
         self._guide = guide
         self._judge = judge
         self._client = client
+        self._locale = locale
         self.trace = ReplyTrace()
 
     async def write(self, request: ReplyRequest, *, considered: Set[str], may_plan: bool) -> WrittenReply | None:
@@ -81,8 +83,7 @@ class ReplyWriter:
             text = encodable(draft.text)
             problem = await self._find_problem(text, draft, request, considered)
             if problem is None:
-                asked = ensure_read_back(text, request.pending, self._guide.tools)
-                return self._finish(asked, request, number + 1, rejected)
+                return self._finish(text, request, number + 1, rejected)
             rejected.append(problem)
             error = f"The draft cannot be sent: {problem}. Say only what the results show."
         plain = build_plain_reply(
@@ -96,6 +97,7 @@ class ReplyWriter:
     def _finish(
         self, text: str, request: ReplyRequest, drafts: int, rejected: list[str], *, replaced: bool = False
     ) -> WrittenReply:
+        text = add_read_back(text, request.pending, self._guide.tools, self._locale)
         self.trace = ReplyTrace(
             text=text,
             guideline_ids=tuple(guideline.id for guideline in request.guidelines),
@@ -220,70 +222,67 @@ def _find_committed(messages: Sequence[Message], results: Sequence[ToolResult], 
 # Texts that are not written by a model.
 
 _MAX_OUTPUT = 500
+_SECRET_TYPE: Final = "**********"
+"""How Pydantic writes a value of a secret type."""
+_MIN_MASKED = 8
+"""The fewest characters of a value whose last four are shown."""
+_SEPARATORS: Final = re.compile(r"[;:\n\r\t()\"]|[^\S ]|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-@cache
-def _redactor() -> Redactor:
-    return Redactor()
+def list_shown_arguments(pending: PendingCall, tool: GuidedTool | None) -> dict[str, Any]:
+    """List the arguments of a pending call that the customer sees, by their display names: all but hidden ones.
+
+    They are whole, because the customer agrees to them, but for secret types and those with `display="masked"`.
+    """
+    sent = parse_object(pending.call.arguments_json)
+    shown: dict[str, Any] = {}
+    for name, value in pending.approval.arguments.items():
+        options = tool.get_options(name) if tool is not None else ParameterOptions()
+        if options.hidden:
+            continue
+        text = compact_json(value)
+        is_secret = _SECRET_TYPE in text
+        if is_secret or HIDDEN in text:  # A secret type and a store write a mark: the value that was sent will run.
+            value = sent.get(name, value)
+        is_masked = is_secret or options.display == "masked"
+        shown[options.display_name or name.replace("_", " ")] = mask(value) if is_masked else value
+    return shown
 
 
-def select_visible_arguments(pending: PendingCall, tool: GuidedTool | None) -> dict[str, Any]:
-    """Select the arguments of a pending call that the customer may see, by their display names."""
-    return {
-        (tool.get_options(name).display_name if tool else "") or name.replace("_", " "): value
-        for name, value in _redactor().value(dict(pending.approval.arguments)).items()
-        if tool is None or not tool.get_options(name).hidden
-    }
+def mask(value: Any) -> str:
+    """Mask a value but for its last four characters, if it has enough of them."""
+    text = format_value(value)
+    return f"•••• {text[-4:]}" if len(text) >= _MIN_MASKED else "••••"
 
 
-def ensure_read_back(text: str, pending: Sequence[PendingCall], tools: Mapping[str, GuidedTool]) -> str:
-    """Return the text, with a confirmation question for the pending calls that it does not read back."""
-    missing = [
-        pending_call
-        for pending_call in pending
-        if pending_call.approval.by == "customer"
-        and not _is_read_back(text, select_visible_arguments(pending_call, tools.get(pending_call.call.name)).values())
-    ]
-    if not missing:
-        return text
-    return "\n\n".join(filter(None, [text.strip(), build_confirmation_question(missing, tools)]))
-
-
-def _is_read_back(text: str, values: Iterable[Any]) -> bool:
-    words = normalize_text(re.sub(r"(?<=\d)[,’' ](?=\d{3}\b)", "", text))
-    if "?" not in text:
-        return False
-    for value in values:
-        match value:
-            case str() if value == HIDDEN:
-                pass
-            case str():
-                if normalize_text(value) not in words:
-                    return False
-            case bool() | None:
-                return False
-            case int() | float():
-                if normalize_text(f"{value:g}" if isinstance(value, float) else str(value)) not in words:
-                    return False
-            case _:
-                return False
-    return True
-
-
-def build_confirmation_question(pending: Sequence[PendingCall], tools: Mapping[str, GuidedTool]) -> str:
-    """Build the question that asks the customer to confirm exactly these calls."""
-    lines = [format_read_back(pending_call, tools.get(pending_call.call.name)) for pending_call in pending]
-    if len(lines) == 1:
-        return f"Please confirm: {lines[0]}. Shall I go ahead?"
-    return "Please confirm:\n" + "\n".join(f"- {line}" for line in lines) + "\nShall I go ahead?"
-
-
-def format_read_back(pending: PendingCall, tool: GuidedTool | None) -> str:
-    """Format a pending call in one line."""
+def format_read_back(pending: PendingCall, tool: GuidedTool | None, locale: str = "en") -> str:
+    """Format a pending call in one line, with every value that will run."""
+    texts = load_locale(locale)
     values = "; ".join(
-        f"{name}: {_format_value(value)}" for name, value in select_visible_arguments(pending, tool).items()
+        texts["confirm.argument"].format(name=name, value=format_value(value, texts))
+        for name, value in list_shown_arguments(pending, tool).items()
     )
     return f"{pending.call.name.replace('_', ' ')}" + (f" ({values})" if values else "")
+
+
+def add_read_back(text: str, pending: Sequence[PendingCall], tools: Mapping[str, GuidedTool], locale: str) -> str:
+    """Return the text, followed by a question that reads back the calls that await the customer's confirmation."""
+    texts = load_locale(locale)
+    lines = [
+        format_read_back(waiting, tools.get(waiting.call.name), locale)
+        for waiting in pending
+        if waiting.approval.by == "customer"
+    ]
+    if not lines:
+        return text
+    if len(lines) == 1:
+        question = texts["confirm.one"].format(calls=lines[0])
+    else:
+        listed = "\n".join(f"- {line}" for line in lines)
+        question = (
+            f"{texts['confirm.several']}\n{listed}\n{texts['confirm.both' if len(lines) == 2 else 'confirm.all']}"
+        )
+    return "\n\n".join(filter(None, [text.strip(), question]))
 
 
 def build_plain_reply(
@@ -293,24 +292,21 @@ def build_plain_reply(
     pending: Sequence[PendingCall],
     tools: Mapping[str, GuidedTool],
 ) -> str:
-    """Build a reply without a judge: results, missing and invalid values, and pending calls."""
+    """Build a reply without a judge: results, and missing and invalid values."""
     parts = [_describe_outcome(result, tools.get(result.tool_name)) for result in results]
     if insights.missing_data:
         parts.append(f"To go on I still need: {', '.join(_list_names(insights.missing_data))}.")
     for entry in insights.invalid_data:
         choices = (
-            f" Possible values: {', '.join(_format_value(choice) for choice in entry.choices)}."
-            if entry.choices
-            else ""
+            f" Possible values: {', '.join(format_value(choice) for choice in entry.choices)}." if entry.choices else ""
         )
-        value = f" ({_format_value(entry.value)})" if entry.value is not None else ""
+        value = f" ({format_value(entry.value)})" if entry.value is not None else ""
         parts.append(f"The {entry.display_name or entry.parameter}{value} cannot be used.{choices}")
-    mine = [pending_call for pending_call in pending if pending_call.approval.by == "customer"]
     if any(pending_call.approval.by != "customer" for pending_call in pending):
         parts.append("A colleague has to agree first; nothing was done yet.")
-    if mine:
-        parts.append(build_confirmation_question(mine, tools))
-    return "\n".join(parts) or "Nothing was done. How can I help you?"
+    if not parts and not pending:
+        return "Nothing was done. How can I help you?"
+    return "\n".join(parts)
 
 
 def _describe_outcome(result: ToolResult, tool: GuidedTool | None) -> str:
@@ -324,5 +320,13 @@ def _list_names(missing: Iterable[MissingData | InvalidData]) -> list[str]:
     return list(dict.fromkeys(entry.display_name or entry.parameter for entry in missing))
 
 
-def _format_value(value: Any) -> str:
-    return value if isinstance(value, str) else compact_json(value)
+def format_value(value: Any, texts: Mapping[str, str] | None = None) -> str:
+    """Format a value for the customer; a text that could be taken for more than a value is quoted."""
+    texts = texts or load_locale("en")
+    if value is None:
+        return texts["value.none"]
+    if isinstance(value, bool):
+        return texts["value.true" if value else "value.false"]
+    if isinstance(value, str) and value.strip() == value and value and not _SEPARATORS.search(value):
+        return value
+    return compact_json(value)

@@ -11,11 +11,12 @@ from handrail.chat.conversation import PendingCall
 from handrail.chat.session import ChatSession
 from handrail.chat.turn import TurnResult, TurnState
 from handrail.core.events import TurnPlanned
+from handrail.core.locales import select_locale
 from handrail.core.redact import Redactor
 from handrail.core.values import ToolCall
 from handrail.errors import ApprovalError, shorten
 from handrail.formats.parse import parse_object
-from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state
+from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state, find_objection
 from handrail.guide.definition import Guide
 from handrail.guide.judging import JudgeClient, Planner, PlanningResult, TurnInputs, VariableReader, read_inputs
 from handrail.guide.reply import ReplyWriter, WrittenReply
@@ -44,7 +45,8 @@ class GuidedTurn:
         self._guidelines = _ActiveGuidelines(guide)
         self._client = JudgeClient(state, judge, timeout=guide.settings.judge_timeout)
         self._planner = Planner(guide, judge, self._client)
-        self._writer = ReplyWriter(guide, judge, self._client)
+        self._locale = select_locale(getattr(state.context.tenant, "locale", None), guide.locale)
+        self._writer = ReplyWriter(guide, judge, self._client, locale=self._locale)
         self._recorder = Recorder(guide, redactor)
         self._iteration = 0
         self._done: set[str] = set()
@@ -196,9 +198,8 @@ class GuidedTurn:
                 plan.verdicts,
                 build_verdict_keys(plan, guide),
                 self._build_pending_keys(),
-                can_confirm={
-                    pending_call.call.id: self._can_confirm(pending_call) for pending_call in state.conversation.pending
-                },
+                objections=self._find_objections(),
+                removed=self._guidelines.find_removed(state.conversation.pending),
             )
             confirmed = [call for decision in decisions if (call := await self._apply_decision(decision)) is not None]
         kept = set(self._build_pending_keys().values())
@@ -269,20 +270,23 @@ class GuidedTurn:
         }
         return {call_id: key for call_id, key in keys.items() if key is not None}
 
-    def _can_confirm(self, pending: PendingCall) -> bool:
-        """Whether a message of the customer can confirm a call: it was read back in an earlier turn, the customer has
-        written since, and not all guidelines of the call were rejected."""
-        read_back = pending.read_back_at
-        spoken = any(isinstance(message, UserMessage) for message in self._state.conversation.messages[read_back:])
-        asked_by = [guideline_id for guideline_id in pending.call.guideline_ids if guideline_id in self._guide.by_id]
-        return (
-            pending.approval.by == "customer"
-            and read_back > 0
-            and pending.approval.turn < self._state.context.turn
-            and spoken
-            and bool(asked_by)
-            and not all(map(self._guidelines.is_rejected, asked_by))
-        )
+    def _find_objections(self) -> dict[str, str]:
+        """Find why a yes of the judge does not count, for each pending call whose yes does not."""
+        conversation = self._state.conversation
+        found = {
+            waiting.call.id: find_objection(
+                waiting,
+                pending=conversation.pending,
+                tools=self._guide.tools,
+                messages=conversation.messages,
+                turn=self._state.context.turn,
+                locale=self._locale,
+            )
+            if not self._guidelines.are_rejected(waiting.call.guideline_ids)
+            else "the judge says that its guideline does not apply"
+            for waiting in conversation.pending
+        }
+        return {call_id: objection for call_id, objection in found.items() if objection is not None}
 
     async def _apply_decision(self, decision: PendingDecision) -> ToolCall | None:
         """Approve, deny or withdraw a pending call; return the call if it should run."""
@@ -397,6 +401,7 @@ class _ActiveGuidelines:
         """Guidelines of calls that an earlier turn prepared: they apply to the reply, and add no candidates."""
         self.considered: set[str] = set()
         """Every tool that was a candidate in this turn."""
+        self._done: Set[str] = frozenset()
 
     def add_matches(self, matches: Iterable[GuidelineMatch]) -> list[str]:
         """Add what the judge matched; return the ids that it made up."""
@@ -415,6 +420,7 @@ class _ActiveGuidelines:
     def resolve(self, done: Set[str]) -> dict[str, str]:
         """Find the active guidelines, given the tools that have a result; return why others are not active."""
         guide = self._guide
+        self._done = done
         matched, reasons = guide.journeys.resolve(self.get_matched_ids() | guide.always, done)
         resolution = guide.relationships.resolve(matched)
         self.active = resolution.active
@@ -425,10 +431,31 @@ class _ActiveGuidelines:
         """Return the guidelines that the judge matched."""
         return {one for one, match in self._matches.items() if match.applies}
 
-    def is_rejected(self, guideline_id: str) -> bool:
-        """Whether the judge found in this turn that a guideline does not apply."""
-        match = self._matches.get(guideline_id)
-        return match is not None and not match.applies
+    def find_removed(self, pending: Iterable[PendingCall]) -> dict[str, str]:
+        """Find the pending calls whose guidelines the conversation of this turn removes, and why.
+
+        Their guidelines count as matched, because a "yes" is not their condition; but another guideline that takes
+        priority removes them, and so does a dependency that does not hold in the turn in which the customer confirms.
+        """
+        guide, removed = self._guide, dict[str, str]()
+        matched, _ = guide.journeys.resolve(self.get_matched_ids() | guide.always, self._done)
+        for waiting in pending:
+            known = {guideline_id for guideline_id in waiting.call.guideline_ids if guideline_id in guide.by_id}
+            assumed = known | {guide.journeys.roots[state] for state in known if state in guide.journeys.roots}
+            if waiting.approval.by != "customer":
+                assumed = guide.relationships.find_dependencies(assumed)
+            resolution = guide.relationships.resolve(matched | assumed)
+            if not known & resolution.active:
+                reasons = sorted(resolution.reasons[one] for one in known if one in resolution.reasons)
+                removed[waiting.call.id] = (
+                    f"its guideline does not apply any more: {'; '.join(reasons) or 'it is gone'}"
+                )
+        return removed
+
+    def are_rejected(self, guideline_ids: Iterable[str]) -> bool:
+        """Whether the judge found in this turn that none of these guidelines applies."""
+        found = [self._matches.get(guideline_id) for guideline_id in guideline_ids]
+        return all(match is not None and not match.applies for match in found)
 
     def explain(self, reasons: dict[str, str]) -> dict[str, tuple[bool, str]]:
         """Return whether each guideline that was looked at is active, and why."""

@@ -8,17 +8,26 @@ from typing import Final
 
 from handrail.errors import ConfigError
 
-__all__ = ["LANGUAGES", "load_locale"]
+__all__ = ["LANGUAGES", "load_locale", "select_locale"]
 
 LANGUAGES: Final = ("en", "fr", "de", "es", "it", "nl", "pt", "pl", "ru", "zh", "ja")
 
 
 def load_locale(locale: str) -> Mapping[str, str]:
     """Load the words of a locale such as `fr` or `pt-BR`; raises `ConfigError` if there are none for its language."""
-    language = locale.lower().replace("_", "-").partition("-")[0]
+    language = _get_language(locale)
     if language not in LANGUAGES:
         raise ConfigError(f"locale must be one of {', '.join(LANGUAGES)}, got {locale!r}.")
     return _load_language(language)
+
+
+def select_locale(*locales: str | None) -> str:
+    """Select the first of some locales that has words; `en` if none has."""
+    return next((locale for locale in locales if locale and _get_language(locale) in LANGUAGES), "en")
+
+
+def _get_language(locale: str) -> str:
+    return locale.lower().replace("_", "-").partition("-")[0]
 
 
 @cache

@@ -1,27 +1,22 @@
 """A judge for small models: an embedding selects the tool, the model fills in arguments, replies are templates."""
 
 import asyncio
-import re
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Literal, cast
 
 from pydantic_core import from_json
 
+from handrail.core.consent import read_answer
 from handrail.core.tool import Tool
 from handrail.define.build import build_tool
 from handrail.errors import ToolError
-from handrail.guide.reply import build_plain_reply
+from handrail.guide.reply import build_plain_reply, format_read_back
 from handrail.guide.values import CandidateTool, Draft, GuidelineMatch, Plan, PlanRequest, ReplyRequest, ToolVerdict
 from handrail.models.embedding import Embedding
 from handrail.providers.embedded.picking import SMALL_TALK, ToolRanker
 from handrail.providers.messages import Message, UserMessage
 from handrail.providers.provider import ModelRequest, Provider
 from handrail.registry.ranking import Embedder, TextSimilarity
-
-_YES: Final = re.compile(
-    r"\W*(yes|yep|yeah|sure|ok|okay|please do|do it|go ahead|i agree|i confirm|confirmed|correct|that's right)\b[^\d?]*"
-)
-_NO: Final = re.compile(r"\W*(no|nope|don't|do not|stop|cancel|never mind|rather not|i changed my mind)\b.*", re.DOTALL)
 
 
 class EmbeddedJudge:
@@ -42,10 +37,8 @@ class EmbeddedJudge:
         message = _read_last_message(request.messages)
         if request.iteration > 1 or not message:
             return Plan(model_calls=0)
-        confirmation = (
-            "yes" if _YES.fullmatch(message.casefold()) else "no" if _NO.fullmatch(message.casefold()) else None
-        )
-        if confirmation is not None and request.pending:
+        confirmation = self._read_confirmation(message, request)
+        if confirmation is not None:
             return Plan(
                 verdicts=tuple(
                     ToolVerdict(
@@ -78,6 +71,13 @@ class EmbeddedJudge:
             verdicts=(verdict,),
             usage=response.usage,
         )
+
+    def _read_confirmation(self, message: str, request: PlanRequest) -> Literal["yes", "no"] | None:
+        """Read whether the message confirms or refuses the pending calls; None if it does neither."""
+        shown = "\n".join(format_read_back(waiting, None) for waiting in request.pending)
+        action = " ".join(waiting.call.name for waiting in request.pending)
+        answer = read_answer(message, shown=shown, action=action) if request.pending else "unclear"
+        return None if answer == "unclear" else answer
 
     def _build_verdict(self, call: Any, message: str) -> ToolVerdict | None:
         try:

@@ -7,7 +7,7 @@ from pydantic_core import from_json
 
 from handrail.core.text import compact_json
 from handrail.core.values import ToolResult
-from handrail.guide.reply import select_visible_arguments
+from handrail.guide.reply import list_shown_arguments
 from handrail.guide.values import (
     CandidateTool,
     Draft,
@@ -149,6 +149,10 @@ REPLY_SCHEMA: Final = _build_object_schema(
 def read_plan(response: Any, request: PlanRequest, *, usage: Usage, model_calls: int) -> Plan:
     """Read a model's response as a plan. A guideline that is left out does not apply."""
     reasons = {match["guideline_id"]: match["reason"] for match in response["matches"]}
+    confirmed = {one.get("pending") for one in response.get("verdicts", ()) if one.get("confirmation") == "yes"}
+    for waiting in request.pending:
+        if waiting.call.id in confirmed:  # Models leave out the guideline of a call that the customer confirms.
+            reasons = {**dict.fromkeys(waiting.call.guideline_ids, "its call was confirmed"), **reasons}
     tools = {tool.name: tool for tool in request.tools}
     return Plan(
         matches=tuple(
@@ -230,8 +234,8 @@ You write the next message of an agent to its customer. Answer with JSON only.
 
 text: the message, in the customer's language, short and friendly. Follow the guidelines that apply. Use only what \
 the conversation and the results say. Ask for what is missing, by its display name, and offer the choices where a \
-value is invalid. Never say that something was done unless a result in this conversation shows that it succeeded. For \
-each pending call, repeat its exact values and ask whether to go ahead; it has not been done.
+value is invalid. Never say that something was done unless a result in this conversation shows that it succeeded. A \
+pending call has not been done; the question whether to go ahead, with its values, is added after your text.
 new_matches: ids of further guidelines that apply only because of the results; else empty.
 claims: names of tools whose effect the text says has happened; else empty."""
 
@@ -285,7 +289,7 @@ def render_reply_request(request: ReplyRequest) -> str:
         _render_section(
             "Pending, not done yet",
             (
-                f"{waiting.call.name} {compact_json(select_visible_arguments(waiting, None))} "
+                f"{waiting.call.name} {compact_json(list_shown_arguments(waiting, None))} "
                 f"waits for the {waiting.approval.by}"
                 for waiting in request.pending
             ),
