@@ -6,7 +6,7 @@ from typing import Any
 
 from handrail import Executor, ToolContext, ToolError, tool
 from handrail.chat import ChatSession, TurnResult
-from handrail.testing.scripted import Scripted, ScriptedProvider
+from handrail.testing.scripted import ScriptedLine, ScriptedProvider
 from handrail.testing.servers import tool_calls
 
 
@@ -42,7 +42,7 @@ def at(bank: Bank, **more: Any) -> ToolContext[Bank]:
     return ToolContext(**{"session_id": "s-1", "customer_id": "ann", "deps": bank, **more})
 
 
-def chat(lines: Iterable[Scripted], bank: Bank | None = None, *, executor: Any = None, **more: Any) -> ChatSession:
+def chat(lines: Iterable[ScriptedLine], bank: Bank | None = None, *, executor: Any = None, **more: Any) -> ChatSession:
     executor = executor or Executor([balance, pay])
     context = more.pop("context", None) or at(bank or Bank())
     more.setdefault("allow_memory_ledger", True)  # Where it matters, a test has a store.

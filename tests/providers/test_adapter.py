@@ -9,7 +9,7 @@ from msgspec import structs
 
 from handrail import ConfigError, ToolCall, ToolResult
 from handrail.providers import AssistantMessage, ModelRequest, Prices, ToolChoice, ToolMessage, UserMessage
-from handrail.testing.servers import Usage, raw, refusal, text, text_and_calls, tool_calls, truncated
+from handrail.testing.servers import ScriptedUsage, raw, refusal, text, text_and_calls, tool_calls, truncated
 from tests.providers.kit import (
     ALL,
     ANTHROPIC,
@@ -109,7 +109,7 @@ async def test_a_stream_says_what_the_whole_reply_says(subject: Subject) -> None
 
 
 def _numbered(answer: Any) -> Any:
-    return replace(answer, id="r-1", usage=Usage(input=12, output=7, cached=3))
+    return replace(answer, id="r-1", usage=ScriptedUsage(input=12, output=7, cached=3))
 
 
 def _alike(reply: Any) -> Any:
@@ -173,7 +173,7 @@ async def test_a_call_that_was_cut_off_never_parses_and_can_still_get_a_result(s
 @both_ways
 async def test_usage_and_cost_are_counted_with_the_cache(subject: Subject, way: Way) -> None:
     prices = Prices(input=2.0, output=10.0, cached=0.5)
-    with subject.server([text("Hi.", usage=Usage(input=1_000, output=500, cached=400))]) as server:
+    with subject.server([text("Hi.", usage=ScriptedUsage(input=1_000, output=500, cached=400))]) as server:
         async with subject.at(server, prices=prices) as provider:
             reply = await way(provider, ModelRequest(messages=hello()))
 

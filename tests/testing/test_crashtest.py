@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from handrail.testing.crashtest import STEPS, Attempt, Report, crashtest
+from handrail.testing.crashtest import STEPS, Attempt, CrashReport, crashtest
 
 
 async def test_no_effect_is_doubled_lost_or_falsely_reported_when_a_process_is_killed(tmp_path: Path) -> None:
@@ -42,6 +42,8 @@ async def test_every_step_of_a_call_survives_a_kill(tmp_path: Path) -> None:
 def test_a_report_counts_what_is_wrong(
     effects: int, results: list[tuple[str, int]], counts: tuple[int, int, int]
 ) -> None:
-    report = Report(attempts=(Attempt(step="after claim", verified=False, effects=effects, results=tuple(results)),))
+    report = CrashReport(
+        attempts=(Attempt(step="after claim", verified=False, effects=effects, results=tuple(results)),)
+    )
 
     assert (report.double, report.lost, report.false) == counts

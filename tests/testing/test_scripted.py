@@ -10,7 +10,7 @@ from handrail.errors import ProviderDownError, ProviderError, ProviderLimitError
 from handrail.providers import AssistantMessage, ModelRequest, ModelResponse, TextDelta, ToolMessage, Usage, UserMessage
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import refusal, text, text_and_calls, tool_calls, truncated
-from handrail.testing.servers.script import Usage as ScriptedUsage
+from handrail.testing.servers.script import ScriptedUsage
 
 HI = UserMessage(text="Hi.")
 ASKED = ModelRequest(messages=[HI])

@@ -33,7 +33,7 @@ except ImportError as error:  # pragma: no cover
 
 __all__ = ["HandrailMiddleware"]
 
-Call = mcp_types.CallToolRequestParams
+McpCallParams = mcp_types.CallToolRequestParams
 _STATE = "handrail"
 _QUESTION = "handrail"
 _MADE_BY_FASTMCP = ("Error calling tool", "Upstream request timed out", "Rate limited by upstream")
@@ -57,7 +57,9 @@ class HandrailMiddleware(Middleware):
         self._context = context
         self._trust_annotations = trust_annotations
 
-    async def on_call_tool(self, context: MiddlewareContext[Call], call_next: CallNext[Call, ToolResult]) -> ToolResult:
+    async def on_call_tool(
+        self, context: MiddlewareContext[McpCallParams], call_next: CallNext[McpCallParams, ToolResult]
+    ) -> ToolResult:
         """Run one call through the executor."""
         server, message = context.fastmcp_context, context.message
         if server is None:
@@ -119,7 +121,7 @@ def _read_state(state: str | None) -> tuple[str, int]:
         return f"mcp_{secrets.token_hex(12)}", 0
 
 
-def _can_pause(server: Context, message: Call) -> bool:
+def _can_pause(server: Context, message: McpCallParams) -> bool:
     """Whether the client knows the answer "input required", and did not just decline to go on."""
     answer = (message.input_responses or {}).get(_QUESTION)
     request = server.request_context

@@ -21,7 +21,7 @@ except ImportError as error:  # pragma: no cover
 
 __all__ = ["RunPausedError", "guard_tools"]
 
-Source: TypeAlias = ContextSource[RunContextWrapper[Any]]
+RunContextSource: TypeAlias = ContextSource[RunContextWrapper[Any]]
 _CONTROL = ControlFlow()
 
 
@@ -37,7 +37,7 @@ class RunPausedError(AgentsException):
         """The reason, the tool, the id of the call, and the token if somebody has to approve it."""
 
 
-def guard_tools(tools: Iterable[Tool], executor: Executor, *, context: Source) -> list[Tool]:
+def guard_tools(tools: Iterable[Tool], executor: Executor, *, context: RunContextSource) -> list[Tool]:
     """Run function tools under an executor: `Agent(tools=guard_tools([…], executor, context=…))`.
 
     A call that somebody has to agree to is one of the run's `interruptions`; its question is one of
@@ -48,7 +48,7 @@ def guard_tools(tools: Iterable[Tool], executor: Executor, *, context: Source) -
     return [_guard_tool(one, executor, context) for one in tools]
 
 
-def _guard_tool(tool: Tool, executor: Executor, source: Source) -> Tool:
+def _guard_tool(tool: Tool, executor: Executor, source: RunContextSource) -> Tool:
     if not isinstance(tool, FunctionTool):
         raise ConfigError(f"{type(tool).__name__} runs elsewhere and cannot be guarded: give it to the agent as it is.")
     if getattr(tool, "_is_agent_tool", False):

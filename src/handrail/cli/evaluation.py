@@ -11,10 +11,10 @@ from handrail.cli.provider_choice import PROVIDERS, choose_provider
 from handrail.guide.judges import make_judge
 from handrail.providers.provider import Provider
 from handrail.testing.evaluations import (
+    EvaluationReport,
     GuidedCase,
     GuidedReport,
     GuidedScore,
-    Report,
     Score,
     Totals,
     evaluate,
@@ -94,7 +94,7 @@ def _format_wrong_case(score: GuidedScore) -> str:
     return f"  {score.case.name} ({score.case.message!r}): {score.error or found}"
 
 
-def format_table(report: Report) -> str:
+def format_table(report: EvaluationReport) -> str:
     """Format the totals as a table of plain text."""
     head = (
         f"{report.provider:<28}{'prompts':>8}{'right tool':>13}{'right arguments':>17}{'false calls':>13}{'errors':>8}"

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 from handrail.errors import ConfigError, MissingExtraError, shorten
 
-Place = tuple[str | int, ...]
+YamlPath = tuple[str | int, ...]
 """The keys and indexes that lead to a value."""
 
 _MAX_BYTES: Final = 5_000_000
@@ -79,7 +79,7 @@ class YamlReader:
             raise self.build_error(node, expected)
         return node.value
 
-    def read_value(self, node: Any, lines: dict[Place, int] | None = None) -> Any:
+    def read_value(self, node: Any, lines: dict[YamlPath, int] | None = None) -> Any:
         """Return the value of a node; `lines` gets the line of each place in it."""
         try:
             return None if node is None else self._read(node, (), {} if lines is None else lines)
@@ -95,7 +95,7 @@ class YamlReader:
             if isinstance(token, self._yaml.AliasToken):
                 raise self.build_error(token, "aliases are not supported; write the value out")
 
-    def _read(self, node: Any, place: Place, lines: dict[Place, int]) -> Any:
+    def _read(self, node: Any, place: YamlPath, lines: dict[YamlPath, int]) -> Any:
         lines.setdefault(place, get_line(node))
         self._left -= 1
         if self._left < 0:  # With aliases, a short text can expand without limit.

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from handrail.core.suggestions import suggest
-from handrail.core.yaml_reader import Place, YamlReader, read_config_file
+from handrail.core.yaml_reader import YamlPath, YamlReader, read_config_file
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.tenants.config import Features, Section, TenantConfig
 
@@ -41,7 +41,7 @@ def read_file(path: Path) -> TenantConfig:
         raise ConfigError("\n".join(_problems(error, path, lines))) from error
 
 
-def _problems(error: ValidationError, path: Path, lines: Mapping[Place, int]) -> Iterator[str]:
+def _problems(error: ValidationError, path: Path, lines: Mapping[YamlPath, int]) -> Iterator[str]:
     for problem in error.errors(include_url=False, include_input=False):
         place = _find_place(problem["loc"], lines)
         line = f":{lines[place]}" if place in lines else ""
@@ -57,9 +57,9 @@ def _list_fields() -> set[str]:
     return {field for section in sections for field in section.model_fields}
 
 
-def _find_place(loc: tuple[int | str, ...], lines: Mapping[Place, int]) -> Place:
+def _find_place(loc: tuple[int | str, ...], lines: Mapping[YamlPath, int]) -> YamlPath:
     """The longest part of a place that is in the file: what is missing has the line of what it is missing from."""
-    place: Place = ()
+    place: YamlPath = ()
     for part in loc:
         if (*place, part) not in lines:
             break
@@ -67,7 +67,7 @@ def _find_place(loc: tuple[int | str, ...], lines: Mapping[Place, int]) -> Place
     return place
 
 
-def _read_json(text: str, path: Path) -> tuple[Any, dict[Place, int]]:
+def _read_json(text: str, path: Path) -> tuple[Any, dict[YamlPath, int]]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
@@ -88,9 +88,9 @@ def _read_json(text: str, path: Path) -> tuple[Any, dict[Place, int]]:
         return values, {}
 
 
-def _read_yaml(text: str, path: Path) -> tuple[Any, dict[Place, int]]:
+def _read_yaml(text: str, path: Path) -> tuple[Any, dict[YamlPath, int]]:
     reader = YamlReader(text, source=str(path), max_values=_MAX_VALUES)
     if reader.root is None:
         raise reader.build_error(None, "the file is empty")
-    lines: dict[Place, int] = {}
+    lines: dict[YamlPath, int] = {}
     return reader.read_value(reader.root, lines), lines

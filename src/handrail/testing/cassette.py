@@ -21,11 +21,11 @@ from handrail.registry.registry import ToolRegistry
 from handrail.testing import recording_format
 from handrail.testing.recording_format import ModelRecording, Recordings, RequestSummary, ToolRecording
 
-Mode = Literal["replay", "strict", "record", "new"]
+CassetteMode = Literal["replay", "strict", "record", "new"]
 """`replay` returns results from the file; `strict` also fails if a recording is not used; `record` runs everything and
 replaces the file; `new` records if there is no file, and replays otherwise."""
 
-Outcome: TypeAlias = ModelResponse | ProviderError | None
+RecordedOutcome: TypeAlias = ModelResponse | ProviderError | None
 R = TypeVar("R", ToolRecording, ModelRecording)
 
 _HINT: Final = "Record it with: pytest --cassette=record"
@@ -40,9 +40,9 @@ class Cassette:
     the same call here, and a replay returns the redacted values.
     """
 
-    def __init__(self, path: Path | str, *, mode: Mode = "replay", redactor: Redactor | None = None) -> None:
-        if mode not in get_args(Mode):
-            raise ConfigError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}.")
+    def __init__(self, path: Path | str, *, mode: CassetteMode = "replay", redactor: Redactor | None = None) -> None:
+        if mode not in get_args(CassetteMode):
+            raise ConfigError(f"mode must be one of {', '.join(get_args(CassetteMode))}, got {mode!r}.")
         self.path = Path(path)
         self.is_recording = mode == "record" or (mode == "new" and not self.path.exists())
         """Whether tools and models really run."""
@@ -109,7 +109,7 @@ class Cassette:
         return recording_format.summarize_request(request, self._redactor)
 
     def record_response(
-        self, number: int, name: str, summary: RequestSummary, deltas: list[str], outcome: Outcome
+        self, number: int, name: str, summary: RequestSummary, deltas: list[str], outcome: RecordedOutcome
     ) -> None:
         """Record the outcome of a request to a model."""
         recording = recording_format.build_model_recording(
@@ -290,7 +290,7 @@ class _RecordingProvider:
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamEvent]:
         number, summary = self._cassette.start_recording(), self._cassette.summarize(request)
         deltas: list[str] = []
-        outcome: Outcome = None
+        outcome: RecordedOutcome = None
         stream = self._provider.stream(request)
         try:
             async for event in stream:

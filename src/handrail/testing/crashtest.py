@@ -75,7 +75,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
         )
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class CrashReport(Struct, frozen=True, kw_only=True):
     """The outcome of all attempts. Any count above 0 is a bug."""
 
     attempts: tuple[Attempt, ...]
@@ -104,7 +104,7 @@ class Report(Struct, frozen=True, kw_only=True):
         return "\n".join([*lines, f"double: {self.double}  lost: {self.lost}  falsely reported: {self.false}"])
 
 
-async def crashtest(url: str, *, steps: Sequence[str] = STEPS) -> Report:
+async def crashtest(url: str, *, steps: Sequence[str] = STEPS) -> CrashReport:
     """Kill a process at each step, with and without `verify`, on the database at `url`."""
     attempts: list[Attempt] = []
     async with open_store(url):
@@ -113,7 +113,7 @@ async def crashtest(url: str, *, steps: Sequence[str] = STEPS) -> Report:
         for verified in (False, True):
             for step in steps:
                 attempts.append(await _attempt(url, Path(folder), step, verified=verified))
-    return Report(attempts=tuple(attempts))
+    return CrashReport(attempts=tuple(attempts))
 
 
 async def _attempt(url: str, folder: Path, step: str, *, verified: bool) -> Attempt:

@@ -13,7 +13,7 @@ from handrail.providers.provider import FinishReason, ModelRequest, ModelRespons
 from handrail.testing.servers import script
 
 Line: TypeAlias = str | script.Reply | ModelResponse | BaseException
-Scripted: TypeAlias = Line | Callable[[ModelRequest], Line]
+ScriptedLine: TypeAlias = Line | Callable[[ModelRequest], Line]
 
 
 class ScriptedProvider:
@@ -25,7 +25,7 @@ class ScriptedProvider:
 
     name = "scripted:model"
 
-    def __init__(self, lines: Iterable[Scripted]) -> None:
+    def __init__(self, lines: Iterable[ScriptedLine]) -> None:
         self._lines = list(lines)
         self._used = 0
         self.requests: list[ModelRequest] = []

@@ -9,7 +9,7 @@ from anthropic import Anthropic, AsyncAnthropic
 from handrail.testing.servers import (
     AnthropicServer,
     Reply,
-    Usage,
+    ScriptedUsage,
     error,
     refusal,
     text,
@@ -92,7 +92,7 @@ def test_the_events_of_a_text_and_a_call_are_those_of_the_api() -> None:
 
 @pytest.mark.parametrize("piece", [1, 4, 1000])
 def test_a_stream_says_the_same_as_a_whole_response(piece: int) -> None:
-    reply = text_and_calls("Grüße 🌤", ("get_weather", {"city": "Zürich"}, "t"), id="m", usage=Usage(cached=2))
+    reply = text_and_calls("Grüße 🌤", ("get_weather", {"city": "Zürich"}, "t"), id="m", usage=ScriptedUsage(cached=2))
     with AnthropicServer([reply, reply], piece=piece) as server, connect(server) as client:
         with client.messages.stream(**COMMON, messages=[USER]) as stream:
             streamed = stream.get_final_message()

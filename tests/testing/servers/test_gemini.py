@@ -9,7 +9,7 @@ from google.genai import errors, types
 from handrail.testing.servers import (
     GeminiServer,
     Reply,
-    Usage,
+    ScriptedUsage,
     error,
     refusal,
     text,
@@ -116,7 +116,7 @@ async def test_the_async_client_streams_text_in_chunks_and_calls_whole() -> None
 
 @pytest.mark.parametrize("piece", [1, 4, 1000])
 def test_a_stream_says_the_same_as_a_whole_response(piece: int) -> None:
-    reply = text("Grüße 🌤", usage=Usage(input=7, output=3, cached=2))
+    reply = text("Grüße 🌤", usage=ScriptedUsage(input=7, output=3, cached=2))
     with GeminiServer([reply, reply], piece=piece) as server, connect(server) as client:
         chunks = list(stream(client))
         whole = ask(client)

@@ -10,7 +10,16 @@ import pytest
 from openai import OpenAI
 
 import handrail.testing.servers as servers
-from handrail.testing.servers import AnthropicServer, Call, GeminiServer, OpenAIServer, Reply, error, text, tool_calls
+from handrail.testing.servers import (
+    AnthropicServer,
+    GeminiServer,
+    OpenAIServer,
+    Reply,
+    ScriptedCall,
+    error,
+    text,
+    tool_calls,
+)
 from handrail.testing.servers.rules import (
     anthropic_messages,
     anthropic_schema,
@@ -176,7 +185,7 @@ def test_the_same_script_gives_the_same_bytes() -> None:
 
 
 def test_a_call_can_be_given_as_a_value() -> None:
-    with OpenAIServer([tool_calls(Call(name="look", arguments="{}", id="mine"))]) as server:
+    with OpenAIServer([tool_calls(ScriptedCall(name="look", arguments="{}", id="mine"))]) as server:
         assert say(server)[1]["choices"][0]["message"]["tool_calls"][0]["id"] == "mine"
 
 

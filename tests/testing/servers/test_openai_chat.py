@@ -9,7 +9,7 @@ from openai import AsyncOpenAI, OpenAI
 from handrail.testing.servers import (
     OpenAIServer,
     Reply,
-    Usage,
+    ScriptedUsage,
     error,
     refusal,
     text,
@@ -81,7 +81,9 @@ async def test_the_async_client_streams_parallel_calls_in_chunks() -> None:
 
 @pytest.mark.parametrize("piece", [1, 4, 1000])
 def test_a_stream_says_the_same_as_a_whole_response(piece: int) -> None:
-    reply = text_and_calls("Grüße 🌤", ("get_weather", {"city": "Zürich"}), usage=Usage(input=7, output=3, cached=2))
+    reply = text_and_calls(
+        "Grüße 🌤", ("get_weather", {"city": "Zürich"}), usage=ScriptedUsage(input=7, output=3, cached=2)
+    )
     with OpenAIServer([reply, reply], piece=piece) as server:
         streamed = stream_all(server)
         with connect(server) as client:

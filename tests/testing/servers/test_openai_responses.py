@@ -9,7 +9,7 @@ from openai import AsyncOpenAI, OpenAI
 from handrail.testing.servers import (
     OpenAIServer,
     Reply,
-    Usage,
+    ScriptedUsage,
     error,
     refusal,
     text,
@@ -134,7 +134,7 @@ def test_the_events_of_a_text_and_a_call_are_those_of_the_api() -> None:
 
 @pytest.mark.parametrize("piece", [1, 4, 1000])
 def test_a_stream_says_the_same_as_a_whole_response(piece: int) -> None:
-    reply = text_and_calls("Grüße 🌤", ("get_weather", {"city": "Zürich"}), id="r", usage=Usage(cached=2))
+    reply = text_and_calls("Grüße 🌤", ("get_weather", {"city": "Zürich"}), id="r", usage=ScriptedUsage(cached=2))
     with OpenAIServer([reply, reply], piece=piece) as server, connect(server) as client:
         with client.responses.stream(model="gpt-test", input=[QUESTION], tools=[TOOL]) as stream:
             streamed: Any = stream.get_final_response()

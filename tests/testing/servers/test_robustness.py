@@ -14,7 +14,7 @@ from handrail.testing.servers.gemini import GeminiApi
 from handrail.testing.servers.http import Incoming
 from handrail.testing.servers.openai_chat import ChatApi
 from handrail.testing.servers.openai_responses import ResponsesApi
-from handrail.testing.servers.rules.reading import Refusal, as_list, as_map
+from handrail.testing.servers.rules.reading import RequestRefused, as_list, as_map
 from tests.testing.servers import (
     test_anthropic_rules,
     test_gemini_rules,
@@ -82,7 +82,7 @@ def test_a_body_with_junk_in_it_is_accepted_or_refused(api: Any, path: str, modu
     served = api()
     try:
         served.check(incoming)
-    except Refusal:
+    except RequestRefused:
         return
     reply = Reply(text="Hello")
     assert served.build_body(incoming, reply, 1)

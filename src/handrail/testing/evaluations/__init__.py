@@ -1,7 +1,7 @@
 """Measures how well a provider calls tools, on a fixed set of prompts."""
 
 from handrail.testing.evaluations.domains import DOMAINS, load_domain_prompts
-from handrail.testing.evaluations.evaluate import Report, Score, Totals, evaluate
+from handrail.testing.evaluations.evaluate import EvaluationReport, Score, Totals, evaluate
 from handrail.testing.evaluations.guided import (
     GuidedCase,
     GuidedReport,
@@ -15,11 +15,11 @@ from handrail.testing.evaluations.tools import TOOLS
 __all__ = [
     "DOMAINS",
     "TOOLS",
+    "EvaluationReport",
     "GuidedCase",
     "GuidedReport",
     "GuidedScore",
     "Prompt",
-    "Report",
     "Score",
     "Totals",
     "evaluate",

@@ -63,7 +63,7 @@ class Totals(Struct, frozen=True, kw_only=True):
     errors: int = 0
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class EvaluationReport(Struct, frozen=True, kw_only=True):
     """The scores of a provider; prompts that were held out are counted separately."""
 
     provider: str
@@ -78,7 +78,7 @@ async def evaluate(
     *,
     tools: Sequence[Tool[..., Any]] = TOOLS,
     progress: Callable[[Score], object] | None = None,
-) -> Report:
+) -> EvaluationReport:
     """Score a provider. Each prompt is a conversation of its own; no tool is run."""
     scores: list[Score] = []
     for prompt in prompts:
@@ -90,7 +90,7 @@ async def evaluate(
         scores.append(score)
         if progress is not None:
             progress(score)
-    return Report(
+    return EvaluationReport(
         provider=provider.name,
         tuned=_sum_scores(one for one in scores if not one.prompt.held_out),
         held_out=_sum_scores(one for one in scores if one.prompt.held_out),

@@ -4,18 +4,31 @@ from .anthropic_messages import AnthropicServer
 from .gemini import GeminiServer
 from .http import Request
 from .openai import OpenAIServer
-from .script import Call, Error, Raw, Reply, Usage, error, raw, refusal, text, text_and_calls, tool_calls, truncated
+from .script import (
+    Error,
+    Raw,
+    Reply,
+    ScriptedCall,
+    ScriptedUsage,
+    error,
+    raw,
+    refusal,
+    text,
+    text_and_calls,
+    tool_calls,
+    truncated,
+)
 
 __all__ = [
     "AnthropicServer",
-    "Call",
     "Error",
     "GeminiServer",
     "OpenAIServer",
     "Raw",
     "Reply",
     "Request",
-    "Usage",
+    "ScriptedCall",
+    "ScriptedUsage",
     "error",
     "raw",
     "refusal",

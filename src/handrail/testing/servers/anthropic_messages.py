@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from .http import Incoming, StrictServer, sse
 from .rules.anthropic_messages import RULES, fields_are_known, key_is_sent, version_is_sent
-from .rules.reading import Field, Refusal, as_list, as_map
+from .rules.reading import Field, RequestRefused, as_list, as_map
 from .rules.wording import AnthropicWording
-from .script import Call, Error, Reply, Scripted, parse_arguments, pieces
+from .script import Error, Reply, ScriptedCall, ScriptedResponse, parse_arguments, pieces
 
 KINDS = {
     400: "invalid_request_error",
@@ -24,7 +24,7 @@ KINDS = {
 class AnthropicServer(StrictServer):
     """A local Anthropic server: `Anthropic(base_url=server.url, api_key="test")`."""
 
-    def __init__(self, script: Iterable[Scripted] = (), *, piece: int = 4) -> None:
+    def __init__(self, script: Iterable[ScriptedResponse] = (), *, piece: int = 4) -> None:
         super().__init__(script, apis=(MessagesApi(),), piece=piece)
 
 
@@ -79,10 +79,10 @@ class MessagesApi:
             return body.members()
         previous = thread.need("previous_message_id").text()
         if previous in self._continued:
-            raise Refusal(f"thread: '{previous}' has already been continued", code="thread_already_continued")
+            raise RequestRefused(f"thread: '{previous}' has already been continued", code="thread_already_continued")
         if previous not in self._threads:
             message = f"thread: no state was found for '{previous}'"
-            raise Refusal(message, status=404, code="thread_not_found")
+            raise RequestRefused(message, status=404, code="thread_not_found")
         held = self._threads[previous]
         messages = [*as_list(held["messages"]), *as_list(body.need("messages").value)]
         return {**held, **body.members(), "messages": messages}
@@ -142,7 +142,7 @@ def _blocks(reply: Reply, number: int) -> Iterator[dict[str, object]]:
         yield {**_tool_use(call, number, index), "input": parse_arguments(call) or {}}
 
 
-def _tool_use(call: Call, number: int, index: int) -> dict[str, object]:
+def _tool_use(call: ScriptedCall, number: int, index: int) -> dict[str, object]:
     name = call.id or f"toolu_{number}_{index}"
     return {"type": "tool_use", "id": name, "name": call.name, "input": {}, "caller": {"type": "direct"}}
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from .http import Incoming, StrictServer, sse
 from .rules.gemini import RULES, key_is_sent
-from .rules.reading import Field, Refusal
+from .rules.reading import Field, RequestRefused
 from .rules.wording import GeminiWording
-from .script import Error, Reply, Scripted, parse_arguments, pieces
+from .script import Error, Reply, ScriptedResponse, parse_arguments, pieces
 
 PATH = re.compile(r"/v1(?:alpha|beta)?/models/(?P<model>[^/:]+):(?P<method>generateContent|streamGenerateContent)")
 STATUSES = {
@@ -29,7 +29,7 @@ class GeminiServer(StrictServer):
     With `call_ids=False` calls come without an id, as older models send them.
     """
 
-    def __init__(self, script: Iterable[Scripted] = (), *, piece: int = 4, call_ids: bool = True) -> None:
+    def __init__(self, script: Iterable[ScriptedResponse] = (), *, piece: int = 4, call_ids: bool = True) -> None:
         super().__init__(script, apis=(GeminiApi(call_ids=call_ids),), piece=piece)
 
 
@@ -48,7 +48,7 @@ class GeminiApi:
         for rule in RULES:
             rule(body)
         if self.is_streaming(incoming) and incoming.query.get("alt") != "sse":
-            raise Refusal("This local server streams server-sent events only: add `?alt=sse`.", status=501)
+            raise RequestRefused("This local server streams server-sent events only: add `?alt=sse`.", status=501)
 
     def is_streaming(self, incoming: Incoming) -> bool:
         return incoming.path.endswith(":streamGenerateContent")

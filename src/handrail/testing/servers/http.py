@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Protocol, Self, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from .rules.reading import Refusal
-from .script import Answer, Error, Raw, Reply, Scripted
+from .rules.reading import RequestRefused
+from .script import Error, Raw, Reply, ScriptedResponse, ServerResponse
 
 SECRET_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "proxy-authorization", "cookie"})
 REDACTED = "[redacted]"
@@ -44,7 +44,7 @@ class Request:
     """Why the server refused it."""
 
 
-class Api(Protocol):
+class ServedApi(Protocol):
     """One API: checks requests and renders replies."""
 
     def can_serve(self, path: str) -> bool:
@@ -52,7 +52,7 @@ class Api(Protocol):
         ...
 
     def check(self, incoming: Incoming) -> None:
-        """Raise `Refusal` for what the real API would refuse."""
+        """Raise `RequestRefused` for what the real API would refuse."""
         ...
 
     def is_streaming(self, incoming: Incoming) -> bool:
@@ -92,7 +92,9 @@ def dumps(data: object) -> str:
 class StrictServer:
     """A local HTTP server that replies from a script, and refuses what the real API would refuse."""
 
-    def __init__(self, script: Iterable[Scripted], *, apis: Sequence[Api], prefix: str = "", piece: int = 4) -> None:
+    def __init__(
+        self, script: Iterable[ScriptedResponse], *, apis: Sequence[ServedApi], prefix: str = "", piece: int = 4
+    ) -> None:
         if piece < 1:
             raise ValueError(f"A piece has at least one character, not {piece}.")
         self._state = _ScriptState(list(script), apis, piece)
@@ -132,7 +134,7 @@ class StrictServer:
 class _ScriptState:
     """The state of a script: its position, and the requests so far."""
 
-    def __init__(self, script: Sequence[Scripted], apis: Sequence[Api], piece: int) -> None:
+    def __init__(self, script: Sequence[ScriptedResponse], apis: Sequence[ServedApi], piece: int) -> None:
         self.apis = apis
         self.piece = piece
         self.requests: list[Request] = []
@@ -141,10 +143,10 @@ class _ScriptState:
         self._used = 0
         self._lock = threading.Lock()
 
-    def api(self, path: str) -> Api | None:
+    def api(self, path: str) -> ServedApi | None:
         return next((api for api in self.apis if api.can_serve(path)), None)
 
-    def next_reply(self, body: dict[str, Any]) -> tuple[int, Answer]:
+    def next_reply(self, body: dict[str, Any]) -> tuple[int, ServerResponse]:
         with self._lock:
             self._used += 1
             number = self._used
@@ -235,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             incoming = Incoming(path=split.path, query=incoming.query, headers=headers, body=decode(raw))
             api.check(incoming)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             self.send_error_body(api, incoming, as_error(refusal), refused=refusal.message)
         except RecursionError:
             message = "The body is nested too deeply."
@@ -243,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.reply(api, incoming)
 
-    def reply(self, api: Api, incoming: Incoming) -> None:
+    def reply(self, api: ServedApi, incoming: Incoming) -> None:
         number, reply = self.state.next_reply(incoming.body)
         if isinstance(reply, Error):
             self.send_error_body(api, incoming, reply)
@@ -266,7 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.drop()
 
-    def send_events(self, api: Api, reply: Reply, events: list[bytes]) -> None:
+    def send_events(self, api: ServedApi, reply: Reply, events: list[bytes]) -> None:
         self.has_responded = True
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
@@ -281,7 +283,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.chunk(api.build_error_event(reply.cut_by))
         self.chunk(b"")
 
-    def send_error_body(self, api: Api, incoming: Incoming, error: Error, *, refused: str | None = None) -> None:
+    def send_error_body(self, api: ServedApi, incoming: Incoming, error: Error, *, refused: str | None = None) -> None:
         self.record(incoming, error.status, refused)
         self.send(error.status, dumps(api.build_error_body(error)).encode(), error.headers)
 
@@ -320,7 +322,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing; see `server.requests`."""
 
 
-def as_error(refusal: Refusal) -> Error:
+def as_error(refusal: RequestRefused) -> Error:
     """Convert a refusal to an error response."""
     return Error(status=refusal.status, code=refusal.code, message=refusal.message, param=refusal.param)
 
@@ -331,9 +333,9 @@ def decode(raw: bytes) -> dict[str, Any]:
         body: object = json.loads(raw.decode(), parse_constant=_refuse_constant)
         json.dumps(body, ensure_ascii=False).encode()
     except ValueError as error:
-        raise Refusal(f"We could not parse the JSON body of your request: {error}") from error
+        raise RequestRefused(f"We could not parse the JSON body of your request: {error}") from error
     if not isinstance(body, dict):
-        raise Refusal("We could not parse the JSON body of your request: it is not an object.")
+        raise RequestRefused("We could not parse the JSON body of your request: it is not an object.")
     return cast(dict[str, Any], body)
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from .http import Incoming, sse
 from .rules.openai import key_is_sent
 from .rules.openai_chat import RULES
-from .rules.reading import Field, Refusal, as_map
+from .rules.reading import Field, RequestRefused, as_map
 from .rules.wording import OpenAIWording
-from .script import Call, Error, Reply, pieces
+from .script import Error, Reply, ScriptedCall, pieces
 
 CREATED = 1_700_000_000
 KINDS = {429: "requests", 500: "server_error", 502: "server_error", 503: "server_error", 504: "server_error"}
@@ -26,9 +26,9 @@ class ChatApi:
         for rule in RULES:
             rule(body)
         if incoming.body.get("n") not in (None, 1):
-            raise Refusal("This local server gives one choice per request: leave out `n`.", status=501)
+            raise RequestRefused("This local server gives one choice per request: leave out `n`.", status=501)
         if incoming.body.get("functions"):
-            raise Refusal("This local server has no `functions`: use `tools`.", status=501)
+            raise RequestRefused("This local server has no `functions`: use `tools`.", status=501)
 
     def is_streaming(self, incoming: Incoming) -> bool:
         return incoming.body.get("stream") is True
@@ -78,7 +78,7 @@ def finish_reason(reply: Reply) -> str:
     return "length" if reply.truncated else "tool_calls" if reply.calls else "stop"
 
 
-def call_id(call: Call, number: int, index: int) -> str:
+def call_id(call: ScriptedCall, number: int, index: int) -> str:
     """Return the scripted id, or one that is the same in every run."""
     return call.id or f"call_{number}_{index}"
 
@@ -112,7 +112,7 @@ def _deltas(reply: Reply, number: int, piece: int) -> Iterator[dict[str, object]
             yield {"tool_calls": [{"index": index, "function": {"arguments": part}}]}
 
 
-def _call(call: Call, number: int, index: int) -> dict[str, object]:
+def _call(call: ScriptedCall, number: int, index: int) -> dict[str, object]:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call_id(call, number, index), "type": "function", "function": function}
 

@@ -7,7 +7,7 @@ from .http import Incoming, sse
 from .openai_chat import CREATED, build_error_body, call_id
 from .rules.openai import key_is_sent
 from .rules.openai_responses import RULES, every_call_is_answered, items
-from .rules.reading import Field, Refusal
+from .rules.reading import Field, RequestRefused
 from .rules.wording import OpenAIWording
 from .script import Error, Reply, pieces
 
@@ -50,7 +50,7 @@ class ResponsesApi:
             rule(body)
         for option in ("conversation", "background"):
             if incoming.body.get(option):
-                raise Refusal(f"This local server has no `{option}`: leave it out.", status=501)
+                raise RequestRefused(f"This local server has no `{option}`: leave it out.", status=501)
         conversation = Field(value=self._conversation(body), path=("input",), wording=body.wording)
         every_call_is_answered(conversation.items())
 
@@ -83,7 +83,7 @@ class ResponsesApi:
         if previous := body.find("previous_response_id"):
             if previous.text() not in self._conversations:
                 message = f"Previous response with id '{previous.text()}' not found."
-                raise Refusal(message, code="previous_response_not_found", param="previous_response_id")
+                raise RequestRefused(message, code="previous_response_not_found", param="previous_response_id")
             found += self._conversations[previous.text()]
         return found + [self._resolve(item) for item in items(body)]
 
@@ -93,7 +93,7 @@ class ResponsesApi:
             return members
         wanted = item.need("id").text()
         if wanted not in self._items:
-            raise Refusal(f"Item with id '{wanted}' not found.", status=404, param="input")
+            raise RequestRefused(f"Item with id '{wanted}' not found.", status=404, param="input")
         return self._items[wanted]
 
     def _remember(self, incoming: Incoming, response: dict[str, Any], output: list[dict[str, Any]]) -> None:

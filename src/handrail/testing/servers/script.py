@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, Unpack, cast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class ScriptedUsage:
     """The tokens that a reply claims to have used."""
 
     input: int = 10
@@ -17,7 +17,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ScriptedCall:
     """A tool call that the model asks for."""
 
     name: str
@@ -46,14 +46,14 @@ class Reply:
     """One response of the model."""
 
     text: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ScriptedCall, ...] = ()
     refusal: str | None = None
     truncated: bool = False
     """The response ends because the token limit was reached."""
     stop: str | None = None
     """The API's own stop reason, if it is not the one that follows from the other fields."""
     id: str | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: ScriptedUsage = field(default_factory=ScriptedUsage)
     cut_after: int | None = None
     """The number of events after which the stream is cut; a response without a stream is cut before its first byte."""
     cut_by: Literal["drop", "end"] | Error = "drop"
@@ -72,15 +72,15 @@ class Options(TypedDict, total=False):
 
     stop: str
     id: str
-    usage: Usage
+    usage: ScriptedUsage
     cut_after: int
     cut_by: Literal["drop", "end"] | Error
 
 
-Arguments: TypeAlias = Mapping[str, object] | str
-CallLike: TypeAlias = Call | tuple[str, Arguments] | tuple[str, Arguments, str]
-Answer: TypeAlias = Reply | Raw | Error
-Scripted: TypeAlias = Answer | Callable[[dict[str, Any]], Answer]
+ScriptedArguments: TypeAlias = Mapping[str, object] | str
+CallLike: TypeAlias = ScriptedCall | tuple[str, ScriptedArguments] | tuple[str, ScriptedArguments, str]
+ServerResponse: TypeAlias = Reply | Raw | Error
+ScriptedResponse: TypeAlias = ServerResponse | Callable[[dict[str, Any]], ServerResponse]
 
 
 def text(content: str, **options: Unpack[Options]) -> Reply:
@@ -131,7 +131,7 @@ def pieces(content: str, size: int) -> list[str]:
     return [content[start : start + size] for start in range(0, len(content), size)]
 
 
-def parse_arguments(call: Call) -> dict[str, object] | None:
+def parse_arguments(call: ScriptedCall) -> dict[str, object] | None:
     """Parse the arguments of a call; None if they are not an object."""
     try:
         value: object = json.loads(call.arguments or "{}")
@@ -140,14 +140,14 @@ def parse_arguments(call: Call) -> dict[str, object] | None:
     return cast(dict[str, object], value) if isinstance(value, dict) else None
 
 
-def _calls(calls: tuple[CallLike, ...]) -> tuple[Call, ...]:
+def _calls(calls: tuple[CallLike, ...]) -> tuple[ScriptedCall, ...]:
     return tuple(_call(call) for call in calls)
 
 
-def _call(call: CallLike) -> Call:
-    if isinstance(call, Call):
+def _call(call: CallLike) -> ScriptedCall:
+    if isinstance(call, ScriptedCall):
         return call
     name, arguments = call[0], call[1]
     if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
-    return Call(name=name, arguments=arguments, id=call[2] if len(call) == 3 else None)
+    return ScriptedCall(name=name, arguments=arguments, id=call[2] if len(call) == 3 else None)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .anthropic_schema import check_input, check_output, check_totals
-from .reading import Field, Refusal, first_repeated, format_dotted, is_base64, words
+from .reading import Field, RequestRefused, first_repeated, format_dotted, is_base64, words
 from .schemas import Schema, is_instance
 
 NAME = re.compile("[a-zA-Z0-9_-]{1,128}")
@@ -52,13 +52,13 @@ class Turn:
 def key_is_sent(headers: Mapping[str, str]) -> None:
     """Observed: anthropic 2.8 sends the key so, and the API responds with 401 without it."""
     if not headers.get("x-api-key") and not re.fullmatch(r"Bearer \S+", headers.get("authorization", "")):
-        raise Refusal("x-api-key header is required", status=401, code="authentication_error")
+        raise RequestRefused("x-api-key header is required", status=401, code="authentication_error")
 
 
 def version_is_sent(headers: Mapping[str, str]) -> None:
     """Observed: anthropic 2.8 sends it with every request."""
     if not headers.get("anthropic-version"):
-        raise Refusal("anthropic-version: header is required")
+        raise RequestRefused("anthropic-version: header is required")
 
 
 def fields_are_known(body: Field, *, beta: bool) -> None:
@@ -72,16 +72,16 @@ def fields_are_known(body: Field, *, beta: bool) -> None:
 def max_tokens_is_given(body: Field) -> None:
     """SDK types: `max_tokens` is required in anthropic 2.8's types."""
     if body.need("max_tokens").number() < 1:
-        raise Refusal("max_tokens: Input should be greater than or equal to 1")
+        raise RequestRefused("max_tokens: Input should be greater than or equal to 1")
 
 
 def first_message_is_the_users(body: Field) -> None:
     """API reference: the order of messages."""
     messages = body.need("messages").items()
     if not messages:
-        raise Refusal("messages: at least one message is required")
+        raise RequestRefused("messages: at least one message is required")
     if messages[0].need("role").one_of(BLOCKS) != "user":
-        raise Refusal('messages: first message must use the "user" role')
+        raise RequestRefused('messages: first message must use the "user" role')
 
 
 def blocks_fit_roles(body: Field) -> None:
@@ -92,7 +92,7 @@ def blocks_fit_roles(body: Field) -> None:
         message.only(("role", "content"))
         content = message.need("content")
         if not content.value and not (role == "assistant" and message is messages[-1]):
-            raise Refusal(f"{format_dotted(message.path)}: all messages must have non-empty content")
+            raise RequestRefused(f"{format_dotted(message.path)}: all messages must have non-empty content")
         for block in _blocks(message):
             _check_block(block, role)
 
@@ -107,28 +107,28 @@ def results_follow_calls(body: Field) -> None:
         _check_results(turn, before)
         calls = _ids(turn, "tool_use", "id")
         if missing := [name for name in calls if name not in after]:
-            raise Refusal(
+            raise RequestRefused(
                 f"{format_dotted(turn.at.path)}: `tool_use` ids were found without `tool_result` blocks immediately "
                 f"after: {', '.join(missing)}. Each `tool_use` block must have a corresponding `tool_result` block in "
                 "the next message."
             )
         asked += calls
     if repeated := first_repeated(asked):
-        raise Refusal(f"messages: `tool_use` ids must be unique: {repeated}")
+        raise RequestRefused(f"messages: `tool_use` ids must be unique: {repeated}")
 
 
 def tools_are_valid(body: Field) -> None:
     """API reference: names, `ToolParam` and the typed tools; error code `tool_name_conflict`."""
     tools = _tools(body)
     if repeated := first_repeated([name for tool in tools if (name := _check_tool(tool))]):
-        raise Refusal(f"tools: Tool names must be unique. '{repeated}' is there twice.")
+        raise RequestRefused(f"tools: Tool names must be unique. '{repeated}' is there twice.")
 
 
 def strict_tools_are_few(body: Field) -> None:
     """API reference: "≤ 20 strict tools, ≤ 24 optional parameters, ≤ 16 union-typed parameters"."""
     schemas = [tool.need("input_schema").members() for tool in _tools(body) if tool.members().get("strict") is True]
     if len(schemas) > 20:
-        raise Refusal(f"tools: Too many strict tools ({len(schemas)}). The limit is 20.")
+        raise RequestRefused(f"tools: Too many strict tools ({len(schemas)}). The limit is 20.")
     output = _output_schema(body)
     check_totals([*schemas, output.members()] if output else schemas)
 
@@ -140,7 +140,9 @@ def examples_are_valid(body: Field) -> None:
         for example in examples.items() if examples else []:
             schema: Schema = tool.need("input_schema").members()
             if not is_instance(schema, example.members()):
-                raise Refusal(f"{format_dotted(example.path)}: Input example does not match the tool's input_schema")
+                raise RequestRefused(
+                    f"{format_dotted(example.path)}: Input example does not match the tool's input_schema"
+                )
 
 
 def choice_names_a_tool(body: Field) -> None:
@@ -151,11 +153,11 @@ def choice_names_a_tool(body: Field) -> None:
     kind = choice.need("type").one_of(("auto", "any", "tool", "none"))
     names = [name.text() for tool in _tools(body) if (name := tool.find("name"))]
     if not names and kind != "none":
-        raise Refusal("tool_choice: may only be specified while providing tools")
+        raise RequestRefused("tool_choice: may only be specified while providing tools")
     allowed = {"tool": ("type", "disable_parallel_tool_use", "name"), "none": ("type",)}
     choice.only(allowed.get(kind, ("type", "disable_parallel_tool_use")))
     if kind == "tool" and (wanted := choice.need("name").text()) not in names:
-        raise Refusal(f"tool_choice: Tool '{wanted}' not found in provided tools")
+        raise RequestRefused(f"tool_choice: Tool '{wanted}' not found in provided tools")
 
 
 def answer_format_is_valid(body: Field) -> None:
@@ -186,10 +188,10 @@ def _check_block(block: Field, role: str) -> None:
     kind = block.need("type").text()
     if (kind, role) in {("tool_use", "user"), ("tool_result", "assistant")}:
         owner = "assistant" if kind == "tool_use" else "user"
-        raise Refusal(f"{format_dotted(block.path)}: `{kind}` blocks can only be in `{owner}` messages")
+        raise RequestRefused(f"{format_dotted(block.path)}: `{kind}` blocks can only be in `{owner}` messages")
     block.need("type").one_of(BLOCKS[role])
     if kind == "text" and not block.need("text").text():
-        raise Refusal(f"{format_dotted(block.path)}: text content blocks must be non-empty")
+        raise RequestRefused(f"{format_dotted(block.path)}: text content blocks must be non-empty")
     if kind == "tool_use":
         block.need("id").text()
         block.need("name").text()
@@ -200,7 +202,7 @@ def _check_block(block: Field, role: str) -> None:
         for part in [] if content is None or isinstance(content.value, str) else content.items():
             kind = part.need("type").one_of(RESULT_BLOCKS)
             if kind == "text" and not part.need("text").text():
-                raise Refusal(f"{format_dotted(part.path)}: text content blocks must be non-empty")
+                raise RequestRefused(f"{format_dotted(part.path)}: text content blocks must be non-empty")
             if kind in SOURCES:
                 _check_source(part, kind)
 
@@ -214,11 +216,11 @@ def _check_source(block: Field, kind: str) -> None:
             source.only(("type", "media_type", "data"))
             source.need("media_type").one_of(IMAGE_TYPES if kind == "image" else ("application/pdf",))
             if not is_base64(source.need("data").text()):
-                raise Refusal(f"{format_dotted(source.path)}.data: invalid base64 data")
+                raise RequestRefused(f"{format_dotted(source.path)}.data: invalid base64 data")
         case "url":
             source.only(("type", "url"))
             if not source.need("url").text().startswith("https://"):
-                raise Refusal(f"{format_dotted(source.path)}.url: Only HTTPS URLs are supported.")
+                raise RequestRefused(f"{format_dotted(source.path)}.url: Only HTTPS URLs are supported.")
         case _:
             pass
 
@@ -257,13 +259,13 @@ def _check_results(turn: Turn, asked: list[str]) -> None:
             continue
         name, at = block.need("tool_use_id").text(), format_dotted(block.path)
         if name not in asked:
-            raise Refusal(
+            raise RequestRefused(
                 f"{at}: unexpected `tool_use_id` found in `tool_result` blocks: {name}. Each `tool_result` block "
                 "must have a corresponding `tool_use` block in the previous message."
             )
         if name in answered:
             found = f"Found multiple `tool_result` blocks with id: {name}"
-            raise Refusal(f"{at}: each tool_use must have a single result. {found}")
+            raise RequestRefused(f"{at}: each tool_use must have a single result. {found}")
         answered.add(name)
 
 
@@ -276,7 +278,7 @@ def _check_tool(tool: Field) -> str | None:
     kind = tool.find("type")
     if kind is not None and kind.text() != "custom":
         if not TYPED_TOOL.fullmatch(kind.text()):
-            raise Refusal(
+            raise RequestRefused(
                 f"{format_dotted(tool.path)}: Input tag '{kind.text()}' does not match any of the expected tags"
             )
         name = tool.find("name")
@@ -285,7 +287,7 @@ def _check_tool(tool: Field) -> str | None:
     name = tool.need("name")
     if not NAME.fullmatch(name.text()):
         at = f"{format_dotted(tool.path)}.custom.name"
-        raise Refusal(f"{at}: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
+        raise RequestRefused(f"{at}: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
     strict = tool.find("strict")
     check_input(tool.need("input_schema"), strict=strict is not None and strict.flag())
     return name.text()

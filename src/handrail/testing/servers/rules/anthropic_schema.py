@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterable
 
-from .reading import Field, Refusal, as_list, as_map, format_dotted
+from .reading import Field, RequestRefused, as_list, as_map, format_dotted
 from .schemas import (
     STRUCTURAL_2020_12,
     Complaint,
-    Place,
-    Rule,
     Schema,
+    SchemaRule,
+    Subschema,
     first_complaint,
     is_malformed,
     is_object,
@@ -40,10 +40,10 @@ def check_totals(schemas: Iterable[Schema]) -> None:
     places = [place for schema in schemas for place in walk(schema)]
     optional = sum(len(as_map(place.schema.get("properties")).keys() - _read_required(place)) for place in places)
     if optional > 24:
-        raise Refusal(f"Schemas contain too many optional parameters ({optional}). The limit is 24.")
+        raise RequestRefused(f"Schemas contain too many optional parameters ({optional}). The limit is 24.")
     properties = [as_map(one) for place in places for one in as_map(place.schema.get("properties")).values()]
     if (unions := sum("anyOf" in one or isinstance(one.get("type"), list) for one in properties)) > 16:
-        raise Refusal(f"Schemas contain too many parameters with union types ({unions}). The limit is 16.")
+        raise RequestRefused(f"Schemas contain too many parameters with union types ({unions}). The limit is 16.")
 
 
 def root_is_an_object(root: Schema) -> Complaint:
@@ -134,12 +134,12 @@ STRICT = (
 )
 
 
-def _refuse(field: Field, rules: Iterable[Rule]) -> None:
+def _refuse(field: Field, rules: Iterable[SchemaRule]) -> None:
     if complaint := first_complaint(field.members(), rules):
-        raise Refusal(f"{format_dotted(field.path)}: {complaint}")
+        raise RequestRefused(f"{format_dotted(field.path)}: {complaint}")
 
 
-def _read_required(place: Place) -> set[object]:
+def _read_required(place: Subschema) -> set[object]:
     return set(as_list(place.schema.get("required")))
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from .reading import Field, Refusal, as_map, first_repeated, format_bracketed, is_base64, words
+from .reading import Field, RequestRefused, as_map, first_repeated, format_bracketed, is_base64, words
 from .schemas import is_malformed
 
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_.:-]{0,127}")
@@ -49,7 +49,7 @@ def key_is_sent(headers: Mapping[str, str], query: Mapping[str, str]) -> None:
         message = (
             "Method doesn't allow unregistered callers. Please use API Key or other form of API consumer identity."
         )
-        raise Refusal(message, status=403, code="PERMISSION_DENIED")
+        raise RequestRefused(message, status=403, code="PERMISSION_DENIED")
 
 
 def fields_are_known(body: Field) -> None:
@@ -64,10 +64,10 @@ def fields_are_known(body: Field) -> None:
 def contents_are_there(body: Field) -> None:
     """Observed: the refusal of the API."""
     if not _contents(body):
-        raise Refusal("* GenerateContentRequest.contents: contents is not specified")
+        raise RequestRefused("* GenerateContentRequest.contents: contents is not specified")
     for content in _contents(body):
         if not content.need("parts").items():
-            raise Refusal(f"* GenerateContentRequest.{format_bracketed(content.path)}.parts: must not be empty")
+            raise RequestRefused(f"* GenerateContentRequest.{format_bracketed(content.path)}.parts: must not be empty")
 
 
 def roles_alternate(body: Field) -> None:
@@ -75,9 +75,9 @@ def roles_alternate(body: Field) -> None:
     contents = _contents(body)
     roles = [_role(content, alone=len(contents) == 1) for content in contents]
     if any(one == other for one, other in pairwise(roles)):
-        raise Refusal(f"{TURN} alternate between user and model.")
+        raise RequestRefused(f"{TURN} alternate between user and model.")
     if roles[-1] != "user":
-        raise Refusal(f"{TURN} ends with a user role or a function response.")
+        raise RequestRefused(f"{TURN} ends with a user role or a function response.")
 
 
 def calls_and_responses_are_complete(body: Field) -> None:
@@ -96,7 +96,7 @@ def calls_and_responses_are_complete(body: Field) -> None:
                 for media in found.items() if (found := response.find("parts")) else []:
                     _check_media(media)
             if call and (role is None or role.text() != "model"):
-                raise Refusal("Please ensure that function call turn is a turn of the model.")
+                raise RequestRefused("Please ensure that function call turn is a turn of the model.")
 
 
 def _check_media(part: Field) -> None:
@@ -108,9 +108,11 @@ def _check_media(part: Field) -> None:
     blob.only(("mimeType", "data", "displayName"))
     kind = blob.need("mimeType").text()
     if kind not in MEDIA_TYPES:
-        raise Refusal(f"Unsupported MIME type: {kind}")
+        raise RequestRefused(f"Unsupported MIME type: {kind}")
     if not is_base64(blob.need("data").text()):
-        raise Refusal(f"Invalid value at '{format_bracketed(blob.path)}.data' (TYPE_BYTES), Base64 decoding failed.")
+        raise RequestRefused(
+            f"Invalid value at '{format_bracketed(blob.path)}.data' (TYPE_BYTES), Base64 decoding failed."
+        )
 
 
 def responses_follow_calls(body: Field) -> None:
@@ -119,9 +121,11 @@ def responses_follow_calls(body: Field) -> None:
     for content in _contents(body):
         answers = _inside(content, "functionResponse")
         if answers and not asked:
-            raise Refusal("Please ensure that function response turn comes immediately after a function call turn.")
+            raise RequestRefused(
+                "Please ensure that function response turn comes immediately after a function call turn."
+            )
         if len(answers) != len(asked):
-            raise Refusal(
+            raise RequestRefused(
                 "Please ensure that the number of function response parts is equal to the number of function call "
                 "parts of the function call turn."
             )
@@ -134,9 +138,9 @@ def declarations_are_valid(body: Field) -> None:
     declarations = _declarations(body)
     names = [_check_declaration(declaration) for declaration in declarations]
     if repeated := first_repeated(names):
-        raise Refusal(f"Duplicate function declaration found: {repeated}")
+        raise RequestRefused(f"Duplicate function declaration found: {repeated}")
     if len(declarations) > 512:
-        raise Refusal(f"There are {len(declarations)} function declarations. The limit is 512.")
+        raise RequestRefused(f"There are {len(declarations)} function declarations. The limit is 512.")
 
 
 def choice_names_a_function(body: Field) -> None:
@@ -152,11 +156,11 @@ def choice_names_a_function(body: Field) -> None:
     if allowed is None:
         return
     if chosen not in ("ANY", "VALIDATED"):
-        raise Refusal("allowed_function_names should only be set when mode is ANY or VALIDATED.")
+        raise RequestRefused("allowed_function_names should only be set when mode is ANY or VALIDATED.")
     names = [declaration.need("name").text() for declaration in _declarations(body)]
     for name in allowed.items():
         if name.text() not in names:
-            raise Refusal(f"allowed_function_names: '{name.text()}' is not the name of a function declaration.")
+            raise RequestRefused(f"allowed_function_names: '{name.text()}' is not the name of a function declaration.")
 
 
 def answer_format_is_valid(body: Field) -> None:
@@ -168,12 +172,12 @@ def answer_format_is_valid(body: Field) -> None:
     if config is None or schema is None:
         return
     if config.find("responseSchema"):
-        raise Refusal("response_schema and response_json_schema are mutually exclusive.")
+        raise RequestRefused("response_schema and response_json_schema are mutually exclusive.")
     kind = config.find("responseMimeType")
     if kind is None or kind.text() != "application/json":
-        raise Refusal("response_json_schema needs a response_mime_type of application/json.")
+        raise RequestRefused("response_json_schema needs a response_mime_type of application/json.")
     if complaint := is_malformed(schema.members()):
-        raise Refusal(f"* GenerateContentRequest.{format_bracketed(schema.path)}: {complaint}")
+        raise RequestRefused(f"* GenerateContentRequest.{format_bracketed(schema.path)}: {complaint}")
 
 
 RULES = (
@@ -198,7 +202,7 @@ def _role(content: Field, *, alone: bool) -> str:
     if role is None and alone:
         return "user"
     if role is None or role.text() not in ("user", "model"):
-        raise Refusal("Please use a valid role: user, model.")
+        raise RequestRefused("Please use a valid role: user, model.")
     return role.text()
 
 
@@ -218,7 +222,7 @@ def _match(asked: list[Field], answers: list[Field]) -> None:
                 break
         else:
             which = f"'{name}'" if own is None else f"'{name}' with id '{own.value}'"
-            raise Refusal(f"The function response {which} does not match a function call of the turn before it.")
+            raise RequestRefused(f"The function response {which} does not match a function call of the turn before it.")
 
 
 def _declarations(body: Field) -> list[Field]:
@@ -236,17 +240,17 @@ def _check_declaration(declaration: Field) -> str:
     at = f"* GenerateContentRequest.{format_bracketed(declaration.path)}"
     name = declaration.need("name").text()
     if not NAME.fullmatch(name):
-        raise Refusal(
+        raise RequestRefused(
             f"{at}.name: Invalid function name. Must start with a letter or an underscore. Must be a-z, A-Z, 0-9, or "
             "contain underscores (_), dots (.), colons (:), or dashes (-), with a maximum length of 128."
         )
     typed, raw = declaration.find("parameters"), declaration.find("parametersJsonSchema")
     if typed and raw:
-        raise Refusal(f"{at}: parameters and parameters_json_schema are mutually exclusive.")
+        raise RequestRefused(f"{at}: parameters and parameters_json_schema are mutually exclusive.")
     if typed:
         _check_schema(typed)
     if raw and (complaint := is_malformed(raw.members())):
-        raise Refusal(f"{at}.parameters_json_schema: {complaint}")
+        raise RequestRefused(f"{at}.parameters_json_schema: {complaint}")
     for schema in (typed, raw):
         if schema:
             _check_parameters(schema)
@@ -258,10 +262,10 @@ def _check_parameters(schema: Field) -> None:
     at = f"* GenerateContentRequest.{format_bracketed(schema.path)}"
     kind = schema.find("type")
     if kind is None or str(kind.value).upper() != "OBJECT":
-        raise Refusal(f"{at}: the schema of parameters has to be of type OBJECT.")
+        raise RequestRefused(f"{at}: the schema of parameters has to be of type OBJECT.")
     for name in as_map(schema.members().get("properties")):
         if not PARAMETER.fullmatch(name):
-            raise Refusal(
+            raise RequestRefused(
                 f"{at}.properties: Invalid parameter name '{name}'. Must start with a letter or an underscore, and "
                 "contain a-z, A-Z, 0-9 or underscores, with a maximum length of 64."
             )

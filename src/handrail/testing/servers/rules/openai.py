@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 
 from .openai_schema import check_output
-from .reading import Field, Refusal, first_repeated, format_bracketed, is_map
+from .reading import Field, RequestRefused, first_repeated, format_bracketed, is_map
 
 NAME = re.compile("[a-zA-Z0-9_-]+")
 
@@ -13,7 +13,7 @@ def key_is_sent(headers: Mapping[str, str]) -> None:
     """Observed: openai 3.49 sends the key as a bearer token, and the API responds with 401 without it."""
     if not re.fullmatch(r"Bearer \S+", headers.get("authorization", "")):
         message = "You didn't provide an API key. Provide it in an Authorization header using Bearer auth."
-        raise Refusal(message, status=401)
+        raise RequestRefused(message, status=401)
 
 
 def name_is_valid(name: Field, *, longest: int) -> str:
@@ -21,24 +21,24 @@ def name_is_valid(name: Field, *, longest: int) -> str:
     found, place = name.text(), format_bracketed(name.path)
     if not NAME.fullmatch(found):
         message = f"Invalid '{place}': string does not match pattern. Expected '^[a-zA-Z0-9_-]+$'."
-        raise Refusal(message, code="invalid_value", param=place)
+        raise RequestRefused(message, code="invalid_value", param=place)
     if len(found) > longest:
         message = f"Invalid '{place}': string too long. Expected at most {longest} characters, but got {len(found)}."
-        raise Refusal(message, code="string_above_max_length", param=place)
+        raise RequestRefused(message, code="string_above_max_length", param=place)
     return found
 
 
 def names_are_unique(names: Collection[str]) -> None:
     """Observed: a call by a name that two tools have could not be told apart."""
     if repeated := first_repeated(names):
-        raise Refusal(f"Tool names must be unique: '{repeated}' is there twice.", param="tools")
+        raise RequestRefused(f"Tool names must be unique: '{repeated}' is there twice.", param="tools")
 
 
 def stream_options_need_a_stream(body: Field) -> None:
     """Observed: the refusal of the API."""
     if body.find("stream_options") and body.members().get("stream") is not True:
         message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
-        raise Refusal(message, param="stream_options")
+        raise RequestRefused(message, param="stream_options")
 
 
 def options_need_tools(body: Field, *options: str) -> None:
@@ -46,7 +46,7 @@ def options_need_tools(body: Field, *options: str) -> None:
     for option in options:
         if body.find(option) and not body.find("tools"):
             message = f"Invalid value for '{option}': '{option}' is only allowed when 'tools' are specified."
-            raise Refusal(message, param=option)
+            raise RequestRefused(message, param=option)
 
 
 def output_format_is_valid(described: Field) -> None:

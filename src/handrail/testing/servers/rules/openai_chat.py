@@ -3,7 +3,7 @@
 from .openai import name_is_valid, names_are_unique, options_need_tools, output_format_is_valid, parts_are
 from .openai import stream_options_need_a_stream as stream_options_need_a_stream
 from .openai_schema import check_function
-from .reading import Field, Refusal, first_repeated, format_bracketed, words
+from .reading import Field, RequestRefused, first_repeated, format_bracketed, words
 
 FIELDS = words(
     """
@@ -35,7 +35,7 @@ def fields_are_known(body: Field) -> None:
 def messages_are_there(body: Field) -> None:
     """Observed: the refusal of the API."""
     if not body.need("messages").items():
-        raise Refusal("Invalid 'messages': empty array. Expected at least 1 message.", code="empty_array")
+        raise RequestRefused("Invalid 'messages': empty array. Expected at least 1 message.", code="empty_array")
 
 
 def roles_and_contents_fit(body: Field) -> None:
@@ -47,7 +47,9 @@ def roles_and_contents_fit(body: Field) -> None:
             parts_are(content, PARTS[role])
         elif role != "assistant" or not any(map(message.find, ("tool_calls", "function_call", "refusal", "audio"))):
             at = format_bracketed(message.path)
-            raise Refusal(f"Invalid value for '{at}.content': expected a string, got null.", param=f"{at}.content")
+            raise RequestRefused(
+                f"Invalid value for '{at}.content': expected a string, got null.", param=f"{at}.content"
+            )
 
 
 def calls_are_complete(body: Field) -> None:
@@ -58,7 +60,7 @@ def calls_are_complete(body: Field) -> None:
         if message.need("role").text() != "assistant":
             raise calls.wording.unknown(calls.path)
         if not calls.items():
-            raise Refusal(f"Invalid '{format_bracketed(calls.path)}': empty array. Expected at least 1 call.")
+            raise RequestRefused(f"Invalid '{format_bracketed(calls.path)}': empty array. Expected at least 1 call.")
         for call in calls.items():
             call.need("id").text()
             kind = call.need("type").one_of(("function", "custom"))
@@ -78,7 +80,9 @@ def every_call_is_answered(body: Field) -> None:
         calls = message.find("tool_calls")
         asked, answered = [call.need("id").text() for call in calls.items()] if calls else [], []
         if repeated := first_repeated(asked):
-            raise Refusal(f"Duplicate value for 'tool_call_id' of '{repeated}' in '{format_bracketed(message.path)}'.")
+            raise RequestRefused(
+                f"Duplicate value for 'tool_call_id' of '{repeated}' in '{format_bracketed(message.path)}'."
+            )
     _refuse_unanswered(asked, answered)
 
 
@@ -87,10 +91,12 @@ def tools_are_valid(body: Field) -> None:
     if not (tools := body.find("tools")):
         return
     if not (found := tools.items()):
-        raise Refusal("Invalid 'tools': empty array. Expected at least 1 tool.", code="empty_array", param="tools")
+        raise RequestRefused(
+            "Invalid 'tools': empty array. Expected at least 1 tool.", code="empty_array", param="tools"
+        )
     if len(found) > 128:
         message = f"Invalid 'tools': array too long. Expected at most 128 tools, but got {len(found)}."
-        raise Refusal(message, code="array_above_max_length", param="tools")
+        raise RequestRefused(message, code="array_above_max_length", param="tools")
     names_are_unique([_tool_name(tool) for tool in found])
 
 
@@ -136,16 +142,16 @@ RULES = (
 def _answer(message: Field, asked: list[str], answered: list[str]) -> None:
     name, at = message.need("tool_call_id").text(), format_bracketed(message.path)
     if name in answered:
-        raise Refusal(f"Duplicate value for 'tool_call_id' of '{name}' in '{at}'.", param=f"{at}.tool_call_id")
+        raise RequestRefused(f"Duplicate value for 'tool_call_id' of '{name}' in '{at}'.", param=f"{at}.tool_call_id")
     if name not in asked:
         message_ = "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'"
-        raise Refusal(f"Invalid parameter: {message_}: '{name}'.", param=f"{at}.role")
+        raise RequestRefused(f"Invalid parameter: {message_}: '{name}'.", param=f"{at}.role")
     answered.append(name)
 
 
 def _refuse_unanswered(asked: list[str], answered: list[str]) -> None:
     if missing := [name for name in asked if name not in answered]:
-        raise Refusal(
+        raise RequestRefused(
             "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
             f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(missing)}",
             param="messages",
@@ -170,7 +176,7 @@ def _refuse_unknown(choice: Field, body: Field) -> None:
     kind = choice.need("type").text()
     name = choice.need(kind).need("name").text()
     if (kind, name) not in _tools(body):
-        raise Refusal(f"Tool choice '{name}' not found in 'tools' parameter.", param="tool_choice")
+        raise RequestRefused(f"Tool choice '{name}' not found in 'tools' parameter.", param="tool_choice")
 
 
 def _tools(body: Field) -> set[tuple[str, str]]:

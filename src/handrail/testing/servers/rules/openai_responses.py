@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from .openai import name_is_valid, names_are_unique, output_format_is_valid, parts_are
 from .openai import stream_options_need_a_stream as stream_options_need_a_stream
 from .openai_schema import check_function
-from .reading import Field, Refusal, format_bracketed, is_base64, words
+from .reading import Field, RequestRefused, format_bracketed, is_base64, words
 
 FIELDS = words(
     """
@@ -78,12 +78,12 @@ def every_call_is_answered(conversation: Iterable[Field]) -> None:
             _answer(item, asked, answered)
         elif kind in CALLS:
             if (name := item.need("call_id").text()) in asked:
-                raise Refusal(f"Duplicate call_id '{name}' in '{format_bracketed(item.path)}'.", param="input")
+                raise RequestRefused(f"Duplicate call_id '{name}' in '{format_bracketed(item.path)}'.", param="input")
             asked[name] = kind
             if item.members().get("async") is True:
                 open_.add(name)
     if missing := [name for name in asked if name not in answered | open_]:
-        raise Refusal(f"No tool output found for function call {missing[0]}.", param="input")
+        raise RequestRefused(f"No tool output found for function call {missing[0]}.", param="input")
 
 
 def tools_are_valid(body: Field) -> None:
@@ -100,7 +100,7 @@ def choice_names_a_tool(body: Field) -> None:
     if isinstance(choice.value, str):
         if choice.one_of(("none", "auto", "required")) == "required" and not _tools(body):
             message = "Tool choice 'required' must be specified with 'tools' parameter."
-            raise Refusal(message, param="tool_choice")
+            raise RequestRefused(message, param="tool_choice")
     elif choice.need("type").one_of(CHOICES) == "allowed_tools":
         choice.need("mode").one_of(("auto", "required"))
         for tool in choice.need("tools").items():
@@ -154,7 +154,7 @@ def _check_call(item: Field, payload: str) -> None:
     if (own := item.find("id")) and not own.text().startswith(prefix):
         place = format_bracketed(own.path)
         message = f"Invalid '{place}': '{own.text()}'. Expected an ID that begins with '{prefix}'."
-        raise Refusal(message, code="invalid_value", param=place)
+        raise RequestRefused(message, code="invalid_value", param=place)
 
 
 def _check_output(item: Field) -> None:
@@ -192,18 +192,20 @@ def _check_url(url: Field, types: Collection[str] | None) -> None:
     head, _, data = url.text().partition(";base64,")
     if not head.startswith("data:") or not is_base64(data):
         message = f"Invalid '{place}'. Expected a valid URL or base64-encoded data in a data URL."
-        raise Refusal(message, code="invalid_value", param=place)
+        raise RequestRefused(message, code="invalid_value", param=place)
     if types is not None and (kind := head.removeprefix("data:")) not in types:
         message = f"Invalid image data in '{place}': unsupported MIME type '{kind}'."
-        raise Refusal(message, code="invalid_image_format", param=place)
+        raise RequestRefused(message, code="invalid_image_format", param=place)
 
 
 def _answer(item: Field, asked: dict[str, str], answered: set[str]) -> None:
     name = item.need("call_id").text()
     if asked.get(name) != OUTPUTS[_kind(item)]:
-        raise Refusal(f"No tool call found for function call output with call_id {name}.", param="input")
+        raise RequestRefused(f"No tool call found for function call output with call_id {name}.", param="input")
     if name in answered:
-        raise Refusal(f"Duplicate output for call_id '{name}' in '{format_bracketed(item.path)}'.", param="input")
+        raise RequestRefused(
+            f"Duplicate output for call_id '{name}' in '{format_bracketed(item.path)}'.", param="input"
+        )
     answered.add(name)
 
 
@@ -250,7 +252,7 @@ def _refuse_unknown(choice: Field, body: Field) -> None:
     else:
         wanted = (kind, "")
     if wanted not in {_identity(tool) for tool in _tools(body)}:
-        raise Refusal(f"Tool choice '{wanted[1] or kind}' not found in 'tools' parameter.", param="tool_choice")
+        raise RequestRefused(f"Tool choice '{wanted[1] or kind}' not found in 'tools' parameter.", param="tool_choice")
 
 
 def _identity(tool: Field) -> tuple[str, str]:

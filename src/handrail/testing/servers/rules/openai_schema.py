@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator
 
-from .reading import Field, Refusal, as_list, as_map, format_bracketed
+from .reading import Field, RequestRefused, as_list, as_map, format_bracketed
 from .schemas import (
     STRUCTURAL_2020_12,
     Complaint,
-    Place,
     Schema,
+    Subschema,
     first_complaint,
     is_malformed,
     is_object,
@@ -34,7 +34,7 @@ def _refuse(field: Field, what: str, *, strict: bool) -> None:
     rules = (is_malformed, root_is_an_object, *STRICT) if strict else (is_malformed, root_is_an_object)
     if complaint := first_complaint(field.members(), rules):
         message = f"Invalid schema for {what}: {complaint}"
-        raise Refusal(message, code="invalid_function_parameters", param=format_bracketed(field.path))
+        raise RequestRefused(message, code="invalid_function_parameters", param=format_bracketed(field.path))
 
 
 def root_is_an_object(root: Schema) -> Complaint:
@@ -170,5 +170,5 @@ STRICT = (
 )
 
 
-def _objects(root: Schema) -> Iterator[Place]:
+def _objects(root: Schema) -> Iterator[Subschema]:
     return (place for place in walk(root) if is_object(place.schema))

@@ -34,7 +34,7 @@ STRUCTURAL_2020_12 = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Subschema:
     """A schema inside a schema."""
 
     context: tuple[str, ...]
@@ -44,17 +44,17 @@ class Place:
 
 
 Complaint: TypeAlias = str | None
-Rule: TypeAlias = Callable[[Schema], Complaint]
+SchemaRule: TypeAlias = Callable[[Schema], Complaint]
 
 
-def first_complaint(schema: Schema, rules: Iterable[Rule]) -> Complaint:
+def first_complaint(schema: Schema, rules: Iterable[SchemaRule]) -> Complaint:
     """What the first rule says that is not met."""
     return next((complaint for rule in rules if (complaint := rule(schema))), None)
 
 
-def walk(root: Schema) -> Iterator[Place]:
+def walk(root: Schema) -> Iterator[Subschema]:
     """The schema and every schema in it, in the order of the text; references are not followed."""
-    waiting = [Place(context=(), schema=root, level=int(is_object(root)))]
+    waiting = [Subschema(context=(), schema=root, level=int(is_object(root)))]
     while waiting:
         place = waiting.pop()
         yield place
@@ -100,7 +100,7 @@ def _stay_here(address: str) -> NoReturn:
     raise LookupError(f"{address} is not in this schema")
 
 
-def _children(place: Place) -> Iterator[Place]:
+def _children(place: Subschema) -> Iterator[Subschema]:
     schema = place.schema
     for keyword in MAPS:
         for name, child in as_map(schema.get(keyword)).items():
@@ -112,7 +112,7 @@ def _children(place: Place) -> Iterator[Place]:
         yield from _child(place, (keyword,), schema.get(keyword))
 
 
-def _child(place: Place, steps: tuple[str, ...], child: object, *, root: bool = False) -> Iterator[Place]:
+def _child(place: Subschema, steps: tuple[str, ...], child: object, *, root: bool = False) -> Iterator[Subschema]:
     if is_map(child):
         above = 0 if root else place.level
-        yield Place(context=(*place.context, *steps), schema=child, level=above + int(is_object(child)))
+        yield Subschema(context=(*place.context, *steps), schema=child, level=above + int(is_object(child)))
