@@ -10,7 +10,7 @@ import pytest
 from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.execute.ledger import MemoryLedger
 from handrail.store import open_store
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres
 from tests.store.fragile import Fragile, fragile_database
@@ -23,7 +23,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def store(url: str) -> AsyncGenerator[Store]:
+async def store(url: str) -> AsyncGenerator[SqlStore]:
     """An open store, in a database of each kind."""
     async with open_store(url, audit_interval=0.01) as opened:
         yield opened

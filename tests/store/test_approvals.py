@@ -13,7 +13,7 @@ from handrail.authorize.approvals import new_token
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError
 from handrail.store import open_store
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from tests.store.samples import an_approval
 
 
@@ -227,7 +227,7 @@ async def test_an_approval_that_was_given_back_can_be_used_once_more(kept: Any) 
     assert used == [True, False]
 
 
-async def test_giving_back_makes_no_approval_of_what_was_not_used(store: Store) -> None:
+async def test_giving_back_makes_no_approval_of_what_was_not_used(store: SqlStore) -> None:
     asked = await store.approvals.ask(an_approval())
 
     await store.approvals.restore(asked.token)
@@ -236,7 +236,7 @@ async def test_giving_back_makes_no_approval_of_what_was_not_used(store: Store) 
     assert await store.approvals.pending() == [asked]
 
 
-async def test_an_approval_is_not_given_back_over_the_same_question_that_is_open_again(store: Store) -> None:
+async def test_an_approval_is_not_given_back_over_the_same_question_that_is_open_again(store: SqlStore) -> None:
     first = await store.approvals.ask(an_approval())
     await store.approvals.approve(first.token, by="operator", who="ann")
     await store.approvals.consume(first.token, now=time.time())
@@ -311,7 +311,7 @@ async def test_a_question_is_answered_through_another_store_in_the_same_database
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(text=st.text(max_size=20), reason=st.text(max_size=20))
-async def test_a_question_can_hold_whatever_a_model_sends(store: Store, text: str, reason: str) -> None:
+async def test_a_question_can_hold_whatever_a_model_sends(store: SqlStore, text: str, reason: str) -> None:
     asked = await store.approvals.ask(an_approval(arguments={"text": text}, question=reason))
     await store.approvals.approve(asked.token, by="operator", who="ann", reason=reason, arguments={"text": text})
 

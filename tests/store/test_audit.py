@@ -28,7 +28,7 @@ from handrail.define.function import tool
 from handrail.errors import ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.store import open_store
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from handrail.store.tables import metadata
 
 
@@ -56,7 +56,7 @@ def a_context(**values: Any) -> ToolContext[Any]:
     return ToolContext(**{"session_id": "s-1", "tenant_id": "t-1", **values})
 
 
-def an_executor(store: Store, **options: Any) -> Executor:
+def an_executor(store: SqlStore, **options: Any) -> Executor:
     return Executor(
         [pay, look_up],
         policy=options.pop("policy", Policy([Rule.allow("pay", name="paying is allowed", source="rules.yaml:3")])),
@@ -65,7 +65,7 @@ def an_executor(store: Store, **options: Any) -> Executor:
     )
 
 
-async def facts(store: Store, **wanted: Any) -> list[Any]:
+async def facts(store: SqlStore, **wanted: Any) -> list[Any]:
     await store.audit.flush()
     return await store.audit.query(**wanted)
 
@@ -73,7 +73,7 @@ async def facts(store: Store, **wanted: Any) -> list[Any]:
 # What is in a row.
 
 
-async def test_a_call_is_found_from_its_start_to_its_result(store: Store) -> None:
+async def test_a_call_is_found_from_its_start_to_its_result(store: SqlStore) -> None:
     before = time.time()
 
     result = await an_executor(store).run(a_call(), a_context())
@@ -94,14 +94,14 @@ async def test_a_call_is_found_from_its_start_to_its_result(store: Store) -> Non
     assert finished.detail["slow"] is False
 
 
-async def test_a_failure_has_its_code(store: Store) -> None:
+async def test_a_failure_has_its_code(store: SqlStore) -> None:
     await an_executor(store).run(a_call(arguments='{"invoice":"i-1","amount":-1}'), a_context())
 
     (finished,) = await facts(store, kind=CallFinished)
     assert (finished.ok, finished.error) == (False, "too_little")
 
 
-async def test_a_refusal_says_who_has_to_agree_and_why(store: Store) -> None:
+async def test_a_refusal_says_who_has_to_agree_and_why(store: SqlStore) -> None:
     policy = Policy([Rule.ask("pay", by="operator", reason="it is a lot")])
 
     await an_executor(store, policy=policy).run(a_call(), a_context())
@@ -112,7 +112,7 @@ async def test_a_refusal_says_who_has_to_agree_and_why(store: Store) -> None:
     assert decision.detail == {"observed": False}
 
 
-async def test_a_call_that_came_again_is_noted_as_ignored(store: Store) -> None:
+async def test_a_call_that_came_again_is_noted_as_ignored(store: SqlStore) -> None:
     executor = an_executor(store)
     await executor.run(a_call(), a_context())
     await executor.run(a_call(), a_context())
@@ -122,14 +122,14 @@ async def test_a_call_that_came_again_is_noted_as_ignored(store: Store) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", '"x"'])
-async def test_arguments_that_are_no_object_have_no_keys(store: Store, arguments: str) -> None:
+async def test_arguments_that_are_no_object_have_no_keys(store: SqlStore, arguments: str) -> None:
     await an_executor(store).run(a_call(arguments=arguments), a_context())
 
     (finished,) = await facts(store, kind="call_finished")
     assert (finished.argument_keys, finished.error) == (None, "tool_args_parse_error")
 
 
-async def test_empty_arguments_have_no_keys_but_are_an_object(store: Store) -> None:
+async def test_empty_arguments_have_no_keys_but_are_an_object(store: SqlStore) -> None:
     await an_executor(store).run(a_call(arguments=""), a_context())
 
     assert (await facts(store))[-1].argument_keys == ()
@@ -159,7 +159,7 @@ OTHERS: dict[str, tuple[Callable[..., Event], dict[str, Any], dict[str, Any]]] =
 
 
 @pytest.mark.parametrize("case", OTHERS)
-async def test_the_other_events_have_their_names_and_numbers(store: Store, case: str) -> None:
+async def test_the_other_events_have_their_names_and_numbers(store: SqlStore, case: str) -> None:
     kind, fields, expected = OTHERS[case]
 
     store.audit(kind(at=1.5, session_id="s", **fields))
@@ -178,7 +178,7 @@ class Bell(Event, frozen=True, kw_only=True):
     volume: float = float("inf")
 
 
-async def test_of_an_event_that_is_not_known_only_numbers_and_flags_are_written(store: Store) -> None:
+async def test_of_an_event_that_is_not_known_only_numbers_and_flags_are_written(store: SqlStore) -> None:
     store.audit(Bell(at=1.0, session_id="s", times=3, loud=True, words="a secret"))
 
     (row,) = await facts(store, kind=Bell)
@@ -321,7 +321,7 @@ async def test_an_event_is_written_whatever_is_in_it(url: str, values: bool) -> 
 
 
 @pytest.mark.parametrize("change", ["UPDATE handrail_audit SET ok = NULL", "DELETE FROM handrail_audit"])
-async def test_a_row_is_neither_changed_nor_deleted(store: Store, url: str, change: str) -> None:
+async def test_a_row_is_neither_changed_nor_deleted(store: SqlStore, url: str, change: str) -> None:
     store.audit(CircuitBreakerChanged(at=1.0, session_id="s", tool_name="pay", state="open"))
     before = await facts(store)
     engine = create_async_engine(url)
@@ -336,7 +336,7 @@ async def test_a_row_is_neither_changed_nor_deleted(store: Store, url: str, chan
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
-async def test_the_table_is_not_truncated(store: Store, url: str) -> None:
+async def test_the_table_is_not_truncated(store: SqlStore, url: str) -> None:
     engine = create_async_engine(url)
     with pytest.raises(DBAPIError, match="append-only"):
         async with engine.begin() as connection:
@@ -348,7 +348,7 @@ async def test_the_table_is_not_truncated(store: Store, url: str) -> None:
 
 
 @pytest.fixture
-async def full(store: Store) -> Store:
+async def full(store: SqlStore) -> SqlStore:
     """A store with some calls in it."""
     for number in range(8):
         store.audit(
@@ -381,7 +381,7 @@ QUESTIONS: dict[str, tuple[dict[str, Any], list[int]]] = {
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-async def test_rows_are_found_by_what_they_say_in_the_order_of_their_time(full: Store, question: str) -> None:
+async def test_rows_are_found_by_what_they_say_in_the_order_of_their_time(full: SqlStore, question: str) -> None:
     wanted, expected = QUESTIONS[question]
 
     found = await full.audit.query(**wanted)
@@ -389,7 +389,7 @@ async def test_rows_are_found_by_what_they_say_in_the_order_of_their_time(full: 
     assert [row.call_id for row in found] == [f"c-{number}" for number in expected]
 
 
-async def test_the_rows_of_one_writer_are_numbered_without_gaps(full: Store) -> None:
+async def test_the_rows_of_one_writer_are_numbered_without_gaps(full: SqlStore) -> None:
     rows = await full.audit.query()
 
     assert sorted(row.number for row in rows) == list(range(9))

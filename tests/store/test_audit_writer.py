@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from handrail.core.events import CircuitBreakerChanged, Event
 from handrail.store import open_store
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from tests.postgres import PostgresServer
 from tests.store.fragile import Fragile
 from tests.store.proxy import proxied
@@ -28,7 +28,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def tools(store: Store) -> list[str | None]:
+async def tools(store: SqlStore) -> list[str | None]:
     return [row.tool for row in await store.audit.query(kind=CircuitBreakerChanged, limit=10_000)]
 
 
@@ -77,7 +77,7 @@ async def test_flush_waits_for_everything_that_was_reported(url: str) -> None:
         assert await tools(store) == expected(*range(50))
 
 
-async def test_flush_with_nothing_to_write_returns(store: Store) -> None:
+async def test_flush_with_nothing_to_write_returns(store: SqlStore) -> None:
     await store.audit.flush(timeout=5.0)
 
     assert store.audit.written == 0
@@ -93,7 +93,7 @@ async def test_closing_writes_what_is_left(url: str) -> None:
     assert store.audit.dropped == 1
 
 
-async def test_threads_may_tell_the_audit_too(store: Store) -> None:
+async def test_threads_may_tell_the_audit_too(store: SqlStore) -> None:
     asyncio.get_running_loop().set_debug(True)  # It refuses what is not safe between threads.
 
     def tell(start: int) -> None:
@@ -198,7 +198,7 @@ REFUSING = {
 
 
 async def test_a_row_that_the_database_refuses_does_not_hold_up_the_others(
-    store: Store, url: str, caplog: pytest.LogCaptureFixture
+    store: SqlStore, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = create_async_engine(url)
     async with engine.begin() as connection:
@@ -217,7 +217,7 @@ async def test_a_row_that_the_database_refuses_does_not_hold_up_the_others(
     assert "refused an audit row" in caplog.text
 
 
-async def test_an_event_that_makes_no_sense_stops_nothing(store: Store) -> None:
+async def test_an_event_that_makes_no_sense_stops_nothing(store: SqlStore) -> None:
     with pytest.raises(TypeError):
         store.audit(CircuitBreakerChanged(at="now", session_id="s", tool_name="t", state="open"))  # type: ignore[arg-type]
     store.audit(an_event(1))

@@ -16,7 +16,7 @@ from handrail.errors import StoreError
 from handrail.execute import Timeouts
 from handrail.execute.executor import Executor
 from handrail.store import open_store
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from tests.postgres import PostgresServer
 from tests.store.fragile import Fragile
 from tests.store.proxy import Proxy, proxied
@@ -48,7 +48,7 @@ def a_call(id_: str = "c-1") -> ToolCall:
     return ToolCall(id=id_, name="pay", arguments_json='{"invoice":"i-1"}')
 
 
-def a_rail(store: Store, bank: Bank, *, policy: Policy | None = None, **options: Any) -> Executor:
+def a_rail(store: SqlStore, bank: Bank, *, policy: Policy | None = None, **options: Any) -> Executor:
     return Executor(
         [bank.pay],
         policy=policy or Policy([Rule.allow("pay")]),
@@ -142,7 +142,7 @@ async def test_an_outcome_that_cannot_be_recorded_is_reported_and_is_unknown_to_
 
 
 @asynccontextmanager
-async def on_a_thin_wire(postgres: PostgresServer) -> AsyncGenerator[tuple[Proxy, Store]]:
+async def on_a_thin_wire(postgres: PostgresServer) -> AsyncGenerator[tuple[Proxy, SqlStore]]:
     name = postgres.new_database().rpartition("/")[2]
     async with (
         proxied(postgres.port) as proxy,

@@ -15,7 +15,7 @@ from handrail.core.values import Control, Failure
 from handrail.errors import StoreError
 from handrail.execute.ledger import Entry, RecordedResult
 from handrail.store import open_store
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from tests.postgres import PostgresServer
 from tests.store.proxy import proxied
 from tests.store.samples import a_recorded, an_approval, an_entry, done
@@ -285,7 +285,7 @@ async def test_settling_twice_is_settling_once(kept: Any) -> None:
     assert (await recalled(kept.ledger, entry))[0] == after
 
 
-async def test_an_outcome_without_an_entry_is_an_error_unless_nothing_happened(store: Store) -> None:
+async def test_an_outcome_without_an_entry_is_an_error_unless_nothing_happened(store: SqlStore) -> None:
     entry = an_entry()
 
     await store.ledger.settle(done(entry, "failed"))
@@ -328,7 +328,7 @@ PATIENT = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], 
 
 @PATIENT
 @given(data=st.data())
-async def test_every_entry_comes_back_as_it_was(store: Store, data: st.DataObject) -> None:
+async def test_every_entry_comes_back_as_it_was(store: SqlStore, data: st.DataObject) -> None:
     entry = an_entry(
         session_id=data.draw(texts),
         call_id=data.draw(texts) + an_entry().call_id,
@@ -356,7 +356,7 @@ async def test_every_entry_comes_back_as_it_was(store: Store, data: st.DataObjec
 
 @PATIENT
 @given(text=any_text, message=any_text, name=any_text)
-async def test_an_outcome_is_written_whatever_is_in_it(store: Store, text: str, message: str, name: str) -> None:
+async def test_an_outcome_is_written_whatever_is_in_it(store: SqlStore, text: str, message: str, name: str) -> None:
     entry = an_entry()
     await claimed(store, entry)
     recorded = a_recorded(text=text, failure=Failure(message=message), metadata={name: object(), "kept": {"a": 1}})

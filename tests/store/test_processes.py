@@ -16,7 +16,7 @@ from handrail.define.function import tool
 from handrail.execute import Timeouts
 from handrail.execute.executor import Executor
 from handrail.store import open_store
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from tests.store.programs import APPROVE, PAY, run_program, start_program
 
 pytestmark = pytest.mark.timeout(600)
@@ -38,7 +38,7 @@ def paying(effects: Path, *, happened: bool | None = None) -> Tool[..., Any]:
     return pay
 
 
-def a_rail(store: Store, effects: Path, *, policy: Policy | None = None, **options: Any) -> Executor:
+def a_rail(store: SqlStore, effects: Path, *, policy: Policy | None = None, **options: Any) -> Executor:
     return Executor(
         [paying(effects, **options)],
         policy=policy or Policy([Rule.allow("pay")]),

@@ -7,13 +7,13 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handrail.store import open_store
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from handrail.store.tables import approvals, audit, ledger, messages, sessions
 from tests.statements import counted
 
 ROWS = 2_000
 
-Query = Callable[[Store], Awaitable[Any]]
+Query = Callable[[SqlStore], Awaitable[Any]]
 
 QUERIES: dict[str, tuple[Query, str]] = {
     "the audit": (lambda store: store.audit.query(), "audit_at"),

@@ -14,13 +14,13 @@ from handrail.core.events import CircuitBreakerChanged
 from handrail.errors import StoreError
 from handrail.providers import UserMessage
 from handrail.store import open_store
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from handrail.store.tables import ledger, messages
 from tests.statements import counted
 from tests.store.samples import an_entry
 
 
-async def settle_many(store: Store, count: int) -> None:
+async def settle_many(store: SqlStore, count: int) -> None:
     """Write settled calls of long ago."""
     rows = [rows_of_call(number) for number in range(count)]
     async with store._database.transaction() as connection:
@@ -34,7 +34,7 @@ def rows_of_call(number: int) -> dict[str, Any]:
     return {**values, **times, **keys, "session_id": "s", "tool": "pay", "owner": "me", "state": "committed"}
 
 
-async def test_old_rows_are_deleted_in_batches_that_are_transactions_of_their_own(store: Store) -> None:
+async def test_old_rows_are_deleted_in_batches_that_are_transactions_of_their_own(store: SqlStore) -> None:
     await settle_many(store, 2_500)
 
     with counted(store) as statements:
@@ -57,7 +57,7 @@ async def test_a_call_is_claimed_between_two_batches(tmp_path: Any) -> None:
     assert order.index("INSERT") < len(order) - 2
 
 
-async def test_a_conversation_goes_with_its_messages_and_a_newer_one_stays(store: Store) -> None:
+async def test_a_conversation_goes_with_its_messages_and_a_newer_one_stays(store: SqlStore) -> None:
     for number in range(45):
         history = (UserMessage(text="hello"), UserMessage(text=f"{number}"))
         await store.sessions.save(Conversation(session_id=f"s-{number}", revision=1, messages=history))
@@ -75,7 +75,9 @@ async def test_a_conversation_goes_with_its_messages_and_a_newer_one_stays(store
 # The audit.
 
 
-async def test_old_rows_of_the_audit_are_deleted_on_request_only_and_the_audit_says_so(store: Store, url: str) -> None:
+async def test_old_rows_of_the_audit_are_deleted_on_request_only_and_the_audit_says_so(
+    store: SqlStore, url: str
+) -> None:
     for at in (1.0, 2.0, 3.0):
         store.audit(CircuitBreakerChanged(at=at, session_id="s", tool_name="pay", state="open"))
     await store.audit.flush()
@@ -94,7 +96,7 @@ async def test_old_rows_of_the_audit_are_deleted_on_request_only_and_the_audit_s
     await engine.dispose()
 
 
-async def test_the_audit_is_read_page_by_page(store: Store) -> None:
+async def test_the_audit_is_read_page_by_page(store: SqlStore) -> None:
     for number in range(7):  # Some at the same time.
         store.audit(CircuitBreakerChanged(at=float(number // 3), session_id="s", tool_name=f"t-{number}", state="open"))
     await store.audit.flush()

@@ -8,7 +8,7 @@ from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.chat import ChatSession, Conversation
 from handrail.core.events import CircuitBreakerChanged
 from handrail.providers import AssistantMessage, UserMessage
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
 from tests.statements import counted
@@ -29,7 +29,7 @@ def kinds(statements: Any) -> list[str]:
     return [sent.split()[0] for sent, _ in statements.sent]
 
 
-async def test_a_consequential_call_is_three_statements_and_a_read_is_none(store: Store) -> None:
+async def test_a_consequential_call_is_three_statements_and_a_read_is_none(store: SqlStore) -> None:
     executor = Executor([pay, look], policy=Policy([Rule.allow("*")]), ledger=store.ledger, approvals=store.approvals)
     context = ToolContext[Any](session_id="s")
     for number in range(50):  # What is stored does not count.
@@ -50,7 +50,7 @@ async def test_a_consequential_call_is_three_statements_and_a_read_is_none(store
     await executor.aclose()
 
 
-async def test_a_list_of_approvals_is_one_statement_however_many_there_are(store: Store) -> None:
+async def test_a_list_of_approvals_is_one_statement_however_many_there_are(store: SqlStore) -> None:
     executor = Executor([pay], ledger=store.ledger, approvals=store.approvals)
     for number in range(30):
         await executor.run(a_call("pay", number), ToolContext(session_id=f"s-{number % 3}", customer_id="c"))
@@ -67,7 +67,7 @@ async def test_a_list_of_approvals_is_one_statement_however_many_there_are(store
     await executor.aclose()
 
 
-async def test_events_are_written_to_the_audit_in_one_statement_for_a_batch(store: Store) -> None:
+async def test_events_are_written_to_the_audit_in_one_statement_for_a_batch(store: SqlStore) -> None:
     with counted(store) as statements:
         for number in range(90):
             store.audit(CircuitBreakerChanged(at=float(number), session_id="s", tool_name="pay", state="open"))
@@ -80,7 +80,7 @@ async def test_events_are_written_to_the_audit_in_one_statement_for_a_batch(stor
 
 @pytest.mark.parametrize("length", [0, 400])
 async def test_a_turn_with_a_call_writes_as_many_rows_in_a_long_conversation_as_in_a_new_one(
-    store: Store, length: int
+    store: SqlStore, length: int
 ) -> None:
     messages = tuple(
         UserMessage(text=f"{number}") if number % 2 == 0 else AssistantMessage(text=f"{number}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from tests.store.programs import SRC
 from tests.store.samples import an_approval, an_entry, done
 
@@ -68,7 +68,7 @@ def test_the_wheel_carries_the_migrations(tmp_path: Path) -> None:
 # Forgetting.
 
 
-async def test_what_was_settled_long_ago_is_forgotten_and_everything_else_is_kept(store: Store) -> None:
+async def test_what_was_settled_long_ago_is_forgotten_and_everything_else_is_kept(store: SqlStore) -> None:
     long_ago, lately = 1_000.0, time.time()
     gone, kept = [], []
     for state, settled_at in [
@@ -91,7 +91,7 @@ async def test_what_was_settled_long_ago_is_forgotten_and_everything_else_is_kep
     assert [await known(store, entry) for entry in kept] == [True, True, True]
 
 
-async def test_approvals_that_expired_long_ago_are_forgotten(store: Store) -> None:
+async def test_approvals_that_expired_long_ago_are_forgotten(store: SqlStore) -> None:
     old = await store.approvals.ask(an_approval(created_at=1.0, expires_at=2.0))
     new = await store.approvals.ask(an_approval())
 
@@ -105,6 +105,6 @@ def at(entry: Any, settled_at: float) -> Any:
     return structs.replace(entry, settled_at=settled_at)
 
 
-async def known(store: Store, entry: Any) -> bool:
+async def known(store: SqlStore, entry: Any) -> bool:
     by_id, _ = await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id, key=entry.key)
     return by_id is not None

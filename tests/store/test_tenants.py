@@ -3,11 +3,11 @@
 import pytest
 
 from handrail.errors import ConfigError, StoreError
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from tests.tenants.samples import acme
 
 
-async def test_a_tenant_is_found_by_its_number_as_it_was_saved(store: Store) -> None:
+async def test_a_tenant_is_found_by_its_number_as_it_was_saved(store: SqlStore) -> None:
     cfg = acme(locale="fr", secrets={"crm": "env:CRM"})
     assert await store.tenants.put(cfg, who="ann") == 1
 
@@ -22,7 +22,7 @@ async def test_a_tenant_is_found_by_its_number_as_it_was_saved(store: Store) -> 
 
 
 @pytest.mark.proves("PH-89")
-async def test_every_revision_is_kept_and_the_newest_counts(store: Store) -> None:
+async def test_every_revision_is_kept_and_the_newest_counts(store: SqlStore) -> None:
     first, second = acme(), acme(enabled=False, numbers=["+33200000000"])
     await store.tenants.put(first, who="ann")
     await store.tenants.put(second, who="bob", revision=1)
@@ -36,7 +36,7 @@ async def test_every_revision_is_kept_and_the_newest_counts(store: Store) -> Non
     ]
 
 
-async def test_a_change_of_an_older_revision_is_refused(store: Store) -> None:
+async def test_a_change_of_an_older_revision_is_refused(store: SqlStore) -> None:
     await store.tenants.put(acme())
     await store.tenants.put(acme(greeting="Bonjour"), revision=1)
 
@@ -48,7 +48,7 @@ async def test_a_change_of_an_older_revision_is_refused(store: Store) -> None:
     assert found.greeting == "Bonjour"
 
 
-async def test_one_number_means_one_tenant(store: Store) -> None:
+async def test_one_number_means_one_tenant(store: SqlStore) -> None:
     await store.tenants.put(acme())
 
     with pytest.raises(ConfigError, match=r"\+33100000000 belongs to 'acme-corp'"):
@@ -57,7 +57,7 @@ async def test_one_number_means_one_tenant(store: Store) -> None:
     assert await store.tenants.get("other") is None
 
 
-async def test_a_tenant_that_was_removed_answers_no_call_and_can_come_back(store: Store) -> None:
+async def test_a_tenant_that_was_removed_answers_no_call_and_can_come_back(store: SqlStore) -> None:
     await store.tenants.put(acme())
 
     assert await store.tenants.remove("acme-corp", who="ann")

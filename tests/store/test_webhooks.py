@@ -6,11 +6,11 @@ import pytest
 from sqlalchemy import func, select
 
 from handrail.store import open_store
-from handrail.store.store import Store
+from handrail.store.store import SqlStore
 from handrail.store.tables import webhooks
 
 
-async def count(store: Store) -> int:
+async def count(store: SqlStore) -> int:
     return (await store._database.fetch(select(func.count()).select_from(webhooks)))[0][0]
 
 
@@ -24,14 +24,14 @@ async def test_of_several_processes_one_gets_a_webhook(url: str) -> None:
     assert [a + b for a, b in zip(taken[::2], taken[1::2], strict=True)] == [1] * 10
 
 
-async def test_a_second_webhook_of_the_same_call_is_a_duplicate(store: Store) -> None:
+async def test_a_second_webhook_of_the_same_call_is_a_duplicate(store: SqlStore) -> None:
     assert await store.webhooks.claim(["id:1", "call:a"], window=60)
     assert not await store.webhooks.claim(["id:2", "call:a"], window=60)
     assert not await store.webhooks.claim(["id:1", "call:b"], window=60)
     assert await store.webhooks.claim(["id:3", "call:c"], window=60)
 
 
-async def test_what_has_expired_can_be_claimed_again_and_is_deleted(store: Store) -> None:
+async def test_what_has_expired_can_be_claimed_again_and_is_deleted(store: SqlStore) -> None:
     for number in range(3):
         assert await store.webhooks.claim(["id:1"], window=-1), number
     for number in range(100):
@@ -42,6 +42,6 @@ async def test_what_has_expired_can_be_claimed_again_and_is_deleted(store: Store
 
 
 @pytest.mark.parametrize("id", ["a\0b", "\ud800", "x" * 5_000])
-async def test_an_id_is_any_text(id: str, store: Store) -> None:
+async def test_an_id_is_any_text(id: str, store: SqlStore) -> None:
     assert await store.webhooks.claim([id], window=60)
     assert not await store.webhooks.claim([id], window=60)

@@ -9,7 +9,7 @@ from handrail.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from handrail.store.encryption import EncryptionKey
-    from handrail.store.store import Store
+    from handrail.store.store import SqlStore
 
 __all__ = ["open_store"]
 
@@ -26,7 +26,7 @@ def open_store(
     audit_batch_size: int = 100,
     audit_interval: float = 0.2,
     audit_max_waiting: int = 10_000,
-) -> "AbstractAsyncContextManager[Store]":
+) -> "AbstractAsyncContextManager[SqlStore]":
     """Open a database: `sqlite+aiosqlite:///handrail.db` or `postgresql+asyncpg://user:password@host/name`.
 
     - `migrate`: create or update the tables. Several processes can open the database at once.

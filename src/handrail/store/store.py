@@ -22,7 +22,7 @@ from handrail.store.tenants import SqlTenants
 from handrail.store.webhooks import SqlWebhookClaims
 
 
-class Store:
+class SqlStore:
     """An open database: pass it to `Executor(…, store=store)`, and its sessions to
     `ChatSession(…, sessions=store.sessions)`."""
 
@@ -69,7 +69,7 @@ async def open_sql_store(
     audit_batch_size: int,
     audit_interval: float,
     audit_max_waiting: int,
-) -> AsyncGenerator[Store]:
+) -> AsyncGenerator[SqlStore]:
     """Open a database; see `handrail.store.open_store`."""
     cipher = Cipher(encryption_key)
     database = Database(url, pool_size=pool_size, timeout=timeout)
@@ -86,7 +86,7 @@ async def open_sql_store(
             max_waiting=audit_max_waiting,
         )
         try:
-            yield Store(database, digest_key=digest_key, redactor=redactor, audit=audit, cipher=cipher)
+            yield SqlStore(database, digest_key=digest_key, redactor=redactor, audit=audit, cipher=cipher)
         finally:
             await audit.close(timeout=timeout)
     finally:
