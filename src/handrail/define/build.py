@@ -111,12 +111,16 @@ def _build_handler(execute: Callable[..., Any], *, name: str) -> Callable[[dict[
 def _check_parameters(signature: inspect.Signature, *, name: str) -> None:
     """Refuse parameters that would silently get the context, or nothing: `(args, invocation, deps=None)`."""
     kinds = inspect.Parameter
-    named = [one for one in signature.parameters.values() if one.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
-    extra = named[2:] + [one for one in named[:2] if one.kind is kinds.KEYWORD_ONLY]
+    named = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+    ]
+    extra = named[2:] + [item for item in named[:2] if item.kind is kinds.KEYWORD_ONLY]
     if len(named) > 1 and named[1].default is not kinds.empty and not _is_context_parameter(named[1]):
         extra.append(named[1])
     if extra:
-        listed = ", ".join(f"`{one.name}`" for one in extra)
+        listed = ", ".join(f"`{item.name}`" for item in extra)
         raise ToolDefinitionError(
             f"`{name}`: execute must take (payload, context), or (payload), not {signature}: nothing fills {listed}."
         )

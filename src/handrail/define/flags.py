@@ -46,4 +46,4 @@ class ToolFlags:
 
     def to_options(self) -> dict[str, Any]:
         """The same as options for `build_tool`."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -172,6 +172,6 @@ def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def _check_items(kind: type[Any], given: Any, name: str) -> tuple[Any, ...]:
     is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
     listed = tuple(cast(Iterable[Any], given)) if is_list else ()
-    if (given and not listed) or not all(isinstance(one, kind) for one in listed):
+    if (given and not listed) or not all(isinstance(item, kind) for item in listed):
         raise ToolDefinitionError(f"{name} must be a list of {kind.__name__}, not {given!r}.")
     return listed

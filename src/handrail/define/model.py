@@ -307,9 +307,9 @@ def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]
         concurrency_safe=model.model_tool_concurrency_safe,
         timeout=model.model_tool_timeout,
         strict=model.model_tool_strict,
-        unwritable_argument=find_unwritable_default({name: one.default for name, one in model.model_fields.items()})
+        unwritable_argument=find_unwritable_default({name: field.default for name, field in model.model_fields.items()})
         or find_hidden_field(model.__pydantic_core_schema__),
         parameter_metadata={
-            one.alias or name: tuple(one.metadata) for name, one in model.model_fields.items() if one.metadata
+            field.alias or name: tuple(field.metadata) for name, field in model.model_fields.items() if field.metadata
         },
     )

@@ -59,9 +59,9 @@ def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ToolParam]":
             definitions[position] = to_builtins(wired.non_strict_definition)
             text = f"is sent without strict mode: a request takes at most {STRICT_LIMITS[over[0]]} {over[0]}"
             true_still = [
-                one
-                for one in definitions.notes
-                if one.tool != tool or not one.text.startswith((_LOCAL_CHECK_NOTE, strict.CLOSED_NOTE))
+                note
+                for note in definitions.notes
+                if note.tool != tool or not note.text.startswith((_LOCAL_CHECK_NOTE, strict.CLOSED_NOTE))
             ]
             definitions.notes = (*true_still, Diagnostic(tool=tool, text=text))
         else:
@@ -91,7 +91,7 @@ def _render_tool(tool: Tool[..., Any]) -> RenderedTool:
                 notes=(
                     *notes,
                     *left_out,
-                    *(f"{_LOCAL_CHECK_NOTE}{one}" for one in lowered.lost),
+                    *(f"{_LOCAL_CHECK_NOTE}{constraint}" for constraint in lowered.lost),
                     *lowered.closed_notes,
                 ),
             )
@@ -120,8 +120,8 @@ def _build_definition(
 def count_strict_cost(schema: dict[str, Any]) -> dict[str, int]:
     """What a strict schema takes of a request's budget."""
     every = [schema, *(child for _, child in iter_subschemas(schema))]
-    optional = sum(len(one.get("properties", {})) - len(one.get("required", [])) for one in every)
-    unions = sum("anyOf" in one or isinstance(one.get("type"), list) for one in every)
+    optional = sum(len(node.get("properties", {})) - len(node.get("required", [])) for node in every)
+    unions = sum("anyOf" in node or isinstance(node.get("type"), list) for node in every)
     return {"strict tools": 1, "optional parameters": optional, "parameters with unions": unions}
 
 
@@ -193,10 +193,10 @@ def _calls_from_events(events: Sequence[Any]) -> list[ToolCall]:
 def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> "list[MessageParam]":
     """Render results as one `user` message, with failures marked."""
     blocks: list[ToolResultBlockParam] = []
-    for one in results:
-        media = select_media(one, images=_IMAGE_TYPES, files=(PDF,), with_uri=True) if one.media else ()
-        text, failed = render_result(one, media)
-        block: ToolResultBlockParam = {"type": "tool_result", "tool_use_id": one.call_id, "content": text}
+    for result in results:
+        media = select_media(result, images=_IMAGE_TYPES, files=(PDF,), with_uri=True) if result.media else ()
+        text, failed = render_result(result, media)
+        block: ToolResultBlockParam = {"type": "tool_result", "tool_use_id": result.call_id, "content": text}
         if media and not failed:
             texts = [{"type": "text", "text": text}] if text else []
             block["content"] = cast(Any, [*texts, *map(_render_media, media)])

@@ -67,15 +67,15 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
     responses = cast(Sequence[Any], response) if isinstance(response, list | tuple) else (response,)
     assembler = CallAssembler()
     is_cut = False
-    for one in responses:
-        response_id = get_camel_field(one, "response_id")
-        candidate = next(iter(get_items(one, "candidates")), None)
+    for item in responses:
+        response_id = get_camel_field(item, "response_id")
+        candidate = next(iter(get_items(item, "candidates")), None)
         reason = get_camel_field(candidate, "finish_reason")
         is_cut = is_cut or str(getattr(reason, "value", reason)) == "MAX_TOKENS"
         for part in get_items(get_field(candidate, "content"), "parts"):
             if (call := get_camel_field(part, "function_call")) is not None:
                 assembler.add(call, response_id if isinstance(response_id, str) else None)
-    found = [_build_call(one, position) for position, one in enumerate(assembler.calls)]
+    found = [_build_call(value, position) for position, value in enumerate(assembler.calls)]
     if is_cut and found:
         found[-1] = structs.replace(found[-1], arguments_json=make_unparsable(found[-1].arguments_json))
     return names.decode_calls(found, definitions)
@@ -101,15 +101,19 @@ def is_generated_id(call_id: str) -> bool:
 def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> "list[ContentDict]":
     """Render results as one content; pass the definitions if a name had to be changed."""
     parts: list[Any] = []
-    for one in results:
-        name = definitions.names.get_wire_name(one.tool_name) if isinstance(definitions, Definitions) else one.tool_name
-        media = select_media(one, images=_IMAGE_TYPES, files=(PDF,)) if one.media else ()
-        text, failed = render_result(one, media)
+    for result in results:
+        name = (
+            definitions.names.get_wire_name(result.tool_name)
+            if isinstance(definitions, Definitions)
+            else result.tool_name
+        )
+        media = select_media(result, images=_IMAGE_TYPES, files=(PDF,)) if result.media else ()
+        text, failed = render_result(result, media)
         entry: dict[str, Any] = {"name": name, "response": {"error" if failed else "output": text}}
         if media and not failed:
             entry["parts"] = [{"inline_data": {"mime_type": p.mime_type.lower(), "data": p.data}} for p in media]
-        if not is_generated_id(one.call_id):
-            entry["id"] = one.call_id
+        if not is_generated_id(result.call_id):
+            entry["id"] = result.call_id
         parts.append({"function_response": entry})
     return [{"role": "user", "parts": parts}] if parts else []
 
@@ -137,8 +141,8 @@ def assistant_messages(response: Any) -> "list[ContentDict]":
     parts: list[dict[str, Any]] = []
     assembler = CallAssembler()
     part_of: dict[int, dict[str, Any]] = {}
-    for one in responses:
-        candidate = next(iter(get_field(one, "candidates") or ()), None)
+    for item in responses:
+        candidate = next(iter(get_field(item, "candidates") or ()), None)
         for part in get_field(get_field(candidate, "content"), "parts") or ():
             call = get_camel_field(part, "function_call")
             known = None if call is None else assembler.find(call)

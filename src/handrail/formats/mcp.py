@@ -65,12 +65,16 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
 def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> list[dict[str, Any]]:
     """Render results as results of `tools/call`, with failures marked."""
     rendered: list[dict[str, Any]] = []
-    for one in results:
-        media = tuple(part for part in one.media if not part.omitted) if one.media and one.ok else ()
-        text, failed = render_result(one, media)
+    for result in results:
+        media = tuple(part for part in result.media if not part.omitted) if result.media and result.ok else ()
+        text, failed = render_result(result, media)
         texts = [{"type": "text", "text": text}] if text or not media else []
         entry: dict[str, Any] = {"content": [*texts, *map(_render_media, media)], "isError": failed}
-        if not failed and not isinstance(one.output, str) and isinstance(value := json.loads(one.text or "0"), dict):
+        if (
+            not failed
+            and not isinstance(result.output, str)
+            and isinstance(value := json.loads(result.text or "0"), dict)
+        ):
             entry["structuredContent"] = value
         rendered.append(entry)
     return rendered

@@ -79,7 +79,7 @@ class FittedParameters(Struct, frozen=True, kw_only=True):
         def rename(value: Any) -> Any:
             if not isinstance(value, dict):
                 return value
-            copy = {names.get(name, name): one for name, one in cast(dict[str, Any], value).items()}
+            copy = {names.get(name, name): member for name, member in cast(dict[str, Any], value).items()}
             return copy if len(copy) == len(cast(dict[str, Any], value)) else cast(Any, value)
 
         own = build_decoder(rename)

@@ -107,7 +107,7 @@ def results(
     results: Iterable[ToolResult], definitions: Sequence[Any] | None = None
 ) -> "list[ChatCompletionToolMessageParam]":
     """Render each result as a `tool` message."""
-    return [{"role": "tool", "tool_call_id": one.call_id, "content": one.for_model()} for one in results]
+    return [{"role": "tool", "tool_call_id": result.call_id, "content": result.for_model()} for result in results]
 
 
 def tool_choice(
@@ -140,15 +140,15 @@ def assistant_messages(response: Any) -> "list[ChatCompletionMessageParam]":
 
 def _message_from_chunks(chunks: Sequence[Any]) -> Any:
     """The pieces of a stream as one message."""
-    choices = [one for chunk in chunks for one in get_field(get_field(chunk, "chunk", chunk), "choices") or ()]
-    deltas = [get_field(one, "delta") for one in choices if not get_field(one, "index")]
+    choices = [item for chunk in chunks for item in get_field(get_field(chunk, "chunk", chunk), "choices") or ()]
+    deltas = [get_field(choice, "delta") for choice in choices if not get_field(choice, "index")]
     message: dict[str, Any] = {"role": "assistant"}
     for name in ("content", "refusal"):
         if text := "".join(get_field(delta, name) or "" for delta in deltas):
             message[name] = text
     if calls := _calls_from_chunks(chunks):
         message["tool_calls"] = [
-            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments_json}}
-            for one in calls
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments_json}}
+            for call in calls
         ]
     return message

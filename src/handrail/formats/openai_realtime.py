@@ -57,8 +57,8 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
             _add_call(found, item, get_field(event, "response_id"), item_names)
         elif kind == "response.done":
             whole = get_field(event, "response")
-            for one in get_items(whole, "output"):
-                _add_call(found, one, get_field(whole, "id"), item_names)
+            for member in get_items(whole, "output"):
+                _add_call(found, member, get_field(whole, "id"), item_names)
     return names.decode_calls(found.values(), definitions)
 
 
@@ -81,9 +81,9 @@ def results(
     return [
         {
             "type": "conversation.item.create",
-            "item": {"type": "function_call_output", "call_id": one.call_id, "output": one.for_model()},
+            "item": {"type": "function_call_output", "call_id": result.call_id, "output": result.for_model()},
         }
-        for one in results
+        for result in results
     ]
 
 

@@ -111,7 +111,7 @@ def _items_from_events(events: Sequence[Any]) -> tuple[Sequence[Any], Any]:
 def _is_same_item(known: Any, item: Any) -> bool:
     """Whether two items are one: equal ids, or no ids to compare."""
     pairs = [(get_field(known, name), get_field(item, name)) for name in ("id", "call_id")]
-    return all(one == other for one, other in pairs if one is not None and other is not None)
+    return all(pair == other for pair, other in pairs if pair is not None and other is not None)
 
 
 def _build_open_item(item: Any, arguments: Any) -> dict[str, Any]:
@@ -137,10 +137,10 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     return [
         {
             "type": "function_call_output",
-            "call_id": one.call_id,
-            "output": _render_parts(one) if one.media else one.for_model(),
+            "call_id": result.call_id,
+            "output": _render_parts(result) if result.media else result.for_model(),
         }
-        for one in results
+        for result in results
     ]
 
 
@@ -190,5 +190,5 @@ def _remove_sdk_fields(item: Any) -> Any:
     """Remove the fields that the SDK adds to those of the API."""
     if isinstance(item, dict):
         added = ("parsed", "parsed_arguments")
-        return {key: _remove_sdk_fields(one) for key, one in cast(dict[str, Any], item).items() if key not in added}
-    return [_remove_sdk_fields(one) for one in cast(list[Any], item)] if isinstance(item, list) else item
+        return {key: _remove_sdk_fields(value) for key, value in cast(dict[str, Any], item).items() if key not in added}
+    return [_remove_sdk_fields(member) for member in cast(list[Any], item)] if isinstance(item, list) else item

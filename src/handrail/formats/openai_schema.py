@@ -34,7 +34,7 @@ def build_parameters(tool: Tool[..., Any]) -> Parameters:
         schema=lowered.schema,
         strict=True,
         decode=lowered.decode,
-        notes=(*(f"checked here only: {one}" for one in lowered.lost), *lowered.closed_notes),
+        notes=(*(f"checked here only: {constraint}" for constraint in lowered.lost), *lowered.closed_notes),
     )
 
 

@@ -95,7 +95,7 @@ def _fetch(file: ModelFile, target: Path, *, on_progress: OnProgress, env: Mappi
             os.fsync(written.fileno())
         part.replace(target)
         return
-    tried = "\n".join(f"  {one}" for one in failures)
+    tried = "\n".join(f"  {failure}" for failure in failures)
     raise ModelFileError(f"`{file.name}` could not be fetched. Tried:\n{tried}")
 
 

@@ -40,8 +40,8 @@ class Embedding:
             places = order[start : start + self._batch]
             # The tokenizer does not accept lone surrogates.
             encoded = tokenizer.encode_batch([encodable(texts[place]) for place in places])
-            ids = numpy.array([one.ids for one in encoded], dtype=numpy.int64)
-            mask = numpy.array([one.attention_mask for one in encoded], dtype=numpy.int64)
+            ids = numpy.array([encoding.ids for encoding in encoded], dtype=numpy.int64)
+            mask = numpy.array([encoding.attention_mask for encoding in encoded], dtype=numpy.int64)
             feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": numpy.zeros_like(ids)}
             states = session.run(None, feeds)[0]
             weights = mask[:, :, None].astype(numpy.float32)

@@ -33,7 +33,7 @@ def list_indexes(env: Mapping[str, str] | None = None) -> tuple[str, ...]:
     if main is None and settings.get("no-index", "").lower() not in {"1", "true", "yes", "on"}:
         main = _ask_pip_for_default(env)
     # uv allows a name before the address: name=https://…
-    found = [re.sub(r"^[\w-]+=(?=\w+:)", "", one) for one in f"{main or ''} {extra}".split()]
+    found = [re.sub(r"^[\w-]+=(?=\w+:)", "", item) for item in f"{main or ''} {extra}".split()]
     return tuple(dict.fromkeys(found))
 
 
@@ -117,7 +117,7 @@ def _list_config_files(env: Mapping[str, str]) -> list[Path]:
         files = [Path(env.get("PROGRAMDATA", "C:\\ProgramData")) / "pip" / "pip.ini", home / "pip" / "pip.ini"]
         files += [Path(env["APPDATA"]) / "pip" / "pip.ini"] if "APPDATA" in env else []
         return [*files, Path(sys.prefix) / "pip.ini", *([Path(chosen)] if chosen else [])]
-    files = [Path(one) / "pip" / "pip.conf" for one in env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":") if one]
+    files = [Path(item) / "pip" / "pip.conf" for item in env.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":") if item]
     files += [Path("/Library/Application Support/pip/pip.conf")] if sys.platform == "darwin" else []
     files += [Path("/etc/pip.conf"), home / ".pip" / "pip.conf"]
     files += [home / "Library/Application Support/pip/pip.conf"] if sys.platform == "darwin" else []

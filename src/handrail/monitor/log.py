@@ -246,7 +246,7 @@ class Log:
         if isinstance(value, str):
             return self._clean_text(value)
         if isinstance(value, list | tuple):
-            return self._clean_names(str(one) for one in cast(Iterable[Any], value)) or []
+            return self._clean_names(str(item) for item in cast(Iterable[Any], value)) or []
         return self._redactor.value(value)
 
     def _build_turn_planned(self, event: events.TurnPlanned) -> LogMessage:

@@ -233,7 +233,7 @@ class DefinitionsCache:
     def get(self, tools: Sequence[Tool[..., Any]]) -> Definitions[Any]:
         """The definitions of these tools."""
         last, definitions = self._last
-        if len(last) != len(tools) or any(one is not other for one, other in zip(last, tools, strict=True)):
+        if len(last) != len(tools) or any(value is not other for value, other in zip(last, tools, strict=True)):
             definitions = self._render(tools)
             self._last = (tuple(tools), definitions)
         return definitions

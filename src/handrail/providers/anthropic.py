@@ -207,8 +207,8 @@ def _read_envelope(response: Any) -> tuple[Any, Any, dict[str, Any]]:
             raise ValueError("a message has content")
         return response, response, _read_usage(get_field(response, "usage"))
     events = cast(list[Any], response)
-    first = next((get_field(one, "message") for one in events if get_field(one, "type") == "message_start"), None)
-    last = next((one for one in reversed(events) if get_field(one, "type") == "message_delta"), None)
+    first = next((get_field(event, "message") for event in events if get_field(event, "type") == "message_start"), None)
+    last = next((event for event in reversed(events) if get_field(event, "type") == "message_delta"), None)
     return (
         first,
         get_field(last, "delta"),
@@ -223,7 +223,7 @@ def _read_usage(usage: Any) -> dict[str, Any]:
 
 def _has_strict_budget(response_schema: ResponseSchema, definitions: Definitions[Any]) -> bool:
     """Whether the request has room for one more strict schema."""
-    schemas = [one["input_schema"] for one in definitions if one.get("strict")]
+    schemas = [definition["input_schema"] for definition in definitions if definition.get("strict")]
     costs = [wire.count_strict_cost(schema) for schema in (*schemas, response_schema.schema)]
     limits = {what: most for what, most in wire.STRICT_LIMITS.items() if what != "strict tools"}
     return all(sum(cost[what] for cost in costs) <= most for what, most in limits.items())
@@ -247,7 +247,8 @@ def _render_step(step: TranscriptStep) -> list[Any]:
         case AssistantStep():
             text = [{"type": "text", "text": step.text}] if step.text.strip() else []
             calls = [
-                {"type": "tool_use", "id": one.id, "name": one.name, "input": read_arguments(one)} for one in step.calls
+                {"type": "tool_use", "id": call.id, "name": call.name, "input": read_arguments(call)}
+                for call in step.calls
             ]
             return [{"role": "assistant", "content": [*text, *calls]}]
         case NativeStep():

@@ -164,17 +164,18 @@ class _GenerateContentAdapter:
     def parse_response(self, response: Any) -> ParsedResponse:
         """Parse a response, or the list of its chunks."""
         chunks = cast(list[Any], response) if isinstance(response, list) else [response]
-        reason = next((found for one in reversed(chunks) if (found := _read_finish_reason(one))), "")
+        reason = next((found for chunk in reversed(chunks) if (found := _read_finish_reason(chunk))), "")
         blocked = any(map(_is_blocked, chunks))
         used = next(
-            (found for one in reversed(chunks) if (found := get_camel_field(one, "usage_metadata")) is not None), None
+            (found for chunk in reversed(chunks) if (found := get_camel_field(chunk, "usage_metadata")) is not None),
+            None,
         )
-        if not blocked and all(_read_candidate(one) is None for one in chunks):
+        if not blocked and all(_read_candidate(chunk) is None for chunk in chunks):
             raise ValueError("a response has candidates")
         text = "".join(map(self.read_text, chunks))
         finish_reason: FinishReason = "refusal" if blocked else _FINISH_REASONS.get(reason, "other")
         if not text and finish_reason == "refusal":
-            text = next((found for one in chunks if (found := _read_refusal(one))), "")
+            text = next((found for chunk in chunks if (found := _read_refusal(chunk))), "")
         return ParsedResponse(
             text=text,
             calls=wire.calls(response),
@@ -249,7 +250,7 @@ def _read_refusal(response: Any) -> str:
 def _to_json_contents(contents: Sequence[Any]) -> list[Any]:
     """Convert the model's contents to JSON; the SDK encodes signatures, which are bytes."""
     content = _load_sdk().types.Content
-    return [content.model_validate(one).model_dump(mode="json", exclude_none=True) for one in contents]
+    return [content.model_validate(item).model_dump(mode="json", exclude_none=True) for item in contents]
 
 
 def _read_native_calls(items: NativeItems) -> NativeCalls | None:
@@ -287,14 +288,14 @@ def _render_step(step: TranscriptStep, types: Any, *, takes_media: bool) -> dict
             text = [{"text": step.text}] if step.text.strip() else []
             calls = [
                 {
-                    "function_call": _render_call(one.id, one.name, read_arguments(one)),
+                    "function_call": _render_call(call.id, call.name, read_arguments(call)),
                     "thought_signature": _FOREIGN_CALL_SIGNATURE,
                 }
-                for one in step.calls
+                for call in step.calls
             ]
             return {"role": "model", "parts": [*text, *calls]}
         case NativeStep():
-            parts = [types.Content.model_validate_json(compact_json(one)).parts for one in step.items]
+            parts = [types.Content.model_validate_json(compact_json(item)).parts for item in step.items]
             return {"role": "model", "parts": [part for some in parts for part in some]}
 
 

@@ -139,10 +139,10 @@ class _ChatAdapter:
         if not isinstance(response, list) and _read_choice(response) is None:
             raise ValueError("a completion has choices")
         (message,) = wire.assistant_messages(response)
-        reasons = [reason for one in chunks if (reason := get_field(_read_choice(one), "finish_reason"))]
+        reasons = [reason for chunk in chunks if (reason := get_field(_read_choice(chunk), "finish_reason"))]
         refused = get_field(message, "refusal") or ""
         finish_reason: FinishReason = _FINISH_REASONS.get(reasons[-1] if reasons else None, "other")
-        used = next((found for one in reversed(chunks) if (found := get_field(one, "usage")) is not None), None)
+        used = next((found for chunk in reversed(chunks) if (found := get_field(chunk, "usage")) is not None), None)
         return ParsedResponse(
             text=(get_field(message, "content") or "") + refused,
             calls=wire.calls(response),
@@ -161,7 +161,7 @@ class _ChatAdapter:
 
 def _read_choice(response: Any) -> Any:
     """The one choice that is read; others were not asked for."""
-    return next((one for one in get_field(response, "choices") or () if not get_field(one, "index")), None)
+    return next((item for item in get_field(response, "choices") or () if not get_field(item, "index")), None)
 
 
 def _read_native_calls(items: NativeItems) -> NativeCalls | None:
@@ -190,8 +190,12 @@ def _render_step(step: TranscriptStep) -> list[Any]:
             return [*wire.results(step.results)]
         case AssistantStep():
             calls = [
-                {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": render_arguments(one)}}
-                for one in step.calls
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": render_arguments(call)},
+                }
+                for call in step.calls
             ]
             message = {"role": "assistant", "content": step.text or None}
             return [{**message, "tool_calls": calls} if calls else message]

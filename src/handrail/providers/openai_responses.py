@@ -130,7 +130,7 @@ class _ResponsesAdapter:
     def parse_response(self, response: Any) -> ParsedResponse:
         """A response, or the events of one; what failed is raised."""
         if isinstance(response, list):
-            last = next(one for one in reversed(cast(list[Any], response)) if self.is_final(one))
+            last = next(item for item in reversed(cast(list[Any], response)) if self.is_final(item))
             response = get_field(last, "response")
         status = get_field(response, "status")
         if status == "failed":
@@ -188,8 +188,13 @@ def _render_step(step: TranscriptStep) -> list[Any]:
             return [
                 *steps,
                 *(
-                    {"type": "function_call", "call_id": one.id, "name": one.name, "arguments": render_arguments(one)}
-                    for one in step.calls
+                    {
+                        "type": "function_call",
+                        "call_id": call.id,
+                        "name": call.name,
+                        "arguments": render_arguments(call),
+                    }
+                    for call in step.calls
                 ),
             ]
         case NativeStep():

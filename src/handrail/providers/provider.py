@@ -52,7 +52,7 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
     """In the currency of the prices; None if no prices are configured."""
 
     def __add__(self, other: "Usage") -> "Usage":
-        costs = [one.cost for one in (self, other) if one.cost is not None]
+        costs = [item.cost for item in (self, other) if item.cost is not None]
         return Usage(
             input=self.input + other.input,
             output=self.output + other.output,

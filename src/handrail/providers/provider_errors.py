@@ -80,9 +80,9 @@ def read_google_error(error: Any) -> ErrorDetails:
     details = _read_body(getattr(error, "details", None))
     text = getattr(error, "message", None)
     headers: Mapping[str, str] = getattr(getattr(error, "response", None), "headers", None) or {}
-    reasons = [str(one.get("reason") or "") for one in _read_details(details)]
-    waits = [str(one.get("retryDelay") or "") for one in _read_details(details)]
-    wait = next((found for one in waits if (found := _DELAY.fullmatch(one))), None)
+    reasons = [str(detail.get("reason") or "") for detail in _read_details(details)]
+    waits = [str(detail.get("retryDelay") or "") for detail in _read_details(details)]
+    wait = next((found for item in waits if (found := _DELAY.fullmatch(item))), None)
     return ErrorDetails(
         status=status if isinstance(status, int) and status >= 400 else None,
         code=" ".join([str(getattr(error, "status", None) or ""), *reasons]).strip(),
@@ -95,7 +95,7 @@ def _read_details(details: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     found: Any = details.get("details")
     if not isinstance(found, list):
         return []
-    return [cast(Mapping[str, Any], one) for one in cast(list[Any], found) if isinstance(one, Mapping)]
+    return [cast(Mapping[str, Any], item) for item in cast(list[Any], found) if isinstance(item, Mapping)]
 
 
 def _read_body(body: Any) -> Mapping[str, Any]:
@@ -183,7 +183,7 @@ def quote_provider_text(text: str, endpoint: Endpoint) -> str:
     key = endpoint.api_key
     if key != NO_KEY:
         spellings = {key, quote(key, safe=""), json.dumps(key)[1:-1], base64.b64encode(key.encode()).decode()}
-        for one in sorted(spellings, key=len, reverse=True):
-            text = re.sub(re.escape(one), _KEY_MARK, text, flags=re.IGNORECASE)
+        for spelling in sorted(spellings, key=len, reverse=True):
+            text = re.sub(re.escape(spelling), _KEY_MARK, text, flags=re.IGNORECASE)
     short = shorten(" ".join(text.split()), 300)
     return f": {short}" if short else "."

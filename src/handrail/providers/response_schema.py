@@ -52,7 +52,7 @@ def wrap_in_object(schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         "properties": {WRAPPER_PROPERTY: {"$ref": f"#/$defs/{_DEFINITION}"}},
         "required": [WRAPPER_PROPERTY],
         "additionalProperties": False,
-        "$defs": {name: _rebase_root_references(one) for name, one in every.items()},
+        "$defs": {name: _rebase_root_references(value) for name, value in every.items()},
     }, True
 
 
@@ -73,7 +73,7 @@ def build_response_schema(schema: Mapping[str, Any], *, dialect: strict.Dialect 
             lowered = strict.lower(wrapped, dialect)
     restore = None if lowered is None else lowered.decode
     unwrap = build_decoder(_unwrap) if is_wrapped else None
-    steps = [one for one in (restore, unwrap) if one is not None]
+    steps = [item for item in (restore, unwrap) if item is not None]
 
     def decode(text: str) -> str:
         for step in steps:

@@ -156,8 +156,8 @@ def _build_results_step(message: ToolMessage, step: AssistantStep | NativeStep) 
 
 
 def _check_results(message: ToolMessage, pending: tuple[ToolCall, ...], position: int) -> None:
-    if [one.call_id for one in message.results] != [call.id for call in pending]:
-        result_ids = ", ".join(one.call_id for one in message.results) or "nothing"
+    if [result.call_id for result in message.results] != [call.id for call in pending]:
+        result_ids = ", ".join(result.call_id for result in message.results) or "nothing"
         calls = ", ".join(call.id for call in pending) or "none"
         raise ConfigError(
             f"messages[{position - 1}] has results for {result_ids}, but the message before it has the calls: {calls}. "

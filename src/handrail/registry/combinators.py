@@ -151,7 +151,7 @@ def _with_values(tool: AnyTool, values: Mapping[str, Any], *, is_hidden: bool) -
     texts = {name: compact_json(value) for name, value in values.items()}
     taken = {name: properties[name] for name in values} if is_hidden else {}
     if is_hidden:
-        properties = {name: one for name, one in properties.items() if name not in values}
+        properties = {name: member for name, member in properties.items() if name not in values}
     else:
         for name, value in values.items():
             one: Any = properties[name]
@@ -174,7 +174,7 @@ def _with_values(tool: AnyTool, values: Mapping[str, Any], *, is_hidden: bool) -
         hidden_arguments={**tool.hidden_arguments, **taken},
         key=_without_names(tool.key, hidden),
         lock_key=_without_names(tool.lock_key, hidden),
-        examples=tuple({name: v for name, v in one.items() if name not in hidden} for one in tool.examples),
+        examples=tuple({name: v for name, v in example.items() if name not in hidden} for example in tool.examples),
     )
 
 
@@ -206,7 +206,7 @@ def _fill_in(text: str, values: Mapping[str, str], *, tool: AnyTool, is_hidden: 
     if is_hidden:
         for name in values:
             if name in sent:
-                listed = ", ".join(one for one in tool.input_schema.get("properties", ()) if one not in values)
+                listed = ", ".join(item for item in tool.input_schema.get("properties", ()) if item not in values)
                 raise InvalidArgumentsError(
                     f"`{name}` is not an argument of this tool. Its arguments are: {listed or 'none'}.", places=[name]
                 )

@@ -25,13 +25,13 @@ def build_registry(tools: Sequence[Tool[..., Any] | ToolSource]) -> ToolRegistry
 
     A tool of a source never takes the name of another tool: it is left out, and logged.
     """
-    taken = {one.name for one in tools if isinstance(one, Tool)}
+    taken = {member.name for member in tools if isinstance(member, Tool)}
     pool: list[Tool[..., Any]] = []
-    for one in tools:
-        if isinstance(one, Tool):
-            pool.append(one)
+    for item in tools:
+        if isinstance(item, Tool):
+            pool.append(item)
             continue
-        for tool in one.tools:
+        for tool in item.tools:
             if tool.name in taken:
                 log.warning("the tool %s from %s is left out: there is one of that name", tool.name, tool.source)
             else:

@@ -176,7 +176,7 @@ def _get_members(value: Any) -> Mapping[Any, Any]:
         return cast(Mapping[Any, Any], value)
     if isinstance(value, pydantic.BaseModel):
         return value.__dict__ | (value.model_extra or {})
-    return {one.name: getattr(value, one.name) for one in fields(value)} if is_dataclass(value) else {}
+    return {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else {}
 
 
 def _generate_schema(adapter: "pydantic.TypeAdapter[Any]", **options: Any) -> dict[str, Any]:

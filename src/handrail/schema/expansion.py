@@ -40,12 +40,12 @@ def _count(start: Schema, root: Schema, counted: dict[int, int]) -> int:
     entered = {id(start)}
     while stack:
         node, children = stack[-1]
-        if child := next((one for one in children if id(one) not in counted and id(one) not in entered), None):
+        if child := next((item for item in children if id(item) not in counted and id(item) not in entered), None):
             entered.add(id(child))
             stack.append((child, list(_iter_in_place(child, root))))
             continue
         # A child that was entered and is not counted yet leads back here.
-        counted[id(node)] = min(1 + sum(counted.get(id(one), 0) for one in children), MAX_CHECKS + 1)
+        counted[id(node)] = min(1 + sum(counted.get(id(item), 0) for item in children), MAX_CHECKS + 1)
         stack.pop()
     return counted[id(start)]
 
@@ -54,12 +54,12 @@ def _iter_in_place(node: Schema, root: Schema) -> Iterator[Schema]:
     """The subschemas that apply to the same value."""
     for key in _LISTS:
         if isinstance(parts := node.get(key), list):
-            yield from (cast(Schema, one) for one in cast(list[Any], parts) if isinstance(one, dict))
+            yield from (cast(Schema, item) for item in cast(list[Any], parts) if isinstance(item, dict))
     for key in _ONES:
         if isinstance(part := node.get(key), dict):
             yield cast(Schema, part)
     if isinstance(parts := node.get("dependentSchemas"), dict):
-        yield from (cast(Schema, one) for one in cast(Schema, parts).values() if isinstance(one, dict))
+        yield from (cast(Schema, item) for item in cast(Schema, parts).values() if isinstance(item, dict))
     for key in ("$ref", "$dynamicRef"):
         if isinstance(reference := node.get(key), str) and (target := _find(reference, root)) is not None:
             yield target

@@ -27,10 +27,10 @@ LIMITS = Limits()
 def check_limits(schema: Schema, limits: Limits, dialect: str) -> None:
     """Raise `NotRepresentable` for a schema that is too large."""
     every = [schema, *(child for _, child in iter_subschemas(schema))]
-    names = [name for one in every for name in cast(Schema, one.get("properties", {}))]
-    enums = [cast(list[Any], one.get("enum", [])) for one in every]
+    names = [name for node in every for name in cast(Schema, node.get("properties", {}))]
+    enums = [cast(list[Any], node.get("enum", [])) for node in every]
     texts = [*names, *cast(Schema, schema.get("$defs", {})), *(value for values in enums for value in values)]
-    texts += [one["const"] for one in every if "const" in one]
+    texts += [node["const"] for node in every if "const" in node]
     long = [_count_characters(values) for values in enums if len(values) > limits.long_enum]
     for what, count, most in (
         ("properties", len(names), limits.properties),
@@ -81,4 +81,4 @@ def is_recursive(schema: Schema) -> bool:
 
 def _collect_targets(node: Schema) -> set[str]:
     every = [node, *(child for _, child in iter_subschemas(node))]
-    return {str(one["$ref"]).removeprefix("#/$defs/") for one in every if "$ref" in one}
+    return {str(schema["$ref"]).removeprefix("#/$defs/") for schema in every if "$ref" in schema}

@@ -17,9 +17,9 @@ def write_json(value: Any) -> str:
             return str(value)
         case dict():
             members = cast(dict[str, Any], value).items()
-            return "{" + ",".join(f"{write_json(name)}:{write_json(one)}" for name, one in members) + "}"
+            return "{" + ",".join(f"{write_json(name)}:{write_json(member)}" for name, member in members) + "}"
         case list():
-            return "[" + ",".join(write_json(one) for one in cast(list[Any], value)) + "]"
+            return "[" + ",".join(write_json(item) for item in cast(list[Any], value)) + "]"
         case str():
             # A lone surrogate stays an escape, which the parser refuses.
             return json.dumps(value, ensure_ascii=any("\ud800" <= char <= "\udfff" for char in value))

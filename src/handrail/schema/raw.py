@@ -83,8 +83,8 @@ class RawSchema:
 def _copy_json(node: Any) -> Any:
     """A copy of a schema as plain dicts and lists."""
     if isinstance(node, dict):
-        return {key: _copy_json(one) for key, one in cast(dict[str, Any], node).items()}
-    return [_copy_json(one) for one in cast(list[Any], node)] if isinstance(node, list | tuple) else node
+        return {key: _copy_json(value) for key, value in cast(dict[str, Any], node).items()}
+    return [_copy_json(item) for item in cast(list[Any], node)] if isinstance(node, list | tuple) else node
 
 
 def _build_schema_error(name: str, problem: str) -> ToolDefinitionError:
@@ -99,8 +99,8 @@ def _iter_names(value: Any) -> Iterator[str]:
         below = list(cast(dict[str, Any], value).values())
     elif isinstance(value, list):
         below = cast(list[Any], value)
-    for one in below:
-        yield from _iter_names(one)
+    for item in below:
+        yield from _iter_names(item)
 
 
 def _compile(schema: dict[str, Any]) -> tuple[jsonschema_rs.Validator, bool]:
@@ -153,7 +153,9 @@ def _find_schema_path(schema: dict[str, Any], error: jsonschema_rs.ValidationErr
     """The path of an error in the schema; for an unresolvable reference, the path of the reference."""
     path = error.instance_path
     if not path and isinstance(error.kind, Kind.Referencing):
-        path = next((one for one, ref in _iter_references(schema, []) if ref.lstrip("#") in error.message), path)
+        path = next(
+            (reference for reference, ref in _iter_references(schema, []) if ref.lstrip("#") in error.message), path
+        )
     return validation_errors.format_path(path) or "its root"
 
 
@@ -215,9 +217,9 @@ def _convert_whole_floats(value: Any, node: Any, root: dict[str, Any]) -> Any:
         known = cast(dict[str, Any], properties) if isinstance(properties, dict) else {}
         others = node.get("additionalProperties")
         members = cast(dict[str, Any], value).items()
-        return {key: _convert_whole_floats(one, known.get(key, others), root) for key, one in members}
+        return {key: _convert_whole_floats(member, known.get(key, others), root) for key, member in members}
     if isinstance(value, list):
-        return [_convert_whole_floats(one, node.get("items"), root) for one in cast(list[Any], value)]
+        return [_convert_whole_floats(item, node.get("items"), root) for item in cast(list[Any], value)]
     return value
 
 
@@ -232,8 +234,8 @@ def _find_types(node: Any, root: dict[str, Any], depth: int = 0) -> tuple[frozen
     branches = get_branches(resolved)
     if branches is None:
         return get_types(resolved) or frozenset(), resolved
-    found = [_find_types(one, root, depth + 1) for one in branches]
-    objects = [one for types, one in found if types & {"object", "array"}]
+    found = [_find_types(branch, root, depth + 1) for branch in branches]
+    objects = [item for types, item in found if types & {"object", "array"}]
     return frozenset[str]().union(*(types for types, _ in found)), objects[0] if len(objects) == 1 else resolved
 
 

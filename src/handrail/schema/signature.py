@@ -103,7 +103,7 @@ def _read_parameters(function: Callable[..., Any], *, name: str) -> tuple[dict[s
     except (TypeError, ValueError) as error:
         raise build_definition_error(name, "its signature cannot be read.") from error
     held = function.keywords if isinstance(function, partial) else {}
-    parameters = {one: parameter for one, parameter in signature.parameters.items() if one not in held}
+    parameters = {value: parameter for value, parameter in signature.parameters.items() if value not in held}
     return parameters, signature.return_annotation
 
 
@@ -185,7 +185,7 @@ def _is_context(hint: Any) -> bool:
     if origin is Annotated:
         return _is_context(get_args(hint)[0])
     if origin in (Union, UnionType):
-        return all(one is NoneType or _is_context(one) for one in get_args(hint))
+        return all(item is NoneType or _is_context(item) for item in get_args(hint))
     candidate = origin or hint
     return isinstance(candidate, type) and issubclass(candidate, ToolContext)
 
@@ -193,19 +193,19 @@ def _is_context(hint: Any) -> bool:
 def _build_field(hint: Any, default: Any) -> Any:
     """The annotation with its default in it, as Pydantic reads it in a TypedDict."""
     metadata: tuple[Any, ...] = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    text = next((text for one in metadata if (text := _read_description(one))), None)
+    text = next((text for member in metadata if (text := _read_description(member))), None)
     extra: list[Any] = [pydantic.Field(description=text)] if text else []
     if _is_field(default):  # `x: int = Field(3, ge=1)`
         extra.append(default)
     elif default is not inspect.Parameter.empty:
         extra.append(pydantic.Field(default=default))
-    fields: list[Any] = [one for one in (*metadata, default) if _is_field(one)]
-    for one in fields:
-        if isinstance(one.validation_alias, str) and one.serialization_alias is None:
+    fields: list[Any] = [member for member in (*metadata, default) if _is_field(member)]
+    for field in fields:
+        if isinstance(field.validation_alias, str) and field.serialization_alias is None:
             # Keys and policies see the argument under the name by which the model sent it.
-            extra.append(pydantic.Field(serialization_alias=one.validation_alias))
-    for one in extra:
-        hint = Annotated[hint, one]
+            extra.append(pydantic.Field(serialization_alias=field.validation_alias))
+    for item in extra:
+        hint = Annotated[hint, item]
     return hint
 
 
@@ -246,9 +246,9 @@ def _describe_arguments(schema: dict[str, Any], fields: Mapping[str, Any], texts
     """Add the docstring's descriptions to the arguments that have none."""
     # An argument may have an alias; the order is the same.
     known: list[dict[str, Any]] = list(schema["properties"].values())
-    for parameter, one in zip(fields, known, strict=True):
+    for parameter, field in zip(fields, known, strict=True):
         if parameter in texts:
-            one.setdefault("description", texts[parameter])
+            field.setdefault("description", texts[parameter])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,5 +271,7 @@ def parse_docstring(docstring: str | None) -> ParsedDocstring:
         parsed = docstring_parser.parse(f"\n{text}")  # A section on the first line is only found after a newline.
     except docstring_parser.ParseError:
         return ParsedDocstring(summary=text, parameters={})
-    parameters = {one.arg_name: one.description.strip() for one in parsed.params if one.description}
+    parameters = {
+        parameter.arg_name: parameter.description.strip() for parameter in parsed.params if parameter.description
+    }
     return ParsedDocstring(summary=(parsed.description or "").strip(), parameters=parameters)

@@ -106,7 +106,7 @@ class Lowered:
     @property
     def closed_notes(self) -> tuple[str, ...]:
         """What strict mode changes: a model cannot send properties that are not listed."""
-        return tuple(f"{CLOSED_NOTE}{one} accepts no properties but those listed" for one in self.closed)
+        return tuple(f"{CLOSED_NOTE}{path} accepts no properties but those listed" for path in self.closed)
 
 
 def lower(schema: Mapping[str, Any], dialect: Dialect) -> Lowered:
@@ -267,7 +267,7 @@ class _Lowering:
                 raise NotRepresentable(f"{below} can be null and can be left out, which strict mode cannot tell apart")
         copy["properties"] = lowered
         copy["required"] = (
-            list(properties) if self.dialect.all_required else [one for one in properties if one in required]
+            list(properties) if self.dialect.all_required else [item for item in properties if item in required]
         )
         copy["additionalProperties"] = False
         if "additionalProperties" not in node:
@@ -279,8 +279,8 @@ class _Lowering:
             return
         apart = DisjointCheck(root=self.root)
         for place, either in self.unions:
-            for one, other in combinations(either, 2):
-                if (self._has_omittable(one) or self._has_omittable(other)) and not apart(one, other):
+            for pair, other in combinations(either, 2):
+                if (self._has_omittable(pair) or self._has_omittable(other)) and not apart(pair, other):
                     raise NotRepresentable(f"{place or 'the root'} is a union whose branches cannot be told apart")
 
     def _has_omittable(self, node: Any, seen: set[int] | None = None) -> bool:
@@ -312,4 +312,4 @@ def _render_types(allowed: frozenset[str]) -> str | list[str]:
 
 def _has_fixed_texts(schema: Schema) -> bool:
     every = [schema, *(child for _, child in iter_subschemas(schema))]
-    return any(isinstance(value, str) for one in every for value in get_fixed_values(one) or ())
+    return any(isinstance(value, str) for item in every for value in get_fixed_values(item) or ())

@@ -65,9 +65,9 @@ class StrictForm:
         if allowed is not None and allowed.isdisjoint(_get_types_of(value)):
             return False
         if (values := get_fixed_values(node)) is not None:
-            return any(self._is_equal(value, one) for one in values)
+            return any(self._is_equal(value, item) for item in values)
         if isinstance(value, list):
-            return all(self.can_match(one, node.get("items", True)) for one in cast(list[Any], value))
+            return all(self.can_match(item, node.get("items", True)) for item in cast(list[Any], value))
         return not isinstance(value, dict) or self._can_match_object(cast(Schema, value), node)
 
     def _can_match_object(self, value: Schema, node: Schema) -> bool:
@@ -76,9 +76,9 @@ class StrictForm:
         if not set(needed) <= value.keys() <= properties.keys():
             return False
         return all(
-            self.can_match(one, properties[name])
-            or (one is None and self.all_required and can_be_omitted(node, name, self.root))
-            for name, one in value.items()
+            self.can_match(member, properties[name])
+            or (member is None and self.all_required and can_be_omitted(node, name, self.root))
+            for name, member in value.items()
         )
 
     def _is_equal(self, value: Any, one: Any) -> bool:
@@ -93,17 +93,17 @@ class StrictForm:
             return value
         node = resolve(node, self.root)
         if (either := get_branches(node)) is not None:
-            branch = next((one for one in either if self.can_match(value, one)), None)
+            branch = next((item for item in either if self.can_match(value, item)), None)
             return self.remove_nulls(value, branch)
         if isinstance(value, list):
-            return [self.remove_nulls(one, node.get("items")) for one in cast(list[Any], value)]
+            return [self.remove_nulls(item, node.get("items")) for item in cast(list[Any], value)]
         if not isinstance(value, dict):
             return value
         properties = cast(Schema, node.get("properties", {}))
         return {
-            name: self.remove_nulls(one, properties.get(name))
-            for name, one in cast(Schema, value).items()
-            if one is not None or name not in properties or not can_be_omitted(node, name, self.root)
+            name: self.remove_nulls(member, properties.get(name))
+            for name, member in cast(Schema, value).items()
+            if member is not None or name not in properties or not can_be_omitted(node, name, self.root)
         }
 
     def restore_spelling(self, value: Any, node: Any) -> Any:
@@ -113,18 +113,20 @@ class StrictForm:
         node = resolve(node, self.root)
         if (either := get_branches(node)) is not None:
             exact = StrictForm(root=self.root, all_required=self.all_required)
-            meant = [one for one in either if self.can_match(value, one)]
+            meant = [branch for branch in either if self.can_match(value, branch)]
             return value if exact.can_match(value, node) or len(meant) != 1 else self.restore_spelling(value, meant[0])
         if isinstance(value, str):
             values = get_fixed_values(node) or []
-            like = [one for one in values if isinstance(one, str) and self._is_equal(value, one)]
+            like = [item for item in values if isinstance(item, str) and self._is_equal(value, item)]
             return like[0] if len(like) == 1 and value not in values else value
         if isinstance(value, list):
-            return [self.restore_spelling(one, node.get("items")) for one in cast(list[Any], value)]
+            return [self.restore_spelling(item, node.get("items")) for item in cast(list[Any], value)]
         if not isinstance(value, dict):
             return value
         properties = cast(Schema, node.get("properties", {}))
-        return {name: self.restore_spelling(one, properties.get(name)) for name, one in cast(Schema, value).items()}
+        return {
+            name: self.restore_spelling(member, properties.get(name)) for name, member in cast(Schema, value).items()
+        }
 
 
 def _get_types_of(value: Any) -> frozenset[str]:

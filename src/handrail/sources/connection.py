@@ -49,7 +49,7 @@ class Sources:
         return iter(self.tools)
 
     def __repr__(self) -> str:
-        return f"Sources({', '.join(f'{name}: {one.state}' for name, one in self.status.items())})"
+        return f"Sources({', '.join(f'{name}: {status.state}' for name, status in self.status.items())})"
 
     async def open(self, source: Source, secrets: Mapping[str, str]) -> None:
         """Open one more source; one that cannot be opened is shown as failed."""

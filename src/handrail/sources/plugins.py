@@ -48,7 +48,9 @@ def load_plugins(*objects: str) -> Plugins:
         if not isinstance(text, str) or not text.partition(":")[0].strip():  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"a plugin is named 'package.module:object', got {text!r}.")
     # Sorted, so that of two plugins with one name for a tool it is always the same that has it.
-    named = [(text, text) for text in objects] or sorted((one.name, one.value) for one in entry_points(group=GROUP))
+    named = [(text, text) for text in objects] or sorted(
+        (entry.name, entry.value) for entry in entry_points(group=GROUP)
+    )
     tools: dict[str, Tool[..., Any]] = {}
     skipped: list[SkippedTool] = []
     for name, value in named:
@@ -68,9 +70,9 @@ def _load(name: str, value: str, skipped: list[SkippedTool]) -> Iterator[Tool[..
         log.warning("the plugin %s cannot be loaded", name, exc_info=error)
         skipped.append(SkippedTool(name=name, reason=_reason(error)))
         return
-    for one in found:
+    for item in found:
         try:
-            tool = as_tool(one)
+            tool = as_tool(item)
         except (Exception, SystemExit) as error:  # noqa: BLE001
             skipped.append(SkippedTool(name=name, reason=_reason(error)))
         else:
@@ -93,6 +95,6 @@ def _import(value: str) -> Any:
 def _several(found: Any) -> Iterable[Any]:
     """What a plugin names, as one or more things that may be tools."""
     if inspect.ismodule(found):
-        return [one for one in vars(found).values() if isinstance(one, Tool)]
+        return [value for value in vars(found).values() if isinstance(value, Tool)]
     is_one = isinstance(found, Tool | Mapping | type | str) or not isinstance(found, Iterable)
     return [found] if is_one else list(cast(Iterable[Any], found))

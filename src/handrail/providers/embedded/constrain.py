@@ -66,7 +66,7 @@ class _Lowering:
         lowered = self._lower_node(self._schema, 0)
         for key in ("$defs", "definitions"):
             if named := as_mapping(self._schema.get(key)):
-                lowered[key] = {name: self._lower_node(one, 1) for name, one in named.items()}
+                lowered[key] = {name: self._lower_node(value, 1) for name, value in named.items()}
         return lowered
 
     def _lower_node(self, node: object, depth: int) -> dict[str, Any]:
@@ -80,12 +80,12 @@ class _Lowering:
         if self._is_local_reference(known.get("$ref")):
             return {"$ref": known["$ref"]}
         if some := as_list(known.get("anyOf")) or as_list(known.get("oneOf")):
-            return {"anyOf": [self._lower_node(one, depth + 1) for one in some]}
+            return {"anyOf": [self._lower_node(branch, depth + 1) for branch in some]}
         if parts := as_list(known.get("allOf")):
             return self._lower_node(_merge_all_of(known, parts), depth + 1)
         kind = known.get("type")
         if kinds := as_list(kind):
-            return {"anyOf": [self._lower_node({**known, "type": one}, depth + 1) for one in kinds]}
+            return {"anyOf": [self._lower_node({**known, "type": item}, depth + 1) for item in kinds]}
         if kind == "object" or as_mapping(known.get("properties")):
             return self._lower_object(known, depth)
         return self._lower_scalar(known, kind, depth)
@@ -105,7 +105,7 @@ class _Lowering:
 
     def _select_mentioned(self, values: Sequence[Any]) -> list[Any]:
         """Select the values that occur in the text; all of them if none does."""
-        named = [one for one in values if self._text is not None and has_mention(self._text, [one])]
+        named = [value for value in values if self._text is not None and has_mention(self._text, [value])]
         return named or [*values]
 
     def _lower_any(self) -> dict[str, Any]:
@@ -126,11 +126,11 @@ class _Lowering:
             self._text is not None
         ):  # A small model fills in every property that it may, so those that the text does not mention are left out.
             properties = {
-                name: one for name, one in properties.items() if name in required or self._is_mentioned(name, one)
+                name: value for name, value in properties.items() if name in required or self._is_mentioned(name, value)
             }
         lowered: dict[str, Any] = {
             "type": "object",
-            "properties": {name: self._lower_property(name, one, depth + 1) for name, one in properties.items()},
+            "properties": {name: self._lower_property(name, value, depth + 1) for name, value in properties.items()},
             "required": required,
             "additionalProperties": False,
         }
@@ -155,11 +155,11 @@ class _Lowering:
             return []
         least, most, pattern = (known.get(key) for key in ("minLength", "maxLength", "pattern"))
         return [
-            one
-            for one in extract(found, self._text)
-            if not (isinstance(least, int) and len(one) < least)
-            and not (isinstance(most, int) and len(one) > most)
-            and _is_match(pattern, one)
+            item
+            for item in extract(found, self._text)
+            if not (isinstance(least, int) and len(item) < least)
+            and not (isinstance(most, int) and len(item) > most)
+            and _is_match(pattern, item)
         ]
 
     def _is_mentioned(self, name: str, node: object) -> bool:
@@ -184,7 +184,7 @@ class _Lowering:
         most = min(most, MAX_TEXT_CHARS) if isinstance(most, int) else MAX_TEXT_CHARS
         if kind in FORMATS:
             return {"type": "string", "format": kind}
-        fitting = [one for one in self._spans if least <= len(one) <= most and _is_match(pattern, one)]
+        fitting = [span for span in self._spans if least <= len(span) <= most and _is_match(pattern, span)]
         if fitting:
             return {"enum": fitting}
         if isinstance(pattern, str) and _PLAIN_PATTERN.fullmatch(pattern):
@@ -203,14 +203,14 @@ class _Lowering:
 
 
 def _select_numbers(numbers: Sequence[float], node: Mapping[str, Any], kind: str) -> list[float | int]:
-    whole = [int(one) if one.is_integer() else one for one in numbers]
-    return [one for one in whole if (isinstance(one, int) or kind == "number") and _is_within(one, node)]
+    whole = [int(number) if number.is_integer() else number for number in numbers]
+    return [number for number in whole if (isinstance(number, int) or kind == "number") and _is_within(number, node)]
 
 
 def _drop_null(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schema of the value itself, if the node only adds that it may be null."""
-    some = [as_mapping(one) for one in as_list(node.get("anyOf"))]
-    others = [one for one in some if one.get("type") != "null"]
+    some = [as_mapping(item) for item in as_list(node.get("anyOf"))]
+    others = [branch for branch in some if branch.get("type") != "null"]
     return others[0] if len(others) == 1 and len(others) < len(some) else node
 
 

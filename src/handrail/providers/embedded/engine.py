@@ -61,7 +61,7 @@ class Engine:
     ) -> Completion:
         """Complete a conversation. `on_text` is called with text as it arrives, in another thread."""
         body: dict[str, Any] = {
-            "messages": [{key: escape_special_tokens(text) for key, text in one.items()} for one in messages],
+            "messages": [{key: escape_special_tokens(text) for key, text in message.items()} for message in messages],
             "max_tokens": max_tokens,
             "temperature": 0.0,
             "stream": True,

@@ -105,7 +105,7 @@ def _describe_result(result: ToolResult) -> str:
         return _truncate(text) or "Done."
     if isinstance(value, dict) and value:
         members = cast(dict[str, Any], value)
-        lines = [f"{name.replace('_', ' ')}: {_render_value(one)}" for name, one in members.items()]
+        lines = [f"{name.replace('_', ' ')}: {_render_value(member)}" for name, member in members.items()]
         return _truncate("\n".join(lines))
     return _truncate(_render_value(value)) or "Done."
 

@@ -234,7 +234,7 @@ def _find_model_file(path_or_name: str | Path) -> Path:
         with path.open("rb") as opened:
             begins = opened.read(4)
     except OSError as error:
-        known = " or ".join(f"handrail model pull {one}" for one in _list_language_models())
+        known = " or ".join(f"handrail model pull {model}" for model in _list_language_models())
         raise ModelFileError(
             f"There is no model file {name!r} ({error.strerror}). Pass the path of a GGUF file, or pull one: {known}"
         ) from error

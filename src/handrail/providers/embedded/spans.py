@@ -107,7 +107,7 @@ def _extract_dates(text: str) -> list[str]:
         number = int(month) if month.isdecimal() else _MONTHS.index(month[:3].lower()) + 1
         with suppress(ValueError):
             found.append((match.start(), date(int(match["year"]), number, int(match["day"])).isoformat()))
-    return [one for _, one in sorted(found)]
+    return [item for _, item in sorted(found)]
 
 
 def _extract_ids(text: str) -> list[str]:

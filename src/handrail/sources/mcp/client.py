@@ -183,18 +183,21 @@ class OpenMcpServer:
         """List the tools, and call `on_change` if they have changed."""
         self._list_changed.clear()
         listed, skipped = await connection.list_tools()
-        self.definitions = {one.name: one.definition for one in listed}
+        self.definitions = {item.name: item.definition for item in listed}
         # In a thread: a thousand schemas are compiled here.
         self._differences, built = await asyncio.to_thread(self._build, listed)
         built = structs.replace(built, skipped=(*skipped, *built.skipped))
         is_changed = built.tools.keys() != self._built.tools.keys()
         self._built = built
-        for one in self._differences:
+        for difference in self._differences:
             log.warning(
-                "the tool %s of the MCP server %s is not the pinned one: %s", one.tool, self._server.name, one.kind
+                "the tool %s of the MCP server %s is not the pinned one: %s",
+                difference.tool,
+                self._server.name,
+                difference.kind,
             )
-        for one in built.skipped:
-            log.warning("a tool of the MCP server %s is skipped: %s: %s", self._server.name, one.name, one.reason)
+        for tool in built.skipped:
+            log.warning("a tool of the MCP server %s is skipped: %s: %s", self._server.name, tool.name, tool.reason)
         self._set_status("connected")
         self._first_attempt_done.set()
         if is_changed:
@@ -206,9 +209,11 @@ class OpenMcpServer:
         if self._server.pins is not None:
             self._pins_mtime = self._get_pins_mtime()
             pinned = read_pins(self._server.pins, self._server.name)
-            differences = tuple(one for one in compare_pins(pinned, self.definitions) if one.kind != "removed")
-        names = {one.tool for one in differences}
-        accepted = [one for one in listed if one.name not in names]
+            differences = tuple(
+                difference for difference in compare_pins(pinned, self.definitions) if difference.kind != "removed"
+            )
+        names = {difference.tool for difference in differences}
+        accepted = [item for item in listed if item.name not in names]
         return differences, build_tools(self._server, accepted, self._call, self._built.tools)
 
     def _set_status(self, state: Any, reason: str = "") -> None:
@@ -356,7 +361,7 @@ def _build_progress_callback(context: ToolContext[Any]) -> Any:
 
 async def _wait_any(*waits: Any, timeout: float | None = None) -> None:
     """Wait for the first of several, or for the time."""
-    tasks = [asyncio.ensure_future(one) for one in waits]
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:

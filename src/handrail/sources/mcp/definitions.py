@@ -63,21 +63,21 @@ def build_tools(
     """Make tools of definitions; one that is known by its digest stays the same object."""
     tools: dict[str, Tool[..., Any]] = {}
     skipped: list[SkippedTool] = []
-    wanted = [one for one in listed if _is_wanted(server, one.name)]
+    wanted = [item for item in listed if _is_wanted(server, item.name)]
     if len(wanted) > server.max_tools:
         rest = len(wanted) - server.max_tools
         reason = f"the server lists {len(wanted):,} tools, and max_tools is {server.max_tools:,}; use include=[…]"
         skipped.append(SkippedTool(name=f"{rest:,} tools", reason=reason))
         wanted = wanted[: server.max_tools]
-    counts = Counter(_local_name(server, one.name) for one in wanted)
-    for one in wanted:
-        name = _local_name(server, one.name)
+    counts = Counter(_local_name(server, item.name) for item in wanted)
+    for definition in wanted:
+        name = _local_name(server, definition.name)
         try:
             if counts[name] > 1:
                 raise ToolDefinitionError(f"the server has {counts[name]} tools that would be named {shorten(name)!r}")
-            tools[one.digest] = known.get(one.digest) or _build(server, one, name, call)
+            tools[definition.digest] = known.get(definition.digest) or _build(server, definition, name, call)
         except ToolDefinitionError as error:
-            skipped.append(SkippedTool(name=shorten(one.name), reason=error.message))
+            skipped.append(SkippedTool(name=shorten(definition.name), reason=error.message))
     return BuiltTools(tools=tools, skipped=tuple(dict.fromkeys(skipped)))
 
 

@@ -48,7 +48,7 @@ class CheckedStream:
             result = message.message.result
             listed: object = result.get("tools")
             if isinstance(listed, list):
-                result["tools"] = [one for one in cast(list[object], listed) if self._is_tool(one)]
+                result["tools"] = [item for item in cast(list[object], listed) if self._is_tool(item)]
         return message
 
     def _is_tool(self, given: object) -> bool:
@@ -92,8 +92,8 @@ def find_problem(given: object, max_definition_bytes: int) -> str | None:
     properties, required = found.input_schema.get("properties", {}), found.input_schema.get("required", [])
     if found.input_schema.get("type") != "object":
         return "its inputSchema must have type 'object'"
-    if not isinstance(properties, dict) or not all(isinstance(one, dict) for one in cast(Any, properties).values()):
+    if not isinstance(properties, dict) or not all(isinstance(item, dict) for item in cast(Any, properties).values()):
         return "its inputSchema is not valid at properties: each must be a schema"
-    if not isinstance(required, list) or not all(isinstance(one, str) for one in cast(Any, required)):
+    if not isinstance(required, list) or not all(isinstance(item, str) for item in cast(Any, required)):
         return "its inputSchema is not valid at required: must be a list of names"
     return None

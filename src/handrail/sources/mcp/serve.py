@@ -118,7 +118,7 @@ class McpEndpoint:
         registry = executor.registry
         if self._pool is None or self._pool.registry is not registry:
             definitions = registry.to_mcp_tools()
-            tools = [types.Tool.model_validate(dict(one), by_name=False) for one in definitions]
+            tools = [types.Tool.model_validate(dict(definition), by_name=False) for definition in definitions]
             self._pool = _ServedPool(
                 registry=registry, definitions=definitions, tools={tool.name: tool for tool in tools}
             )

@@ -155,28 +155,37 @@ def build_request(
     headers: dict[str, str] = {"Accept": "application/json, text/*;q=0.9, */*;q=0.5"}
     cookies: dict[str, str] = {}
     written: dict[str, str] = {}
-    for one in operation.parameters:
-        if one.argument not in arguments:
+    for parameter in operation.parameters:
+        if parameter.argument not in arguments:
             continue
-        value = arguments[one.argument]
-        if value is None and one.place != "path":
+        value = arguments[parameter.argument]
+        if value is None and parameter.place != "path":
             continue
-        if one.as_json:
+        if parameter.as_json:
             value = compact_json(value)
-        match one.place:
+        match parameter.place:
             case "path":
-                written[one.name] = format_path_value(
-                    one.argument, value, one.style, explode=one.explode, multi_segment=one.multi_segment, name=one.name
+                written[parameter.name] = format_path_value(
+                    parameter.argument,
+                    value,
+                    parameter.style,
+                    explode=parameter.explode,
+                    multi_segment=parameter.multi_segment,
+                    name=parameter.name,
                 )
             case "query":
                 pairs = format_query_pairs(
-                    one.name, value, one.style, explode=one.explode, allow_reserved=one.allow_reserved
+                    parameter.name,
+                    value,
+                    parameter.style,
+                    explode=parameter.explode,
+                    allow_reserved=parameter.allow_reserved,
                 )
                 query += [f"{name}={text}" for name, text in pairs]
             case "header":
-                headers[one.name] = format_header_value(one.argument, value, explode=one.explode)
+                headers[parameter.name] = format_header_value(parameter.argument, value, explode=parameter.explode)
             case "cookie":
-                cookies |= dict(format_query_pairs(one.name, value, "form", explode=one.explode))
+                cookies |= dict(format_query_pairs(parameter.name, value, "form", explode=parameter.explode))
     path = re.sub(r"\{([^{}]*)\}", lambda match: written[match[1]], path)
     content, content_type = _encode_body(operation.body, arguments)
     if content_type:
@@ -234,16 +243,16 @@ def _encode_multipart(fields: Mapping[str, Any], files: frozenset[str]) -> tuple
     for name, value in fields.items():
         plain = name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
         values: list[Any] = cast(Any, value) if isinstance(value, list) and name not in files else [value]
-        for one in values:
+        for item in values:
             head = f'--{boundary}\r\nContent-Disposition: form-data; name="{plain}"'
             if name in files:
                 head += '; filename="file"\r\nContent-Type: application/octet-stream'
-                data = _decode_base64(name, one)
-            elif isinstance(one, dict):
+                data = _decode_base64(name, item)
+            elif isinstance(item, dict):
                 head += "\r\nContent-Type: application/json"
-                data = compact_json(one).encode()
+                data = compact_json(item).encode()
             else:
-                data = format_value(one).encode()
+                data = format_value(item).encode()
             lines += [head.encode(), b"", data]
     return b"\r\n".join([*lines, f"--{boundary}--\r\n".encode()]), f"multipart/form-data; boundary={boundary}"
 

@@ -53,12 +53,12 @@ class Credentials:
                 check_reference(reference, name=name)
 
     def __bool__(self) -> bool:
-        return bool(self._keys) or any(one is not None for one in (self._bearer, self._basic, self._key))
+        return bool(self._keys) or any(item is not None for item in (self._bearer, self._basic, self._key))
 
     def use_schemes(self, schemes: Mapping[str, Any]) -> None:
         """Take the security schemes of the document; a key that it has no place for is a mistake."""
         self._schemes = schemes
-        places = [name for name, one in schemes.items() if one.get("type") == "apiKey"]
+        places = [name for name, scheme in schemes.items() if scheme.get("type") == "apiKey"]
         for name in self._keys:
             if name not in places:
                 listed = ", ".join(places) or "none"
@@ -128,7 +128,7 @@ def _resolve_value(reference: Reference, name: str, secrets: Mapping[str, str]) 
 def _join_signatures(parts: list[RequestCredentials]) -> RequestCredentials:
     return RequestCredentials(
         headers={name: value for part in parts for name, value in part.headers.items()},
-        query=tuple(one for part in parts for one in part.query),
+        query=tuple(pair for part in parts for pair in part.query),
         cookies={name: value for part in parts for name, value in part.cookies.items()},
-        secrets=tuple(one for part in parts for one in part.secrets),
+        secrets=tuple(secret for part in parts for secret in part.secrets),
     )

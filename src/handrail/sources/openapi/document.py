@@ -275,9 +275,9 @@ def as_json(value: Any, where: str, *, max_nodes: int = _MAX_NODES) -> Any:
         if node is None or isinstance(node, bool | int) or (isinstance(node, float) and math.isfinite(node)):
             return node
         if isinstance(node, Mapping):
-            return {_format_key(key): copy(one, depth + 1) for key, one in cast(Mapping[Any, Any], node).items()}
+            return {_format_key(key): copy(value, depth + 1) for key, value in cast(Mapping[Any, Any], node).items()}
         if isinstance(node, list | tuple):
-            return [copy(one, depth + 1) for one in cast(list[Any], node)]
+            return [copy(item, depth + 1) for item in cast(list[Any], node)]
         raise SourceError(f"{where} holds a {type(node).__name__}, which JSON does not have.")
 
     return copy(value, 0)

@@ -72,7 +72,7 @@ def _list_path_entries(documents: Documents, path: str, item: Any, skipped: Skip
             operation_id=operation_id if isinstance(operation_id, str) else "",
             method=method.upper(),
             path=path,
-            tags=frozenset(one for one in cast(list[Any], tags) if isinstance(one, str))
+            tags=frozenset(tag for tag in cast(list[Any], tags) if isinstance(tag, str))
             if isinstance(tags, list)
             else frozenset(),
             node=node,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT: Final = 10.0
 _METADATA: Final = frozenset(
-    ipaddress.ip_address(one) for one in ("168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254")
+    ipaddress.ip_address(item) for item in ("168.63.129.16", "100.100.100.200", "fd00:ec2::254", "fd20:ce::254")
 )
 """Where clouds tell a machine its credentials, beside the link-local addresses; never asked, whatever is allowed."""
 _EMBEDS_IPV4: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
@@ -216,7 +216,7 @@ async def resolve_host(host: str, port: int, *, allow_private: bool) -> list[str
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise RequestNotSentError(f"{host} has no address") from error
-    addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+    addresses = list(dict.fromkeys(str(item[4][0]) for item in found))
     for address in addresses:
         if problem := find_address_problem(address, allow_private=allow_private):
             raise AddressRefusedError(f"{host} is refused: {problem}")

@@ -97,9 +97,9 @@ class OperationCompiler:
         if self._is_swagger:
             return swagger.convert_security_schemes(self._content)
         found: Node = {}
-        for name, one in as_node(as_node(self._content.get("components")).get("securitySchemes")).items():
+        for name, value in as_node(as_node(self._content.get("components")).get("securitySchemes")).items():
             try:
-                found[name] = as_node(self._documents.resolve(one, self._documents.root)[0])
+                found[name] = as_node(self._documents.resolve(value, self._documents.root)[0])
             except UnusableError as reason:
                 log.warning("the security scheme %s cannot be used: %s", name, reason)
         return found
@@ -107,7 +107,7 @@ class OperationCompiler:
     def compile(self, entry: OperationEntry) -> Operation:
         """An operation, or `UnusableError`."""
         given = self._merge_parameters(entry)
-        body_node, body_base = self._find_body(entry, [one for one, _ in given])
+        body_node, body_base = self._find_body(entry, [value for value, _ in given])
         found = References()
         slots: list[_Slot] = []
         idempotency: str | None = None
@@ -124,22 +124,22 @@ class OperationCompiler:
         arguments = _assign_arguments(slots, fields)
         schema: Schema = {
             "type": "object",
-            "properties": {argument: one.schema for argument, one in arguments.items()},
+            "properties": {argument: value.schema for argument, value in arguments.items()},
             "additionalProperties": False,
         }
-        if required := [argument for argument, one in arguments.items() if one.required]:
+        if required := [argument for argument, value in arguments.items() if value.required]:
             schema["required"] = required
         if problem := find_schema_problem(schema):
             raise UnusableError(f"its schema {problem}")
         if definitions := self._schemas.definitions(found):
             schema["$defs"] = definitions
-        by_slot = {id(one): argument for argument, one in arguments.items()}
+        by_slot = {id(value): argument for argument, value in arguments.items()}
         return Operation(
             method=entry.method,
             path=entry.path,
             description=_build_description(entry),
             base_url=self._find_server(entry),
-            parameters=tuple(one.parameter(by_slot[id(one)]) for one in slots),
+            parameters=tuple(slot.parameter(by_slot[id(slot)]) for slot in slots),
             body=None if body is None else _bind_body(body, fields, by_slot),
             input_schema=schema,
             security=self._find_security(entry),
@@ -153,8 +153,8 @@ class OperationCompiler:
             listed: Any = holder.get("parameters") or []
             if not isinstance(listed, list):
                 raise UnusableError("its `parameters` are not a list")
-            for one in cast(list[Any], listed):
-                node, base = self._documents.resolve(one, entry.base)
+            for item in cast(list[Any], listed):
+                node, base = self._documents.resolve(item, entry.base)
                 node = as_node(node)
                 if not isinstance(node.get("name"), str):
                     raise UnusableError(f"one of its parameters has no name: {shorten(repr(node))}")
@@ -191,7 +191,7 @@ class OperationCompiler:
     @staticmethod
     def _check_path(path: str, slots: "list[_Slot]") -> None:
         wanted = set(re.findall(r"\{([^{}]*)\}", path))
-        given = {one.name for one in slots if one.place == "path"}
+        given = {slot.name for slot in slots if slot.place == "path"}
         if missing := sorted(wanted - given):
             raise UnusableError(f"its path has {{{missing[0]}}}, but there is no parameter of that name")
         if extra := sorted(given - wanted):
@@ -202,7 +202,7 @@ class OperationCompiler:
     def _find_body(self, entry: OperationEntry, parameters: list[Node]) -> tuple[Node | None, str]:
         if self._is_swagger:
             consumes: Any = entry.node.get("consumes", self._content.get("consumes")) or []
-            return swagger.convert_body(parameters, [str(one) for one in consumes]), entry.base
+            return swagger.convert_body(parameters, [str(media_type) for media_type in consumes]), entry.base
         node: Any = entry.node.get("requestBody")
         if node is None:
             return None, entry.base
@@ -235,15 +235,17 @@ class OperationCompiler:
         demanded: list[str] = [] if plain is None else plain.get("required", [])
         if plain is not None and not fields and ("properties" in plain or kind != "json"):
             return (body if required else None), []  # An object that can only be empty.
-        files = frozenset(name for name, one in fields.items() if kind == "multipart" and _is_file(one))
-        fields = {name: {**one, "contentEncoding": "base64"} if name in files else one for name, one in fields.items()}
+        files = frozenset(name for name, field in fields.items() if kind == "multipart" and _is_file(field))
+        fields = {
+            name: {**field, "contentEncoding": "base64"} if name in files else field for name, field in fields.items()
+        }
         body = structs.replace(body, files=files)
         if not fields or (demanded and not required) or not fields.keys() >= set(demanded):
             found.every |= inner.every
             return body, [_build_body_slot(converted, node)]
         found.every |= find_references(fields)
         return body, [
-            _Slot(name=name, place="field", schema=one, required=name in demanded) for name, one in fields.items()
+            _Slot(name=name, place="field", schema=field, required=name in demanded) for name, field in fields.items()
         ]
 
     # The server, and who may ask it.
@@ -270,7 +272,7 @@ class OperationCompiler:
             return None
         if not isinstance(listed, list):
             raise UnusableError("its `security` is not a list")
-        return tuple(tuple(cast(Node, one)) for one in cast(list[Any], listed) if isinstance(one, dict))
+        return tuple(tuple(cast(Node, item)) for item in cast(list[Any], listed) if isinstance(item, dict))
 
 
 class _Slot(Struct, frozen=True, kw_only=True):
@@ -335,35 +337,35 @@ def _choose_media_type(content: Node) -> tuple[BodyKind, str]:
 def _assign_arguments(slots: list[_Slot], fields: list[_Slot]) -> dict[str, _Slot]:
     """A name for every argument: its own, made plain; where two places use one name, each says its place."""
     every = [*slots, *fields]
-    plain = {id(one): re.sub(r"[^A-Za-z0-9_]+", "_", one.name).strip("_")[:64] or one.place for one in every}
+    plain = {id(item): re.sub(r"[^A-Za-z0-9_]+", "_", item.name).strip("_")[:64] or item.place for item in every}
     count: dict[str, int] = {}
     for name in plain.values():
         count[name] = count.get(name, 0) + 1
     named: dict[str, _Slot] = {}
-    for one in every:
-        name = plain[id(one)]
+    for schema in every:
+        name = plain[id(schema)]
         if count[name] > 1:
-            name = f"{name[:56]}_{'body' if one.place == 'field' else one.place}"
+            name = f"{name[:56]}_{'body' if schema.place == 'field' else schema.place}"
         base, number = name, 2
-        while name in named or (name != plain[id(one)] and name in count):
+        while name in named or (name != plain[id(schema)] and name in count):
             name, number = f"{base}_{number}", number + 1
-        named[name] = one
+        named[name] = schema
     return named
 
 
 def _bind_body(body: Body, fields: list[_Slot], by_slot: Mapping[int, str]) -> Body:
     if len(fields) == 1 and fields[0].place == "body":
         return structs.replace(body, argument=by_slot[id(fields[0])])
-    return structs.replace(body, fields={by_slot[id(one)]: one.name for one in fields})
+    return structs.replace(body, fields={by_slot[id(field)]: field.name for field in fields})
 
 
 def _parse_encoding(encoding: Any) -> dict[str, tuple[str, bool]]:
     found: dict[str, tuple[str, bool]] = {}
-    for name, one in cast(Node, encoding if isinstance(encoding, dict) else {}).items():
-        if isinstance(one, dict) and cast(Node, one).keys() & {"style", "explode"}:
-            style = str(cast(Node, one).get("style", "form"))
+    for name, value in cast(Node, encoding if isinstance(encoding, dict) else {}).items():
+        if isinstance(value, dict) and cast(Node, value).keys() & {"style", "explode"}:
+            style = str(cast(Node, value).get("style", "form"))
             if style in _STYLES["query"]:
-                found[name] = (style, bool(cast(Node, one).get("explode", style == "form")))
+                found[name] = (style, bool(cast(Node, value).get("explode", style == "form")))
     return found
 
 
@@ -381,7 +383,7 @@ def _add_description(schema: Any, text: Any) -> Any:
 def _build_description(entry: OperationEntry) -> str:
     """The summary and the description, for the model."""
     said = [one.strip() for key in ("summary", "description") if isinstance(one := entry.node.get(key), str)]
-    parts = [one for one in dict.fromkeys(said) if one] or [f"{entry.method} {entry.path}"]
+    parts = [item for item in dict.fromkeys(said) if item] or [f"{entry.method} {entry.path}"]
     text = "\n".join(["Deprecated.", *parts] if entry.node.get("deprecated") is True else parts)
     return text if len(text) <= _MAX_DESCRIPTION else f"{text[:_MAX_DESCRIPTION]}…"
 

@@ -67,21 +67,23 @@ class SchemaCompiler:
             elif key in _ONE:
                 made[key] = self.convert(value, base, found)
             elif key in _LISTS_OF_THE_SAME and isinstance(value, list):
-                made[key] = [self.convert(one, base, found, same=same) for one in cast(list[Any], value)]
+                made[key] = [self.convert(item, base, found, same=same) for item in cast(list[Any], value)]
             elif key in _MAPS and isinstance(value, dict):
-                made[key] = {name: self.convert(one, base, found) for name, one in cast(Schema, value).items()}
+                made[key] = {name: self.convert(member, base, found) for name, member in cast(Schema, value).items()}
             elif key in _ONE_OF_THE_SAME:
                 made[key] = self.convert(value, base, found, same=same)
             elif key in _LISTS and isinstance(value, list):
-                made[key] = [self.convert(one, base, found) for one in cast(list[Any], value)]
+                made[key] = [self.convert(item, base, found) for item in cast(list[Any], value)]
             elif key in _MAPS_OF_THE_SAME and isinstance(value, dict):
-                made[key] = {n: self.convert(one, base, found, same=same) for n, one in cast(Schema, value).items()}
+                made[key] = {
+                    n: self.convert(member, base, found, same=same) for n, member in cast(Schema, value).items()
+                }
             elif key == "description" and isinstance(value, str):
                 made[key] = value if len(value) <= _MAX_DESCRIPTION else f"{value[:_MAX_DESCRIPTION]}…"
             elif key == "pattern" and isinstance(value, str) and _compiles(value):
                 made[key] = value  # One that only another engine knows is left to the server.
             elif key == "required" and isinstance(value, list):
-                made[key] = list(dict.fromkeys(one for one in cast(list[Any], value) if isinstance(one, str)))
+                made[key] = list(dict.fromkeys(item for item in cast(list[Any], value) if isinstance(item, str)))
         if "properties" in made:
             self._drop_read_only(node, base, made)
         _convert_bounds(made)
@@ -165,7 +167,7 @@ class SchemaCompiler:
             return self.flatten_object(target, depth + 1)
         if "allOf" in node and node.keys() <= _PLAIN | {"allOf"}:
             rest = {key: value for key, value in node.items() if key != "allOf"}
-            parts = [self.flatten_object(one, depth + 1) for one in node["allOf"]]
+            parts = [self.flatten_object(item, depth + 1) for item in node["allOf"]]
             return _merge_objects([*parts, {"type": "object", **rest}])
         if not node.keys() <= _PLAIN or node.get("type", "object") != "object" or node.get("additionalProperties"):
             return None
@@ -173,8 +175,10 @@ class SchemaCompiler:
 
     def _drop_read_only(self, node: Schema, base: str, made: Schema) -> None:
         """What only the server sets is no argument."""
-        for name, one in cast(Schema, node["properties"]).items():
-            if isinstance(one, dict) and (cast(Schema, one).get("readOnly") is True or self._is_read_only(one, base)):
+        for name, value in cast(Schema, node["properties"]).items():
+            if isinstance(value, dict) and (
+                cast(Schema, value).get("readOnly") is True or self._is_read_only(value, base)
+            ):
                 del made["properties"][name]
                 if name in made.get("required", ()):
                     made["required"] = [other for other in made["required"] if other != name]
@@ -196,8 +200,8 @@ class SchemaCompiler:
             branches: Any = node.get(keyword)
             if isinstance(branches, list):
                 made[keyword] = [
-                    self._mark(one, converted, base, field, mapping)
-                    for one, converted in zip(cast(list[Any], branches), made[keyword], strict=True)
+                    self._mark(branch, converted, base, field, mapping)
+                    for branch, converted in zip(cast(list[Any], branches), made[keyword], strict=True)
                 ]
                 return
         child = made.get("properties", {}).get(field)
@@ -241,8 +245,8 @@ def _merge_objects(parts: list[Schema | None]) -> Schema | None:
     for part in parts:
         if part is None or (part.get("additionalProperties") is False and len(parts) > 1):
             return None
-        for name, one in cast(Schema, part.get("properties", {})).items():
-            if properties.setdefault(name, one) != one:
+        for name, value in cast(Schema, part.get("properties", {})).items():
+            if properties.setdefault(name, value) != value:
                 return None
         required |= dict.fromkeys(part.get("required", ()))
     return {"type": "object", "properties": properties, "required": list(required)}

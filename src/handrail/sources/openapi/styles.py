@@ -30,13 +30,13 @@ def format_path_value(
     )
     label = f"{quote(name, safe='')}=" if style == "matrix" else ""
     if isinstance(value, dict):
-        pairs = [(encode(key), encode(one)) for key, one in cast(dict[str, Any], value).items()]
+        pairs = [(encode(key), encode(member)) for key, member in cast(dict[str, Any], value).items()]
         if explode:
-            written = prefix + joint.join(f"{key}={one}" for key, one in pairs)
+            written = prefix + joint.join(f"{key}={pair}" for key, pair in pairs)
         else:
             written = prefix + label + joint.join(part for pair in pairs for part in pair)
     elif isinstance(value, list):
-        parts = [encode(one) for one in cast(list[Any], value)]
+        parts = [encode(item) for item in cast(list[Any], value)]
         each = label if explode else ""
         written = prefix + (label if not explode else "") + joint.join(each + part for part in parts)
     else:
@@ -59,16 +59,16 @@ def format_query_pairs(
         return quote(format_value(one), safe=_RESERVED if allow_reserved else "")
 
     if style == "deepObject":
-        for path, one in _iterate_leaves(name, value):
-            yield quote(path, safe=""), encode(one)
+        for path, leaf in _iterate_leaves(name, value):
+            yield quote(path, safe=""), encode(leaf)
     elif isinstance(value, dict):
-        pairs = [(encode(key), encode(one)) for key, one in cast(dict[str, Any], value).items()]
+        pairs = [(encode(key), encode(member)) for key, member in cast(dict[str, Any], value).items()]
         if explode and style == "form":
             yield from pairs
         elif pairs:
             yield quote(name, safe=""), _SEPARATORS.get(style, ",").join(part for pair in pairs for part in pair)
     elif isinstance(value, list):
-        parts = [encode(one) for one in cast(list[Any], value)]
+        parts = [encode(item) for item in cast(list[Any], value)]
         if explode:
             yield from ((quote(name, safe=""), part) for part in parts)
         elif parts:
@@ -81,9 +81,11 @@ def format_header_value(name: str, value: Any, *, explode: bool) -> str:
     """A value for a header, which a line break must never end."""
     if isinstance(value, dict):
         pairs = cast(dict[str, Any], value).items()
-        text = ",".join(f"{key}={format_value(one)}" if explode else f"{key},{format_value(one)}" for key, one in pairs)
+        text = ",".join(
+            f"{key}={format_value(pair)}" if explode else f"{key},{format_value(pair)}" for key, pair in pairs
+        )
     elif isinstance(value, list):
-        text = ",".join(format_value(one) for one in cast(list[Any], value))
+        text = ",".join(format_value(item) for item in cast(list[Any], value))
     else:
         text = format_value(value)
     if not text.isascii() or not text.isprintable():
@@ -105,10 +107,10 @@ def format_form(fields: Mapping[str, Any], styles: Mapping[str, tuple[str, bool]
 def _iterate_leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Every value inside a value, each with its path in brackets: `filter[price][min]`, `items[0]`."""
     if isinstance(value, dict):
-        for key, one in cast(dict[str, Any], value).items():
-            yield from _iterate_leaves(f"{path}[{key}]", one)
+        for key, member in cast(dict[str, Any], value).items():
+            yield from _iterate_leaves(f"{path}[{key}]", member)
     elif isinstance(value, list):
-        for index, one in enumerate(cast(list[Any], value)):
-            yield from _iterate_leaves(f"{path}[{index}]", one)
+        for index, item in enumerate(cast(list[Any], value)):
+            yield from _iterate_leaves(f"{path}[{index}]", item)
     else:
         yield path, "" if value is None else value

@@ -34,29 +34,31 @@ def convert_parameter(parameter: Node) -> Node:
 
 def convert_body(parameters: Sequence[Node], consumes: Sequence[str]) -> Node | None:
     """The body that the parameters `in: body` and `in: formData` describe."""
-    bodies = [one for one in parameters if one.get("in") == "body"]
+    bodies = [parameter for parameter in parameters if parameter.get("in") == "body"]
     if bodies:
         types = list(consumes) or ["application/json"]
         content = {kind: {"schema": bodies[0].get("schema", {})} for kind in types}
         said = {key: bodies[0][key] for key in ("description", "required") if key in bodies[0]}
         return {"content": content, **said}
-    fields = [convert_parameter(one) for one in parameters if one.get("in") == "formData"]
+    fields = [convert_parameter(parameter) for parameter in parameters if parameter.get("in") == "formData"]
     if not fields:
         return None
     described = {
-        str(one.get("name")): {
-            **one["schema"],
-            **({"description": one["description"]} if "description" in one else {}),
+        str(field.get("name")): {
+            **field["schema"],
+            **({"description": field["description"]} if "description" in field else {}),
         }
-        for one in fields
+        for field in fields
     }
-    required = [str(one.get("name")) for one in fields if one.get("required") is True]
+    required = [str(field.get("name")) for field in fields if field.get("required") is True]
     schema = {"type": "object", "properties": described, "required": required}
-    has_file = any(one["schema"].get("type") == "file" for one in fields)
+    has_file = any(field["schema"].get("type") == "file" for field in fields)
     kind = "multipart/form-data" if has_file else "application/x-www-form-urlencoded"
     if list(consumes) == ["multipart/form-data"]:
         kind = "multipart/form-data"
-    encoding = {str(one.get("name")): {k: one[k] for k in ("style", "explode")} for one in fields if "style" in one}
+    encoding = {
+        str(field.get("name")): {k: field[k] for k in ("style", "explode")} for field in fields if "style" in field
+    }
     return {"content": {kind: {"schema": schema, "encoding": encoding}}, "required": bool(required)}
 
 
@@ -67,14 +69,15 @@ def convert_servers(document: Mapping[str, Any], schemes: Any = None) -> list[No
     if not isinstance(host, str) or not host:
         return [{"url": path}]
     given: Any = schemes or document.get("schemes") or ["https"]
-    offered = [str(one) for one in cast(list[Any], given)] if isinstance(given, list) else ["https"]
-    usable = sorted((one for one in offered if one in ("http", "https")), reverse=True)
+    offered = [str(item) for item in cast(list[Any], given)] if isinstance(given, list) else ["https"]
+    usable = sorted((scheme for scheme in offered if scheme in ("http", "https")), reverse=True)
     return [{"url": f"{scheme}://{host}{path}"} for scheme in usable]
 
 
 def convert_security_schemes(document: Mapping[str, Any]) -> Node:
     """The security definitions as security schemes."""
-    given = {name: as_node(one) for name, one in as_node(document.get("securityDefinitions")).items()}
+    given = {name: as_node(value) for name, value in as_node(document.get("securityDefinitions")).items()}
     return {
-        name: {"type": "http", "scheme": "basic"} if one.get("type") == "basic" else one for name, one in given.items()
+        name: {"type": "http", "scheme": "basic"} if value.get("type") == "basic" else value
+        for name, value in given.items()
     }
