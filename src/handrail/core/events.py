@@ -1,6 +1,6 @@
 """The events that listeners receive: frozen records, each with its time, session and tenant."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -18,6 +18,10 @@ class Event(Struct, frozen=True, kw_only=True):
     customer_id: str | None = None
     sip_call_id: str | None = None
     """The Call-ID of the SIP dialogue, for the events of a phone call."""
+
+
+Listener = Callable[[Any], object]
+"""Gets every event; what it returns is ignored."""
 
 
 class CallAccepted(Event, frozen=True, kw_only=True):

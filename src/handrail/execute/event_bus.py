@@ -2,20 +2,26 @@
 
 import inspect
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
 from msgspec import structs
 
 from handrail.core.context import ToolContext
-from handrail.core.events import CallAccepted, CallFinished, CallIgnored, CallStarted, CircuitBreakerChanged, Event
+from handrail.core.events import (
+    CallAccepted,
+    CallFinished,
+    CallIgnored,
+    CallStarted,
+    CircuitBreakerChanged,
+    Event,
+    Listener,
+)
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
-
-Listener = Callable[[Any], object]
 
 
 class EventBus:

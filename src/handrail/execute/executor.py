@@ -20,7 +20,7 @@ from handrail.authorize.policy import Policy, PolicyProblem
 from handrail.core import failure_results
 from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
-from handrail.core.events import Event
+from handrail.core.events import Event, Listener
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference, Secrets
@@ -32,7 +32,7 @@ from handrail.errors import ConfigError
 from handrail.execute.admission import AdmissionControl
 from handrail.execute.cancellation import CallCanceller, CancelResult
 from handrail.execute.effects import EffectRunner
-from handrail.execute.event_bus import EventBus, Listener
+from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner
 from handrail.execute.ledger import Ledger, MemoryLedger
 from handrail.execute.limits import Limits, RetryPolicy, Timeouts

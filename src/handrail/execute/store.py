@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from handrail.authorize.approvals import Approvals
-from handrail.execute.event_bus import Listener
+from handrail.core.events import Listener
 from handrail.execute.ledger import Ledger
 
 

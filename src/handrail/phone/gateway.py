@@ -11,7 +11,7 @@ from msgspec import structs
 
 from handrail.authorize.policy import Rule
 from handrail.core.context import ToolContext
-from handrail.core.events import Event, LogEvent
+from handrail.core.events import Listener, LogEvent
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
@@ -33,7 +33,6 @@ from handrail.tenants.directory import Tenants
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-Listener = Callable[[Event], object]
 MakeContext = Callable[[IncomingCall], ToolContext[Any] | Awaitable[ToolContext[Any]]]
 
 NOT_FOUND, UNAVAILABLE, BUSY, DECLINED = 404, 480, 486, 603

@@ -8,7 +8,7 @@ from handrail.schema.subschemas import Schema, iter_subschemas, map_children
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SchemaLimits:
     """The limits of one schema."""
 
     properties: int = 5_000
@@ -21,10 +21,10 @@ class Limits:
     long_enum_characters: int = 15_000
 
 
-LIMITS = Limits()
+LIMITS = SchemaLimits()
 
 
-def check_limits(schema: Schema, limits: Limits, dialect: str) -> None:
+def check_limits(schema: Schema, limits: SchemaLimits, dialect: str) -> None:
     """Raise `NotRepresentable` for a schema that is too large."""
     every = [schema, *(child for _, child in iter_subschemas(schema))]
     names = [name for node in every for name in cast(Schema, node.get("properties", {}))]

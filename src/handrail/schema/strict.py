@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Final, cast
 
-from handrail.schema.limits import LIMITS, Limits, check_limits, is_recursive
+from handrail.schema.limits import LIMITS, SchemaLimits, check_limits, is_recursive
 from handrail.schema.schema_nodes import (
     DisjointCheck,
     NotRepresentable,
@@ -63,7 +63,7 @@ class Dialect:
     """The constraints that the provider enforces; local validation checks them all."""
     formats: frozenset[str]
     bad_pattern: re.Pattern[str]
-    limits: Limits | None = None
+    limits: SchemaLimits | None = None
     any_case: bool = False
     """Fixed values may come back in other letter case."""
 

@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 from pydantic import BaseModel, ValidationError
 
 from handrail.authorize.policy import Policy, Rule
-from handrail.core.events import Event, LogEvent, ToolsBuilt
+from handrail.core.events import Event, Listener, LogEvent, ToolsBuilt
 from handrail.core.log import log
 from handrail.core.selectors import is_name
 from handrail.core.tool import Tool
@@ -19,11 +19,10 @@ from handrail.tenants.built import BuiltTool, NoTool
 from handrail.tenants.config import Features, FunctionChoice, TenantConfig
 from handrail.tenants.features import collect_digits, end_call, request_transfer
 
-Listener = Callable[[Event], object]
 Builder = Callable[[TenantConfig], Any]
 """`builder(cfg) -> Tool | BuiltTool | NoTool | None`; anything tool-shaped is taken as a tool."""
 WrapTools = Callable[[Sequence[Tool[..., Any]]], Iterable[Tool[..., Any]]]
-ToolChoice = Literal["auto", "none", "required"] | dict[str, str]
+TenantToolChoice = Literal["auto", "none", "required"] | dict[str, str]
 
 _CALL_TOOLS: Final = (
     request_transfer.build_request_transfer,
@@ -47,7 +46,7 @@ class ToolBuildResult(Struct, frozen=True, kw_only=True):
     """A tenant's tools, and everything that goes with them."""
 
     tools: tuple[Tool[..., Any], ...]
-    tool_choice: ToolChoice
+    tool_choice: TenantToolChoice
     """`auto`, `none`, `required`, or `{"type": "function", "name": …}`."""
     rules: tuple[Rule, ...] = ()
     rule_problems: tuple[str, ...] = ()
@@ -296,9 +295,9 @@ class _Build:
         self._diagnostics.append(BuildDiagnostic(builder=name, status="failed", message=wrapped.message))
         self._note("tool_build_error", "error", builder=name, error=wrapped.to_log_dict())
 
-    def _choose(self, names: set[str]) -> ToolChoice:
+    def _choose(self, names: set[str]) -> TenantToolChoice:
         choice = self._cfg.tool_choice
-        default: ToolChoice = "auto" if names else "none"
+        default: TenantToolChoice = "auto" if names else "none"
         if choice is None or (choice == "required" and not names):
             if choice is not None:
                 self._warn("tool_choice", "tool_choice is 'required', but no tool was built")

@@ -9,10 +9,9 @@ from typing import Any, cast
 from msgspec import Struct
 
 from handrail.authorize.policy import Policy
-from handrail.core.events import CallFinished, Event
+from handrail.core.events import CallFinished, Event, Listener
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import shorten
-from handrail.execute.event_bus import Listener
 from handrail.execute.executor import Executor
 from handrail.registry.registry import ToolRegistry
 from handrail.testing.run import ALLOWED

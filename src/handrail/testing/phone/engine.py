@@ -8,7 +8,7 @@ from .caller import Caller
 from .checks import Refused, check_event, check_item
 from .control import ControlResponse, HttpControl
 from .report import CallReport, build_report
-from .responses import Model, Responses
+from .responses import Responses, ScriptedModel
 from .script import Script, Verb
 from .state import CallState, Frame, Phase
 from .turns import Turns
@@ -24,7 +24,7 @@ class SimulatedCall:
     """
 
     def __init__(
-        self, script: Script | Mapping[str, Any] | None = None, *, call_id: str = "", model: Model | None = None
+        self, script: Script | Mapping[str, Any] | None = None, *, call_id: str = "", model: ScriptedModel | None = None
     ) -> None:
         script = script if isinstance(script, Script) else Script.parse(script or {})
         self.script = script

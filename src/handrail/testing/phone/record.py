@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-Source: TypeAlias = Literal["server", "client", "caller", "agent", "http", "call"]
+EntrySource: TypeAlias = Literal["server", "client", "caller", "agent", "http", "call"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +11,7 @@ class TimelineEntry:
     """Something that happened, with the state of the call at that moment."""
 
     at: float
-    source: Source
+    source: EntrySource
     type: str
     data: dict[str, Any]
     response_active: bool = False

@@ -28,7 +28,7 @@ class ScriptedRequest:
     """The conversation so far."""
 
 
-Model: TypeAlias = Callable[[ScriptedRequest], ModelEntry]
+ScriptedModel: TypeAlias = Callable[[ScriptedRequest], ModelEntry]
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +64,7 @@ class Run:
 class Responses:
     """The responses of one call; at most one at a time writes to the conversation."""
 
-    def __init__(self, state: CallState, voice: Voice, model: Model | None) -> None:
+    def __init__(self, state: CallState, voice: Voice, model: ScriptedModel | None) -> None:
         self._state = state
         self._voice = voice
         self._model = model

@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 from .engine import SimulatedCall
 from .live import LiveCall
 from .report import CallReport
-from .responses import Model
+from .responses import ScriptedModel
 from .script import Script
 from .server import PhoneServer
-from .webhooks import Delivery, Headers, build_deliveries
+from .webhooks import Delivery, HeaderPairs, build_deliveries
 
-WebhookHandler: TypeAlias = Callable[[Headers, bytes], Awaitable[Any] | Any]
+WebhookHandler: TypeAlias = Callable[[HeaderPairs, bytes], Awaitable[Any] | Any]
 WebhookTarget: TypeAlias = str | WebhookHandler
 
 
@@ -73,7 +73,7 @@ class PhoneSimulator:
         await self._server.stop()
 
     def add_call(
-        self, script: Script | Mapping[str, Any] | None = None, *, model: Model | None = None
+        self, script: Script | Mapping[str, Any] | None = None, *, model: ScriptedModel | None = None
     ) -> SimulatedCall:
         """Let a call ring without announcing it."""
         script = script if isinstance(script, Script) else Script.parse(script or {})
@@ -92,7 +92,7 @@ class PhoneSimulator:
         script: Script | Mapping[str, Any] | None = None,
         webhook: WebhookTarget | None = None,
         *,
-        model: Model | None = None,
+        model: ScriptedModel | None = None,
     ) -> SimulatedCall:
         """Let a call ring, and deliver its webhooks to a URL or to a function that takes headers and body."""
         call = self.add_call(script, model=model)
@@ -105,7 +105,7 @@ class PhoneSimulator:
         script: Script | Mapping[str, Any] | None = None,
         webhook: WebhookTarget | None = None,
         *,
-        model: Model | None = None,
+        model: ScriptedModel | None = None,
         timeout: float = 4000.0,
     ) -> CallReport:
         """Let a call ring, wait until it ended, and report on it."""

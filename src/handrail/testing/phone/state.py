@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from .clock import Clock
 from .faults import FaultEffect, FaultPlan
-from .record import ErrorRecord, Record, Source, TimelineEntry
+from .record import EntrySource, ErrorRecord, Record, TimelineEntry
 from .script import Script
 
 Phase: TypeAlias = Literal["ringing", "open", "ended"]
@@ -120,7 +120,7 @@ class CallState:
         for sideband in sorted(self.sidebands):
             self.frames.append(Frame(at=self.clock.now, sideband=sideband, text=text))
 
-    def note(self, source: Source, kind: str, data: dict[str, Any]) -> None:
+    def note(self, source: EntrySource, kind: str, data: dict[str, Any]) -> None:
         """Write down what happened."""
         self.record.timeline.append(
             TimelineEntry(

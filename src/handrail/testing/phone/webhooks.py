@@ -10,14 +10,14 @@ from typing import Any
 
 from .script import Script
 
-Headers = Sequence[tuple[str, str]]
+HeaderPairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """One webhook request."""
 
-    headers: Headers
+    headers: HeaderPairs
     body: bytes
     type: str
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .anthropic_schema import check_input, check_output, check_totals
 from .reading import Field, RequestRefused, first_repeated, format_dotted, is_base64, words
-from .schemas import Schema, is_instance
+from .schemas import JsonSchema, is_instance
 
 NAME = re.compile("[a-zA-Z0-9_-]{1,128}")
 FIELDS = words(
@@ -138,7 +138,7 @@ def examples_are_valid(body: Field) -> None:
     for tool in _tools(body):
         examples = tool.find("input_examples")
         for example in examples.items() if examples else []:
-            schema: Schema = tool.need("input_schema").members()
+            schema: JsonSchema = tool.need("input_schema").members()
             if not is_instance(schema, example.members()):
                 raise RequestRefused(
                     f"{format_dotted(example.path)}: Input example does not match the tool's input_schema"

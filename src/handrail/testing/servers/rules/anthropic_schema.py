@@ -7,7 +7,7 @@ from .reading import Field, RequestRefused, as_list, as_map, format_dotted
 from .schemas import (
     STRUCTURAL_2020_12,
     Complaint,
-    Schema,
+    JsonSchema,
     SchemaRule,
     Subschema,
     first_complaint,
@@ -35,7 +35,7 @@ def check_output(schema: Field) -> None:
     _refuse(schema, (is_malformed, *STRICT))
 
 
-def check_totals(schemas: Iterable[Schema]) -> None:
+def check_totals(schemas: Iterable[JsonSchema]) -> None:
     """API reference: "≤ 24 optional parameters, ≤ 16 union-typed parameters per request"."""
     places = [place for schema in schemas for place in walk(schema)]
     optional = sum(len(as_map(place.schema.get("properties")).keys() - _read_required(place)) for place in places)
@@ -46,21 +46,21 @@ def check_totals(schemas: Iterable[Schema]) -> None:
         raise RequestRefused(f"Schemas contain too many parameters with union types ({unions}). The limit is 16.")
 
 
-def root_is_an_object(root: Schema) -> Complaint:
+def root_is_an_object(root: JsonSchema) -> Complaint:
     """API reference: "input_schema type object"."""
     if "type" not in root:
         return "type: Field required"
     return None if root["type"] == "object" else "type: Input should be 'object'"
 
 
-def objects_are_closed(root: Schema) -> Complaint:
+def objects_are_closed(root: JsonSchema) -> Complaint:
     """API reference: strict supports "additionalProperties:false", and nothing else of it."""
     if any(is_object(place.schema) and place.schema.get("additionalProperties") is not False for place in walk(root)):
         return "For 'object' type, 'additionalProperties' must be explicitly set to false"
     return None
 
 
-def keywords_are_supported(root: Schema) -> Complaint:
+def keywords_are_supported(root: JsonSchema) -> Complaint:
     """API reference: "unsupported: … numeric bounds, min/maxLength, other array bounds"."""
     for place in walk(root):
         found = place.schema.keys() & ((STRUCTURAL_2020_12 - {"allOf"}) | BOUNDS | LENGTHS)
@@ -72,20 +72,20 @@ def keywords_are_supported(root: Schema) -> Complaint:
     return None
 
 
-def all_of_has_no_reference(root: Schema) -> Complaint:
+def all_of_has_no_reference(root: JsonSchema) -> Complaint:
     """API reference: "allOf (not with $ref)"."""
     parts = [as_map(part) for place in walk(root) for part in as_list(place.schema.get("allOf"))]
     return "'allOf' with '$ref' is not supported" if any("$ref" in part for part in parts) else None
 
 
-def formats_are_supported(root: Schema) -> Complaint:
+def formats_are_supported(root: JsonSchema) -> Complaint:
     """API reference: the list after "formats"."""
     formats = (place.schema.get("format") for place in walk(root))
     found = next((one for one in formats if one is not None and one not in FORMATS), None)
     return f"For 'string' type, format '{found}' is not supported" if found else None
 
 
-def patterns_are_simple(root: Schema) -> Complaint:
+def patterns_are_simple(root: JsonSchema) -> Complaint:
     """API reference: "backreference/lookaround/\\b in pattern"."""
     for place in walk(root):
         if UNSUPPORTED_PATTERN.search(str(place.schema.get("pattern", ""))):
@@ -93,13 +93,13 @@ def patterns_are_simple(root: Schema) -> Complaint:
     return None
 
 
-def enums_are_primitive(root: Schema) -> Complaint:
+def enums_are_primitive(root: JsonSchema) -> Complaint:
     """API reference: "enum (primitives)"."""
     values = [value for place in walk(root) for value in as_list(place.schema.get("enum"))]
     return "Enum values must be primitives" if any(isinstance(value, (dict, list)) for value in values) else None
 
 
-def references_are_local(root: Schema) -> Complaint:
+def references_are_local(root: JsonSchema) -> Complaint:
     """API reference: "unsupported: … external $ref"."""
     for place in walk(root):
         ref = str(place.schema.get("$ref", "#"))
@@ -108,7 +108,7 @@ def references_are_local(root: Schema) -> Complaint:
     return None
 
 
-def nothing_is_recursive(root: Schema) -> Complaint:
+def nothing_is_recursive(root: JsonSchema) -> Complaint:
     """API reference: "unsupported: recursion"."""
     for start in _references(root):
         reached: set[str] = set()
@@ -143,5 +143,5 @@ def _read_required(place: Subschema) -> set[object]:
     return set(as_list(place.schema.get("required")))
 
 
-def _references(schema: Schema) -> list[str]:
+def _references(schema: JsonSchema) -> list[str]:
     return [str(place.schema["$ref"]) for place in walk(schema) if "$ref" in place.schema]

@@ -7,7 +7,7 @@ from .reading import Field, RequestRefused, as_list, as_map, format_bracketed
 from .schemas import (
     STRUCTURAL_2020_12,
     Complaint,
-    Schema,
+    JsonSchema,
     Subschema,
     first_complaint,
     is_malformed,
@@ -37,19 +37,19 @@ def _refuse(field: Field, what: str, *, strict: bool) -> None:
         raise RequestRefused(message, code="invalid_function_parameters", param=format_bracketed(field.path))
 
 
-def root_is_an_object(root: Schema) -> Complaint:
+def root_is_an_object(root: JsonSchema) -> Complaint:
     """API reference, strict mode: "root `object`"; the API asks it of functions that are not strict too."""
     kind = root.get("type")
     found = "None" if kind is None else f'"{kind}"'
     return None if kind == "object" else f"schema must be a JSON Schema of 'type: \"object\"', got 'type: {found}'."
 
 
-def root_is_not_a_union(root: Schema) -> Complaint:
+def root_is_not_a_union(root: JsonSchema) -> Complaint:
     """API reference, strict mode: "root `object`, not anyOf"."""
     return "In context=(), 'anyOf' is not permitted at the root." if "anyOf" in root else None
 
 
-def objects_are_closed(root: Schema) -> Complaint:
+def objects_are_closed(root: JsonSchema) -> Complaint:
     """API reference, strict mode: "every object `additionalProperties:false`"."""
     for place in _objects(root):
         if place.schema.get("additionalProperties") is not False:
@@ -57,7 +57,7 @@ def objects_are_closed(root: Schema) -> Complaint:
     return None
 
 
-def every_property_is_required(root: Schema) -> Complaint:
+def every_property_is_required(root: JsonSchema) -> Complaint:
     """API reference, strict mode: "all properties in `required` (optional = union with null)"."""
     for place in _objects(root):
         names, required = as_map(place.schema.get("properties")), dict.fromkeys(as_list(place.schema.get("required")))
@@ -69,7 +69,7 @@ def every_property_is_required(root: Schema) -> Complaint:
     return None
 
 
-def keywords_are_supported(root: Schema) -> Complaint:
+def keywords_are_supported(root: JsonSchema) -> Complaint:
     """API reference, strict mode: unsupported keywords, and in practice no `default` and no oneOf."""
     for place in walk(root):
         for keyword in place.schema:
@@ -78,7 +78,7 @@ def keywords_are_supported(root: Schema) -> Complaint:
     return None
 
 
-def formats_are_supported(root: Schema) -> Complaint:
+def formats_are_supported(root: JsonSchema) -> Complaint:
     """API reference, strict mode: the list after "format"."""
     for place in walk(root):
         if (found := place.schema.get("format")) is not None and found not in FORMATS:
@@ -86,7 +86,7 @@ def formats_are_supported(root: Schema) -> Complaint:
     return None
 
 
-def patterns_do_not_look_around(root: Schema) -> Complaint:
+def patterns_do_not_look_around(root: JsonSchema) -> Complaint:
     """API reference, strict mode: "no lookaround in pattern"."""
     for place in walk(root):
         if LOOKAROUND.search(str(place.schema.get("pattern", ""))):
@@ -94,7 +94,7 @@ def patterns_do_not_look_around(root: Schema) -> Complaint:
     return None
 
 
-def references_stand_alone(root: Schema) -> Complaint:
+def references_stand_alone(root: JsonSchema) -> Complaint:
     """API reference, strict mode: "no $ref siblings"."""
     for place in walk(root):
         if "$ref" in place.schema and (siblings := sorted(place.schema.keys() - {"$ref"})):
@@ -102,7 +102,7 @@ def references_stand_alone(root: Schema) -> Complaint:
     return None
 
 
-def references_are_local(root: Schema) -> Complaint:
+def references_are_local(root: JsonSchema) -> Complaint:
     """API reference, strict mode: "refs only `#` or `#/$defs/X`"."""
     for place in walk(root):
         ref = str(place.schema.get("$ref", "#"))
@@ -111,7 +111,7 @@ def references_are_local(root: Schema) -> Complaint:
     return None
 
 
-def items_are_typed(root: Schema) -> Complaint:
+def items_are_typed(root: JsonSchema) -> Complaint:
     """API reference, strict mode: "array items must be typed"."""
     says_what = {"type", "$ref", "anyOf", "enum", "const"}
     for place in walk(root):
@@ -120,19 +120,19 @@ def items_are_typed(root: Schema) -> Complaint:
     return None
 
 
-def properties_are_few(root: Schema) -> Complaint:
+def properties_are_few(root: JsonSchema) -> Complaint:
     """API reference, strict mode: "≤ 5,000 properties total"."""
     count = sum(len(as_map(place.schema.get("properties"))) for place in walk(root))
     return f"schema has {count} properties, more than the limit of 5000." if count > 5_000 else None
 
 
-def nesting_is_shallow(root: Schema) -> Complaint:
+def nesting_is_shallow(root: JsonSchema) -> Complaint:
     """API reference, strict mode: "≤ 10 nesting levels"; counted in objects, the root being the first."""
     deepest = max(place.level for place in walk(root))
     return f"schema has {deepest} levels of nesting, more than the limit of 10." if deepest > 10 else None
 
 
-def names_and_values_are_short(root: Schema) -> Complaint:
+def names_and_values_are_short(root: JsonSchema) -> Complaint:
     """API reference, strict mode: "≤ 120,000 chars over property names + $defs names + enum + const"."""
     count = 0
     for place in walk(root):
@@ -142,7 +142,7 @@ def names_and_values_are_short(root: Schema) -> Complaint:
     return f"schema has {count} characters in names and values; the limit is 120000." if count > 120_000 else None
 
 
-def enums_are_small(root: Schema) -> Complaint:
+def enums_are_small(root: JsonSchema) -> Complaint:
     """API reference, strict mode: "≤ 1,000 enum values"; "a string enum > 250 values ≤ 15,000 chars"."""
     enums = [as_list(place.schema.get("enum")) for place in walk(root)]
     if (count := sum(map(len, enums))) > 1_000:
@@ -170,5 +170,5 @@ STRICT = (
 )
 
 
-def _objects(root: Schema) -> Iterator[Subschema]:
+def _objects(root: JsonSchema) -> Iterator[Subschema]:
     return (place for place in walk(root) if is_object(place.schema))

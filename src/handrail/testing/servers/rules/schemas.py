@@ -8,7 +8,7 @@ import jsonschema_rs
 
 from .reading import as_list, as_map, is_list, is_map
 
-Schema: TypeAlias = dict[str, object]
+JsonSchema: TypeAlias = dict[str, object]
 
 MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
@@ -38,21 +38,21 @@ class Subschema:
     """A schema inside a schema."""
 
     context: tuple[str, ...]
-    schema: Schema
+    schema: JsonSchema
     level: int
     """How many objects it stands in, itself included where it is one."""
 
 
 Complaint: TypeAlias = str | None
-SchemaRule: TypeAlias = Callable[[Schema], Complaint]
+SchemaRule: TypeAlias = Callable[[JsonSchema], Complaint]
 
 
-def first_complaint(schema: Schema, rules: Iterable[SchemaRule]) -> Complaint:
+def first_complaint(schema: JsonSchema, rules: Iterable[SchemaRule]) -> Complaint:
     """What the first rule says that is not met."""
     return next((complaint for rule in rules if (complaint := rule(schema))), None)
 
 
-def walk(root: Schema) -> Iterator[Subschema]:
+def walk(root: JsonSchema) -> Iterator[Subschema]:
     """The schema and every schema in it, in the order of the text; references are not followed."""
     waiting = [Subschema(context=(), schema=root, level=int(is_object(root)))]
     while waiting:
@@ -61,18 +61,18 @@ def walk(root: Schema) -> Iterator[Subschema]:
         waiting += reversed(list(_children(place)))
 
 
-def is_object(schema: Schema) -> bool:
+def is_object(schema: JsonSchema) -> bool:
     """Whether the schema is meant for objects."""
     return "object" in kinds(schema) or "properties" in schema
 
 
-def kinds(schema: Schema) -> tuple[str, ...]:
+def kinds(schema: JsonSchema) -> tuple[str, ...]:
     """The types that the schema names."""
     kind = schema.get("type")
     return tuple(map(str, kind)) if is_list(kind) else (str(kind),) if kind is not None else ()
 
 
-def target(root: Schema, ref: str) -> Schema | None:
+def target(root: JsonSchema, ref: str) -> JsonSchema | None:
     """What a local reference points at, or None where there is nothing."""
     if ref != "#" and not ref.startswith("#/"):
         return None
@@ -82,7 +82,7 @@ def target(root: Schema, ref: str) -> Schema | None:
     return found if is_map(found) else None
 
 
-def is_malformed(root: Schema) -> Complaint:
+def is_malformed(root: JsonSchema) -> Complaint:
     """API reference: "JSON Schema 2020-12"; what is no schema at all is refused by every API."""
     try:
         jsonschema_rs.validator_for(root, retriever=_stay_here)
@@ -91,7 +91,7 @@ def is_malformed(root: Schema) -> Complaint:
     return None
 
 
-def is_instance(root: Schema, value: object) -> bool:
+def is_instance(root: JsonSchema, value: object) -> bool:
     """Whether the value is valid."""
     return jsonschema_rs.validator_for(root, retriever=_stay_here).is_valid(value)
 
