@@ -12,7 +12,7 @@ from tests.execute.helpers import at
 
 ANY: Any = build_tool({"name": "any", "input_schema": {}, "execute": lambda payload: None})
 OTHER: Any = build_tool({"name": "other", "input_schema": {}, "execute": lambda payload: None})
-IDS = CallDigests(b"k" * 32)
+IDS = CallDigests(lambda: b"k" * 32)
 
 texts = st.text(st.sampled_from('ab"\\\0,[]\ud800ü'), max_size=4)
 values = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, -1.5]) | texts
@@ -51,6 +51,6 @@ def test_digests_are_equal_exactly_for_equal_calls(
 
 
 def test_without_the_key_a_digest_cannot_be_guessed() -> None:
-    assert ids(ANY, {}, {}, CallDigests(b"k" * 32)) != ids(ANY, {}, {}, CallDigests(b"l" * 32))
+    assert ids(ANY, {}, {}, CallDigests(lambda: b"k" * 32)) != ids(ANY, {}, {}, CallDigests(lambda: b"l" * 32))
     assert len(set(ids(ANY, {}, {}))) == 2
-    assert ids(ANY, {}, {}, CallDigests(b"x" * 1_000))  # Of any length.
+    assert ids(ANY, {}, {}, CallDigests(lambda: b"x" * 1_000))  # Of any length.

@@ -105,6 +105,14 @@ class MemoryStore:
         self.approvals = MemoryApprovals()
         self.events: list[Event] = []
 
+    is_open = False
+
+    async def open(self) -> None:
+        self.is_open = True
+
+    async def aclose(self) -> None:
+        self.is_open = False
+
     def audit(self, event: Event) -> None:
         self.events.append(event)
 

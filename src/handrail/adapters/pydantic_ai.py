@@ -9,9 +9,10 @@ from pydantic import Secret, SecretBytes, SecretStr
 from pydantic_core import PydanticSerializationError, SchemaSerializer, ValidationError, core_schema, to_json
 
 from handrail.adapters.host_calls import ContextSource, ControlFlow, resolve_context, run_host_call
+from handrail.core import failure_results
 from handrail.core.values import ToolCall
 from handrail.define.flags import ToolFlags
-from handrail.errors import InvalidArgumentsError, MissingExtraError
+from handrail.errors import InvalidArgumentsError, MissingExtraError, StoreError
 from handrail.execute.executor import Executor
 
 try:
@@ -54,6 +55,10 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
     ) -> Any:
         """Run one call through the executor, with the arguments that were authorised."""
         secrets: dict[str, Any] = {}
+        try:
+            await self.executor.open()  # The digests of secrets need the key of its ledger.
+        except StoreError as error:
+            raise ToolFailed(failure_results.unavailable(name).for_model()) from error
         sent, schema = _to_sent_form(_hide_secrets(tool_args, self.executor, secrets), tool)
 
         async def proceed(arguments: Mapping[str, Any], pauses: int) -> Any:

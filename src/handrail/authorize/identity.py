@@ -1,6 +1,7 @@
 """What makes two calls the same call, or the same effect: the arguments of a call, and their keyed digests."""
 
 import hashlib
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -38,11 +39,17 @@ class CallArguments(Struct, frozen=True, gc=False):
 class CallDigests:
     """Computes digests with the key of a ledger: without the key they say nothing about likely arguments."""
 
-    __slots__ = ("_keyed",)
+    __slots__ = ("_get_key", "_keyed")
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, get_key: Callable[[], bytes]) -> None:
+        self._get_key = get_key
+        self._keyed: hashlib.blake2b | None = None
+
+    def load_key(self) -> hashlib.blake2b:
+        """Get the key: of a ledger in a database, once that is open."""
         # BLAKE2 has a key of its own: a copy with the key already in it takes a fifth of the time of an HMAC.
-        self._keyed = hashlib.blake2b(key=hashlib.sha256(key).digest(), digest_size=32)
+        self._keyed = hashlib.blake2b(key=hashlib.sha256(self._get_key()).digest(), digest_size=32)
+        return self._keyed
 
     def build_arguments(
         self, tool: Tool[..., Any], call: ToolCall, value: Any, context: ToolContext[Any]
@@ -78,12 +85,12 @@ class CallDigests:
 
     def digest_secret(self, secret: bytes) -> str:
         """What stands for a secret in arguments: the same for the same secret, and it says nothing about it."""
-        digest = self._keyed.copy()
+        digest = (self._keyed or self.load_key()).copy()
         digest.update(b"secret," + secret)
         return digest.hexdigest()
 
     def _digest(self, text: str) -> str:
-        digest = self._keyed.copy()
+        digest = (self._keyed or self.load_key()).copy()
         digest.update(text.encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 

@@ -15,7 +15,6 @@ from handrail.authorize.authorizer import Authorizer, Mode
 from handrail.authorize.explanation import Explanation, explain_call
 from handrail.authorize.hooks import HOOK_FAILED, HookRefusal, apply_before, check_hooks
 from handrail.authorize.identity import CallDigests
-from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.authorize.policy import Policy, PolicyProblem
 from handrail.core import failure_results
 from handrail.core.callbacks import CallbackRunner
@@ -28,13 +27,13 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.define.flags import ToolFlags
-from handrail.errors import ConfigError
+from handrail.errors import StoreError
 from handrail.execute.admission import AdmissionControl
 from handrail.execute.cancellation import CallCanceller, CancelResult
 from handrail.execute.effects import EffectRunner
 from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner
-from handrail.execute.ledger import Ledger, MemoryLedger
+from handrail.execute.ledger import Ledger
 from handrail.execute.limits import Limits, RetryPolicy, Timeouts
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.reads import ReadRunner
@@ -48,7 +47,7 @@ from handrail.execute.settlement import (
     list_doubts,
     resolve_doubt,
 )
-from handrail.execute.store import Store
+from handrail.execute.store import Store, choose_store
 from handrail.execute.threads import SyncPortal, WorkerThreads
 from handrail.execute.tool_pool import CompiledTool, Fallback, ToolPool, build_host_handler
 from handrail.registry.registry import ToolRegistry
@@ -67,7 +66,7 @@ class Executor:
         tools: ToolRegistry | Iterable[object] = (),
         *,
         policy: Policy | None = None,
-        store: Store | None = None,
+        store: Store | str | None = None,
         ledger: Ledger | None = None,
         approvals: Approvals | None = None,
         listeners: Iterable[Listener] = (),
@@ -82,31 +81,32 @@ class Executor:
         declared: Mapping[str, ToolFlags] | None = None,
         debug: bool = False,
     ) -> None:
-        """`store` keeps the ledger and the approvals, and audits: what `handrail.store.open_store` yields. `ledger` and
-        `approvals` are for other implementations.
+        """`store` keeps the ledger and the approvals, and audits: what `handrail.store.open_store` returns, or the URL
+        of a database, which is opened before the first call and closed by `aclose()`. `ledger` and `approvals` are for
+        other implementations.
 
         `declared` says what tools are that are not in the pool, and are only passed to `guard()` or the fallback:
         which of them read, have a key, a lock or a `verify`. One that is not declared is consequential.
         """
         if debug:
             log.show_texts = True
-        if store is not None:
-            if ledger is not None or approvals is not None:
-                raise ConfigError("store must be passed without ledger and approvals: it has its own.")
-            ledger, approvals, listeners = store.ledger, store.approvals, (*listeners, store.audit)
+        redactor = redactor or Redactor()
+        self._owns_store = isinstance(store, str)
+        self._store = choose_store(store, ledger=ledger, approvals=approvals, redactor=redactor)
+        self._ledger = ledger = self._store.ledger
+        self.approvals: Approvals = self._store.approvals
+        listeners = tuple(listeners)
+        if (audit := self._store.audit) is not None and audit not in listeners:
+            listeners = (*listeners, audit)
         limits = limits or Limits()
         timeouts = timeouts or Timeouts()
         policy = policy or Policy()
         retry = retry or RetryPolicy()
         self._output_limiter = output_limiter = OutputLimiter()
-        self.approvals: Approvals = approvals if approvals is not None else MemoryApprovals()
         self._hooks = tuple(hooks)
         check_hooks(self._hooks)
         self._overhead_timeout = timeouts.overhead
         self._max_argument_chars = limits.max_argument_chars
-        self._store = store
-        ledger = ledger if ledger is not None else MemoryLedger()
-        redactor = redactor or Redactor()
         scheduler = Scheduler()
         self._running = RunningCalls()
         self._threads = WorkerThreads(max_threads=limits.max_threads)
@@ -114,7 +114,9 @@ class Executor:
         self._results = CallResults(events=events, running=self._running)
         if isinstance(approval_events := getattr(self.approvals, "events", None), ApprovalEvents):
             approval_events.subscribe(events)
-        self._digests = digests = CallDigests(ledger.digest_key)
+        self._digests = digests = CallDigests(lambda: ledger.digest_key)
+        if self._store.is_open:
+            digests.load_key()
         threads = self._threads
         self._callbacks = CallbackRunner(lambda function, owner: threads.run(function, owner=owner))
         self._authorizer = Authorizer(
@@ -169,7 +171,6 @@ class Executor:
             overhead_timeout=timeouts.overhead,
             max_remembered_bytes=limits.max_remembered_bytes,
         )
-        self._ledger = ledger
         self._canceller = CallCanceller(running=self._running, scheduler=scheduler, events=events)
         self._pool = ToolPool(
             tools,
@@ -248,7 +249,12 @@ class Executor:
         if self._running.by_session:
             self._running.check_loop()
         compiled = self._pool.compiled.get(call.name)
-        if compiled is None or self._hooks or len(call.arguments_json) > self._max_argument_chars:
+        if (
+            compiled is None
+            or self._hooks
+            or len(call.arguments_json) > self._max_argument_chars
+            or not self._store.is_open
+        ):
             return await self._run_prepared(await self._prepare(call, context), context)
         return await (self._reads if compiled.tool.read_only else self._effects).run(compiled, call, context)
 
@@ -316,6 +322,8 @@ class Executor:
         self, call: ToolCall, context: ToolContext[Any], compiled: CompiledTool | None = None
     ) -> tuple[CompiledTool, ToolCall] | ToolResult:
         """The tool of a call, and the call after its `before` hooks; or the result, if there is nothing to run."""
+        if not self._store.is_open and not await self._open_store():
+            return self._results.report(call, context, failure_results.unavailable(call.name), perf_counter())
         if (length := len(call.arguments_json)) > self._max_argument_chars:
             failed = failure_results.arguments_too_long(call.name, length, max_chars=self._max_argument_chars)
             # No listener parses or redacts what was refused for its length.
@@ -333,6 +341,14 @@ class Executor:
                 log.error("a hook took too long about %s", call.name)
             message = str(refusal) or HOOK_FAILED
             return self._results.report(call, context, failure_results.refused_by_hook(message), perf_counter())
+
+    async def _open_store(self) -> bool:
+        try:
+            await self.open()
+        except Exception:
+            log.exception("the store cannot be opened")
+            return False
+        return True
 
     def explain(self, call: ToolCall, context: ToolContext[Any]) -> Explanation:
         """Which rule would decide about a call, where it stands, and why. Nothing runs, and nobody is asked."""
@@ -361,6 +377,8 @@ class Executor:
             compiled = self._pool.host_tools.find(call.name, schema=schema, registered=compiled, flags=flags)
         if compiled is None or len(call.arguments_json) > self._max_argument_chars:
             return None
+        if not self._store.is_open and not await self._open_store():
+            return None
         try:
             call = await TimeBudget(self._overhead_timeout).run(
                 apply_before(self._hooks, call, compiled.tool, context, self._callbacks)
@@ -374,6 +392,7 @@ class Executor:
         """A digest to pass in the arguments of `guard()` in place of a secret, so that no store and no log has it.
 
         It is made with the ledger's key: the same secret has the same digest in every process that shares the ledger.
+        Raises `StoreError` if the store is not open: `await executor.open()` first.
         """
         return self._digests.digest_secret(secret)
 
@@ -394,6 +413,8 @@ class Executor:
         compiled = self._pool.compiled.get(call.name)
         if compiled is not None and compiled.tool.read_only:
             return None
+        if not self._store.is_open:  # If it cannot be opened, the ledger cannot be read: the outcome is unknown.
+            await self._open_store()
         if compiled is not None and self._hooks:
             try:
                 call = await TimeBudget(self._overhead_timeout).run(
@@ -471,14 +492,30 @@ class Executor:
             self._reads.forget_session(session_id)
             self._output_limiter.forget_session(session_id)
 
+    # Opening and closing.
+
+    async def open(self) -> None:
+        """Open the store, if it is not open; the first call does so, too. Raises `StoreError` if that fails."""
+        if not self._store.is_open:
+            try:
+                await TimeBudget(self._overhead_timeout).run(self._store.open())
+            except TimeoutError as error:
+                raise StoreError(f"the store was not open after {self._overhead_timeout:g} seconds.") from error
+
     async def aclose(self, *, grace: float = 5.0) -> None:
-        """Let what runs finish, cut off what does not, and close the connections of the tools."""
+        """Let what runs finish, cut off what does not, and close the connections of the tools and the store of a URL.
+
+        A store that was passed open stays open. The next call opens a closed one again.
+        """
         self._pool.unsubscribe_sources()
         sessions = list(self._running.by_session)
         await asyncio.gather(*(self.cancel_all(session_id, grace=grace) for session_id in sessions))
         await self._pool.aclose()
+        if self._owns_store:
+            await self._store.aclose()
 
     async def __aenter__(self) -> Self:
+        await self.open()
         return self
 
     async def __aexit__(self, *exc: object) -> None:

@@ -115,8 +115,10 @@ def settle_entry(entry: Entry, state: State, recorded: RecordedResult, *, now: f
 class Ledger(Protocol):
     """Where entries are kept. Of several claims, exactly one succeeds."""
 
-    digest_key: bytes
-    """The key of all digests, so that stored digests cannot be compared with likely arguments."""
+    @property
+    def digest_key(self) -> bytes:
+        """The key of all digests, so that stored digests cannot be compared with likely arguments."""
+        ...
 
     is_immediate: ClassVar[bool]
     """Whether its methods never wait, so that they need no deadline."""

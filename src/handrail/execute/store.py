@@ -1,14 +1,20 @@
-"""What an executor uses of a store."""
+"""Where an executor keeps its calls: a store of its own, one that was passed, or one that a URL names."""
 
-from typing import Protocol
+from importlib import import_module
+from typing import Final, Protocol, cast
+
+from msgspec import Struct
 
 from handrail.authorize.approvals import Approvals
+from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.core.events import Listener
-from handrail.execute.ledger import Ledger
+from handrail.core.redact import Redactor
+from handrail.errors import ConfigError
+from handrail.execute.ledger import Ledger, MemoryLedger
 
 
 class Store(Protocol):
-    """Keeps the ledger and the approvals, and audits: what `handrail.store.open_store` yields is one."""
+    """Keeps the ledger and the approvals, and audits: what `handrail.store.open_store` returns is one."""
 
     @property
     def ledger(self) -> Ledger: ...
@@ -16,3 +22,54 @@ class Store(Protocol):
     def approvals(self) -> Approvals: ...
     @property
     def audit(self) -> Listener: ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used. If not, the executor opens it before a call."""
+        ...
+
+    async def open(self) -> None:
+        """Open it, if it is not open; several callers open it once. Raises if that is not possible."""
+        ...
+
+    async def aclose(self) -> None:
+        """Write what waits, and close it. `open` opens it again."""
+        ...
+
+
+class StoreParts(Struct, frozen=True, kw_only=True):
+    """The store of an executor that got none, or only parts of one. There is nothing to open."""
+
+    ledger: Ledger
+    approvals: Approvals
+    audit: Listener | None = None
+    is_open: bool = True
+
+    async def open(self) -> None:
+        """Nothing."""
+
+    async def aclose(self) -> None:
+        """Nothing: the parts are the caller's."""
+
+
+def choose_store(
+    store: Store | str | None, *, ledger: Ledger | None, approvals: Approvals | None, redactor: Redactor
+) -> Store | StoreParts:
+    """The store of an executor, by what was passed to it.
+
+    This package is below `handrail.store`, and works without its extra `sql`: the package is imported by its name, and
+    only if there is a URL. It says what to install.
+    """
+    if store is None:
+        return StoreParts(ledger=ledger or MemoryLedger(), approvals=approvals or MemoryApprovals())
+    if ledger is not None or approvals is not None:
+        raise ConfigError("store must be passed without ledger and approvals: it has its own.")
+    if isinstance(store, str):
+        return cast(Store, import_module("handrail.store").open_store(store, redactor=redactor))
+    if missing := [name for name in _MEMBERS if not hasattr(store, name)]:
+        kind = type(store).__name__
+        raise ConfigError(f"store must be a Store or the URL of a database, got {kind}, which has no {missing[0]!r}.")
+    return store
+
+
+_MEMBERS: Final = ("ledger", "approvals", "audit", "is_open", "open", "aclose")

@@ -69,7 +69,7 @@ class Agent:
         instructions: str = "",
         locale: str = "en",
         agent_id: str | None = None,
-        store: Store | None = None,
+        store: Store | str | None = None,
         ledger: Ledger | None = None,
         approvals: Approvals | None = None,
         listeners: Iterable[Callable[[Any], object]] = (),

@@ -1,6 +1,5 @@
 """Ledger, approvals, sessions, tenants and audit in a SQL database: SQLite or Postgres."""
 
-from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,11 @@ def open_store(
     audit_batch_size: int = 100,
     audit_interval: float = 0.2,
     audit_max_waiting: int = 10_000,
-) -> "AbstractAsyncContextManager[SqlStore]":
-    """Open a database: `sqlite+aiosqlite:///handrail.db` or `postgresql+asyncpg://user:password@host/name`.
+) -> "SqlStore":
+    """Open a database: `sqlite:///handrail.db` or `postgresql://user:password@host/name`.
+
+    `async with open_store(url) as store` opens it at once and closes it at the end. Without `async with`, the store
+    opens the database when it is first used, and `await store.aclose()` closes it.
 
     - `migrate`: create or update the tables. Several processes can open the database at once.
     - `pool_size`: the maximum number of connections of this process.
@@ -40,14 +42,14 @@ def open_store(
     - `audit_batch_size`, `audit_interval`: the audit writes this many rows at once, or after this many seconds.
     - `audit_max_waiting`: the maximum number of rows in memory while the database is unreachable.
 
-    Raises `StoreError` if the database cannot be reached.
+    Raises `StoreError` if the database cannot be reached, and `ConfigError` at once if an option is wrong.
     """
     for package in ("sqlalchemy", "greenlet", "alembic", "aiosqlite", "asyncpg"):
         if find_spec(package) is None:
             raise MissingExtraError(package, extra="sql")
-    from handrail.store.store import open_sql_store  # noqa: PLC0415  # optional
+    from handrail.store.store import SqlStore  # noqa: PLC0415  # optional
 
-    return open_sql_store(
+    return SqlStore(
         url,
         migrate=migrate,
         pool_size=pool_size,

@@ -27,6 +27,8 @@ PURGED = "audit_purged"
 """The kind of a row that says that older rows were deleted; its detail has their count."""
 _PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach the database; the last one repeats."""
+_LAST_TIMEOUT = 5.0
+"""Seconds to write the rows that wait when the event loop ends before the store was closed."""
 
 
 class Audit:
@@ -55,19 +57,32 @@ class Audit:
         self._numbers = itertools.count()
         self._queue: deque[dict[str, Any]] = deque()
         self._lock = threading.Lock()  # Handlers emit progress from worker threads.
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where the writer runs; None before the store is opened, while rows wait."""
+        self._thread = 0
         self._has_rows = asyncio.Event()
         self._flush_now = asyncio.Event()
         self._progressed = asyncio.Condition()
         self._accepted = self._done = self._flush_target = self._unreported = 0
         self._approval_events: deque[Event] = deque(maxlen=100)
         self._closed = False
-        self._task = asyncio.create_task(self._run_writer(), name="handrail:audit")
+        self._task: asyncio.Task[None] | None = None
         self.written = 0
         """Rows that are in the database."""
         self.dropped = 0
         """Events without a row, because the database was unreachable for too long or refused them."""
+
+    def start(self) -> None:
+        """Start to write, in the running event loop: when the store is opened."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        # Those of an earlier event loop cannot be used again.
+        self._has_rows, self._flush_now, self._progressed = asyncio.Event(), asyncio.Event(), asyncio.Condition()
+        with self._lock:
+            self._closed = False
+            if self._queue:
+                self._wake()
+        self._task = self._loop.create_task(self._run_writer(), name="handrail:audit")
 
     @property
     def waiting(self) -> int:
@@ -102,6 +117,8 @@ class Audit:
                 return
             self._queue.append(row)
             self._accepted += 1
+        if self._loop is None or self._loop.is_closed():
+            return
         if threading.get_ident() == self._thread:
             self._wake()
         else:
@@ -121,9 +138,11 @@ class Audit:
     async def flush(self, *, timeout: float | None = None) -> None:
         """Wait until all events so far are in the database; raise `TimeoutError` after `timeout` seconds."""
         target = self._flush_target = self._accepted
-        self._flush_now.set()
-        async with asyncio.timeout(timeout), self._progressed:
-            await self._progressed.wait_for(lambda: self._done >= target)
+        async with asyncio.timeout(timeout):
+            await self._database.open()
+            self._flush_now.set()
+            async with self._progressed:
+                await self._progressed.wait_for(lambda: self._done >= target)
 
     async def close(self, *, timeout: float) -> None:
         """Write the remaining rows, within `timeout` seconds."""
@@ -134,8 +153,11 @@ class Audit:
         with self._lock:
             self._closed = True
             self.dropped += self.waiting
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+            self._queue.clear()
+            self._done = self._accepted
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def query(
         self,
@@ -178,18 +200,45 @@ class Audit:
     # The writer.
 
     async def _run_writer(self) -> None:
-        while True:
-            await self._has_rows.wait()
-            try:
-                async with asyncio.timeout(self._interval):
-                    await self._flush_now.wait()
-            except TimeoutError:
-                pass
-            rows = self._pop_batch()
-            if rows:
-                await self._write(rows)
-            async with self._progressed:
-                self._progressed.notify_all()
+        rows: list[dict[str, Any]] = []
+        try:
+            while True:
+                await self._has_rows.wait()
+                try:
+                    async with asyncio.timeout(self._interval):
+                        await self._flush_now.wait()
+                except TimeoutError:
+                    pass
+                rows = self._pop_batch()
+                if rows:
+                    await self._write(rows)
+                    rows = []
+                async with self._progressed:
+                    self._progressed.notify_all()
+        except asyncio.CancelledError:
+            if not self._closed:
+                await self._write_last(rows)
+                await self._database.close_idle()
+            raise
+
+    async def _write_last(self, rows: list[dict[str, Any]]) -> None:
+        """Write what waits before the event loop ends: `asyncio.run` cancels its tasks if nobody closed the store."""
+        with self._lock:
+            rows = [*rows, *self._queue]  # A row that was written already is not written again.
+            self._queue.clear()
+        if not rows:
+            return
+        try:
+            async with asyncio.timeout(_LAST_TIMEOUT), self._database.transaction() as connection:
+                await connection.execute(self._insert, rows)
+        except Exception:
+            log.exception(
+                "the event loop ended with %d rows of the audit not written; close the store first", len(rows)
+            )
+            self.dropped += len(rows)
+        else:
+            self.written += len(rows)
+        self._done = self._accepted
 
     def _pop_batch(self) -> list[dict[str, Any]]:
         with self._lock:

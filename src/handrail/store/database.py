@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -24,25 +24,78 @@ _DRIVERS = {
 
 
 class Database:
-    """A pool of connections. `fetch` and `write` run one statement and commit; `transaction` runs several."""
+    """A pool of connections. `fetch` and `write` run one statement and commit; `transaction` runs several.
 
-    def __init__(self, url: str, *, pool_size: int, timeout: float) -> None:
+    The first of them opens it, for the event loop in which it runs; `prepare` is what has to be done before any other
+    statement.
+    """
+
+    def __init__(
+        self, url: str, *, pool_size: int, timeout: float, prepare: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         if pool_size < 1:
             raise ConfigError(f"pool_size must be at least 1, got {pool_size}.")
         if timeout <= 0:
             raise ConfigError(f"timeout must be more than 0 seconds, got {timeout}.")
         self.url = parse_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self._engine = build_engine(self.url, connect_timeout=timeout, statement_timeout=timeout, pool_size=pool_size)
+        self._pool_size = pool_size
+        self._timeout = timeout
+        self._prepare = prepare
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where it is open."""
+        self._opening: asyncio.Task[None] | None = None
+        self._file: tuple[int, int] | None = None
+        self._make_engine()
+
+    def _make_engine(self) -> None:
+        self._engine = build_engine(
+            self.url, connect_timeout=self._timeout, statement_timeout=self._timeout, pool_size=self._pool_size
+        )
         self._transactional = self._engine.execution_options(isolation_level="READ COMMITTED")  # of Postgres
         # SQLite has one writer at a time. It waits for other processes by polling, in growing intervals; this
         # lock is faster between the tasks of this process.
         self._write_lock = asyncio.Lock() if self.is_sqlite else None
-        self._timeout = timeout
-        self._file: tuple[int, int] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened, in an event loop that still exists."""
+        return self._loop is not None and not self._loop.is_closed()
+
+    async def open(self) -> None:
+        """Open it, if it is not open. Several callers open it once; one that is cancelled does not stop the others."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self.is_open:
+            raise StoreError("this store is open in another event loop: close it there first, or open one for each.")
+        opening = self._opening
+        if opening is None or opening.done() or opening.get_loop() is not loop:
+            opening = self._opening = loop.create_task(self._open(), name="handrail:open-store")
+        elif opening is asyncio.current_task():  # `prepare` reads and writes.
+            return
+        await asyncio.shield(opening)
+
+    async def _open(self) -> None:
+        self._forget_ended_loop()
+        try:
+            if self._prepare is not None:
+                await self._prepare()
+        except BaseException:
+            await self._dispose()
+            raise
+        self._loop = asyncio.get_running_loop()
+
+    def _forget_ended_loop(self) -> None:
+        """Drop connections that nobody can close any more, because their event loop has ended."""
+        if self._loop is not None and self._loop.is_closed():
+            self._engine.sync_engine.dispose(close=False)
+            self._make_engine()
+            self._loop = None
 
     async def fetch(self, statement: Executable, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Run a query; return its rows. A connection that died while idle is replaced once."""
+        await self.open()
         self._require_same_file()
         with translate_errors(self.url, action="read from"):
             try:
@@ -58,6 +111,7 @@ class Database:
 
     async def write(self, statement: Executable, values: Mapping[str, Any]) -> int:
         """Run and commit one statement; return how many rows it changed."""
+        await self.open()
         self._require_same_file()
         with translate_errors(self.url, action="write to"):
             async with self._hold_write_lock():
@@ -70,6 +124,7 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[AsyncConnection]:
         """Run several statements in one transaction."""
+        await self.open()
         self._require_same_file()
         with translate_errors(self.url, action="write to"):
             if self._write_lock is None:
@@ -109,7 +164,21 @@ class Database:
             raise StoreError(f"the database {self.url.database} was deleted or replaced while it was in use.")
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; the next statement opens new ones."""
+        self._forget_ended_loop()
+        opening = self._opening
+        if opening is not None and not opening.done() and opening.get_loop() is asyncio.get_running_loop():
+            opening.cancel()
+            await asyncio.wait([opening])
+        await self._dispose()
+
+    async def close_idle(self) -> None:
+        """Close the connections that nobody uses: those of an event loop that is about to end."""
+        await self._engine.dispose()
+
+    async def _dispose(self) -> None:
+        self._loop = None
+        self._file = None
         await self._engine.dispose()
 
 

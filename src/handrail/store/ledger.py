@@ -1,5 +1,6 @@
 """The ledger in SQL: claiming a call is one statement, and a unique constraint decides between two processes."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from handrail.execute.ledger import Entry, RecordedResult
 from handrail.store.approvals import CONSUME, SqlApprovals
 from handrail.store.database import Database, build_engine
 from handrail.store.encryption import Cipher
-from handrail.store.tables import UNSETTLED
+from handrail.store.tables import UNSETTLED, settings
 from handrail.store.tables import approvals as approvals_table
 from handrail.store.tables import ledger as table
 
@@ -33,11 +34,30 @@ class SqlLedger:
     needs_lease: ClassVar[bool] = True
     is_written: ClassVar[bool] = True
 
-    def __init__(self, database: Database, *, digest_key: bytes, cipher: Cipher) -> None:
-        self.digest_key = digest_key
+    def __init__(self, database: Database, *, cipher: Cipher) -> None:
+        self._digest_key: bytes | None = None
         self._database = database
         self._cipher = cipher
         self._insert = (sqlite if database.is_sqlite else postgresql).insert(table).on_conflict_do_nothing()
+
+    @property
+    def digest_key(self) -> bytes:
+        """The key of all digests; the first process that opens the database creates it."""
+        if self._digest_key is None:
+            raise StoreError("the store is not open yet: pass store=store, or open it first with `async with`.")
+        return self._digest_key
+
+    async def load_digest_key(self) -> None:
+        """Load the key of all digests, when the store is opened."""
+        query = select(settings.c.value).where(settings.c.name == "digest_key")
+        found = await self._database.fetch(query)
+        if not found:
+            new = (sqlite if self._database.is_sqlite else postgresql).insert(settings).on_conflict_do_nothing()
+            await self._database.write(new, {"name": "digest_key", "value": secrets.token_bytes(32)})
+            found = await self._database.fetch(query)
+        if self._digest_key not in (None, found[0][0]):
+            raise StoreError("the database was replaced by another one while the store was closed.")
+        self._digest_key = found[0][0]
 
     async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
         """Find the entry with this id and the newest entry with this key or sent key, in one round trip."""

@@ -1,11 +1,6 @@
-"""An open database with its ledger, approvals, sessions, tenants, webhooks and audit."""
+"""A database with its ledger, approvals, sessions, tenants, webhooks and audit."""
 
-import secrets
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-
-from sqlalchemy import select
-from sqlalchemy.dialects import postgresql, sqlite
+from typing import Self
 
 from handrail.core.redact import Redactor
 from handrail.store.approvals import SqlApprovals
@@ -17,26 +12,80 @@ from handrail.store.ledger import SqlLedger
 from handrail.store.retention import purge_approvals, purge_audit, purge_sessions, purge_settled
 from handrail.store.schema_version import ensure_newest
 from handrail.store.sessions import SqlSessionStore
-from handrail.store.tables import settings
 from handrail.store.tenants import SqlTenants
 from handrail.store.webhooks import SqlWebhookClaims
 
 
 class SqlStore:
-    """An open database: pass it to `Executor(…, store=store)`, and its sessions to
-    `ChatSession(…, sessions=store.sessions)`."""
+    """A database: `Executor(…, store=store)`, and `ChatSession(…, sessions=store.sessions)`.
+
+    It is opened by `async with`, or at its first use, and closed by `aclose()`; the next use opens it again. It serves
+    one event loop at a time.
+    """
 
     def __init__(
-        self, database: Database, *, digest_key: bytes, redactor: Redactor, audit: Audit, cipher: Cipher
+        self,
+        url: str,
+        *,
+        migrate: bool,
+        pool_size: int,
+        timeout: float,
+        redactor: Redactor,
+        encryption_key: EncryptionKey | None,
+        audit_values: bool,
+        audit_batch_size: int,
+        audit_interval: float,
+        audit_max_waiting: int,
     ) -> None:
-        self._database = database
-        self.ledger = SqlLedger(database, digest_key=digest_key, cipher=cipher)
+        self._migrate = migrate
+        self._timeout = timeout
+        self._cipher = cipher = Cipher(encryption_key)
+        self._database = database = Database(url, pool_size=pool_size, timeout=timeout, prepare=self._prepare)
+        self.audit = Audit(
+            database,
+            facts=FactBuilder(redactor=redactor, values=audit_values),
+            batch_size=audit_batch_size,
+            interval=audit_interval,
+            max_waiting=audit_max_waiting,
+        )
+        self.ledger = SqlLedger(database, cipher=cipher)
         self.approvals = SqlApprovals(database, redactor=redactor, cipher=cipher)
-        self.approvals.events.set_audit(audit.record_approval)
+        self.approvals.events.set_audit(self.audit.record_approval)
         self.sessions = SqlSessionStore(database)
         self.tenants = SqlTenants(database)
         self.webhooks = SqlWebhookClaims(database)
-        self.audit = audit
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the database is open, in an event loop that still exists."""
+        return self._database.is_open
+
+    async def open(self) -> None:
+        """Open the database, if it is not open: migrate its tables, and start the audit.
+
+        Raises `StoreError` if it cannot be reached; the next use tries again.
+        """
+        await self._database.open()
+
+    async def _prepare(self) -> None:
+        await ensure_newest(self._database.url, migrate=self._migrate)
+        self._database.pin_file()
+        await self.ledger.load_digest_key()
+        await self._cipher.check(self._database)
+        self.audit.start()
+
+    async def aclose(self) -> None:
+        """Write what waits for the audit, and close all connections."""
+        if self._database.is_open:
+            await self.audit.close(timeout=self._timeout)
+        await self._database.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
 
     async def purge(self, *, before: float, audit_before: float | None = None) -> int:
         """Delete settled calls, expired approvals and conversations older than `before`; return how many.
@@ -54,51 +103,3 @@ class SqlStore:
             self.audit.record_purge(before=audit_before, count=facts)
             deleted += facts
         return deleted
-
-
-@asynccontextmanager
-async def open_sql_store(
-    url: str,
-    *,
-    migrate: bool,
-    pool_size: int,
-    timeout: float,
-    redactor: Redactor,
-    encryption_key: EncryptionKey | None,
-    audit_values: bool,
-    audit_batch_size: int,
-    audit_interval: float,
-    audit_max_waiting: int,
-) -> AsyncGenerator[SqlStore]:
-    """Open a database; see `handrail.store.open_store`."""
-    cipher = Cipher(encryption_key)
-    database = Database(url, pool_size=pool_size, timeout=timeout)
-    try:
-        await ensure_newest(database.url, migrate=migrate)
-        database.pin_file()
-        digest_key = await _load_digest_key(database)
-        await cipher.check(database)
-        audit = Audit(
-            database,
-            facts=FactBuilder(redactor=redactor, values=audit_values),
-            batch_size=audit_batch_size,
-            interval=audit_interval,
-            max_waiting=audit_max_waiting,
-        )
-        try:
-            yield SqlStore(database, digest_key=digest_key, redactor=redactor, audit=audit, cipher=cipher)
-        finally:
-            await audit.close(timeout=timeout)
-    finally:
-        await database.close()
-
-
-async def _load_digest_key(database: Database) -> bytes:
-    """Load the key of all digests; the first process that opens the database creates it."""
-    new = (sqlite if database.is_sqlite else postgresql).insert(settings).on_conflict_do_nothing()
-    query = select(settings.c.value).where(settings.c.name == "digest_key")
-    found = await database.fetch(query)
-    if not found:
-        await database.write(new, {"name": "digest_key", "value": secrets.token_bytes(32)})
-        found = await database.fetch(query)
-    return found[0][0]
