@@ -10,6 +10,7 @@ import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.authorize import blocking
+from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.core.events import DoubtResolved
 from handrail.execute import Limits, Timeouts
 from handrail.execute.ledger import MemoryLedger
@@ -216,6 +217,34 @@ async def test_a_ledger_that_does_not_answer_is_not_waited_for(where: str, code:
             await asyncio.sleep(0.001)
     again = await executor.run(call("act", "c-2" if where != "settle" else "c-1"), at())
     assert (again.output, ran) == ("done", ["once"])  # Nothing is lost, nothing is done twice.
+
+
+class StuckApprovals(MemoryApprovals):
+    """A database that asks and answers, and does not consume what was approved."""
+
+    is_immediate = False
+
+    async def consume(self, token: str, *, now: float) -> bool:
+        return await hang()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_approvals_that_cannot_be_consumed_are_not_waited_for(read_only: bool) -> None:
+    ran: list[str] = []
+
+    @tool(read_only=read_only)
+    async def act() -> str:
+        """Act."""
+        ran.append("once")
+        return "done"
+
+    policy, approvals = Policy([Rule.ask("act", by="operator")]), StuckApprovals()
+    executor = Executor([act], policy=policy, approvals=approvals, timeouts=Timeouts(overhead=0.2))
+    asked = await executor.run(call("act"), at())
+    assert asked.approval is not None
+    await approvals.approve(asked.approval.token, by="operator", who="ann")
+
+    assert (await answered(executor, call("act")), ran) == ("unavailable", [])
 
 
 async def test_a_tool_whose_threads_never_come_back_starves_no_other() -> None:

@@ -277,7 +277,7 @@ class Authorizer:
             raise Refusal(failure_results.permission_denied(tool.name, changed), changed)
         return call, value
 
-    async def consume_approval(self, authorization: Authorization, tool: Tool[..., Any]) -> bool:
+    async def consume_approval(self, authorization: Authorization, tool: Tool[..., Any], budget: TimeBudget) -> bool:
         """Consume the approval of a read-only call, which has no ledger entry; False if another call did so first.
 
         The approval of a consequential call is consumed by `Ledger.claim`, in one transaction with its entry.
@@ -285,7 +285,7 @@ class Authorizer:
         if authorization.approval is None:
             return True
         try:
-            return await self._approvals.consume(authorization.approval.token, now=time.time())
+            return await budget.run(self._approvals.consume(authorization.approval.token, now=time.time()))
         except Exception as error:
             log.exception("the approval of %s could not be consumed", tool.name)
             raise Refusal(failure_results.unavailable(tool.name), authorization.decision) from error

@@ -289,7 +289,7 @@ class EffectRunner:
                 return False
             approval = refusal.result.approval
             if approval is not None and approval.state == "pending":
-                await self._approvals.withdraw(approval.token)
+                await TimeBudget(self._overhead_timeout).run(self._approvals.withdraw(approval.token))
         except Refusal:  # The ledger cannot be read: what was decided holds.
             return False
         except Exception:
@@ -474,7 +474,7 @@ class EffectRunner:
     async def _restore_approval(self, approval: Approval) -> None:
         """The call was cancelled between its claim and its handler: its approval can be used again."""
         try:
-            await self._approvals.restore(approval.token)
+            await TimeBudget(self._overhead_timeout).run(self._approvals.restore(approval.token))
         except Exception:
             log.exception("an approval could not be restored")
 

@@ -47,7 +47,7 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HandlerRunner:
-    """Runs handlers."""
+    """Runs the handlers of tools, each with the context, the timeout and the attempts that its tool has."""
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ _Read = tuple[ToolCall, ToolResult, str | None, str | None, str | None]
 
 
 class ReadRunner:
-    """Runs calls of read-only tools."""
+    """Runs calls of read-only tools: parse, authorise, run, remember by id."""
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class ReadRunner:
         sent, size = call, 0
         session_id = context.session_id
         ref = (session_id, call.id or f"no id: {uuid4().hex}")
+        # Two look-ups here instead of `BoundedStore.get`: every read takes this path.
         newer, older = self._remembered.newer.get(session_id), self._remembered.older.get(session_id)
         if (
             (newer is not None and call.id in newer)
@@ -152,8 +153,9 @@ class ReadRunner:
             is_over, output = take_first_step(coroutine)
             if not is_over:
                 running = RunningCall(call, tool, context, call.arguments_json, scope.ref, has_begun=True)
-                rest = resume_coroutine(coroutine, output, running)
-                output = await self._wait_for_rest(compiled, running, rest, scope)
+                output = await self._wait_for_rest(
+                    compiled, running, resume_coroutine(coroutine, output, running), scope
+                )
         except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
             return outcome_of_error(compiled, error, has_begun=True)
         finally:
@@ -235,7 +237,7 @@ class ReadRunner:
                 is_admitted = True
             if running.stopped_by is not None:
                 raise CallStopped(running.stopped_by)
-            if await self._authorizer.consume_approval(authorization, tool):
+            if await self._authorizer.consume_approval(authorization, tool, TimeBudget(self._overhead_timeout)):
                 break  # Otherwise another call was faster: ask again.
         actual = authorization.call
         self._events.emit_started(actual, context)

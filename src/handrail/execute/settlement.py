@@ -112,7 +112,7 @@ _RETRY_DELAYS: Final = (0.05, 0.2, 1.0)
 
 
 class Settlement:
-    """Verifies and records outcomes."""
+    """Finds out how consequential calls ended, and writes it into the ledger."""
 
     def __init__(self, *, ledger: Ledger, handlers: HandlerRunner, redactor: Redactor, leases: LeaseKeeper) -> None:
         self.leases = leases
