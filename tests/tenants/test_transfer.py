@@ -50,10 +50,11 @@ class Agent:
         self.cfg = built.config
         self.executor = Executor(built.tools, policy=Policy(built.rules), listeners=[listener or self.heard.append])
         self.turn = 1
+        self.session_id = "rtc_1"
 
     async def call(self, name: str = "request_transfer", /, id: str = "c-1", **arguments: Any) -> ToolResult:
         context = ToolContext(
-            session_id="rtc_1",
+            session_id=self.session_id,
             tenant_id=self.cfg.tenant_id,
             customer_id="+33600000001",
             turn=self.turn,
@@ -262,3 +263,66 @@ async def test_digits_reach_the_model_unless_they_are_sensitive(sensitive: bool)
     assert result.output["count"] == 12
     assert ("471108154711" in result.for_model()) is not sensitive
     assert ("471108154711" in f"{agent.heard}") is not sensitive
+
+
+async def test_a_caller_who_calls_again_can_be_transferred_and_hung_up_on_again() -> None:
+    features = {"refer": refer(**FREE), "end_call": {"enabled": True}, "collect_digits": {"enabled": True}}
+    agent = Agent(acme(features=features))
+
+    results: list[ToolResult] = []
+    for number in range(2):  # The same number, twice in a day.
+        agent.session_id = f"rtc_{number}"
+        results.append(await agent.call("collect_digits", id=f"d-{number}", purpose="customer number"))
+        results.append(await agent.call(id=f"t-{number}", destination_id="sales"))
+        results.append(await agent.call("end_call", id=f"e-{number}"))
+
+    assert all(result.ok for result in results)
+    assert (len(agent.line.transfers), len(agent.line.goodbyes)) == (2, 2)
+
+
+async def test_a_transfer_that_is_delivered_twice_happens_once() -> None:
+    agent = Agent(acme(features={"refer": refer(**FREE)}))
+
+    results = [await agent.call(id="c-1", destination_id="sales") for _ in range(2)]
+
+    assert [result.ok for result in results] == [True, True]
+    assert len(agent.line.transfers) == 1
+
+
+async def test_a_closed_destination_is_refused_before_the_caller_is_asked() -> None:
+    closed = {**SALES, "opening_hours": CLOSED}
+    agent = Agent(acme(features={"refer": refer(destinations=[closed, SUPPORT])}))
+
+    result = await agent.call(destination_id="sales")
+
+    assert code(result) == "permission_denied"
+    assert "support" in result.for_model()
+    assert not await agent.executor.approvals.pending()
+
+
+def test_the_question_names_the_destination_that_stands_in_for_a_closed_one() -> None:
+    closed = {**SALES, "opening_hours": CLOSED, "fallback": "support"}
+    built = ToolBuilder().build_tools(acme(features={"refer": refer(destinations=[closed, SUPPORT])}))
+
+    question = built.read_backs["request_transfer"]({"destination_id": "sales"})
+
+    assert question == "Transfer the call to Service Technique, because Service Commercial is closed"
+
+
+@pytest.mark.parametrize("confirm", [True, False])
+async def test_a_transfer_that_fails_tries_the_backup_only_where_nobody_has_to_agree(confirm: bool) -> None:
+    sales = {**SALES, "fallback": "support"}
+    agent = Agent(acme(features={"refer": refer(destinations=[sales, SUPPORT], require_confirmation=confirm)}))
+    agent.line.outcome = "failed"
+    if confirm:
+        asked = await agent.call(destination_id="sales")
+        assert asked.approval is not None
+        await agent.executor.approvals.approve(asked.approval.token, by="customer", who="+33600000001")
+        agent.turn = 2
+
+    result = await agent.call(id="c-2", destination_id="sales")
+
+    assert code(result) == "call_transfer_failed"
+    tried = [target for target, _ in agent.line.transfers]
+    assert tried == ["sip:sales@acme.example"] + ([] if confirm else ["tel:+14155552000"])
+    assert ("'support'" in result.for_model()) is confirm

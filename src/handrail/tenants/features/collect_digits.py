@@ -40,6 +40,7 @@ def build_collect_digits(cfg: TenantConfig) -> BuiltTool | NoTool:
             },
             "execute": _collect_digits,
             "read_only": True,
+            "repeatable": True,  # What a caller types now is not what they typed before.
             "on_interrupt": "finish",  # A caller who talks while typing still types.
             "timeout": feature.timeout * feature.max_digits + 5.0,
         }

@@ -26,6 +26,7 @@ def build_end_call(cfg: TenantConfig) -> BuiltTool | NoTool:
             "input_schema": {"type": "object", "properties": {}, "additionalProperties": False},
             "execute": _end_call,
             "timeout": 60.0,
+            "repeatable": True,  # Each phone call is ended, also the next one of the same caller.
             "on_interrupt": "uninterruptible",  # The caller's voice ends the goodbye, and the call goes on.
         }
     )

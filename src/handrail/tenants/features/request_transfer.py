@@ -12,7 +12,7 @@ from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
 from handrail.errors import ToolError
 from handrail.tenants.built import BuiltTool, NoTool
-from handrail.tenants.call_control import get_call_control
+from handrail.tenants.call_control import CallControl, TransferOutcome, get_call_control
 from handrail.tenants.config import Destination, TenantConfig, replace_label
 from handrail.tenants.texts import Texts
 
@@ -32,7 +32,6 @@ def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
         return NoTool("no destination is enabled", (("tool_builder_refer_no_enabled_destinations", fields),))
     texts = cfg.locale_texts()
     ids = [destination.destination_id for destination in destinations]
-    labels = {destination.destination_id: destination.spoken_label for destination in destinations}
     parameters = describe_parameters(destinations, texts)
     description = [texts("transfer.confirm" if refer.require_confirmation else "transfer.on_request")]
     if refer.handoff_phrase.strip():
@@ -45,7 +44,11 @@ def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
             "execute": _request_transfer,
             "timeout": TIMEOUT,
             "on_interrupt": "uninterruptible",  # The caller's voice ends the announcement, and with it the transfer.
-            "key": ["destination_id"],
+            # Each phone call may be transferred: a returning caller, and one whose transfer was not taken. That a call
+            # is transferred once at a time is the call's own rule.
+            "repeatable": True,
+            # A destination that cannot be reached is refused before the caller is asked about it.
+            "permission_check": _check_destination if refer.require_confirmation else None,
         }
     )
     if refer.require_confirmation:
@@ -55,7 +58,7 @@ def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
     return BuiltTool(
         tool=tool,
         rules=(rule,),
-        read_back=lambda arguments: texts("read_back.transfer", label=labels[arguments["destination_id"]]),
+        read_back=lambda arguments: _describe_transfer(cfg, arguments["destination_id"]),
         log=(
             ("tool_builder_refer_destinations_selected", {"destination_ids": ids}),
             ("tool_builder_refer_parameters_built", {"destination_ids": ids, "required": parameters["required"]}),
@@ -113,6 +116,21 @@ def resolve_destination(cfg: TenantConfig, destination_id: str, *, at: datetime)
     raise ToolError(texts(key, destination=destination_id, ids=", ".join(reachable)), code=code, retryable=True)
 
 
+def _describe_transfer(cfg: TenantConfig, destination_id: str) -> str:
+    """Where the call would go at this moment: to the destination, or to the one that stands in for it."""
+    wanted = next(each for each in list_destinations(cfg) if each.destination_id == destination_id)
+    destination = resolve_destination(cfg, destination_id, at=datetime.now(UTC))
+    if destination.destination_id == destination_id:
+        return cfg.locale_texts()("read_back.transfer", label=destination.spoken_label)
+    return cfg.locale_texts()("read_back.transfer_fallback", label=destination.spoken_label, wanted=wanted.spoken_label)
+
+
+def _check_destination(arguments: Mapping[str, Any], context: ToolContext[Any]) -> None:
+    """Raise if the destination cannot be reached at this moment."""
+    if isinstance(context.tenant, TenantConfig):
+        resolve_destination(context.tenant, arguments["destination_id"], at=datetime.now(UTC))
+
+
 def is_reachable(cfg: TenantConfig, destination: Destination, *, at: datetime) -> bool:
     """Whether a destination is open at this moment."""
     hours = destination.opening_hours or cfg.opening_hours
@@ -136,10 +154,12 @@ async def _request_transfer(arguments: Mapping[str, Any], context: ToolContext[A
         reason=reason,
         idempotency_key=context.idempotency_key,
     )
-    phrase = cfg.features.refer.handoff_phrase.strip()
-    outcome = await control.transfer(
-        destination.target_uri, announcement=replace_label(phrase, destination.spoken_label)
-    )
+    outcome = await _transfer(control, cfg, destination)
+    backup = _find_backup(cfg, destination)
+    if outcome == "failed" and backup is not None and not cfg.features.refer.require_confirmation:
+        _note(context, "request_transfer_backup_tried", "warning", destination_id=backup.destination_id)
+        destination, backup = backup, None
+        outcome = await _transfer(control, cfg, destination)
     if outcome == "transferred":
         _note(context, "request_transfer_refer_call_succeeded", destination_id=destination.destination_id)
         output = {
@@ -153,7 +173,24 @@ async def _request_transfer(arguments: Mapping[str, Any], context: ToolContext[A
     if outcome == "in_progress":
         raise ToolError(texts("transfer.busy"), code="transfer_in_progress")
     _note(context, "tool_execution_error", "error", destination_id=destination.destination_id, error=outcome)
-    raise ToolError(texts("transfer.failed"), code="call_transfer_failed", retryable=True)
+    if backup is not None:  # The caller agreed to one destination: another needs another yes.
+        text = texts("transfer.failed_with_backup", label=backup.spoken_label, destination=backup.destination_id)
+    else:
+        text = texts("transfer.failed")
+    raise ToolError(text, code="call_transfer_failed", retryable=True)
+
+
+async def _transfer(control: CallControl, cfg: TenantConfig, destination: Destination) -> TransferOutcome:
+    phrase = cfg.features.refer.handoff_phrase.strip()
+    announcement = replace_label(phrase, destination.spoken_label)
+    return await control.transfer(destination.target_uri, announcement=announcement)
+
+
+def _find_backup(cfg: TenantConfig, destination: Destination) -> Destination | None:
+    """The destination to try when the transfer to this one fails."""
+    known = {each.destination_id: each for each in list_destinations(cfg)}
+    backup = known.get(destination.fallback or "")
+    return backup if backup is not None and is_reachable(cfg, backup, at=datetime.now(UTC)) else None
 
 
 def _resolve(cfg: TenantConfig, destination_id: str, context: ToolContext[Any]) -> Destination:
