@@ -166,25 +166,6 @@ def test_every_locale_has_the_same_texts_with_the_same_fields() -> None:
         Texts("en", own={"end_call.goodbye": "{"})
 
 
-@pytest.mark.parametrize(
-    ("locale", "transcript", "refuses"),
-    [
-        ("en", "No.", True),
-        ("en", "Yes, please.", False),
-        ("en", "No problem, go ahead", False),
-        ("en", "yes... no, wait", True),
-        ("en", "I know, do it", False),
-        ("fr", "Non merci", True),
-        ("fr", "Oui, pourquoi pas", False),
-        ("fr", "Oui", False),
-        ("fr", "ARRÊTEZ", True),
-        ("fr", "", False),
-    ],
-)
-def test_a_refusal_is_heard_in_the_language_of_the_tenant(locale: str, transcript: str, refuses: bool) -> None:
-    assert Texts(locale).is_refusal(transcript) is refuses
-
-
 def test_the_page_configuration_is_taken_as_it_stands_but_for_its_mangled_address() -> None:
     page: dict[str, Any] = {"tenant_id": "acme-corp", "features": {"refer": refer(destinations=[SALES, SUPPORT])}}
 

@@ -1,113 +1,181 @@
-"""What a caller is asked to agree to, and whether they did: a read-back heard to its end, then words of the caller."""
+"""What a caller is asked to agree to, and whether they did: a read-back heard to its end, then words of the caller.
+
+One question is open at a time. What the agent said has to contain the values of the call; what the caller said since
+then, all of it, has to be a yes.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from handrail.core.consent import Answer as Reading
+from handrail.core.consent import read_answer
 from handrail.core.log import log
 from handrail.core.text import compact_json
+from handrail.core.wording import mentions_value, split_words
 from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.texts import Texts
 
-Answer = Literal["yes", "no", "unknown"]
+ConfirmationState = Literal["yes", "no", "unknown"]
 
 _MAX_CHARS: Final = 2_000
+_MIN_WORD: Final = 3
+"""The shortest word of a tool's own read-back that has to be spoken."""
+_MAX_READ_BACKS: Final = 3
+"""How often one question is asked before the agent has to find another way."""
+
+
+class ReadBack(Struct, frozen=True, kw_only=True):
+    """What the caller is asked to agree to."""
+
+    text: str
+    values: tuple[Any, ...] = ()
+    """What the agent has to have said."""
+    action: str = ""
+    """What would be done, in words: only they may sound like a refusal in a yes."""
 
 
 class _Confirmation(Struct):
+    read_back: ReadBack
+    asked: int = 0
+    """How often it was read back."""
     is_heard: bool = False
-    turn: int | None = None
-    """The caller's turn that answers it."""
     items: tuple[str, ...] = ()
     """What the caller said since it was heard."""
-    is_refused: bool = False
+    reading: Reading | None = None
+    """What that means; None while a transcript is still to come."""
 
 
 class Confirmations:
     """The approvals that the caller was asked for in this phone call.
 
     A "yes" is the model's reading of what the caller said: it calls the tool again. That only counts if the read-back
-    was heard before the caller spoke; and a transcript that refuses withdraws it.
+    was heard before the caller spoke; and with transcripts, if all that the caller said since then is a yes.
     """
 
-    def __init__(self, texts: Texts, *, has_transcripts: bool) -> None:
-        self._texts = texts
+    def __init__(self, *, has_transcripts: bool) -> None:
         self._has_transcripts = has_transcripts
-        self._asked: dict[str, _Confirmation] = {}
+        self._confirmations: dict[str, _Confirmation] = {}
+        self._transcripts: dict[str, str | None] = {}
+        self._open: str | None = None
+        """The question that was heard last: what the caller says answers it, and no other."""
+        self._are_words_known = False
+        """Whether the provider tells what the agent said."""
         self.has_answers = False
         """Whether the caller has said something after some read-back."""
-        self._transcripts: dict[str, str | None] = {}
 
-    def add(self, token: str) -> None:
+    @property
+    def is_open(self) -> bool:
+        """Whether the caller was asked something, and has not answered it."""
+        confirmation = self._confirmations.get(self._open or "")
+        return confirmation is not None and not confirmation.items
+
+    def add(self, token: str, read_back: ReadBack) -> None:
         """Somebody has to agree."""
-        self._asked.setdefault(token, _Confirmation())
+        known = self._confirmations.get(token)
+        if known is None:
+            self._confirmations[token] = _Confirmation(read_back)
+        else:
+            known.read_back = read_back
 
     def begin(self, token: str) -> None:
         """The read-back begins anew: what was said before does not answer it."""
-        self._asked[token] = _Confirmation()
+        confirmation = self._confirmations.get(token)
+        if confirmation is not None:
+            confirmation.asked += 1
+            confirmation.is_heard, confirmation.items, confirmation.reading = False, (), None
 
-    def hear(self, token: str) -> None:
-        """The read-back was heard to its end."""
-        if token in self._asked:
-            self._asked[token].is_heard = True
+    def hear(self, token: str, words: str) -> bool:
+        """The read-back was played to its end, in these words; whether they contain what has to be agreed to."""
+        self._are_words_known = self._are_words_known or bool(words)
+        confirmation = self._confirmations.get(token)
+        if confirmation is None:
+            return True
+        if self._are_words_known and not all(mentions_value(words, value) for value in confirmation.read_back.values):
+            return False
+        confirmation.is_heard = True
+        self._open = token
+        return True
 
-    def answer(self, item_id: str, *, turn: int) -> None:
-        """The caller speaks: that answers what was heard."""
-        for confirmation in self._asked.values():
-            if confirmation.is_heard:
-                confirmation.turn = confirmation.turn or turn
-                self.has_answers = True
-                confirmation.items = (*confirmation.items, item_id)
+    def learn_words(self, words: str) -> None:
+        """The provider told what the agent said."""
+        self._are_words_known = self._are_words_known or bool(words)
 
-    def transcribe(self, item_id: str, transcript: str | None) -> list[str]:
-        """What the caller said, in writing; the approvals that it refuses."""
+    def answer(self, item_id: str) -> None:
+        """The caller speaks: that answers what was heard last."""
+        confirmation = self._confirmations.get(self._open or "")
+        if confirmation is not None and confirmation.is_heard:
+            confirmation.items = (*confirmation.items, item_id)
+            confirmation.reading = None
+            self.has_answers = True
+
+    def transcribe(self, item_id: str, transcript: str | None) -> tuple[str, Reading] | None:
+        """What the caller said, in writing; the question that it answers, and how. None if it answers none yet."""
         self._transcripts[item_id] = transcript
-        if transcript is None or not self._texts.is_refusal(transcript):
-            return []
-        refused = [
-            token
-            for token, confirmation in self._asked.items()
-            if item_id in confirmation.items and not confirmation.is_refused
-        ]
-        for token in refused:
-            self._asked[token].is_refused = True
-        return refused
+        if not self._has_transcripts:
+            return None
+        for token, confirmation in self._confirmations.items():
+            if item_id in confirmation.items and all(item in self._transcripts for item in confirmation.items):
+                confirmation.reading = self._read(confirmation)
+                return token, confirmation.reading
+        return None
 
-    def state(self, token: str) -> Answer:
+    def _read(self, confirmation: _Confirmation) -> Reading:
+        said = [self._transcripts[item] for item in confirmation.items]
+        words = ". ".join(text for text in said if text)
+        reading = read_answer(words, shown=confirmation.read_back.text, action=confirmation.read_back.action)
+        return "unclear" if reading == "yes" and None in said else reading
+
+    def refuses(self, transcript: str | None) -> bool:
+        """Whether some words are a refusal, whatever was asked."""
+        return transcript is not None and read_answer(transcript) == "no"
+
+    def get_read_back(self, token: str) -> ReadBack | None:
+        """What the caller is asked about, if it may be asked again."""
+        confirmation = self._confirmations.get(token)
+        return confirmation.read_back if confirmation is not None and confirmation.asked < _MAX_READ_BACKS else None
+
+    def state(self, token: str) -> ConfirmationState:
         """Whether the caller may be taken to have agreed; unknown while a transcript is still to come."""
-        confirmation = self._asked.get(token)
-        if confirmation is None or confirmation.turn is None or confirmation.is_refused:
+        confirmation = self._confirmations.get(token)
+        if confirmation is None or not confirmation.items:
             return "no"
         if not self._has_transcripts:
             return "yes"
-        last = confirmation.items[-1]
-        if last not in self._transcripts:
-            return "unknown"
-        return "no" if self._transcripts[last] is None else "yes"
+        return "unknown" if confirmation.reading is None else "yes" if confirmation.reading == "yes" else "no"
+
+    def has_agreed_to(self, token: str, text: str) -> bool:
+        """Whether this is what the caller was asked about: hours and destinations may have changed since then."""
+        confirmation = self._confirmations.get(token)
+        return confirmation is not None and confirmation.read_back.text == text
 
     def forget(self, token: str) -> None:
-        """The approval was used, or refused."""
-        self._asked.pop(token, None)
+        """The approval was used, refused or given up."""
+        self._confirmations.pop(token, None)
+        if self._open == token:
+            self._open = None
 
 
-def describe_call(built: ToolBuildResult, name: str, arguments: Mapping[str, Any], texts: Texts) -> str:
+def describe_call(built: ToolBuildResult, name: str, arguments: Mapping[str, Any], texts: Texts) -> ReadBack:
     """A call in the tenant's language: in the tool's own words, or as its name and its exact arguments."""
     own = built.read_backs.get(name)
     if own is not None:
         try:
             text = own(arguments)
             if isinstance(text, str) and text.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
-                return text[:_MAX_CHARS]
+                text = text[:_MAX_CHARS]
+                words = [word for word in split_words(text) if len(word) >= _MIN_WORD or not word.isascii()]
+                return ReadBack(text=text, values=tuple(words), action=_words(name))
         except Exception:  # user code: the arguments can still be listed
             log.exception("the read-back of %s failed", name)
+    given = {key: value for key, value in arguments.items() if value is not None}
     listed = ", ".join(
         texts("read_back.argument", name=_words(key), value=value if isinstance(value, str) else compact_json(value))
-        for key, value in arguments.items()
-        if value is not None
+        for key, value in given.items()
     )
     text = texts("read_back.call", tool=_words(name), arguments=listed) if listed else _words(name)
-    return text[:_MAX_CHARS]
+    return ReadBack(text=text[:_MAX_CHARS], values=tuple(given.values()) or (_words(name),), action=_words(name))
 
 
 def _words(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from handrail.core.values import Failure, ToolResult
 from handrail.phone import signals as s
-from handrail.phone.confirmation import Confirmations
+from handrail.phone.confirmation import Confirmations, ReadBack
 from handrail.phone.handoff import Handoff
 from handrail.phone.options import MachineOptions
 from handrail.phone.signals import Command, Signal
@@ -32,7 +32,7 @@ class CallMachine:
         self.turn = 0
         self.ended: s.EndReason | None = None
         self.is_connected = False
-        self.confirmations = Confirmations(self._texts, has_transcripts=self.options.has_transcripts)
+        self.confirmations = Confirmations(has_transcripts=self.options.has_transcripts)
         self._was_connected = False
         self._opened: dict[str, None] = {}
         """Calls that the model has begun to write."""
@@ -181,16 +181,19 @@ class CallMachine:
             self.calls.interrupt(signal.response_id)
         if signal.status == "failed":
             self._slot.fail()
+        self.confirmations.learn_words(signal.words)
         self._limits.count_tokens(signal.usage.get("total_tokens", 0))
         speech = self._speeches.get(signal.response_id)
         if speech is None:
             return
-        if signal.status in ("completed", "incomplete") and signal.has_speech:
+        speech.words = signal.words
+        is_whole = signal.status == "completed" or (signal.status == "incomplete" and speech.purpose != "read_back")
+        if is_whole and signal.has_speech:
             speech.is_complete = True
             self._start("playout", self.options.playout_timeout)
         else:
             self._speeches.take(signal.response_id)
-            self._break_off(speech, failed=signal.status in ("failed", "completed"))
+            self._break_off(speech, failed=signal.status != "cancelled")
 
     def _on_response_timeout(self, response_id: str) -> None:
         """Its end was missed: what it owes is asked for again. If it goes on after all, the provider refuses that."""
@@ -265,7 +268,8 @@ class CallMachine:
             return
         self.calls.answer(state, signal.output, is_silent=signal.is_silent, is_transient=signal.is_transient)
         if signal.approval is not None and not self._ending.is_under_way:
-            self.confirmations.add(signal.approval)
+            read_back = ReadBack(text=signal.read_back, values=signal.values, action=signal.action)
+            self.confirmations.add(signal.approval, read_back)
             instructions = self._texts("say.read_back", text=signal.read_back)
             self._speeches.add("read_back", instructions, token=signal.approval, covers=(signal.call_id,))
         if signal.hands_off:
@@ -290,7 +294,7 @@ class CallMachine:
         self.turn += 1
         self._consecutive = 0
         self._filler.reset()
-        self.confirmations.answer(signal.item_id, turn=self.turn)
+        self.confirmations.answer(signal.item_id)
         self._speeches.drop_for_caller()
         self.calls.interrupt()
         self._speeches.drop(self._ending.interrupt())
@@ -308,8 +312,35 @@ class CallMachine:
             self._slot.await_turn()
 
     def _on_transcribed(self, signal: s.CallerTranscribed) -> None:
-        for token in self.confirmations.transcribe(signal.item_id, signal.transcript):
-            self._do(s.RefuseApproval(token=token))
+        answer = self.confirmations.transcribe(signal.item_id, signal.transcript)
+        if answer is None:
+            if self.options.has_transcripts and self.confirmations.refuses(signal.transcript):
+                for token in self._speeches.list_read_backs():  # What nobody has heard yet is refused, too.
+                    self._refuse_approval(token)
+            return
+        token, reading = answer
+        if reading == "no":
+            self._refuse_approval(token)
+        elif reading == "unclear":
+            self._ask_again(token)
+
+    def _refuse_approval(self, token: str) -> None:
+        self._speeches.drop_read_back(token)
+        self.confirmations.forget(token)
+        self._do(s.RefuseApproval(token=token, turn=self.turn))
+
+    def _ask_again(self, token: str, *, covers: tuple[str, ...] = ()) -> None:
+        """Ask once more, in exactly our own words; after that the agent has to find another way."""
+        read_back = self.confirmations.get_read_back(token)
+        if read_back is not None:
+            question = self._texts("read_back.question", text=read_back.text)
+            instructions = self._texts("say.exactly", text=question)
+            self._speeches.add("read_back", instructions, token=token, covers=covers)
+            return
+        self._speeches.drop_read_back(token)
+        self.confirmations.forget(token)
+        self._do(s.Note(name="confirmation_given_up", severity="warning"))
+        self._tell(self._texts("calls.not_confirmed"))
 
     # What the caller hears.
 
@@ -340,7 +371,8 @@ class CallMachine:
         """It was heard to its end."""
         self._stop("playout")
         if speech.purpose == "read_back":
-            self.confirmations.hear(speech.token)
+            if not self.confirmations.hear(speech.token, speech.words):
+                self._ask_again(speech.token)
         elif speech.purpose == "announcement":
             self._ending.start_transfer()
         elif speech.purpose == "goodbye":
@@ -357,6 +389,8 @@ class CallMachine:
         self._stop("playout")
         if failed and self._speeches.has_to_be_said(speech):
             self._say_again(speech)
+        elif speech.purpose == "read_back":
+            self._ask_again(speech.token, covers=speech.covers)
         elif speech.purpose == "announcement" and self._ending.is_announcing:
             self._ending.interrupt()
         elif speech.purpose == "goodbye" and self._ending.interrupt() is None:
@@ -455,7 +489,12 @@ class CallMachine:
         is_ending, is_handed_off = self._ending.is_under_way, self._handoff.is_active
         owed = self.calls.list_owed(excluding=self._speeches.read_backs)
         has_reply = bool(owed or self._slot.owes_turn) and not is_ending and not is_handed_off
-        speech = self._speeches.next(is_ending=is_ending, is_handed_off=is_handed_off, has_reply=has_reply)
+        speech = self._speeches.next(
+            is_ending=is_ending,
+            is_handed_off=is_handed_off,
+            has_reply=has_reply,
+            may_ask=not self.confirmations.is_open,
+        )
         return Speech("reply", covers=owed) if speech is None and has_reply else speech
 
     def _request(self, speech: Speech) -> None:

@@ -117,6 +117,7 @@ class RealtimeAdapter:
             reason=_text(details.get("reason")) or _text(_mapping(details.get("error")).get("code")),
             request_id=_request_of(response),
             has_speech=_has_speech(response),
+            words=_read_words(response),
             usage=_usage(_mapping(response.get("usage"))),
         )
         # A call whose own event was missed is in here too.
@@ -257,6 +258,19 @@ def _has_speech(response: Mapping[str, Any]) -> bool:
     if not isinstance(output, list):
         return True
     return any(_mapping(item).get("type") == "message" for item in cast(list[Any], output))
+
+
+def _read_words(response: Mapping[str, Any]) -> str:
+    """What a response says, in writing."""
+    output = response.get("output")
+    items = [_mapping(item) for item in cast(list[Any], output)] if isinstance(output, list) else []
+    parts = [
+        _mapping(part)
+        for item in items
+        if isinstance(item.get("content"), list)
+        for part in cast(list[Any], item["content"])
+    ]
+    return " ".join(text for part in parts if (text := _text(part.get("transcript")) or _text(part.get("text"))))
 
 
 def _request_of(response: Mapping[str, Any]) -> str | None:

@@ -299,7 +299,7 @@ class CallSession:
             case s.HangUp():
                 self._spawn(self._hang_up(), "hang-up")
             case s.RefuseApproval():
-                self._spawn(self._runner.deny(command.token), "deny")
+                self._spawn(self._runner.deny(command.token, turn=command.turn), "deny")
             case s.ReportSpoken():
                 self._runner.report_spoken(command.call_ids)
             case s.Note():

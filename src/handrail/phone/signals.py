@@ -55,6 +55,8 @@ class ResponseFinished(Signal, frozen=True, kw_only=True):
     request_id: str | None = None
     has_speech: bool = True
     """Whether there is anything to hear in it."""
+    words: str = ""
+    """What it says, in writing; empty if the provider does not tell."""
     usage: Mapping[str, int] = {}
 
 
@@ -160,6 +162,10 @@ class ToolFinished(Signal, frozen=True, kw_only=True):
     """The token of an approval that the caller has to give."""
     read_back: str = ""
     """What the caller has to agree to, in words."""
+    values: tuple[Any, ...] = ()
+    """What the agent has to say of it."""
+    action: str = ""
+    """What would be done, in words."""
     hands_off: bool = False
     """A person takes over: the agent stops talking."""
     is_transient: bool = False
@@ -335,6 +341,7 @@ class RefuseApproval(Command, frozen=True, kw_only=True):
     """The caller said no."""
 
     token: str
+    turn: int
 
 
 class ReportSpoken(Command, frozen=True, kw_only=True):

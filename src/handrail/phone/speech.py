@@ -21,7 +21,7 @@ _ORDER: Final[Mapping[Purpose, int]] = {
     "wrap_up": 4,
     "filler": 5,
 }
-_DROPPED_BY_CALLER: Final = ("read_back", "filler", "greeting")
+_DROPPED_BY_CALLER: Final = ("filler", "greeting")
 _ENDING: Final = ("announcement", "goodbye")
 _BY_OPERATOR: Final = (*_ENDING, "operator")
 _SAID_AGAIN: Final = ("greeting", "announcement", "goodbye", "operator", "read_back")
@@ -37,6 +37,8 @@ class Speech(Struct, eq=False):
     covers: tuple[str, ...] = ()
     attempts: int = 0
     is_complete: bool = False
+    words: str = ""
+    """What the response said, in writing."""
 
 
 class ResponseRequest(Struct, frozen=True, kw_only=True):
@@ -196,10 +198,18 @@ class Speeches:
             self._waiting = [speech for speech in self._waiting if speech.token != token]
         self._waiting.append(Speech(purpose, instructions, token, covers))
 
-    def next(self, *, is_ending: bool, is_handed_off: bool, has_reply: bool) -> Speech | None:
-        """The most urgent speech that may be said now; None if there is none, or if a reply is more urgent."""
+    def next(self, *, is_ending: bool, is_handed_off: bool, has_reply: bool, may_ask: bool) -> Speech | None:
+        """The most urgent speech that may be said now; None if there is none, or if a reply is more urgent.
+
+        Nothing is read back while the caller has not answered what was read back before.
+        """
         only = _ENDING if is_ending else _BY_OPERATOR if is_handed_off else None
-        allowed = [speech for speech in self._waiting if only is None or speech.purpose in only]
+        may_ask = may_ask and not any(speech.purpose == "read_back" for speech in self._speaking.values())
+        allowed = [
+            speech
+            for speech in self._waiting
+            if (only is None or speech.purpose in only) and (may_ask or speech.purpose != "read_back")
+        ]
         first = min(allowed, key=lambda speech: _ORDER[speech.purpose], default=None)
         if first is None or (has_reply and _ORDER[first.purpose] > _ORDER["reply"]):
             return None
@@ -214,6 +224,14 @@ class Speeches:
     def drop(self, purpose: Purpose | None) -> None:
         """Do not say what has this purpose."""
         self._waiting = [speech for speech in self._waiting if speech.purpose != purpose]
+
+    def drop_read_back(self, token: str) -> None:
+        """Do not ask about an approval."""
+        self._waiting = [speech for speech in self._waiting if speech.token != token]
+
+    def list_read_backs(self) -> list[str]:
+        """The approvals that wait to be asked about."""
+        return [speech.token for speech in self._waiting if speech.purpose == "read_back"]
 
     def drop_for_caller(self) -> None:
         """The caller speaks: do not say what was meant for silence."""

@@ -13,7 +13,7 @@ from handrail.core.values import Failure, ToolCall, ToolResult
 from handrail.errors import ApprovalError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
-from handrail.phone.confirmation import Confirmations, describe_call
+from handrail.phone.confirmation import Confirmations, ReadBack, describe_call
 from handrail.phone.events import CallLog, ResultSpoken
 from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.call_control import CallControl
@@ -50,6 +50,8 @@ class ToolRunner:
         self._fallbacks: dict[str, ToolCall] = {}
         """Calls that got no result of their own, until their output is sent."""
         self._transcribed = asyncio.Event()
+        self._refused: dict[str, int] = {}
+        """Approvals that the caller has refused, and in which turn."""
 
     def start(self, call: ToolCall) -> None:
         """A call is about to run."""
@@ -83,9 +85,19 @@ class ToolRunner:
                 hands_off=control is not None and control.mode == "manual",
                 is_transient=control is not None and control.lifespan == "response" and result.error is None,
             )
+        read_back = self._describe(call)
+        return s.ToolFinished(
+            call_id=call.id,
+            output=output,
+            approval=approval.token,
+            read_back=read_back.text,
+            values=read_back.values,
+            action=read_back.action,
+        )
+
+    def _describe(self, call: ToolCall) -> ReadBack:
         tool = self.executor.registry.get(call.name)
-        text = describe_call(self._built, call.name, tool.dump(tool.parse(call.arguments_json)), self._texts)
-        return s.ToolFinished(call_id=call.id, output=output, approval=approval.token, read_back=text)
+        return describe_call(self._built, call.name, tool.dump(tool.parse(call.arguments_json)), self._texts)
 
     # What became of an output.
 
@@ -126,6 +138,9 @@ class ToolRunner:
 
     async def _confirm(self, call: ToolCall, context: ToolContext[Any]) -> None:
         """Give the caller's approval to this exact call, if they heard what it does and then agreed."""
+        for token in [token for token, turn in self._refused.items() if turn < context.turn]:
+            del self._refused[token]  # They have spoken since: the same may be asked again.
+            await self.executor.approvals.withdraw(token)
         if not self._confirmations.has_answers:
             return
         approval = await self.executor.request_approval(call, context)
@@ -140,6 +155,8 @@ class ToolRunner:
             pass
         if self._confirmations.state(token) != "yes":
             return
+        if not self._confirmations.has_agreed_to(token, self._describe(call).text):
+            return
         self._confirmations.forget(token)
         try:
             await self.executor.approvals.approve(
@@ -148,8 +165,9 @@ class ToolRunner:
         except ApprovalError as error:
             log.warning("the approval of %s could not be given: %s", call.name, error.message)
 
-    async def deny(self, token: str) -> None:
-        """The caller refused."""
+    async def deny(self, token: str, *, turn: int) -> None:
+        """The caller refused; in a later turn they may be asked again."""
+        self._refused[token] = turn
         try:
             await self.executor.approvals.deny(
                 token,

@@ -3,7 +3,6 @@
 import json
 import re
 import string
-import unicodedata
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -17,7 +16,7 @@ DEFAULT_LOCALE: Final = "en"
 class Texts:
     """The texts of one locale, with a tenant's own in their place."""
 
-    __slots__ = ("_harmless", "_refusals", "_texts", "locale")
+    __slots__ = ("_texts", "locale")
 
     def __init__(self, locale: str = DEFAULT_LOCALE, *, own: Mapping[str, str] | None = None) -> None:
         self.locale, texts = _find_locale(locale)
@@ -32,8 +31,6 @@ class Texts:
                     f"got {{{sorted(given - wanted)[0]}}}."
                 )
         self._texts: Mapping[str, str] = {**texts, **(own or {})}
-        self._refusals = _phrases(self._texts["refusal.words"])
-        self._harmless = _phrases(self._texts["refusal.harmless"])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Texts) and self._texts == other._texts
@@ -45,13 +42,6 @@ class Texts:
         """One text, with its fields filled in."""
         text = self._texts[key]
         return text.format(**values) if values else text
-
-    def is_refusal(self, transcript: str) -> bool:
-        """Whether what the caller said contains a refusal; in doubt it does."""
-        heard = f" {' '.join(_words(transcript))} "
-        for phrase in self._harmless:
-            heard = heard.replace(f" {phrase} ", " ")
-        return any(f" {phrase} " in heard for phrase in self._refusals)
 
 
 @cache
@@ -74,12 +64,3 @@ def _fields(text: str) -> set[str]:
         return {name.partition("!")[0] for _, name, _, _ in string.Formatter().parse(text) if name is not None}
     except ValueError as error:
         raise ConfigError(f"a text must have balanced braces, got {text!r}.") from error
-
-
-def _words(text: str) -> list[str]:
-    plain = unicodedata.normalize("NFKD", text.casefold().replace("’", "'"))
-    return re.findall(r"[a-z0-9']+", "".join(char for char in plain if not unicodedata.combining(char)))
-
-
-def _phrases(listed: str) -> tuple[str, ...]:
-    return tuple(" ".join(_words(phrase)) for phrase in listed.split("|") if phrase.strip())

@@ -1,0 +1,238 @@
+"""A yes is a yes: what the agent said is compared, all words of the caller count, one question is asked at a time."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from handrail.core.values import ToolCall
+from handrail.phone import CallMachine, MachineOptions
+from handrail.phone import signals as s
+from tests.phone.calls import play
+from tests.tenants.samples import acme, refer
+
+READ_BACK = "Pay: amount: 50, to: Ann"
+SPOKEN = "I am going to pay 50 euros to Ann, yes or no?"
+
+
+class Call:
+    """A call in which the model wants to pay, and the caller was asked about nothing yet."""
+
+    def __init__(self, *, has_transcripts: bool = True) -> None:
+        self.machine = CallMachine(MachineOptions(has_transcripts=has_transcripts, idle_timeout=None))
+        self.commands: list[s.Command] = []
+        self._numbers = itertools.count(1)
+        self.feed(s.Connected())
+
+    def feed(self, *signals: s.Signal) -> None:
+        for signal in signals:
+            self.commands += self.machine.handle(signal)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [command for command in self.commands if isinstance(command, kind)]
+
+    @property
+    def asked(self) -> list[str]:
+        """The instructions of the read-backs that were requested."""
+        return [one.instructions for one in self.of(s.RequestResponse) if one.purpose == "read_back"]
+
+    def want(self, token: str = "t1", text: str = READ_BACK, values: tuple[Any, ...] = (50, "Ann")) -> None:
+        """The model calls the tool, and the executor asks for the caller's approval."""
+        number = next(self._numbers)
+        response, call_id = f"r{number}", f"c{number}"
+        self.feed(s.ResponseStarted(response_id=response))
+        self.feed(s.ToolCalled(call=ToolCall(id=call_id, name="pay", response_id=response)))
+        self.feed(s.ToolFinished(call_id=call_id, output="ask", approval=token, read_back=text, values=values))
+        self.feed(s.OutputAdded(call_id=call_id))
+        self.feed(s.ResponseFinished(response_id=response, status="completed", has_speech=False))
+
+    def speak(self, words: str = SPOKEN, *, status: s.ResponseStatus = "completed", is_played: bool = True) -> None:
+        """The response that was requested last says this."""
+        number = next(self._numbers)
+        response = f"r{number}"
+        request = self.of(s.RequestResponse)[-1].request_id
+        self.feed(s.ResponseStarted(response_id=response, request_id=request), s.PlaybackStarted(response_id=response))
+        self.feed(s.ResponseFinished(response_id=response, status=status, request_id=request, words=words))
+        self.feed(s.PlaybackStopped(response_id=response) if is_played else s.PlaybackCleared(response_id=response))
+
+    def hear(self, transcript: str | None = "", *, is_written: bool = True) -> str:
+        """The caller says something, and the provider's own reply to it is over."""
+        number = next(self._numbers)
+        item, response = f"item{number}", f"r{number}"
+        self.feed(s.CallerStarted(item_id=item), s.CallerStopped(item_id=item))
+        if is_written:
+            self.feed(s.CallerTranscribed(item_id=item, transcript=transcript))
+        self.feed(s.ResponseStarted(response_id=response), s.ResponseFinished(response_id=response, status="completed"))
+        return item
+
+    def state(self, token: str = "t1") -> str:
+        return self.machine.confirmations.state(token)
+
+
+@pytest.mark.parametrize("yes", ["Yes.", "Oui, merci.", "Да", "好的", "Ja, bitte.", "Yes, 50 euros to Ann"])
+def test_a_yes_after_the_read_back_is_a_yes_in_every_language(yes: str) -> None:
+    call = Call()
+    call.want()
+    call.speak()
+    call.hear(yes)
+
+    assert call.state() == "yes"
+    assert len(call.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "spoken", ["Our opening hours are nine to five.", "I pay 60 euros to Ann.", "50 euros to Bob?"]
+)
+def test_a_yes_to_something_else_is_none_and_the_values_are_read_in_our_own_words(spoken: str) -> None:
+    call = Call()
+    call.want()
+    call.speak(spoken)
+    assert call.state() == "no"
+    assert READ_BACK in call.asked[-1]
+    assert "exactly" in call.asked[-1]
+    call.speak(f"{READ_BACK}. Please answer yes or no.")
+    call.hear("Yes.")
+
+    assert call.state() == "yes"
+
+
+@pytest.mark.parametrize(
+    ("status", "is_played"), [("incomplete", True), ("completed", False), ("cancelled", False), ("failed", True)]
+)
+def test_a_read_back_that_was_not_heard_to_its_end_does_not_count_and_is_repeated(
+    status: s.ResponseStatus, is_played: bool
+) -> None:
+    call = Call()
+    call.want()
+    call.speak(status=status, is_played=is_played)
+    item = call.hear("Yes.")
+    call.feed(s.TimerFired(name="blocked"))
+
+    assert call.state() == "no"
+    assert item
+    assert len(call.asked) == 2
+
+
+def test_everything_that_the_caller_said_since_the_read_back_counts() -> None:
+    call = Call()
+    call.want()
+    call.speak()
+    first = call.hear(is_written=False)
+    call.hear("Hm.")
+    assert call.state() == "unknown"
+    call.feed(s.CallerTranscribed(item_id=first, transcript="No, stop!"))
+
+    assert call.state() == "no"
+    assert [one.token for one in call.of(s.RefuseApproval)] == ["t1"]
+
+
+def test_consent_is_unknown_until_its_transcript_is_there() -> None:
+    call = Call()
+    call.want()
+    call.speak()
+    item = call.hear(is_written=False)
+    assert call.state() == "unknown"
+    call.feed(s.CallerTranscribed(item_id=item, transcript="Yes."))
+
+    assert call.state() == "yes"
+
+
+@pytest.mark.parametrize("transcript", ["Mm.", "What does it cost?", "Yes, but only 40.", None, ""])
+def test_what_is_neither_yes_nor_no_is_asked_again_twice_and_then_given_up(transcript: str | None) -> None:
+    call = Call()
+    call.want()
+    for _ in range(3):
+        call.speak(f"{READ_BACK}. Please answer yes or no.")
+        call.hear(transcript)
+        assert call.state() == "no"
+
+    assert len(call.asked) == 3
+    assert "confirmation_given_up" in [one.name for one in call.of(s.Note)]
+    assert "not clearly agreed" in call.of(s.SendMessage)[-1].text
+    assert not call.of(s.RefuseApproval)
+
+
+def test_a_no_and_then_a_yes_is_a_yes_to_the_new_read_back() -> None:
+    call = Call()
+    call.want()
+    call.speak()
+    call.hear("No, wait.")
+    assert call.state() == "no"
+    call.want("t2")
+    call.speak()
+    call.hear("Yes.")
+
+    assert (call.state("t1"), call.state("t2")) == ("no", "yes")
+
+
+def test_two_calls_are_read_back_one_after_the_other_each_with_its_own_answer() -> None:
+    call = Call()
+    call.want("t1")
+    call.want("t2", text="Pay: amount: 900, to: Bob", values=(900, "Bob"))
+    call.speak()
+    assert len(call.asked) == 1  # The caller has not answered the first.
+    call.hear("Yes.")
+    assert (call.state("t1"), call.state("t2")) == ("yes", "no")
+    call.speak("Pay 900 to Bob?")
+    call.hear("No.")
+
+    assert len(call.asked) == 2
+    assert (call.state("t1"), call.state("t2")) == ("yes", "no")
+    assert [one.token for one in call.of(s.RefuseApproval)] == ["t2"]
+
+
+def test_a_refusal_before_the_read_back_was_heard_withdraws_the_question() -> None:
+    call = Call()
+    call.want()
+    call.feed(s.CallerStarted(item_id="i1"), s.PlaybackCleared(response_id="none"))
+    call.speak(status="cancelled", is_played=False)
+    call.feed(s.CallerStopped(item_id="i1"), s.CallerTranscribed(item_id="i1", transcript="No, stop!"))
+    call.feed(s.ResponseStarted(response_id="ok"), s.ResponseFinished(response_id="ok", status="completed"))
+
+    assert [one.token for one in call.of(s.RefuseApproval)] == ["t1"]
+    assert len(call.asked) == 1
+
+
+def test_without_transcripts_the_model_reads_the_answer() -> None:
+    call = Call(has_transcripts=False)
+    call.want()
+    call.speak()
+    call.hear(is_written=False)
+
+    assert call.state() == "yes"
+
+
+TO_SALES: dict[str, Any] = {"name": "request_transfer", "args": {"destination_id": "sales"}}
+
+
+def test_a_caller_who_changes_their_mind_is_asked_again_and_transferred() -> None:
+    question = "Transfer the call to Service Commercial, yes or no?"
+    played = play(
+        {
+            "model": [
+                {"say": "Hello."},
+                {"calls": [{"id": "c1", **TO_SALES}]},
+                {"say": question},
+                {"say": "Alright."},
+                {"calls": [{"id": "c2", **TO_SALES}]},
+                {"say": question},
+                {"calls": [{"id": "c3", **TO_SALES}]},
+                {"say": "I put you through."},
+            ],
+            "caller": [
+                {"say": "Sales, please."},
+                {"say": "No, wait."},
+                {"say": "On second thought, do put me through."},
+                {"say": "Yes."},
+                {"sleep": 30},
+            ],
+            "expect": [{"http": "refer", "times": 1}, {"ended": "transferred"}],
+        },
+        tenants=[acme(greeting="Hello.", features={"refer": refer()}, transcription_model="gpt-4o-transcribe")],
+    )
+
+    items = [event["item"] for event in played.report.client_events("conversation.item.create")]
+    outputs = {item["call_id"]: json.loads(item["output"]) for item in items if item["type"] == "function_call_output"}
+    assert outputs["c1"]["error"] == outputs["c2"]["error"] == "approval_required"
+    assert outputs["c3"]["message"] == "call_transfer_requested"
