@@ -157,13 +157,23 @@ def test_hours_are_those_of_the_time_zone(at: str, is_open: bool) -> None:
 
 @pytest.mark.proves("PH-D16")
 def test_every_locale_has_the_same_texts_with_the_same_fields() -> None:
-    for key in Texts("en")._texts:
-        assert Texts("fr", own={key: Texts("en")._texts[key]})
-        assert Texts("en", own={key: Texts("fr")._texts[key]})
+    english = Texts("en")._texts
+    for language in ("de", "es", "fr", "it", "nl", "pt"):
+        texts = Texts(language)._texts
+        assert list(texts) == list(english)
+        assert len({*texts.values()} - {*english.values()}) > 40  # They are not English.
+        for key in english:
+            assert Texts(language, own={key: english[key]})
+            assert Texts("en", own={key: texts[key]})
     assert Texts("fr-CA").locale == "fr"
-    assert Texts("zz").locale == "en"
     with pytest.raises(ConfigError, match="balanced"):
         Texts("en", own={"end_call.goodbye": "{"})
+
+
+@pytest.mark.parametrize("locale", ["zz", "pl", "ja-JP"])
+def test_a_locale_without_texts_is_an_error_when_the_tenant_is_built(locale: str) -> None:
+    with pytest.raises(ValidationError, match=f"got '{locale}': there are no texts for it"):
+        acme(locale=locale)
 
 
 def test_the_page_configuration_is_taken_as_it_stands_but_for_its_mangled_address() -> None:

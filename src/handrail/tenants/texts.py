@@ -11,6 +11,8 @@ from typing import Any, Final
 from handrail.errors import ConfigError
 
 DEFAULT_LOCALE: Final = "en"
+_LANGUAGES: Final = ("de", "en", "es", "fr", "it", "nl", "pt")
+"""The languages that there are texts for."""
 
 
 class Texts:
@@ -51,12 +53,12 @@ def _load(language: str) -> Mapping[str, str] | None:
 
 
 def _find_locale(locale: str) -> tuple[str, Mapping[str, str]]:
-    """The texts of a locale, of its language, or of the default."""
-    for name in (locale.lower(), locale.lower().partition("-")[0], DEFAULT_LOCALE):
+    """The texts of a locale or of its language."""
+    for name in (locale.lower(), locale.lower().partition("-")[0]):
         found = _load(name) if re.fullmatch(r"[a-z0-9-]+", name) else None
         if found is not None:
             return name, found
-    raise AssertionError("the default locale is missing")
+    raise ConfigError(f"locale must be one of {', '.join(_LANGUAGES)}, got {locale!r}: there are no texts for it.")
 
 
 def _fields(text: str) -> set[str]:
