@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 STABILITY = ROOT / "STABILITY.md"
 BEGIN, END = "<!-- the public names: python -m tests.docs.public_names -->", "<!-- end of the public names -->"
-BELOW_A_PACKAGE = ("handrail.adapters.", "handrail.guide.judges", "handrail.openai.", "handrail.testing.")
+BELOW_A_PACKAGE = ("handrail.adapters.", "handrail.openai.", "handrail.testing.")
 """Where the modules inside a package are public, too."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from handrail.core.values import ToolCall
-from handrail.phone import CallMachine, MachineOptions
+from handrail.phone import MachineOptions
 from handrail.phone import signals as s
+from handrail.phone.machine import CallMachine
 from handrail.phone.realtime import RealtimeAdapter
 from handrail.testing.phone import SimulatedCall
 

@@ -9,9 +9,9 @@ import pytest
 from handrail import ToolContext, tool
 from handrail.core.events import CallFinished
 from handrail.core.values import ToolCall
-from handrail.phone import CallMachine
 from handrail.phone import signals as s
 from handrail.phone.events import PhoneCallEnded
+from handrail.phone.machine import CallMachine
 from handrail.tenants import BuiltTool, ToolBuilder
 from tests.phone.calls import Played, play
 from tests.tenants.samples import acme

@@ -9,9 +9,10 @@ import pytest
 from handrail import Control, ToolContext, ToolError, ToolResult, tool
 from handrail.core.events import CallFinished, CallIgnored
 from handrail.core.values import ToolCall
-from handrail.phone import CallMachine, CallSession
+from handrail.phone import CallSession
 from handrail.phone import signals as s
 from handrail.phone.events import PhoneCallEnded, ResultSpoken
+from handrail.phone.machine import CallMachine
 from handrail.phone.realtime import RealtimeAdapter
 from handrail.tenants import TenantConfig, get_call_control
 from tests.phone.calls import play

@@ -8,9 +8,10 @@ import pytest
 
 from handrail import ToolContext, tool
 from handrail.core.values import ToolCall
-from handrail.phone import CallMachine, MachineOptions
+from handrail.phone import MachineOptions
 from handrail.phone import signals as s
 from handrail.phone.events import PhoneCallEnded
+from handrail.phone.machine import CallMachine
 from tests.phone.calls import play
 from tests.phone.scripted import ScriptedTransport, make_session
 from tests.tenants.samples import acme

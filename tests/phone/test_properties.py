@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from handrail.core.values import ToolCall
-from handrail.phone import CallMachine, MachineOptions
+from handrail.phone import MachineOptions
 from handrail.phone import signals as s
+from handrail.phone.machine import CallMachine
 from tests.phone.drive import Drive
 
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"

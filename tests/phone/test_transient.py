@@ -8,8 +8,9 @@ from msgspec import structs
 
 from handrail import Control, ToolResult, tool
 from handrail.core.values import Failure, ToolCall
-from handrail.phone import CallMachine, MachineOptions
+from handrail.phone import MachineOptions
 from handrail.phone import signals as s
+from handrail.phone.machine import CallMachine
 from handrail.tenants import BuiltTool
 from tests.phone.calls import play
 from tests.tenants.samples import acme

@@ -5,7 +5,8 @@ import pytest
 
 from handrail import Failure, ToolResult
 from handrail.errors import ConfigError
-from handrail.providers import ModelResponse, Prices, ToolMessage, Usage, to_history_result
+from handrail.providers import ModelResponse, Prices, ToolMessage, Usage
+from handrail.providers.messages import to_history_result
 
 
 def test_usage_adds_up_and_cost_is_known_where_it_is_known() -> None:

@@ -8,16 +8,13 @@ if TYPE_CHECKING:
     from handrail.phone.events import PhoneCallEnded, ResultSpoken
     from handrail.phone.gateway import PhoneGateway, PhoneStore
     from handrail.phone.incoming import IncomingCall
-    from handrail.phone.machine import CallMachine
     from handrail.phone.options import MachineOptions
-    from handrail.phone.recording import CallRecorder, Replay, replay
+    from handrail.phone.recording import Replay, replay
     from handrail.phone.session import CallSession
     from handrail.phone.transport import ConnectionLost, RealtimeTransport, Sideband, Transport
     from handrail.phone.webhook import WebhookClaims, WebhookResponse
 
 __all__ = [
-    "CallMachine",
-    "CallRecorder",
     "CallSession",
     "ConnectionLost",
     "IncomingCall",
@@ -37,8 +34,6 @@ __all__ = [
 
 # Loaded on first use, so that the log and the metrics can import the events of phone calls and nothing else.
 _ON_FIRST_USE = {
-    "CallMachine": "handrail.phone.machine",
-    "CallRecorder": "handrail.phone.recording",
     "CallSession": "handrail.phone.session",
     "ConnectionLost": "handrail.phone.transport",
     "IncomingCall": "handrail.phone.incoming",

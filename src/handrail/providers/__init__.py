@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from handrail.core.lazy_exports import build_getattr
-from handrail.providers.messages import AssistantMessage, Message, Native, ToolMessage, UserMessage, to_history_result
+from handrail.providers.messages import AssistantMessage, Message, Native, ToolMessage, UserMessage
 from handrail.providers.provider import (
     FinishReason,
     ModelRequest,
@@ -45,7 +45,6 @@ __all__ = [
     "Usage",
     "UserMessage",
     "generate_structured",
-    "to_history_result",
 ]
 
 # Loaded on first use: each needs its own format, and most programs use one.

@@ -14,7 +14,7 @@ from .simulator import PhoneSimulator, WebhookRecord
 from .state import Frame
 from .summary import Percentiles, Summary, summarise
 from .timeline import format_timeline
-from .warp import WarpedLoop, run_warped
+from .warp import run_warped
 from .webhooks import sign_webhook
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "TimelineEntry",
     "ToolCallRecord",
     "TranscriptLine",
-    "WarpedLoop",
     "WebhookRecord",
     "format_timeline",
     "load_script",
