@@ -18,11 +18,6 @@ SAME_CONCEPT = {
 }
 """Names that two modules define on purpose."""
 
-STILL_OPEN = {
-    *("Answer",),
-}
-"""To be renamed: this list only shrinks."""
-
 CALLED_BY_OTHERS = {
     "connect_tcp": "httpcore",
     "do_POST": "http.server",
@@ -37,13 +32,6 @@ CALLED_BY_OTHERS = {
     "pytest_addoption": "pytest",
 }
 """What a library calls by its name, and which one."""
-
-ONLY_TESTED = {
-    *("Hook", "ToolExecutionError", "apply_choices", "associate_tool_with_guideline", "find_entailed"),
-    *("is_response_active", "pretty_definition", "ring_many", "run_all_sync", "submit_tool_invocation"),
-    *("text_and_calls", "tool_classes", "unfinished"),
-}
-"""To be documented or removed: this list only shrinks."""
 
 PLAIN_DECORATORS = {
     *("asynccontextmanager", "cache", "cached_property", "classmethod", "contextmanager", "dataclass", "final"),
@@ -78,7 +66,7 @@ def test_no_two_modules_define_types_with_the_same_name() -> None:
                 found[name].append(path)
     shared = {name: paths for name, paths in found.items() if len(paths) > 1}
 
-    assert {name: paths for name, paths in shared.items() if name not in {*SAME_CONCEPT, *STILL_OPEN}} == {}
+    assert {name: paths for name, paths in shared.items() if name not in SAME_CONCEPT} == {}
     assert sorted(SAME_CONCEPT.keys() - shared.keys()) == [], "is unique by now: take it off the list"
 
 
@@ -129,7 +117,7 @@ def test_every_function_class_and_method_is_used_by_the_product_or_shown_to_its_
         used.update(re.findall(r"[A-Za-z_]\w*", path.read_text("utf-8")))
 
     unused = {name: path for name, path in defined.items() if name not in used}
-    assert {name: path for name, path in unused.items() if name not in {*CALLED_BY_OTHERS, *ONLY_TESTED}} == {}
+    assert {name: path for name, path in unused.items() if name not in CALLED_BY_OTHERS} == {}
     assert sorted(CALLED_BY_OTHERS.keys() - unused.keys()) == [], "is used by now: take it off the list"
 
 

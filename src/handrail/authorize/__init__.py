@@ -6,6 +6,7 @@ from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
     from handrail.authorize.approvals import Approvals
+    from handrail.authorize.hooks import Hook
     from handrail.authorize.memory_approvals import MemoryApprovals
     from handrail.authorize.policy import Policy, PolicyProblem, Rule
     from handrail.authorize.policy_file import load_policy, parse_policy
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Approvals",
+    "Hook",
     "MemoryApprovals",
     "Policy",
     "PolicyProblem",
@@ -25,6 +27,7 @@ __all__ = [
 # Loaded on first use, so that importing one module of this package does not import the others.
 _ON_FIRST_USE = {
     "Approvals": "handrail.authorize.approvals",
+    "Hook": "handrail.authorize.hooks",
     "MemoryApprovals": "handrail.authorize.memory_approvals",
     "Policy": "handrail.authorize.policy",
     "PolicyProblem": "handrail.authorize.policy",
