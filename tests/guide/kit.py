@@ -54,7 +54,7 @@ def needs(
 ) -> ToolVerdict:
     """A verdict that a tool needs to run, with evidence for every argument."""
     given = dict(arguments or {})
-    quoted = {name: f"said: {value}" for name, value in given.items()} if evidence else {}
+    quoted = {name: str(value) for name, value in given.items()} if evidence else {}
     return ToolVerdict(name, "needs_to_run", given, quoted, reason, confirmation)
 
 

@@ -278,7 +278,7 @@ async def test_a_tool_is_made_with_a_handler_or_meant_by_its_name() -> None:
     read = await agent.create_tool(name="look", handler=close, consequential=False)
     for one in (made, meant):
         await agent.associate_tool_with_guideline(tool_id=one.id, guideline_id=guideline.id)
-    await open_session(agent, bank).send("Close it.")
+    await open_session(agent, bank).send("Close it, I moved.")
 
     assert (bank.sent, bank.reads) == ([("moved", 0)], ["a"])
     assert (made.consequential, meant is get_balance, read.read_only) == (True, True, True)

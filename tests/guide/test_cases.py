@@ -188,9 +188,13 @@ async def test_coins_are_asked_for_prepared_confirmed_and_sent_once() -> None:
         return "Transferred."
 
     some = {"amount": 1500, "to_account": "Sophie Chapman"}
+    quoted = {"amount": "$1500", "to_account": "to Sophie Chapman"}
     judge = scripted(
         [
-            plan(["g1"], ToolVerdict("transfer_coins", "cannot_run", some, {one: one for one in some})),
+            plan(
+                ["g1"],
+                ToolVerdict("transfer_coins", "cannot_run", some, quoted),
+            ),
             plan(["g1"], needs("transfer_coins", COINS)),
             plan(["g1"], needs("transfer_coins", COINS, confirmation="yes")),
         ],

@@ -71,7 +71,7 @@ async def test_false_is_false_and_the_defaults_of_the_function_are_kept() -> Non
     # A consequential tool converts nothing: what is not a boolean is invalid, and a default stays.
     text, _ = await turn([order], needs("order", {"size": 3, "code": "AB1", "gift": "False"}))
     assert (text.results, [one.parameter for one in text.insights.invalid_data]) == ((), ["gift"])
-    plain, _ = await turn([order], needs("order", {"size": 3, "code": "AB1", "note": None}))
+    plain, _ = await turn([order], needs("order", {"size": 3, "code": "AB1", "note": None}), text="3 of AB1")
     assert [one.output for one in plain.results] == [{"size": 3, "code": "AB1", "gift": False, "note": "none"}]
 
 
@@ -80,7 +80,7 @@ async def test_a_consequential_call_needs_evidence_for_every_argument_and_a_read
     bank = Bank()
     half = ToolVerdict("transfer_money", "needs_to_run", {"recipient_name": "Ann", "amount": 5}, {"amount": "five"})
     read = ToolVerdict("get_balance", "needs_to_run", {"account": "a"})
-    result, _ = await turn([transfer_money, get_balance], half, read, deps=bank)
+    result, _ = await turn([transfer_money, get_balance], half, read, deps=bank, text="Send five to her")
 
     assert (bank.sent, bank.reads) == ([], ["a"])
     (missing,) = result.insights.missing_data
@@ -156,20 +156,21 @@ HIDDEN = {"risk_score": 3, "branch": "north"}
     ],
 )
 async def test_only_the_first_open_group_of_precedence_is_reported(given: dict[str, Any], reported: list[str]) -> None:
-    result, _ = await turn([open_account], needs("open_account", {**HIDDEN, **given}))
+    said = "I am Ann, born 1.1., I live here in the north and like red"
+    result, _ = await turn([open_account], needs("open_account", {**HIDDEN, **given}), text=said)
 
     assert [one.parameter for one in result.insights.missing_data] == reported
-    assert len(result.results) == (not reported)
+    assert (result.stop_reason == "approval_required") == (not reported)  # What a model hides, an operator looks at.
 
 
 async def test_a_hidden_parameter_is_never_named_to_the_customer() -> None:
     seen = {"name": "Ann", "birthday": "1.1.", "address": "here", "color": "red"}
     reason = "The inner risk is not known, and neither is risk_score"
-    cannot = ToolVerdict("open_account", "cannot_run", seen, {one: one for one in seen}, reason)
+    cannot = ToolVerdict("open_account", "cannot_run", seen, {name: str(value) for name, value in seen.items()}, reason)
     judge = scripted([plan(["g1"], cannot)], ["Tell me your inner risk.", "What is your risk score?"])
     agent = agent_with(judge, [open_account], policy=ALLOW)
     await agent.create_guideline("Customer wants an account", tools=[open_account])
-    result = await open_session(agent).send("Open it.")
+    result = await open_session(agent).send("Open it: Ann, 1.1., here, red")
 
     assert (result.results, result.insights.missing_data) == ((), ())
     for text in (str(result.insights), str(judge.reply_requests[0].insights), result.text):
@@ -180,9 +181,14 @@ async def test_a_hidden_parameter_is_never_named_to_the_customer() -> None:
 
 async def test_a_call_is_read_back_without_its_hidden_values() -> None:
     given = {"name": "Ann", "birthday": "1.1.", "address": "here", "color": "red", **HIDDEN}
-    result, _ = await turn([open_account], needs("open_account", given), policy=None)
+    variables = {"risk": HIDDEN["risk_score"], "branch": HIDDEN["branch"]}
+    judge = scripted([plan(["g1"], needs("open_account", given))], ["Ok."])
+    agent = agent_with(judge, [open_account], variables=variables)
+    await agent.create_guideline("Customer wants an account", tools=[open_account])
+    result = await open_session(agent).send("I am Ann, born 1.1., I live here and like red")
 
     assert result.stop_reason == "approval_required"
+    assert [one.by for one in result.approvals] == ["customer"]  # The program set what is hidden.
     for shown in ("Ann", "1.1.", "here", "red"):
         assert shown in result.text
     assert "risk" not in result.text

@@ -23,7 +23,9 @@ from tests.guide.kit import (
 MISSING = ToolVerdict("transfer_money", "cannot_run", {"amount": 500}, {"amount": "$500"}, "the recipient is not known")
 
 
-async def reply_to(judge: Any, text: str = "Transfer $500 to my friend", policy: Policy | None = None) -> Any:
+async def reply_to(
+    judge: Any, text: str = "Transfer $500 to my friend Sophie or Bob, and 5 to Ann", policy: Policy | None = None
+) -> Any:
     agent = agent_with(judge, policy=policy)
     await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
     await agent.create_guideline("Customer asks for the balance", tools=[get_balance])
@@ -59,7 +61,7 @@ async def test_an_effect_that_was_not_even_considered_is_not_claimed_either() ->
 async def test_a_failed_effect_is_no_effect() -> None:
     too_much = {"recipient_name": "Ann", "amount": 1_000_000}
     judge = scripted([plan(["g1"], needs("transfer_money", too_much))], ["I sent it.", "There is not enough money."])
-    result = await reply_to(judge, policy=Policy([Rule.allow("*")]))
+    result = await reply_to(judge, "Send 1,000,000 to Ann", policy=Policy([Rule.allow("*")]))
 
     assert (result.text, result.results[0].ok) == ("There is not enough money.", False)
 

@@ -113,7 +113,7 @@ class Authorizer:
         repetition: Repetition | None = None,
     ) -> Authorization:
         """Allow the call, or raise `Refusal`."""
-        if policy.always_allowed is not None and repetition is None:
+        if policy.always_allowed is not None and repetition is None and not call.ask_operator:
             authorization = Authorization(decision=policy.always_allowed, call=call, value=value)
         else:
             with refuse_on_error(call.name):
@@ -178,6 +178,8 @@ class Authorizer:
         decision = await self._apply_policy(policy, arguments, context)
         if repetition is not None and decision.action != "deny":
             decision = _ask_about_repetition(decision, repetition)
+        if call.ask_operator and decision.action != "deny" and decision.by != "operator":
+            decision = Decision(action="ask", by="operator", rule="ask_operator", reason=call.ask_operator)
         if decision.action == "allow":
             return Authorization(decision=decision, call=call, value=value)
         is_observed = self.is_observed(tool)

@@ -65,6 +65,9 @@ class ToolCall(Struct, frozen=True, kw_only=True, gc=False):
     item_id: str | None = None
     guideline_ids: tuple[str, ...] = ()
     """The guidelines that led to this call."""
+    ask_operator: str = ""
+    """Why an operator has to agree to this call, even if the policy allows it or asks the customer. It is set by the
+    program that made the call, never by a model."""
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):

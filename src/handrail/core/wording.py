@@ -13,8 +13,12 @@ from typing import Any, Final, cast
 _CJK: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _TOKEN: Final = re.compile(rf"[{_CJK}]|\d+(?:[.,]\d+)*|[^\W\d_{_CJK}]+(?:'[^\W\d_{_CJK}]+)*")
 _GROUPING: Final = re.compile(r"(?<=\d)[\u00a0\u202f'’ ](?=\d{3}(?!\d))")
+_GROUPED: Final = re.compile(r"\d{1,3}(?:[.,]\d{3})+")
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)*")
-_ISO_DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})(?:[T ].*)?")
+_ISO_DATE: Final = re.compile(r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[T ](\d{2}:\d{2}).*)?")
+_LOCAL_DATE: Final = re.compile(r"(\d{1,2})[-./](\d{1,2})[-./](\d{4})")
+_TIME: Final = re.compile(r"(\d{1,2}):(\d{2})(?::\d{2})?")
+_SPOKEN_TIME: Final = re.compile(r"(\d{1,2})(?:[:.h](\d{2}))?\s*(am|pm|a\.m\.|p\.m\.|h|uhr|o'clock)?")
 _MIN_CODE: Final = 4
 """The shortest value with digits that is found in a text without regard to spaces, such as an account number."""
 
@@ -65,7 +69,8 @@ def contains_words(text: str, quote: str) -> bool:
 
 
 def _pad(text: str) -> str:
-    return f" {' '.join(split_words(text))} "
+    words = (re.sub("[.,]", "", word) if _GROUPED.fullmatch(word) else word for word in split_words(text))
+    return f" {' '.join(words)} "
 
 
 def mentions_value(text: str, value: Any, *, today: date | None = None) -> bool:
@@ -89,7 +94,13 @@ def _mentions_text(text: str, value: str, today: date | None) -> bool:
     if not split_words(value) or contains_words(text, value):
         return True
     if (found := _ISO_DATE.fullmatch(value.strip())) is not None:
-        return _mentions_date(text, int(found[1]), int(found[2]), int(found[3]), today)
+        is_day = _mentions_date(text, int(found[1]), int(found[2]), int(found[3]), today)
+        return is_day and (found[4] is None or found[4] == "00:00" or _mentions_time(text, found[4]))
+    if (found := _LOCAL_DATE.fullmatch(value.strip())) is not None:  # Day first, or month first.
+        first, second, year = int(found[1]), int(found[2]), int(found[3])
+        return _mentions_date(text, year, second, first, today) or _mentions_date(text, year, first, second, today)
+    if _TIME.fullmatch(value.strip()) is not None:
+        return _mentions_time(text, value.strip())
     if _has_number(text, to_decimal(value)):
         return True
     code = "".join(split_words(value))
@@ -151,7 +162,7 @@ def _read_digits(digits: str) -> Iterator[str]:
     if last < 0:
         yield digits
         return
-    if re.fullmatch(r"\d{1,3}(?:[.,]\d{3})+", digits):
+    if _GROUPED.fullmatch(digits):
         yield plain
     yield f"{re.sub(r'[.,]', '', digits[:last])}.{digits[last + 1 :]}"
 
@@ -170,6 +181,22 @@ def _find_spelled_numbers(words: Sequence[str]) -> Iterator[Decimal]:
         elif is_open:
             yield Decimal(total + part).normalize()
             total, part, is_open = 0, 0, False
+
+
+def _mentions_time(text: str, value: str) -> bool:
+    found = _TIME.match(value)
+    assert found is not None
+    wanted = (int(found[1]), int(found[2]))
+    words = set(split_words(text))
+    if (wanted == (12, 0) and "noon" in words) or (wanted == (0, 0) and "midnight" in words):
+        return True
+    for spoken in _SPOKEN_TIME.finditer(text.casefold()):
+        hour, minute, half = int(spoken[1]), int(spoken[2] or 0), (spoken[3] or "").replace(".", "")
+        if half in ("am", "pm"):
+            hour = hour % 12 + (12 if half == "pm" else 0)
+        if (hour, minute) == wanted or (not half and (hour + 12, minute) == wanted):
+            return True
+    return False
 
 
 def _mentions_date(text: str, year: int, month: int, day: int, today: date | None) -> bool:

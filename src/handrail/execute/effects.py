@@ -339,7 +339,7 @@ class EffectRunner:
     ) -> Authorization | None:
         """The authorization of a call of a tool that is always allowed; None if somebody or something decides."""
         decision = compiled.decision
-        if decision is None or known.step != "run" or self._authorizer.has_hooks:
+        if decision is None or known.step != "run" or self._authorizer.has_hooks or sent.call.ask_operator:
             return None
         return Authorization(decision=decision, call=sent.call, value=sent.value)
 

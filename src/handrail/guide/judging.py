@@ -16,8 +16,8 @@ from handrail.errors import BadResponseError, ConfigError, ProviderError, shorte
 from handrail.guide.definition import Guide, Variable
 from handrail.guide.parameters import GuidedTool, add_choices, resolve_choices
 from handrail.guide.values import CandidateTool, Draft, Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ToolVerdict
-from handrail.guide.verdicts import MalformedResponse, check_plan, normalize_text
-from handrail.providers.messages import Message, ToolMessage, UserMessage
+from handrail.guide.verdicts import EvidenceSources, MalformedResponse, check_plan
+from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import Usage
 
 T = TypeVar("T")
@@ -166,13 +166,26 @@ class TurnInputs(Struct, frozen=True, kw_only=True):
     """The choices of parameters, by tool; None if they could not be read."""
     known_tools: frozenset[str]
     """The tools whose result was in the conversation before this turn planned anything."""
-    customer_texts: tuple[str, ...]
-    """What the customer wrote."""
 
-    def is_customers_word(self, text: str) -> bool:
-        """Whether the customer wrote this text, apart from case and punctuation."""
-        words = normalize_text(text)
-        return any(words in normalize_text(written) for written in self.customer_texts)
+    def find_sources(self, guide: Guide, messages: Sequence[Message]) -> EvidenceSources:
+        """Find the texts that the judge can quote for a value."""
+        others = [f"{name}: {_render(value)}" for name, value in self.variables.items()]
+        others += [f"{name}: {text}" for name, text in guide.terms.items()]
+        for message in messages:
+            if isinstance(message, ToolMessage):
+                others += [result.for_model() for result in message.results]
+            elif isinstance(message, AssistantMessage) and message.text:
+                others.append(message.text)
+        return EvidenceSources(
+            customer=tuple(message.text for message in messages if isinstance(message, UserMessage)),
+            others=tuple(others),
+            variables=self.variables,
+            today=guide.clock().date(),
+        )
+
+
+def _render(value: Any) -> str:
+    return value if isinstance(value, str) else compact_json(value)
 
 
 async def read_inputs(
@@ -189,7 +202,6 @@ async def read_inputs(
             for result in message.results
             if result.ok and result.output != DROPPED_OUTPUT
         ),
-        customer_texts=tuple(message.text for message in messages if isinstance(message, UserMessage)),
     )
 
 

@@ -31,9 +31,10 @@ class ParameterOptions(Struct, frozen=True, kw_only=True):
     """How its value is shown to the customer before they confirm a call: whole, or only its last characters."""
     significance: str = ""
     """Why it is needed, for the customer."""
-    source: Literal["customer", "context", "any"] = "any"
-    """Who supplies it. For a consequential call, a value of the `customer` needs evidence in the customer's messages; a
-    value of the `context` is never asked for."""
+    source: Literal["customer", "context", "any", "model"] = "any"
+    """Who supplies it. For a consequential call, the judge quotes words that contain the value: of the customer's
+    messages for `customer`, of the conversation, results and variables for `any` and `context`. A value of the
+    `context` is never asked for. A text that the `model` composes, such as a summary, needs no quote."""
     precedence: int | None = None
     """Only the missing and invalid values with the lowest number are reported; those without one come last."""
     examples: Sequence[Any] = ()
@@ -41,8 +42,8 @@ class ParameterOptions(Struct, frozen=True, kw_only=True):
     """The values that it may have: a list, or a function of the context, sync or async, that returns one."""
 
     def __post_init__(self) -> None:
-        if self.source not in ("customer", "context", "any"):
-            raise ConfigError(f"source must be 'customer', 'context' or 'any', got {self.source!r}.")
+        if self.source not in ("customer", "context", "any", "model"):
+            raise ConfigError(f"source must be 'customer', 'context', 'any' or 'model', got {self.source!r}.")
         if self.display not in ("whole", "masked"):
             raise ConfigError(f"display must be 'whole' or 'masked', got {self.display!r}.")
         if self.choices is not None and not callable(self.choices):
@@ -61,6 +62,10 @@ class GuidedTool(Struct, frozen=True, kw_only=True):
     required: tuple[str, ...]
     nullable: frozenset[str]
     """The parameters that accept null."""
+    hidden: frozenset[str]
+    """The parameters that must never be mentioned to the customer."""
+    coded: frozenset[str]
+    """The parameters whose values are codes: choices, or the fixed values of the schema."""
     runnable: bool = True
     """Whether the executor has it; a tool that was only declared cannot run."""
 
@@ -73,6 +78,11 @@ class GuidedTool(Struct, frozen=True, kw_only=True):
     def has_dynamic_choices(self) -> bool:
         """Whether some parameter's choices depend on the context."""
         return any(callable(option.choices) for option in self.options.values())
+
+    def get_default(self, parameter: str) -> Any:
+        """Return the default of a parameter, by the schema; `...` if it has none."""
+        node: Any = self.properties.get(parameter)
+        return cast(Mapping[str, Any], node).get("default", ...) if isinstance(node, Mapping) else ...
 
     def get_options(self, parameter: str) -> ParameterOptions:
         """Return the options of a parameter."""
@@ -106,6 +116,12 @@ def compile_tool(
         schema=add_choices(tool.input_schema, static, {name: one.examples for name, one in every.items()}),
         properties=properties,
         required=tuple(cast(Iterable[str], tool.input_schema.get("required", ()))),
+        hidden=frozenset(name for name, option in every.items() if option.hidden),
+        coded=frozenset(
+            name
+            for name, node in properties.items()
+            if read_enum(node, tool.input_schema) or (name in every and every[name].choices is not None)
+        ),
         nullable=frozenset(name for name, node in properties.items() if _can_be_null(node, tool.input_schema)),
         runnable=runnable,
     )
@@ -177,3 +193,17 @@ def _check_choices(choices: Any) -> None:
         compact_json(list(cast(Sequence[Any], choices)))
     except ValueError as error:
         raise ConfigError(f"choices must be JSON values: {error}") from error
+
+
+def read_enum(node: Any, root: Mapping[str, Any]) -> Sequence[Any]:
+    if not isinstance(node, Mapping):
+        return ()
+    schema = cast(Mapping[str, Any], node)
+    if "enum" in schema:
+        return cast(Sequence[Any], schema["enum"])
+    if "const" in schema:
+        return (schema["const"],)
+    if isinstance(target := schema.get("$ref"), str):
+        return read_enum(cast(Mapping[str, Any], root.get("$defs", {})).get(target.rpartition("/")[2]), {})
+    branches = cast(Sequence[Any], schema.get("anyOf", schema.get("oneOf", ())))
+    return [value for branch in branches for value in read_enum(branch, root)] or read_enum(schema.get("items"), root)

@@ -10,8 +10,9 @@ from handrail.chat.conversation import PendingCall
 from handrail.core.locales import load_locale
 from handrail.core.log import log
 from handrail.core.redact import HIDDEN
-from handrail.core.text import compact_json, encodable
-from handrail.core.values import ToolResult
+from handrail.core.text import compact_json, encodable, faithful_json
+from handrail.core.values import ToolCall, ToolResult
+from handrail.core.wording import contains_words
 from handrail.errors import shorten
 from handrail.formats.parse import parse_object
 from handrail.guide.claims import Effect, extract_value_words, find_false_claims
@@ -29,8 +30,8 @@ from handrail.guide.values import (
     ReplyRequest,
     ToolInsights,
 )
-from handrail.guide.verdicts import MalformedResponse
-from handrail.providers.messages import AssistantMessage, Message, ToolMessage
+from handrail.guide.verdicts import MalformedResponse, names_hidden
+from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 
 MAX_DRAFTS: Final = 2
 """The most drafts of a reply before a plain text replaces it."""
@@ -65,7 +66,7 @@ class ReplyWriter:
         rejected: list[str] = []
         error = ""
         for number in range(MAX_DRAFTS):
-            asked = structs.replace(request, error=error) if error else request
+            asked = hide_from_request(structs.replace(request, error=error) if error else request, self._guide.tools)
             draft = await self._client.ask(lambda problem, asked=asked: self._ask(asked, problem), check_draft)
             if isinstance(draft, NoResponse):
                 if draft.interrupted:
@@ -112,7 +113,12 @@ class ReplyWriter:
     async def _find_problem(self, text: str, draft: Draft, request: ReplyRequest, considered: Set[str]) -> str | None:
         """Find a false claim or a hidden name in a draft."""
         guide = self._guide
-        if (name := self._find_hidden_name(text, considered)) is not None:
+        calls = [
+            call for message in request.messages if isinstance(message, AssistantMessage) for call in message.calls
+        ]
+        calls += [waiting.call for waiting in request.pending]
+        said = [message.text for message in request.messages if isinstance(message, UserMessage)]
+        if (name := _find_hidden_name(text, guide, calls, said)) is not None:
             return f"it names {name}, which the customer must not hear of"
         committed = _find_committed(request.messages, request.results, guide)
         in_turn = _list_committed(request.results, guide)
@@ -137,22 +143,6 @@ class ReplyWriter:
                 log.warning("a reply could not be checked by the judge: %s", claimed.reason)
         return None
 
-    def _find_hidden_name(self, text: str, considered: Set[str]) -> str | None:
-        lowered = text.casefold()
-        for name in considered:
-            if name not in self._guide.tools:
-                continue
-            for parameter, option in self._guide.tools[name].options.items():
-                # A name that is one plain word can occur in any sentence.
-                forms = [
-                    form
-                    for form in (parameter, parameter.replace("_", " "), option.display_name)
-                    if _is_distinctive(form)
-                ]
-                if option.hidden and any(re.search(rf"\b{re.escape(form.casefold())}\b", lowered) for form in forms):
-                    return parameter
-        return None
-
 
 def _find_open_effects(guide: Guide, request: ReplyRequest, considered: Set[str], in_turn: Set[str]) -> list[Effect]:
     """Find the effects that were considered in this turn and did not happen, or not with all arguments."""
@@ -172,8 +162,52 @@ def _find_open_effects(guide: Guide, request: ReplyRequest, considered: Set[str]
     return found
 
 
-def _is_distinctive(name: str) -> bool:
-    return "_" in name or " " in name
+def _find_hidden_name(text: str, guide: Guide, hidden: Sequence[ToolCall], said: Sequence[str]) -> str | None:
+    """Find a hidden parameter that a text names, or whose value it contains although the customer has not said it."""
+    for tool in guide.tools.values():
+        calls = [parse_object(call.arguments_json) for call in hidden if call.name == tool.name]
+        values = [given[name] for given in calls for name in tool.hidden if name in given]
+        values = [value for value in values if not any(contains_words(one, str(value)) for one in said)]
+        if tool.hidden and (found := names_hidden(tool, text, values)) is not None:
+            return found
+    return None
+
+
+def hide_arguments(call: ToolCall, tools: Mapping[str, GuidedTool]) -> ToolCall:
+    """Return a call without the values of hidden parameters, as the reply may know it."""
+    tool = tools.get(call.name)
+    if tool is None or not tool.hidden:
+        return call
+    given = {name: value for name, value in parse_object(call.arguments_json).items() if name not in tool.hidden}
+    return structs.replace(call, arguments_json=faithful_json(given))
+
+
+def hide_from_request(request: ReplyRequest, tools: Mapping[str, GuidedTool]) -> ReplyRequest:
+    """Return a request without the values of hidden parameters in its calls and pending calls."""
+    if not any(tool.hidden for tool in tools.values()):
+        return request
+    messages = tuple(
+        structs.replace(message, calls=tuple(hide_arguments(call, tools) for call in message.calls), native=None)
+        if isinstance(message, AssistantMessage) and message.calls
+        else message
+        for message in request.messages
+    )
+    pending = tuple(
+        structs.replace(
+            waiting,
+            call=hide_arguments(waiting.call, tools),
+            approval=structs.replace(
+                waiting.approval,
+                arguments={
+                    name: value
+                    for name, value in waiting.approval.arguments.items()
+                    if waiting.call.name not in tools or name not in tools[waiting.call.name].hidden
+                },
+            ),
+        )
+        for waiting in request.pending
+    )
+    return structs.replace(request, messages=messages, pending=pending)
 
 
 def check_draft(response: object) -> Draft:

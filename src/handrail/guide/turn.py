@@ -215,7 +215,7 @@ class GuidedTurn:
                 done=self._done | kept,
                 known=inputs.known_tools,
                 ran={call.name for call in self._calls},
-                is_customers_word=inputs.is_customers_word,
+                sources=inputs.find_sources(guide, state.conversation.messages),
             ),
             skip=used,
         )
@@ -235,6 +235,7 @@ class GuidedTurn:
             arguments_json=planned.arguments_json,
             response_id=f"guided_{turn}_{self._iteration}",
             guideline_ids=planned.guideline_ids,
+            ask_operator=planned.ask_operator,
         )
 
     def _should_plan_again(self) -> bool:

@@ -1,7 +1,8 @@
 """Checks the plans of a judge, and turns them into calls: the only place where a verdict becomes a call."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from datetime import date
 from typing import Any, Final, TypedDict, cast
 
 from msgspec import Struct
@@ -9,9 +10,10 @@ from pydantic_core import from_json
 
 from handrail.core.log import log
 from handrail.core.text import canonical_json, encodable, faithful_json
+from handrail.core.wording import contains_words, mentions_value
 from handrail.errors import InvalidArgumentsError, ToolError, shorten
 from handrail.guide.definition import RANK, Guide
-from handrail.guide.parameters import GuidedTool
+from handrail.guide.parameters import GuidedTool, read_enum
 from handrail.guide.values import (
     GuidelineMatch,
     InvalidData,
@@ -26,6 +28,8 @@ MAX_MATCHES: Final = 1_000
 MAX_VERDICTS: Final = 100
 """The most verdicts that a plan may have."""
 MAX_REASON: Final = 500
+_MIN_HIDDEN: Final = 4
+"""The fewest characters of a hidden value that is looked for in texts."""
 
 _STATES: Final = ("needs_to_run", "data_already_in_context", "not_applicable", "cannot_run")
 _PLACE: Final = re.compile(r"^- ([^:\n]*): (.*)$", re.MULTILINE)
@@ -101,13 +105,24 @@ def _check_type(value: object, kind: type[Any], place: str) -> None:
         raise MalformedResponse(f"{place} must be a {kind.__name__}, got {type(value).__name__}.")
 
 
+class EvidenceSources(Struct, frozen=True, kw_only=True):
+    """The texts that evidence for a value may be quoted from."""
+
+    customer: tuple[str, ...]
+    """What the customer wrote."""
+    others: tuple[str, ...] = ()
+    """What the agent wrote, and what tools, variables and terms say."""
+    variables: Mapping[str, Any] = {}
+    today: date | None = None
+
+
 def check_arguments(
     tool: GuidedTool,
     verdict: ToolVerdict,
     *,
     guideline_ids: tuple[str, ...],
     choices: Mapping[str, Sequence[Any]],
-    is_customers_word: Callable[[str], bool],
+    sources: EvidenceSources,
 ) -> CheckedArguments:
     """Check inferred arguments with the tool's own validation and the options of its parameters."""
     given = _drop_nulls(tool, verdict.arguments)
@@ -121,16 +136,16 @@ def check_arguments(
     try:
         key = build_arguments_key(tool, text)
     except InvalidArgumentsError as problem:
-        invalid, error = _group_by_parameter(problem, [*tool.properties, *map(str, given)])
+        invalid, error = _group_by_parameter(tool, problem, [*tool.properties, *map(str, given)])
         invalid = {name: reason for name, reason in invalid.items() if name not in missing}
     except ToolError as problem:
-        error = problem.message
+        error = problem.message if not names_hidden(tool, problem.message, ()) else "the arguments are not valid"
     for name, allowed in choices.items():
         if name in given and name not in invalid and not _is_among(given[name], allowed):
             invalid[name] = "it is not one of the choices"
     if tool.tool.consequential:
         for name in given:
-            if name not in invalid and (reason := _find_missing_evidence(tool, name, verdict, is_customers_word)):
+            if name not in invalid and (reason := _find_missing_evidence(tool, name, given[name], verdict, sources)):
                 missing[name] = reason
     if not (missing or invalid or error):
         return CheckedArguments(arguments=given, arguments_json=text, key=key)
@@ -186,7 +201,9 @@ def _drop_nulls(tool: GuidedTool, arguments: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _group_by_parameter(problem: InvalidArgumentsError, names: Iterable[str]) -> tuple[dict[str, str], str]:
+def _group_by_parameter(
+    tool: GuidedTool, problem: InvalidArgumentsError, names: Iterable[str]
+) -> tuple[dict[str, str], str]:
     """Group the errors by parameter; also return the error of the arguments as a whole."""
     by_length = sorted(set(names), key=len, reverse=True)
     found: dict[str, str] = {}
@@ -197,6 +214,8 @@ def _group_by_parameter(problem: InvalidArgumentsError, names: Iterable[str]) ->
         if name is not None:
             found.setdefault(name, shorten(reason, MAX_REASON))
     whole = "" if found and all(problem.places) else shorten(problem.message, MAX_REASON)
+    if whole and names_hidden(tool, whole, ()):
+        whole = "the arguments are not valid together"
     return found, whole
 
 
@@ -207,14 +226,26 @@ def _is_among(value: Any, allowed: Sequence[Any]) -> bool:
 
 
 def _find_missing_evidence(
-    tool: GuidedTool, name: str, verdict: ToolVerdict, is_customers_word: Callable[[str], bool]
+    tool: GuidedTool, name: str, value: Any, verdict: ToolVerdict, sources: EvidenceSources
 ) -> str | None:
+    """Find why the evidence for a value does not support it: the words must be quoted, and contain the value."""
+    options = tool.get_options(name)
+    if options.source == "model" or options.hidden or value == tool.get_default(name):
+        return None
+    if options.source != "customer" and value in sources.variables.values():
+        return None
     evidence = verdict.evidence.get(name)
     if not isinstance(evidence, str) or not evidence.strip():
         return "nothing in the conversation supports a value for it"
-    if tool.get_options(name).source == "customer" and not is_customers_word(evidence):
-        return "the customer has not said it"
-    return None
+    if not any(contains_words(text, evidence) for text in sources.customer):
+        if options.source == "customer":
+            return "the customer has not said it"
+        if not any(contains_words(text, evidence) for text in sources.others):
+            return "the words that were quoted for it are not in the conversation"
+    # A value of a list of choices is a code: the words that stand for it are others.
+    if name in tool.coded or mentions_value(evidence, value, today=sources.today):
+        return None
+    return "the words that were quoted for it do not contain the value"
 
 
 def _select_reportable(tool: GuidedTool, names: Iterable[str]) -> set[str]:
@@ -238,39 +269,20 @@ def _describe_parameter(tool: GuidedTool, name: str) -> _Description:
 
 def _list_enum_values(tool: GuidedTool, name: str) -> Sequence[Any]:
     """List the values that the schema allows for a parameter."""
-    return _read_enum(tool.properties.get(name), tool.tool.input_schema)
+    return read_enum(tool.properties.get(name), tool.tool.input_schema)
 
 
-def _read_enum(node: Any, root: Mapping[str, Any]) -> Sequence[Any]:
-    if not isinstance(node, Mapping):
-        return ()
-    schema = cast(Mapping[str, Any], node)
-    if "enum" in schema:
-        return cast(Sequence[Any], schema["enum"])
-    if "const" in schema:
-        return (schema["const"],)
-    if isinstance(target := schema.get("$ref"), str):
-        return _read_enum(cast(Mapping[str, Any], root.get("$defs", {})).get(target.rpartition("/")[2]), {})
-    branches = cast(Sequence[Any], schema.get("anyOf", schema.get("oneOf", ())))
-    return [value for branch in branches for value in _read_enum(branch, root)] or _read_enum(schema.get("items"), root)
+def names_hidden(tool: GuidedTool, text: str, values: Iterable[Any]) -> str | None:
+    """Find a hidden parameter of a tool that a text names, or whose value it contains; return its name, or `a value`.
 
-
-def has_hidden_name(tool: GuidedTool, text: str) -> bool:
-    """Whether a text names a hidden parameter of a tool."""
-    words = normalize_text(text)
-    names = (
-        name for parameter, one in tool.options.items() if one.hidden for name in (parameter, one.display_name) if name
-    )
-    return any(normalize_text(name) in words for name in names)
-
-
-def normalize_text(text: str) -> str:
-    """Normalize a text for comparison: no case, no punctuation, single spaces."""
-    return f" {_plain(text)} "
-
-
-def _plain(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.casefold().replace("_", " ")))
+    A value of few characters stands in too many texts to tell anything.
+    """
+    for parameter in sorted(tool.hidden):
+        forms = (parameter, tool.get_options(parameter).display_name)
+        if any(form and contains_words(text, form) for form in forms):
+            return parameter
+    texts = (str(value) for value in values if not isinstance(value, bool) and value is not None)
+    return "a value" if any(len(one) >= _MIN_HIDDEN and contains_words(text, one) for one in texts) else None
 
 
 class PlannedCall(Struct, frozen=True, kw_only=True):
@@ -283,6 +295,8 @@ class PlannedCall(Struct, frozen=True, kw_only=True):
     guideline_ids: tuple[str, ...]
     rank: int
     reason: str
+    ask_operator: str = ""
+    """Why an operator has to agree."""
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -304,7 +318,7 @@ class Situation(Struct, frozen=True, kw_only=True):
     """Tools whose result was in the conversation before this turn."""
     ran: Set[str]
     """Tools that were called in this turn."""
-    is_customers_word: Callable[[str], bool]
+    sources: EvidenceSources
 
 
 class CheckedPlan(Struct, frozen=True, kw_only=True):
@@ -377,7 +391,7 @@ class _VerdictChecker:
             self._add_evaluation(shorten(verdict.tool, 100), "cannot_run", "it is not a candidate")
             return
         asked_by = here.guide.select_guidelines(tool.name, here.active)
-        reason = _clean_reason(tool, verdict.reason)
+        reason = _clean_reason(tool, verdict)
         if not asked_by:
             self._add_evaluation(tool.name, "not_applicable", NO_GUIDELINE_APPLIES, verdict=verdict)
         elif verdict.state in ("data_already_in_context", "not_applicable"):
@@ -395,9 +409,7 @@ class _VerdictChecker:
                 tool.name, "cannot_run", "the choices of a parameter could not be read", asked_by, verdict
             )
             return
-        checked = check_arguments(
-            tool, verdict, guideline_ids=asked_by, choices=choices, is_customers_word=here.is_customers_word
-        )
+        checked = check_arguments(tool, verdict, guideline_ids=asked_by, choices=choices, sources=here.sources)
         if verdict.state == "cannot_run" or not checked.ok:
             self._missing += checked.missing
             self._invalid += checked.invalid
@@ -421,9 +433,24 @@ class _VerdictChecker:
             arguments_json=checked.arguments_json,
             key=checked.key,
             guideline_ids=asked_by,
+            ask_operator=self._find_operator_reason(tool, checked),
             rank=min(RANK[by_id[guideline_id].criticality] for guideline_id in asked_by),
             reason=reason,
         )
+
+    def _select_visible(self, tool: str, verdict: ToolVerdict) -> dict[str, Any]:
+        known = self._situation.guide.tools.get(tool)
+        hidden = known.hidden if known is not None else frozenset[str]()
+        return {name: value for name, value in verdict.arguments.items() if name not in hidden}
+
+    def _find_operator_reason(self, tool: GuidedTool, checked: CheckedArguments) -> str:
+        """Find why an operator has to agree: a model filled what only the program may set, and no customer can see."""
+        given = checked.arguments
+        known = self._situation.sources.variables.values()
+        filled = [name for name in given if name in tool.hidden and given[name] not in (tool.get_default(name), *known)]
+        if not filled or not tool.tool.consequential:
+            return ""
+        return f"a model set {', '.join(filled)}, which the customer cannot see"
 
     def _add_unjudged(self, judged: set[str]) -> None:
         """Add the candidates without a verdict: one that needs no inference runs, unless its result is known."""
@@ -461,7 +488,7 @@ class _VerdictChecker:
             ToolEvaluation(
                 tool=tool,
                 state=state,
-                arguments=verdict.arguments if verdict else {},
+                arguments=self._select_visible(tool, verdict) if verdict else {},
                 reason=reason,
                 guideline_ids=guideline_ids,
                 iteration=self._situation.iteration,
@@ -469,9 +496,10 @@ class _VerdictChecker:
         )
 
 
-def _clean_reason(tool: GuidedTool, reason: str) -> str:
-    """Return the judge's reason, unless it names a hidden parameter."""
-    return "" if has_hidden_name(tool, reason) else encodable(shorten(reason, MAX_REASON))
+def _clean_reason(tool: GuidedTool, verdict: ToolVerdict) -> str:
+    """Return the judge's reason, unless it names a hidden parameter or its value."""
+    values = [verdict.arguments[name] for name in tool.hidden if name in verdict.arguments]
+    return "" if names_hidden(tool, verdict.reason, values) else encodable(shorten(verdict.reason, MAX_REASON))
 
 
 def _describe_problems(checked: CheckedArguments) -> str:
