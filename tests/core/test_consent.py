@@ -7,7 +7,7 @@ import pytest
 
 from handrail import ConfigError
 from handrail.core.consent import read_answer
-from handrail.core.locales import LANGUAGES, load_locale
+from handrail.core.locale_texts import LANGUAGES, load_locale
 
 HELD_OUT: dict[str, dict[str, list[str]]] = json.loads(Path(__file__).with_name("consent.json").read_text("utf-8"))
 """Sentences that were written after the words of the locales, and never used to improve them."""

@@ -38,7 +38,7 @@ class PerfectJudge:
         given = {"recipient_name": "Sophie Chapman", "amount": 500, "destination": "Singapore"}
         tool = next(one for one in request.tools if set(case.missing) <= one.schema["properties"].keys())
         known = {name: given[name] for name in tool.schema["properties"] if name in given and name not in case.missing}
-        return ToolVerdict(tool.name, "cannot_run", known, dict.fromkeys(known, "said"))
+        return ToolVerdict(tool.name, "cannot_run", known, {name: str(value) for name, value in known.items()})
 
     async def reply(self, request: ReplyRequest) -> Draft:
         return Draft("Well.")

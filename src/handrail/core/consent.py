@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final, Literal, TypeAlias
 
-from handrail.core.locales import LANGUAGES, load_locale
+from handrail.core.locale_texts import LANGUAGES, load_locale
 from handrail.core.wording import is_number_word, repeats_numbers, split_words
 
 Answer: TypeAlias = Literal["yes", "no", "unclear"]

@@ -12,7 +12,7 @@ from handrail.authorize.policy import Policy
 from handrail.chat.conversation import Conversation
 from handrail.chat.session_store import SessionStore
 from handrail.core.context import ToolContext
-from handrail.core.locales import load_locale
+from handrail.core.locale_texts import load_locale
 from handrail.core.redact import Redactor
 from handrail.core.suggestions import suggest
 from handrail.core.text import encodable

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 from msgspec import Struct, structs
 
 from handrail.chat.conversation import PendingCall
-from handrail.core.locales import load_locale
+from handrail.core.locale_texts import load_locale
 from handrail.core.log import log
 from handrail.core.redact import HIDDEN
 from handrail.core.text import compact_json, encodable, faithful_json

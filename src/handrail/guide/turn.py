@@ -11,7 +11,7 @@ from handrail.chat.conversation import PendingCall
 from handrail.chat.session import ChatSession
 from handrail.chat.turn import TurnResult, TurnState
 from handrail.core.events import TurnPlanned
-from handrail.core.locales import select_locale
+from handrail.core.locale_texts import select_locale
 from handrail.core.redact import Redactor
 from handrail.core.values import ToolCall
 from handrail.errors import ApprovalError, shorten

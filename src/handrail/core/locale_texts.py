@@ -8,8 +8,6 @@ from typing import Final
 
 from handrail.errors import ConfigError
 
-__all__ = ["LANGUAGES", "load_locale", "select_locale"]
-
 LANGUAGES: Final = ("en", "fr", "de", "es", "it", "nl", "pt", "pl", "ru", "zh", "ja")
 
 
@@ -32,4 +30,4 @@ def _get_language(locale: str) -> str:
 
 @cache
 def _load_language(language: str) -> Mapping[str, str]:
-    return json.loads(files("handrail.core.locales").joinpath(f"{language}.json").read_text("utf-8"))
+    return json.loads(files("handrail.core").joinpath("locales", f"{language}.json").read_text("utf-8"))
