@@ -188,5 +188,5 @@ async def answer(registry: ToolRegistry, call: ToolCall) -> ToolResult:
         found: Tool[..., Any] = registry.get(call.name)
     except ToolNotFoundError as error:
         failure = Failure(code=error.code, message=error.message)
-        return ToolResult(error=failure, call_id=call.id, tool_name=call.name)
+        return ToolResult(error=failure, call_id=call.id, provider_id=call.provider_id, tool_name=call.name)
     return await found.execute(call.arguments_json, ToolContext(session_id="s-1", call=call))

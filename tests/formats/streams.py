@@ -48,12 +48,12 @@ def woven(draw: st.DrawFn, threads: Sequence[list[Any]], *, interleaved: bool) -
 def check_cuts(events: list[Any], said: list[Said], calls: Callable[[list[Any]], list[ToolCall]]) -> None:
     """Wherever the stream breaks off: a call whose arguments are not all there is never taken for complete."""
     whole = calls(events)
-    assert [(one.id, one.name, one.arguments_json) for one in whole] == [
+    assert [(one.wire_id, one.name, one.arguments_json) for one in whole] == [
         (one.id, one.name, one.arguments) for one in said
     ]
     for position in range(len(events)):
         found = calls(events[:position])
-        assert [one.id for one in found] == [one.id for one in said][: len(found)]
+        assert [one.wire_id for one in found] == [one.id for one in said][: len(found)]
         for call, one in zip(found, said, strict=False):
             if call.arguments_json != one.arguments:
                 with pytest.raises(ToolArgsParseError):

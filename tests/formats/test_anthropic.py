@@ -52,9 +52,10 @@ def test_each_tool_use_is_read_in_order_and_the_other_blocks_are_passed_over(obj
     if objects:
         answer = Message.model_validate(answer)
 
+    get = '{"city":"Ulm"}'
     assert wire.calls(answer) == [
-        ToolCall(id="toolu_1", name="get", arguments_json='{"city":"Ulm"}', response_id="msg_1"),
-        ToolCall(id="toolu_2", name="put", arguments_json="{}", response_id="msg_1"),
+        ToolCall(id="msg_1/toolu_1", provider_id="toolu_1", name="get", arguments_json=get, response_id="msg_1"),
+        ToolCall(id="msg_1/toolu_2", provider_id="toolu_2", name="put", arguments_json="{}", response_id="msg_1"),
     ]
 
 
@@ -91,7 +92,7 @@ def test_the_last_tool_use_of_a_message_that_was_cut_gets_a_result_and_never_run
     whole, cut = wire.calls(answer)
 
     assert takes_anything.parse(whole.arguments_json) == {"a": 1}
-    assert cut.id == "toolu_2"
+    assert cut.wire_id == "toolu_2"
     with pytest.raises(ToolArgsParseError):
         takes_anything.parse(cut.arguments_json)
 

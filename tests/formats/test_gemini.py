@@ -58,7 +58,7 @@ def test_calls_are_read_in_order_with_their_ids(read: Any) -> None:
 
     calls = wire.calls(read(answer))
 
-    assert [(one.id, one.name, one.arguments_json, one.response_id) for one in calls] == [
+    assert [(one.wire_id, one.name, one.arguments_json, one.response_id) for one in calls] == [
         ("1", "get", '{"city":"Ulm"}', "resp_1"),
         ("2", "now", "{}", "resp_1"),
     ]
@@ -73,7 +73,9 @@ def test_calls_without_ids_get_ids_of_their_own_which_are_not_sent_back(read: An
     assert first.id != second.id
     assert [one.id for one in wire.calls(answer)] == [first.id, second.id]
     assert not {first.id, second.id} & {one.id for one in wire.calls(read(chunk({"name": "now"}, id="resp_2")))}
-    (content,) = wire.results([ToolResult(output="x", call_id=first.id, tool_name="now")])
+    (content,) = wire.results(
+        [ToolResult(output="x", call_id=first.id, provider_id=first.provider_id, tool_name="now")]
+    )
     assert content == {"role": "user", "parts": [{"function_response": {"name": "now", "response": {"output": "x"}}}]}
 
 
@@ -104,7 +106,7 @@ def test_the_last_call_of_a_response_that_was_cut_gets_a_result_and_never_runs(r
     whole, cut = wire.calls(read(answer))
 
     assert takes_anything.parse(whole.arguments_json) == {"x": 1}
-    assert cut.id == "2"
+    assert cut.wire_id == "2"
     with pytest.raises(ToolArgsParseError):
         takes_anything.parse(cut.arguments_json)
 
@@ -214,7 +216,7 @@ def test_two_calls_in_chunks_are_told_apart_by_their_ids() -> None:
         {"id": "2", "partialArgs": [{"jsonPath": "$.x", "numberValue": 2}]},
     ]
 
-    assert [(one.id, one.arguments_json) for one in wire.calls([chunk(one) for one in pieces])] == [
+    assert [(one.wire_id, one.arguments_json) for one in wire.calls([chunk(one) for one in pieces])] == [
         ("1", '{"x":1}'),
         ("2", '{"x":2}'),
     ]

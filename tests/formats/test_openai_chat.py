@@ -77,7 +77,7 @@ def test_a_definition_wraps_the_function() -> None:
 def test_calls_are_read_from_a_completion_and_from_its_message(response: Any) -> None:
     calls = wire.calls(response)
 
-    assert [(one.id, one.name, one.arguments_json) for one in calls] == [(s.id, s.name, s.arguments) for s in SAID]
+    assert [(one.wire_id, one.name, one.arguments_json) for one in calls] == [(s.id, s.name, s.arguments) for s in SAID]
 
 
 def test_a_result_is_a_message_of_the_role_tool() -> None:
@@ -91,7 +91,7 @@ def test_the_last_call_of_a_response_that_was_cut_gets_a_result_and_never_runs(r
     whole, cut = wire.calls(completion(reason))
 
     assert takes_anything.parse(whole.arguments_json) == {"city": "Ulm"}
-    assert cut.id == "call_2"
+    assert cut.wire_id == "call_2"
     with pytest.raises(ToolArgsParseError):
         takes_anything.parse(cut.arguments_json)
 
@@ -137,7 +137,7 @@ def test_a_stream_that_ends_with_the_token_limit_has_a_last_call_that_does_not_r
 def test_servers_that_do_not_count_their_calls_are_understood(index: Any) -> None:
     events = [piece(index, '{"a":', SAID[0]), piece(index, "1}"), piece(index, '{"b":2}', SAID[1]), *END]
 
-    assert [(one.id, one.arguments_json) for one in wire.calls(events)] == [
+    assert [(one.wire_id, one.arguments_json) for one in wire.calls(events)] == [
         ("call_1", '{"a":1}'),
         ("call_2", '{"b":2}'),
     ]
@@ -152,7 +152,7 @@ def test_a_server_that_repeats_the_id_with_every_chunk_is_understood() -> None:
 def test_only_the_first_choice_counts() -> None:
     second = chunk({"tool_calls": [{"index": 0, "id": "x", "function": {"name": "x", "arguments": "{}"}}]}, index=1)
 
-    assert [one.id for one in wire.calls([piece(0, "{}", SAID[0]), second, *END])] == ["call_1"]
+    assert [one.wire_id for one in wire.calls([piece(0, "{}", SAID[0]), second, *END])] == ["call_1"]
 
 
 def test_events_of_the_sdks_stream_helper_carry_their_chunks() -> None:

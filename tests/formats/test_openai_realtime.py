@@ -84,7 +84,14 @@ def test_a_completed_item_is_one_call_with_its_ids(events: Any, objects: bool) -
         events = [server_event.validate_python(one) for one in events] if many else server_event.validate_python(events)
 
     assert wire.calls(events) == [
-        ToolCall(id="call_1", name="get", arguments_json='{"city":"Ulm"}', response_id="resp_1", item_id="fc_call_1")
+        ToolCall(
+            id="resp_1/call_1",
+            provider_id="call_1",
+            name="get",
+            arguments_json='{"city":"Ulm"}',
+            response_id="resp_1",
+            item_id="fc_call_1",
+        )
     ]
 
 
@@ -124,7 +131,7 @@ def test_a_name_that_an_older_server_leaves_out_is_the_one_of_the_item_that_was_
     last["item"] = {key: value for key, value in last["item"].items() if key != "name"}
 
     assert [one.name for one in wire.calls([added, last])] == ["get"]
-    assert [(one.id, one.name) for one in wire.calls([last])] == [("call_1", "")]
+    assert [(one.wire_id, one.name) for one in wire.calls([last])] == [("call_1", "")]
 
 
 @given(spoken(), st.integers(1, 9), st.booleans(), st.booleans(), st.data())
@@ -139,9 +146,9 @@ def test_only_items_that_were_completed_are_calls_wherever_the_events_break_off(
     by_id = {one.id: one for one in said}
     for position in range(len(events) + 1):
         found = wire.calls(events[:position])
-        assert len({one.id for one in found}) == len(found)
-        assert all(one.arguments_json == by_id[one.id].arguments for one in found)
-    assert sorted(one.id for one in wire.calls(events)) == sorted(by_id)
+        assert len({one.wire_id for one in found}) == len(found)
+        assert all(one.arguments_json == by_id[one.wire_id].arguments for one in found)
+    assert sorted(one.wire_id for one in wire.calls(events)) == sorted(by_id)
 
 
 @pytest.mark.proves("PH-28")

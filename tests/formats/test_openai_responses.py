@@ -66,14 +66,16 @@ def test_each_function_call_is_read_in_order_with_its_arguments_as_text(objects:
 
     calls = wire.calls(answer)
 
-    assert [(one.id, one.name, one.arguments_json) for one in calls] == [(s.id, s.name, s.arguments) for s in SAID]
+    assert [(one.wire_id, one.name, one.arguments_json) for one in calls] == [(s.id, s.name, s.arguments) for s in SAID]
     assert [(one.response_id, one.item_id) for one in calls] == [("resp_1", "fc_call_1"), ("resp_1", "fc_call_2")]
 
 
 def test_calls_are_read_from_output_items_too() -> None:
     items = Response.model_validate(response([MESSAGE, *map(function_call, SAID)])).output
 
-    assert [one.id for one in wire.calls(items)] == [one.id for one in wire.calls([MESSAGE, *map(function_call, SAID)])]
+    assert [one.wire_id for one in wire.calls(items)] == [
+        one.wire_id for one in wire.calls([MESSAGE, *map(function_call, SAID)])
+    ]
     assert [one.id for one in wire.calls(items)] == ["call_1", "call_2"]
 
 
@@ -91,7 +93,7 @@ def test_a_result_is_an_item_under_the_id_of_its_call() -> None:
 def test_an_item_that_is_not_complete_gets_a_result_and_never_runs(status: str) -> None:
     (call,) = wire.calls(response([function_call(SAID[0], status)], "incomplete"))
 
-    assert call.id == "call_1"
+    assert call.wire_id == "call_1"
     with pytest.raises(ToolArgsParseError):
         takes_anything.parse(call.arguments_json)
 
@@ -103,7 +105,7 @@ def test_the_last_item_of_a_response_that_was_cut_does_not_run_if_it_says_nothin
     whole, cut = wire.calls(response(silent, status))
 
     assert takes_anything.parse(whole.arguments_json) == {"city": "Ulm"}
-    assert (cut.id, cut.item_id, cut.response_id) == ("call_2", "fc_call_2", "resp_1")
+    assert (cut.wire_id, cut.item_id, cut.response_id) == ("call_2", "fc_call_2", "resp_1")
     with pytest.raises(ToolArgsParseError):
         takes_anything.parse(cut.arguments_json)
     assert [one.arguments_json for one in wire.calls(response(silent))] == [one.arguments for one in SAID]
@@ -125,7 +127,7 @@ def test_a_stream_gives_the_calls_wherever_it_breaks_off(
 def test_a_stream_whose_end_repeats_no_items_has_those_that_were_done() -> None:
     events = [CREATED, *thread(0, SAID[0], 3), {"type": "response.completed", "response": response([])}]
 
-    assert [(one.id, one.arguments_json) for one in wire.calls(events)] == [("call_1", SAID[0].arguments)]
+    assert [(one.wire_id, one.arguments_json) for one in wire.calls(events)] == [("call_1", SAID[0].arguments)]
 
 
 def test_a_stream_that_ends_incomplete_has_a_last_call_that_does_not_run() -> None:
@@ -147,4 +149,4 @@ def test_arguments_that_are_done_are_not_a_call_that_is_complete() -> None:
 
 
 def test_the_shape_of_the_helper_is_the_apis() -> None:
-    assert [one.id for one in wire.calls(RESPONSES.response(SAID))] == ["call_1", "call_2"]
+    assert [one.wire_id for one in wire.calls(RESPONSES.response(SAID))] == ["call_1", "call_2"]

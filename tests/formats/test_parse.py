@@ -71,7 +71,8 @@ async def test_bad_input_gets_a_result_under_the_id_of_its_call(api: Api, name: 
     calls = api.wire.calls(api.response(said), definitions)
     results = [await answer(registry, call) for call in calls]
 
-    assert [call.id for call in calls] == [result.call_id for result in results] == ["before", "bad", "after"]
+    assert [call.id for call in calls] == [result.call_id for result in results]
+    assert [call.wire_id for call in calls] == ["before", "bad", "after"]
     assert [result.error.code if result.error else "" for result in results] == ["", code, ""]
     told = api.answers(api.wire.results(results, definitions))
     assert [one.id for one in told] == (["before", "bad", "after"] if api is not MCP else [None] * 3)
@@ -98,7 +99,7 @@ async def test_values_that_no_text_can_hold_get_results_too(api: Api, value: Any
     result = await answer(registry, call)
 
     assert result.error is not None
-    assert (result.call_id, result.error.code) == ("c-1", "tool_args_parse_error")
+    assert (result.wire_id, result.error.code) == ("c-1", "tool_args_parse_error")
 
 
 @pytest.mark.proves("PH-42", "PH-43")
@@ -133,7 +134,7 @@ def test_arguments_come_back_as_they_were_said(api: Api) -> None:
     value = {"name": "Ännchen 👋 \u0000", "times": 2}
     (call,) = api.wire.calls(api.response([api.says("c-1", "greet", value)]), api.wire.tools(registry))
 
-    assert (call.id, call.name, json.loads(call.arguments_json)) == ("c-1", "greet", value)
+    assert (call.wire_id, call.name, json.loads(call.arguments_json)) == ("c-1", "greet", value)
 
 
 @every_api

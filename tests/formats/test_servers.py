@@ -86,7 +86,7 @@ def chat(script: Any, registry: ToolRegistry, stream: bool) -> Iterator[Turn]:
 
         def said(response: Any) -> list[Any]:
             tool_calls = [
-                {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments_json}}
+                {"id": one.wire_id, "type": "function", "function": {"name": one.name, "arguments": one.arguments_json}}
                 for one in openai_chat.calls(response)
             ]
             return [{"role": "assistant", "content": None, "tool_calls": tool_calls}]
@@ -135,7 +135,7 @@ def messages(script: Any, registry: ToolRegistry, stream: bool) -> Iterator[Turn
 
         def said(response: Any) -> list[Any]:
             uses = [
-                {"type": "tool_use", "id": one.id, "name": one.name, "input": json.loads(one.arguments_json)}
+                {"type": "tool_use", "id": one.wire_id, "name": one.name, "input": json.loads(one.arguments_json)}
                 for one in anthropic.calls(response)
             ]
             return [{"role": "assistant", "content": uses}]

@@ -18,8 +18,7 @@ from handrail.providers.provider import ModelResponse, Usage
 def normalize_response(response: ModelResponse, conversation: Conversation, *, step: int) -> ModelResponse:
     """Give the response an id, and each call one that no other call of this conversation has.
 
-    Some servers number their calls from 0 in every response. An id that is used twice would be taken for the same
-    call, and a second payment that the customer wants would be answered with the result of the first.
+    A format already makes ids unique by the id of their response; some servers send none, or the same one again.
     """
     used, turn = conversation.call_ids, conversation.turn
     response_id = response.id or f"response-{turn}-{step}"
@@ -34,10 +33,10 @@ def normalize_response(response: ModelResponse, conversation: Conversation, *, s
         arguments, name = call.arguments_json, encodable(call.name)
         if (mended := encodable(arguments)) != arguments:  # Half a surrogate pair: repaired arguments must not run.
             arguments = make_unparsable(mended)
-        changes = {"id": call_id, "name": name, "arguments_json": arguments}
+        provider_id = None if call_id == call.wire_id else encodable(call.wire_id)
+        changes = {"id": call_id, "provider_id": provider_id, "name": name, "arguments_json": arguments}
         calls.append(structs.replace(call, response_id=call.response_id or response_id, **changes))
-    ids_kept = all(one.id == other.id for one, other in zip(calls, response.calls, strict=True))
-    native = response.native if ids_kept and is_storable(response.native) else None
+    native = response.native if is_storable(response.native) else None
     text = encodable(response.text)
     return structs.replace(response, calls=tuple(calls), id=response_id, native=native, text=text)
 

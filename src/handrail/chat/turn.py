@@ -456,7 +456,9 @@ def _is_cancelling() -> bool:
 
 def build_doubt(call: ToolCall) -> ToolResult:
     """The result of a call that the ledger knows nothing about, although it may have been made."""
-    return structs.replace(failure_results.outcome_unknown(call.name), call_id=call.id, tool_name=call.name)
+    return structs.replace(
+        failure_results.outcome_unknown(call.name), call_id=call.id, provider_id=call.provider_id, tool_name=call.name
+    )
 
 
 def _is_awaiting_approval(result: ToolResult) -> bool:

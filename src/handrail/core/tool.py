@@ -346,13 +346,14 @@ class Tool(Generic[P, R]):
 
 def finish(output: Any, *, tool: Tool[..., Any], context: ToolContext[Any], duration_ms: float) -> ToolResult:
     """Build the result of a call from what its handler returned."""
-    call_id = context.call.id if context.call else ""
+    call = context.call
+    call_id, provider_id = (call.id, call.provider_id) if call else ("", None)
     if isinstance(output, MediaPart | list | tuple):
         output = find_media_result(cast(object, output)) or cast(Any, output)
-    if isinstance(output, ToolResult):
-        output = clean_result(output, tool=tool.name)
-        return structs.replace(output, call_id=call_id, tool_name=tool.name, duration_ms=duration_ms)
-    return ToolResult(output=output, call_id=call_id, tool_name=tool.name, duration_ms=duration_ms)
+    output = clean_result(output, tool=tool.name) if isinstance(output, ToolResult) else ToolResult(output=output)
+    return structs.replace(
+        output, call_id=call_id, provider_id=provider_id, tool_name=tool.name, duration_ms=duration_ms
+    )
 
 
 def check_name(name: object) -> None:

@@ -57,7 +57,7 @@ class ToolCall(Struct, frozen=True, kw_only=True, gc=False):
     """A model's request to run one tool."""
 
     id: str
-    """The provider's id of this one call."""
+    """The id of this one call, unique in its session."""
     name: str
     arguments_json: str = ""
     """JSON text stays text until it is validated; empty text means `{}`."""
@@ -68,6 +68,13 @@ class ToolCall(Struct, frozen=True, kw_only=True, gc=False):
     ask_operator: str = ""
     """Why an operator has to agree to this call, even if the policy allows it or asks the customer. It is set by the
     program that made the call, never by a model."""
+    provider_id: str | None = None
+    """The id that the provider gave, if `id` had to be made unique; it goes back to the provider. None: `id` is it."""
+
+    @property
+    def wire_id(self) -> str:
+        """The id that the provider knows this call by; empty if it gave none."""
+        return self.id if self.provider_id is None else self.provider_id
 
 
 class Decision(Struct, frozen=True, kw_only=True, gc=False):
@@ -125,7 +132,7 @@ Origin = Literal["run", "replayed", "joined", "verified", "cached"]
 class ToolResult(Struct, frozen=True, kw_only=True):
     """The result of one call.
 
-    The last six fields are set by the executor. What a handler writes into them is dropped.
+    The last seven fields are set by the executor. What a handler writes into them is dropped.
     """
 
     output: Any = None
@@ -155,6 +162,8 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     """Sent to the model before the output: that the effect was already done, and when."""
     silent: bool = False
     """True if the conversation was interrupted and the tool has `on_interrupt="finish_silently"`."""
+    provider_id: str | None = None
+    """`ToolCall.provider_id` of the call, which the provider wants back; None: `call_id` is it."""
 
     if TYPE_CHECKING:  # `error` also accepts a str, which the type of the field does not show.
 
@@ -176,6 +185,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
             recorded: bool = True,
             notice: str = "",
             silent: bool = False,
+            provider_id: str | None = None,
         ) -> None: ...
 
     else:
@@ -191,6 +201,11 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         """Whether the call succeeded."""
         return self.error is None
+
+    @property
+    def wire_id(self) -> str:
+        """The id that the provider knows the call by; empty if it gave none."""
+        return self.call_id if self.provider_id is None else self.provider_id
 
     def for_model(self, *, attached: Collection[MediaPart] = ()) -> str:
         """The only text of this result that a model ever sees.

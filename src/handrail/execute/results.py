@@ -65,6 +65,7 @@ def finish_result(result: ToolResult, call: ToolCall, started: float, decision: 
         context=result.context,
         control=result.control,
         call_id=call.id,
+        provider_id=call.provider_id,
         tool_name=call.name,
         duration_ms=(perf_counter() - started) * 1000,
         decision=result.decision if decision is None else decision,
@@ -81,6 +82,7 @@ def finish_text(output: str, call: ToolCall, started: float, decision: Decision 
     return ToolResult(
         output=output,
         call_id=call.id,
+        provider_id=call.provider_id,
         tool_name=call.name,
         duration_ms=(perf_counter() - started) * 1000,
         decision=decision,

@@ -196,7 +196,7 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     for result in results:
         media = select_media(result, images=_IMAGE_TYPES, files=(PDF,), with_uri=True) if result.media else ()
         text, failed = render_result(result, media)
-        block: ToolResultBlockParam = {"type": "tool_result", "tool_use_id": result.call_id, "content": text}
+        block: ToolResultBlockParam = {"type": "tool_result", "tool_use_id": result.wire_id, "content": text}
         if media and not failed:
             texts = [{"type": "text", "text": text}] if text else []
             block["content"] = cast(Any, [*texts, *map(_render_media, media)])

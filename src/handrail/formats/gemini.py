@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from google.genai.types import ContentDict, ToolConfigDict, ToolDict
 
 _IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/webp")
-_GENERATED_ID_PREFIX: Final = "handrail-"
-"""How ids begin that this module made up, because the API gave none; they are not sent back."""
 
 
 def tools(pool: Iterable[Tool[..., Any]]) -> "Definitions[ToolDict]":
@@ -75,27 +73,22 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
         for part in get_items(get_field(candidate, "content"), "parts"):
             if (call := get_camel_field(part, "function_call")) is not None:
                 assembler.add(call, response_id if isinstance(response_id, str) else None)
-    found = [_build_call(value, position) for position, value in enumerate(assembler.calls)]
+    found = [_build_call(value) for value in assembler.calls]
     if is_cut and found:
         found[-1] = structs.replace(found[-1], arguments_json=make_unparsable(found[-1].arguments_json))
     return names.decode_calls(found, definitions)
 
 
-def _build_call(call: PartialCall, position: int) -> ToolCall:
-    # The id must be new in every response, or a second call would be taken for a repetition of the first one.
-    response_id = call.response_id
-    generated = f"{_GENERATED_ID_PREFIX}{response_id}-{position}" if response_id else None
+def _build_call(call: PartialCall) -> ToolCall:
+    # Without any id a call would be taken for a repetition of another one; what is made up here is not sent back.
+    is_nameless = not call.id and not call.response_id
     return ToolCall(
-        id=call.id or generated or f"{_GENERATED_ID_PREFIX}{uuid4().hex}",
+        id=f"call_{uuid4().hex}" if is_nameless else call.id or "",
         name=call.name,
         arguments_json=call.render_arguments(),
-        response_id=response_id,
+        response_id=call.response_id,
+        provider_id="" if is_nameless else None,
     )
-
-
-def is_generated_id(call_id: str) -> bool:
-    """Whether this module made the id up, because the API gave none."""
-    return call_id.startswith(_GENERATED_ID_PREFIX)
 
 
 def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = None) -> "list[ContentDict]":
@@ -112,8 +105,8 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
         entry: dict[str, Any] = {"name": name, "response": {"error" if failed else "output": text}}
         if media and not failed:
             entry["parts"] = [{"inline_data": {"mime_type": p.mime_type.lower(), "data": p.data}} for p in media]
-        if not is_generated_id(result.call_id):
-            entry["id"] = result.call_id
+        if result.wire_id:
+            entry["id"] = result.wire_id
         parts.append({"function_response": entry})
     return [{"role": "user", "parts": parts}] if parts else []
 

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from handrail.core.values import ToolCall
 from handrail.errors import UnsupportedToolError, shorten
+from handrail.formats.call_ids import make_ids_unique
 from handrail.schema.strict_decoding import build_decoder
 from handrail.schema.subschemas import iter_subschemas, map_children
 
@@ -154,8 +155,7 @@ class ToolNames:
 
 
 def decode_calls(calls: Iterable[ToolCall], definitions: Sequence[Any] | None) -> list[ToolCall]:
-    """Decode calls with the definitions that were sent; without definitions they stay as they are."""
+    """The calls of one response under unique ids, decoded with the definitions that were sent, if they are given."""
+    unique = make_ids_unique(calls)
     names = getattr(definitions, "names", None)
-    if isinstance(names, ToolNames):
-        return [names.decode(call) for call in calls]
-    return list(calls)
+    return [names.decode(call) for call in unique] if isinstance(names, ToolNames) else unique

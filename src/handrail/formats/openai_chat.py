@@ -48,7 +48,9 @@ def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolC
     choice = next(iter(get_items(response, "choices")), None)
     message = response if choice is None else get_field(choice, "message")
     is_cut = choice is not None and _is_cut(get_field(choice, "finish_reason", "stop"))
-    return names.decode_calls(_build_calls(get_items(message, "tool_calls"), is_cut=is_cut), definitions)
+    response_id = None if choice is None else get_field(response, "id")
+    found = _build_calls(get_items(message, "tool_calls"), response_id=response_id, is_cut=is_cut)
+    return names.decode_calls(found, definitions)
 
 
 def _is_cut(finish_reason: Any) -> bool:
@@ -56,7 +58,7 @@ def _is_cut(finish_reason: Any) -> bool:
     return finish_reason is None or finish_reason in _CUT_FINISH_REASONS
 
 
-def _build_calls(tool_calls: Sequence[Any], *, is_cut: bool) -> list[ToolCall]:
+def _build_calls(tool_calls: Sequence[Any], *, response_id: Any, is_cut: bool) -> list[ToolCall]:
     found: list[ToolCall] = []
     for position, call in enumerate(tool_calls, start=1):
         function, custom = get_field(call, "function"), get_field(call, "custom")
@@ -68,6 +70,7 @@ def _build_calls(tool_calls: Sequence[Any], *, is_cut: bool) -> list[ToolCall]:
                 id=get_field(call, "id"),
                 name=get_field(source, "name"),
                 arguments=arguments,
+                response_id=response_id,
                 # The last call may be half written, and one without text may not have begun: calls come interleaved.
                 is_complete=not (is_cut and (position == len(tool_calls) or not arguments)),
             )
@@ -79,8 +82,11 @@ def _calls_from_chunks(chunks: Sequence[Any]) -> list[ToolCall]:
     """The calls in the chunks of a stream; deltas belong to a call by its index."""
     parts: dict[int, list[dict[str, Any]]] = {}
     finish_reason: Any = None
+    response_id: Any = None
     for chunk in chunks:
-        for choice in get_items(get_field(chunk, "chunk", chunk), "choices"):
+        chunk = get_field(chunk, "chunk", chunk)
+        response_id = response_id or get_field(chunk, "id")
+        for choice in get_items(chunk, "choices"):
             if get_index(choice, "index"):
                 continue
             finish_reason = get_field(choice, "finish_reason") or finish_reason
@@ -89,7 +95,7 @@ def _calls_from_chunks(chunks: Sequence[Any]) -> list[ToolCall]:
     tool_calls = [call for index in sorted(parts) for call in parts[index]]
     for call in tool_calls:
         call["function"]["arguments"] = "".join(call["function"]["arguments"])
-    return _build_calls(tool_calls, is_cut=_is_cut(finish_reason))
+    return _build_calls(tool_calls, response_id=response_id, is_cut=_is_cut(finish_reason))
 
 
 def _add_delta(delta: Any, calls: list[dict[str, Any]]) -> None:
@@ -107,7 +113,7 @@ def results(
     results: Iterable[ToolResult], definitions: Sequence[Any] | None = None
 ) -> "list[ChatCompletionToolMessageParam]":
     """Render each result as a `tool` message."""
-    return [{"role": "tool", "tool_call_id": result.call_id, "content": result.for_model()} for result in results]
+    return [{"role": "tool", "tool_call_id": result.wire_id, "content": result.for_model()} for result in results]
 
 
 def tool_choice(

@@ -81,7 +81,7 @@ def results(
     return [
         {
             "type": "conversation.item.create",
-            "item": {"type": "function_call_output", "call_id": result.call_id, "output": result.for_model()},
+            "item": {"type": "function_call_output", "call_id": result.wire_id, "output": result.for_model()},
         }
         for result in results
     ]

@@ -137,7 +137,7 @@ def results(results: Iterable[ToolResult], definitions: Sequence[Any] | None = N
     return [
         {
             "type": "function_call_output",
-            "call_id": result.call_id,
+            "call_id": result.wire_id,
             "output": _render_parts(result) if result.media else result.for_model(),
         }
         for result in results

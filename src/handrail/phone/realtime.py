@@ -40,6 +40,8 @@ class RealtimeAdapter:
         self._read_calls: set[str] = set()
         self._late: dict[str, str] = {}
         """The tool calls whose results were sent as messages, by the message's item."""
+        self._outputs: dict[str, str] = {}
+        """The tool calls whose results were sent as outputs, by the output's item."""
         self._items: set[str] = set()
         """The items that were told."""
 
@@ -93,7 +95,8 @@ class RealtimeAdapter:
             if item_id and len(self._items) < _MAX_CALLS:
                 self._items.add(item_id)
         if item.get("type") == "function_call_output":
-            found.append(s.OutputAdded(call_id=_text(item.get("call_id"))))
+            call_id = self._outputs.get(_text(item.get("id"))) or _text(item.get("call_id"))
+            found.append(s.OutputAdded(call_id=call_id))
         elif (call_id := self._late.get(_text(item.get("id")))) is not None:
             found.append(s.OutputAdded(call_id=call_id, is_late=True))
         return found
@@ -122,7 +125,7 @@ class RealtimeAdapter:
         )
         # A call whose own event was missed is in here too.
         missed = (
-            [call for call in self._calls(event) if call.id not in self._read_calls] if self._misses(response) else []
+            [call for call in self._calls(event) if _identify(call) not in self._read_calls] if self._misses(response) else []
         )
         for call in missed:
             self._opened.pop(call.item_id or "", None)
@@ -138,7 +141,7 @@ class RealtimeAdapter:
     def _build_call_signals(self, calls: Sequence[ToolCall]) -> list[Signal]:
         for call in calls:
             if len(self._read_calls) < _MAX_CALLS:
-                self._read_calls.add(call.id)
+                self._read_calls.add(_identify(call))
         return [s.ToolCalled(call=call) for call in calls]
 
     def _read_opened(self, event: Mapping[str, Any]) -> list[Signal]:
@@ -183,10 +186,12 @@ class RealtimeAdapter:
         match command:
             case s.SendOutput():
                 # An id of our own makes the event safe to repeat: a second one is refused.
+                item_id = _item_id(command.call_id)
+                self._outputs[item_id] = command.call_id
                 item = {
-                    "id": _item_id(command.call_id),
+                    "id": item_id,
                     "type": "function_call_output",
-                    "call_id": command.call_id,
+                    "call_id": command.call_id if command.provider_id is None else command.provider_id,
                     "output": escape_special_tokens(command.output),
                 }
                 return {"type": "conversation.item.create", "event_id": command.request_id, "item": item}
@@ -240,6 +245,11 @@ def describe_session(built: ToolBuildResult, definitions: list[Any]) -> Mapping[
     if instructions:
         session["instructions"] = instructions
     return session
+
+
+def _identify(call: ToolCall) -> str:
+    """What an item of a call is recognised by; its response is not told in every event."""
+    return call.item_id or call.id
 
 
 def _item_id(name: str) -> str:

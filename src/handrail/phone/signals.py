@@ -252,6 +252,8 @@ class SendOutput(ProviderCommand, frozen=True, kw_only=True):
 
     request_id: str
     call_id: str
+    provider_id: str | None = None
+    """The id that the provider knows the call by, if it is another."""
     output: str
 
 

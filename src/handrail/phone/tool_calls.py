@@ -173,7 +173,10 @@ class ToolCalls:
                 _add(state.sent_as, id)
                 request_id = f"output_{id}"
                 self._requests[request_id] = id
-                self._do(s.SendOutput(request_id=request_id, call_id=id, output=state.output))
+                provider_id = state.call.provider_id
+                self._do(
+                    s.SendOutput(request_id=request_id, call_id=id, provider_id=provider_id, output=state.output)
+                )
             if state.late_output is not None and not state.is_late_sent:
                 state.is_late_sent = True
                 request_id = f"late_{id}"

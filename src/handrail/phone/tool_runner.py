@@ -69,7 +69,7 @@ class ToolRunner:
             return self._finish(call, await self.executor.run(call, context))
         except Exception:  # whatever happens, the model gets an output
             log.exception("the call %s of %s got no result", call.id, context.session_id)
-            self._fallbacks[call.id] = call
+            self._fallbacks[call.wire_id] = call
             failure = Failure(code="tool_execution_failed", message=self._texts("calls.not_run"))
             text = ToolResult(error=failure, tool_name=call.name, call_id=call.id).for_model()
             return s.ToolFinished(call_id=call.id, output=text)
@@ -110,7 +110,7 @@ class ToolRunner:
         if is_sent:
             self._events.note("tool_run_and_respond_fallback_output_sent", "warning", call=call)
         else:
-            self._fallbacks[call.id] = call
+            self._fallbacks[call.wire_id] = call
             self._events.note("tool_run_and_respond_fallback_output_failed", "error", call=call)
 
     def report_ignored(self, command: s.IgnoreCall) -> None:

@@ -10,7 +10,7 @@ import pydantic
 from msgspec import structs
 
 from handrail.core.text import compact_json, encodable
-from handrail.core.values import ToolResult
+from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.formats import gemini as wire
 from handrail.formats import names
@@ -265,7 +265,11 @@ def _read_native_calls(items: NativeItems) -> NativeCalls | None:
 
 
 _RULES: Final = TranscriptRules(
-    format=_GenerateContentAdapter.format, ids=names.GEMINI_ID, names=names.GEMINI, read_native_calls=_read_native_calls
+    format=_GenerateContentAdapter.format,
+    ids=names.GEMINI_ID,
+    names=names.GEMINI,
+    read_native_calls=_read_native_calls,
+    needs_ids=False,
 )
 
 
@@ -288,7 +292,7 @@ def _render_step(step: TranscriptStep, types: Any, *, takes_media: bool) -> dict
             text = [{"text": step.text}] if step.text.strip() else []
             calls = [
                 {
-                    "function_call": _render_call(call.id, call.name, read_arguments(call)),
+                    "function_call": _render_call(call),
                     "thought_signature": _FOREIGN_CALL_SIGNATURE,
                 }
                 for call in step.calls
@@ -299,9 +303,9 @@ def _render_step(step: TranscriptStep, types: Any, *, takes_media: bool) -> dict
             return {"role": "model", "parts": [part for some in parts for part in some]}
 
 
-def _render_call(id_: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    call: dict[str, Any] = {"name": name, "args": arguments}
-    return call if wire.is_generated_id(id_) else {**call, "id": id_}
+def _render_call(call: ToolCall) -> dict[str, Any]:
+    rendered: dict[str, Any] = {"name": call.name, "args": read_arguments(call)}
+    return {**rendered, "id": call.wire_id} if call.wire_id else rendered
 
 
 def _merge_roles(contents: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -45,5 +45,13 @@ def to_history_result(result: ToolResult) -> ToolResult:
     """A result reduced to what the model sees, which is what a history keeps."""
     if (error := result.error) is not None:
         failure = Failure(code=encodable(error.code), message=encodable(error.message), retryable=error.retryable)
-        return ToolResult(error=failure, call_id=result.call_id, tool_name=result.tool_name)
-    return ToolResult(output=result.text, media=result.media, call_id=result.call_id, tool_name=result.tool_name)
+        return ToolResult(
+            error=failure, call_id=result.call_id, provider_id=result.provider_id, tool_name=result.tool_name
+        )
+    return ToolResult(
+        output=result.text,
+        media=result.media,
+        call_id=result.call_id,
+        provider_id=result.provider_id,
+        tool_name=result.tool_name,
+    )

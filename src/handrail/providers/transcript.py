@@ -36,6 +36,8 @@ class TranscriptRules(Struct, frozen=True, kw_only=True):
     names: NameRule
     read_native_calls: Callable[[NativeItems], NativeCalls | None]
     """Reads the calls of a native message; None if the message cannot be sent back."""
+    needs_ids: bool = True
+    """Whether every call has an id; else one that came without an id goes back without."""
 
 
 class UserStep(Struct, frozen=True, kw_only=True):
@@ -117,7 +119,9 @@ def _build_assistant_step(
     for call in message.calls:
         wire_name = definitions.wire_name(call.name) if call.name else "unnamed"
         name, _ = fit_name(encodable(wire_name), rules.names)
-        rebuilt.append(structs.replace(call, id=_fit_id(call.id, rules.ids, used_ids), name=name))
+        fitted = _fit_id(call.wire_id or call.id, rules.ids, used_ids)
+        provider_id = None if call.wire_id or rules.needs_ids else ""
+        rebuilt.append(structs.replace(call, id=fitted, provider_id=provider_id, name=name))
     return AssistantStep(text=encodable(message.text), calls=tuple(rebuilt))
 
 
@@ -128,7 +132,7 @@ def _can_send_native(
     ids = [id_ for id_, _ in native_calls if id_ is not None]
     return (
         len(native_calls) == len(calls)
-        and all(id_ in (None, call.id) for (id_, _), call in zip(native_calls, calls, strict=True))
+        and all(id_ in (None, call.wire_id) for (id_, _), call in zip(native_calls, calls, strict=True))
         and all(rules.ids.is_valid(id_) and id_ not in used_ids for id_ in ids)
         and len(set(ids)) == len(ids)
         and all(rules.names.is_valid(name) for _, name in native_calls)
@@ -150,7 +154,7 @@ def _fit_id(id_: str, rule: NameRule, used_ids: set[str]) -> str:
 def _build_results_step(message: ToolMessage, step: AssistantStep | NativeStep) -> ResultsStep:
     both = zip(message.results, step.calls, strict=True)
     return ResultsStep(
-        results=tuple(structs.replace(result, call_id=call.id) for result, call in both),
+        results=tuple(structs.replace(result, call_id=call.id, provider_id=call.provider_id) for result, call in both),
         names=tuple(call.name for call in step.calls),
     )
 
@@ -195,7 +199,10 @@ def assign_unique_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
         id_ = encodable(call.id)
         if not id_ or id_ in unique:
             id_ = f"call_{uuid4().hex[:24]}"
+        provider_id = None if call.wire_id == id_ else encodable(call.wire_id)
         # A lone surrogate becomes an escape, which the tool's parser refuses.
         text = call.arguments_json.encode(errors="backslashreplace").decode()
-        unique[id_] = structs.replace(call, id=id_, name=encodable(call.name), arguments_json=text)
+        unique[id_] = structs.replace(
+            call, id=id_, provider_id=provider_id, name=encodable(call.name), arguments_json=text
+        )
     return tuple(unique.values())
