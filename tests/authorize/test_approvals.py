@@ -191,8 +191,12 @@ async def test_an_answer_is_given_once(first: str, second: str) -> None:
     await getattr(desk.executor.approvals, first.split()[0])(token, by="operator", who="bo")
     if "use" in first:
         await desk.pay()
+    again = getattr(desk.executor.approvals, second)(token, by="operator", who="al")
+    if first.startswith(second):  # Two who say the same are no error: the first decision stands.
+        assert (await again).who == "bo"
+        return
     with pytest.raises(ApprovalError, match="not open any more"):
-        await getattr(desk.executor.approvals, second)(token, by="operator", who="bo")
+        await again
 
 
 @pytest.mark.parametrize(
@@ -271,9 +275,9 @@ async def test_an_approval_expires_before_and_after_it_is_given(monkeypatch: pyt
     assert not desk.ran
 
 
-async def test_what_is_expired_is_forgotten() -> None:
+async def test_what_is_expired_is_forgotten_when_there_is_too_much_of_it() -> None:
     approvals = MemoryApprovals()
-    for n in range(500):
+    for n in range(10_500):
         await approvals.ask(
             Approval(
                 token=f"t-{n}",
@@ -287,8 +291,8 @@ async def test_what_is_expired_is_forgotten() -> None:
                 expires_at=n + 10,
             )
         )
-    assert len(approvals._approvals) <= 11  # pyright: ignore[reportPrivateUsage]
-    assert len(approvals._newest) <= 11  # pyright: ignore[reportPrivateUsage]
+    assert len(approvals._approvals) <= 10_001  # pyright: ignore[reportPrivateUsage]
+    assert len(approvals._open) <= 10_001  # pyright: ignore[reportPrivateUsage]
 
 
 # No

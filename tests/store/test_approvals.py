@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.authorize.approvals import new_token
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError
@@ -84,6 +85,26 @@ async def test_an_expired_question_is_asked_anew(kept: Any) -> None:
     assert await found(kept.approvals, old) == new
     with pytest.raises(ApprovalError):
         await kept.approvals.approve(old.token, by="operator", who="ann")
+
+
+@pytest.mark.parametrize("answer", ["approve", "deny"])
+async def test_who_decided_an_expired_question_and_why_stays_under_its_token(kept: Any, answer: str) -> None:
+    now = time.time()
+    first = await kept.approvals.ask(an_approval(created_at=now, expires_at=now + 0.5, call_id="c-1"))
+    decided = await getattr(kept.approvals, answer)(first.token, by="operator", who="ann", reason="looked at it")
+    later = now + 10
+
+    second = await kept.approvals.ask(anew(first, created_at=later, expires_at=later + 100, call_id="c-2"))
+    third = await kept.approvals.ask(anew(first, created_at=later, expires_at=later + 100, call_id="c-3"))
+
+    assert third == second
+    assert (second.state, second.call_id, second.token != first.token) == ("pending", "c-2", True)
+    past = await kept.approvals.history(session_id=first.session_id)
+    assert [(one.token, one.state, one.who, one.reason, one.call_id) for one in past] == [
+        (first.token, decided.state, "ann", "looked at it", "c-1"),
+        (second.token, "pending", None, "", "c-2"),
+    ]
+    assert not await kept.approvals.consume(first.token, now=later)
 
 
 async def test_a_used_approval_does_not_answer_the_next_question(kept: Any) -> None:
@@ -171,7 +192,9 @@ async def test_of_many_answers_at_once_exactly_one_counts(kept: Any) -> None:
 
     said = await asyncio.gather(*(decide(number) for number in range(15)))
 
-    (counts,) = [one for one in said if isinstance(one, Approval)]
+    # Who decides the same later gets the decision that counts; who decides otherwise is told.
+    (counts, *same) = [one for one in said if isinstance(one, Approval)]
+    assert [(one.who, one.state) for one in same] == [(counts.who, counts.state)] * len(same)
     assert await found(kept.approvals, asked) == counts
     assert {one for one in said if isinstance(one, str)} == {
         f"This approval is not open any more: it is {counts.state}."
@@ -206,6 +229,77 @@ async def test_a_question_that_was_withdrawn_is_not_open_not_usable_and_can_be_a
     assert not await kept.approvals.consume(first.token, now=time.time())
     again = await kept.approvals.ask(anew(first))
     assert again.token != first.token
+    closed = await kept.approvals.get(first.token)
+    assert closed.state == ("denied" if answer == "deny" else "withdrawn")
+    assert closed.who == (None if answer is None else "somebody")
+
+
+async def test_only_what_is_pending_about_one_call_is_withdrawn_with_it(kept: Any) -> None:
+    mine = await kept.approvals.ask(an_approval(call_id="c-1"))
+    decided = await kept.approvals.ask(an_approval(call_id="c-1", digest="decided"))
+    await kept.approvals.approve(decided.token, by="operator", who="ann")
+    others = [
+        await kept.approvals.ask(an_approval(call_id="c-1", session_id="s-2")),
+        await kept.approvals.ask(an_approval(call_id="c-2", digest="other")),
+    ]
+
+    await kept.approvals.withdraw_pending(session_id=mine.session_id, call_id="c-1")
+
+    assert {one.token for one in await kept.approvals.pending()} == {one.token for one in others}
+    assert (await kept.approvals.get(mine.token)).state == "withdrawn"
+    assert (await kept.approvals.get(decided.token)).state == "approved"
+    with pytest.raises(ApprovalError, match="it is withdrawn"):
+        await kept.approvals.approve(mine.token, by="operator", who="ann")
+
+
+async def test_a_question_whose_reason_is_gone_is_withdrawn_when_its_call_runs(kept: Any) -> None:
+    """A release that allows the tool: the resent call runs, and nobody is asked about it any more."""
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    parts: Any = {"ledger": kept.ledger, "approvals": kept.approvals}
+    call = ToolCall(id="c-1", name="pay", arguments_json='{"amount": 5}')
+    context = ToolContext(session_id="s-1", customer_id="ann")
+    asked = await Executor([pay], **parts).run(call, context)
+    other = await kept.approvals.ask(an_approval(session_id="s-1", call_id="c-2"))
+    assert asked.approval is not None
+    assert asked.approval.call_id == "c-1"
+
+    allowed = await Executor([pay], policy=Policy([Rule.allow("pay")]), **parts).run(call, context)
+
+    assert allowed.ok
+    assert await kept.approvals.pending() == [other]
+    assert (await kept.approvals.get(asked.approval.token)).state == "withdrawn"
+
+
+@pytest.mark.parametrize("answer", ["approve", "deny"])
+async def test_what_was_decided_the_same_way_is_returned_and_not_decided_again(kept: Any, answer: str) -> None:
+    asked = await kept.approvals.ask(an_approval())
+    first = await getattr(kept.approvals, answer)(asked.token, by="operator", who="ann", reason="fine")
+
+    again = await getattr(kept.approvals, answer)(asked.token, by="operator", who="bob", reason="me too")
+
+    assert (again.state, again.who, again.reason, again.decided_at) == (first.state, "ann", "fine", first.decided_at)
+    other = "deny" if answer == "approve" else "approve"
+    with pytest.raises(ApprovalError, match=f"it is {first.state}"):
+        await getattr(kept.approvals, other)(asked.token, by="operator", who="bob")
+    with pytest.raises(ApprovalError, match="for the operator to decide"):
+        await getattr(kept.approvals, answer)(asked.token, by="customer", who="bob")
+
+
+async def test_a_used_approval_is_returned_unless_other_arguments_are_wanted(kept: Any) -> None:
+    asked = await kept.approvals.ask(an_approval())
+    await kept.approvals.approve(asked.token, by="operator", who="ann", arguments={"amount": 1})
+    await kept.approvals.consume(asked.token, now=time.time())
+
+    again = await kept.approvals.approve(asked.token, by="operator", who="bob", arguments={"amount": 1})
+
+    assert (again.state, again.who) == ("used", "ann")
+    with pytest.raises(ApprovalError, match="already given, with other arguments"):
+        await kept.approvals.approve(asked.token, by="operator", who="bob")
 
 
 async def test_an_approval_is_usable_until_the_moment_it_expires(kept: Any) -> None:

@@ -54,7 +54,7 @@ class Approvals(Protocol):
     """Whether its methods never wait, so that they need no deadline."""
 
     async def ask(self, approval: Approval) -> Approval:
-        """Store a question; if an equal one is open or decided and not yet consumed, return that one."""
+        """Store a question under a new token; if an equal one is open or decided and not yet consumed, return that."""
         ...
 
     async def find(
@@ -76,7 +76,14 @@ class Approvals(Protocol):
         ...
 
     async def withdraw(self, token: str) -> None:
-        """Close a question that nobody needs an answer to any more: it is not open, and an equal call asks anew."""
+        """Close a question that nobody needs an answer to any more: it is not open, and an equal call asks anew.
+
+        Who decided it and why stays under its token.
+        """
+        ...
+
+    async def withdraw_pending(self, *, session_id: str, call_id: str) -> None:
+        """Withdraw what is pending about a call that was claimed without it."""
         ...
 
     async def approve(
@@ -92,12 +99,13 @@ class Approvals(Protocol):
 
         `by` must be who the rule asks: the customer or an operator. For the customer, `who` must be the `customer_id`
         of the call's context, and the approval counts from a later `turn` on; for an operator it is their name or id,
-        which is audited. `arguments` replaces the call's arguments.
+        which is audited. `arguments` replaces the call's arguments. An approval that was already given, with the same
+        arguments, is returned as it is.
         """
         ...
 
     async def deny(self, token: str, *, by: Literal["customer", "operator"], who: str, reason: str = "") -> Approval:
-        """Deny the call; `who` is the customer's id, or the operator's name."""
+        """Deny the call; `who` is the customer's id, or the operator's name. What was denied before is returned."""
         ...
 
     async def pending(
@@ -248,13 +256,12 @@ def decide_approval(
     arguments: Mapping[str, Any] | None,
     now: float,
 ) -> Approval:
-    """The approval after somebody's decision, or `ApprovalError`: the same rules wherever approvals are stored."""
+    """The approval after somebody's decision, or `ApprovalError`: the same rules wherever approvals are stored.
+
+    What was already decided in the same way is returned as it is: the first decision stands, with who made it.
+    """
     if approval is None:
         raise ApprovalError("There is no such approval.")
-    if approval.state != "pending":
-        raise ApprovalError(f"This approval is not open any more: it is {approval.state}.")
-    if approval.is_expired(now):
-        raise ApprovalError("This approval has expired; the call has to be made again.")
     if by != approval.by:
         raise ApprovalError(f"This is for the {approval.by} to decide, not for the {by}.")
     if not who:
@@ -263,6 +270,14 @@ def decide_approval(
         raise ApprovalError("This is for the customer of this conversation to decide, and for nobody else.")
     if arguments is not None and _has_redaction_mark(arguments):
         raise ApprovalError(f"arguments must not contain {HIDDEN!r}: it stands for a value that was redacted.")
+    if state == ("approved" if approval.state == "used" else approval.state):
+        if arguments == approval.changed_arguments:
+            return approval
+        raise ApprovalError("This approval was already given, with other arguments.")
+    if approval.state != "pending":
+        raise ApprovalError(f"This approval is not open any more: it is {approval.state}.")
+    if approval.is_expired(now):
+        raise ApprovalError("This approval has expired; the call has to be made again.")
     return structs.replace(approval, state=state, who=who, reason=reason, changed_arguments=arguments, decided_at=now)
 
 

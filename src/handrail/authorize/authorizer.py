@@ -236,6 +236,7 @@ class Authorizer:
             repeat=repetition.number if repetition else 0,
             created_at=now,
             expires_at=now + self._approval_timeout,
+            call_id=call.id,
         )
         known = await self._approvals.ask(question)
         if known.state == "denied":

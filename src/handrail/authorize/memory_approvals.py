@@ -23,6 +23,8 @@ from handrail.core.values import Approval
 
 _INTERVAL: Final = 0.02
 """Seconds between two looks at an approval that somebody waits for."""
+_MAX_HISTORY: Final = 10_000
+"""Approvals that are kept; beyond that, the oldest ones that have expired are forgotten."""
 
 
 class MemoryApprovals:
@@ -33,8 +35,8 @@ class MemoryApprovals:
     def __init__(self) -> None:
         self.events = ApprovalEvents()
         self._approvals: dict[str, Approval] = {}
-        self._newest: dict[tuple[object, ...], str] = {}
-        """The newest token of each question."""
+        self._open: dict[tuple[object, ...], str] = {}
+        """The token of each question that is not closed."""
         self._by_session: dict[str, dict[str, None]] = {}
         """The tokens of each session."""
 
@@ -44,7 +46,7 @@ class MemoryApprovals:
             return known
         self._forget_expired(approval.created_at)
         self._approvals[approval.token] = approval
-        self._newest[_subject_key(approval)] = approval.token
+        self._open[_subject_key(approval)] = approval.token
         self._by_session.setdefault(approval.session_id, {})[approval.token] = None
         self.events.emit_requested(approval)
         return approval
@@ -55,8 +57,12 @@ class MemoryApprovals:
         return self._find_open((session_id, tool, digest, by, repeat), now)
 
     def _find_open(self, question: tuple[object, ...], now: float) -> Approval | None:
-        known = self._approvals.get(self._newest.get(question, ""))
-        return None if known is None or known.state == "used" or known.is_expired(now) else known
+        known = self._approvals.get(self._open.get(question, ""))
+        return None if known is None or known.is_expired(now) else known
+
+    def _close(self, approval: Approval) -> None:
+        if self._open.get(_subject_key(approval)) == approval.token:
+            del self._open[_subject_key(approval)]
 
     async def get(self, token: str) -> Approval | None:
         return self._approvals.get(token)
@@ -66,18 +72,29 @@ class MemoryApprovals:
         if known is None or not can_be_used(known, now=now):
             return False
         self._approvals[token] = structs.replace(known, state="used")
+        self._close(known)
         self.events.emit_used(known)
         return True
 
     async def restore(self, token: str) -> None:
         known = self._approvals.get(token)
-        if known is not None and known.state == "used":
+        if known is not None and known.state == "used" and _subject_key(known) not in self._open:
             self._approvals[token] = structs.replace(known, state="approved")
+            self._open[_subject_key(known)] = token
 
     async def withdraw(self, token: str) -> None:
         known = self._approvals.get(token)
-        if known is not None:
-            self._approvals[token] = structs.replace(known, state="used")
+        if known is None:
+            return
+        self._close(known)
+        if known.state in ("pending", "approved"):
+            self._approvals[token] = structs.replace(known, state="withdrawn")
+
+    async def withdraw_pending(self, *, session_id: str, call_id: str) -> None:
+        for token in tuple(self._by_session.get(session_id, ())):
+            known = self._approvals[token]
+            if known.call_id == call_id and known.state == "pending":
+                await self.withdraw(token)
 
     async def approve(
         self,
@@ -94,7 +111,10 @@ class MemoryApprovals:
         return self._decide(token, by=by, who=who, state="denied", reason=reason, arguments=None)
 
     def _decide(self, token: str, **decision: Any) -> Approval:
-        after = decide_approval(self._approvals.get(token), now=time.time(), **decision)
+        known = self._approvals.get(token)
+        after = decide_approval(known, now=time.time(), **decision)
+        if after is known:
+            return after
         self._approvals[token] = after
         self.events.emit_decided(after)
         return after
@@ -140,8 +160,9 @@ class MemoryApprovals:
         return await wait_for_decision(self.get, token, timeout=timeout, interval=_INTERVAL)
 
     def _forget_expired(self, now: float) -> None:
-        """Forget up to 100 of the oldest approvals that have expired."""
-        for token, one in list(itertools.islice(self._approvals.items(), 100)):
+        """Forget up to 100 of the oldest approvals that have expired, if there are too many."""
+        excess = min(len(self._approvals) - _MAX_HISTORY, 100)
+        for token, one in list(itertools.islice(self._approvals.items(), max(excess, 0))):
             if not one.is_expired(now):
                 return
             del self._approvals[token]
@@ -149,8 +170,7 @@ class MemoryApprovals:
             del tokens[token]
             if not tokens:
                 del self._by_session[one.session_id]
-            if self._newest.get(_subject_key(one)) == token:
-                del self._newest[_subject_key(one)]
+            self._close(one)
 
 
 def _subject_key(approval: Approval) -> tuple[object, ...]:

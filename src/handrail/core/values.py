@@ -88,6 +88,9 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     reason: str = ""
 
 
+ApprovalState = Literal["pending", "approved", "denied", "used", "withdrawn"]
+
+
 class Approval(Struct, frozen=True, kw_only=True):
     """A request to approve one exact call, and the decision about it."""
 
@@ -108,12 +111,14 @@ class Approval(Struct, frozen=True, kw_only=True):
     """The number of the repetition of the same effect; 0 is the first time."""
     created_at: float
     expires_at: float
-    state: Literal["pending", "approved", "denied", "used"] = "pending"
+    state: ApprovalState = "pending"
     who: str | None = None
     reason: str = ""
     changed_arguments: Mapping[str, Any] | None = None
     """The arguments that the approver wants to run instead."""
     decided_at: float | None = None
+    call_id: str | None = None
+    """The id of the call that it was first asked for."""
 
     def __repr__(self) -> str:
         # Approvals end up in logs and tracebacks, and arguments may be secret.

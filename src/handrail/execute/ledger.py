@@ -331,6 +331,8 @@ class MemoryLedger:
                     self._undo(entry, newest)
             if not is_consumed:
                 return False
+        else:
+            await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
         return True
 
     def _undo(self, entry: Entry, newest: Entry | None) -> None:

@@ -5,6 +5,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast, get_args
 
+from msgspec import structs
+
 from handrail.core.text import escape_special_tokens
 from handrail.core.values import ToolCall
 from handrail.formats import openai_realtime as wire
@@ -37,7 +39,8 @@ class RealtimeAdapter:
         self._definitions = definitions
         self._opened: dict[str, Mapping[str, Any]] = {}
         """The events that opened tool calls, by item: older servers name the tool only there."""
-        self._read_calls: set[str] = set()
+        self._read_calls: dict[str, ToolCall] = {}
+        """The calls that were read, by their items: an event that repeats one may not name its response."""
         self._late: dict[str, str] = {}
         """The tool calls whose results were sent as messages, by the message's item."""
         self._outputs: dict[str, str] = {}
@@ -139,10 +142,15 @@ class RealtimeAdapter:
         return any(call_id not in self._read_calls for call_id in calls)
 
     def _build_call_signals(self, calls: Sequence[ToolCall]) -> list[Signal]:
+        found: list[Signal] = []
         for call in calls:
-            if len(self._read_calls) < _MAX_CALLS:
-                self._read_calls.add(_identify(call))
-        return [s.ToolCalled(call=call) for call in calls]
+            known = self._read_calls.get(_identify(call))
+            if known is not None:
+                call = structs.replace(call, id=known.id, provider_id=known.provider_id)
+            elif len(self._read_calls) < _MAX_CALLS:
+                self._read_calls[_identify(call)] = call
+            found.append(s.ToolCalled(call=call))
+        return found
 
     def _read_opened(self, event: Mapping[str, Any]) -> list[Signal]:
         item = _mapping(event.get("item"))

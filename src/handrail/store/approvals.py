@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Unpack
 
 from msgspec import structs
-from sqlalchemy import bindparam, literal, literal_column, select, tuple_, update
+from sqlalchemy import String, bindparam, case, literal, literal_column, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
 from handrail.authorize.approvals import (
     ApprovalEvents,
     ApprovalFilters,
+    ApprovalSubject,
     check_limit,
     decide_approval,
     get_subject,
@@ -39,14 +40,7 @@ class SqlApprovals:
         self._database = database
         self._redactor = redactor
         self._cipher = cipher
-        # A new request replaces an equal one that has expired.
-        new = (sqlite if database.is_sqlite else postgresql).insert(table)
-        self._upsert = new.on_conflict_do_update(
-            index_elements=[table.c[name] for name in QUESTION],
-            index_where=OPEN,
-            set_={column.name: new.excluded[column.name] for column in table.columns},
-            where=table.c.expires_at <= new.excluded.created_at,
-        )
+        self._insert = (sqlite if database.is_sqlite else postgresql).insert(table).on_conflict_do_nothing()
 
     def is_in(self, database: Database) -> bool:
         """Whether these approvals are in this database."""
@@ -58,17 +52,24 @@ class SqlApprovals:
             known = await self.find(**get_subject(approval), now=approval.created_at)
             if known is not None:
                 return known
-            if await self._database.write(self._upsert, self._values(approval)) == 1:
+            if await self._database.write(self._insert, self._values(approval)) == 1:
                 self.events.emit_requested(approval)
                 return approval
-            # Another process made the same request in between: find it.
+            # An equal one has expired, and stays as it is under its token; or another process was faster: find it.
+            await self._database.write(_CLOSE_EXPIRED, _bind_subject(get_subject(approval), approval.created_at))
 
     async def find(
         self, *, session_id: str, tool: str, digest: str, by: str, repeat: int, now: float
     ) -> Approval | None:
         """Find the approval of exactly this call that is neither expired nor used."""
-        values = {"session_id": session_id, "tool": tool, "digest": digest, "by": by, "repeat": repeat, "now": now}
-        for row in await self._database.fetch(_FIND, values):
+        subject: ApprovalSubject = {
+            "session_id": session_id,
+            "tool": tool,
+            "digest": digest,
+            "by": by,
+            "repeat": repeat,
+        }
+        for row in await self._database.fetch(_FIND, _bind_subject(subject, now)):
             return self._approval(row)
         return None
 
@@ -96,7 +97,12 @@ class SqlApprovals:
 
     async def withdraw(self, token: str) -> None:
         """Close a question that nobody needs an answer to any more."""
-        await self._database.write(_WITHDRAW, {"of_token": token})
+        await self._database.write(_WITHDRAW, {"of_token": token, "now": time.time()})
+
+    async def withdraw_pending(self, *, session_id: str, call_id: str) -> None:
+        """Withdraw what is pending about a call; where the ledger is in the same database, a trigger does it."""
+        values = {"of_session": session_id, "of_call": call_id, "now": time.time()}
+        await self._database.write(_WITHDRAW_PENDING, values)
 
     async def approve(
         self,
@@ -117,7 +123,10 @@ class SqlApprovals:
     async def _decide(self, token: str, **decision: Any) -> Approval:
         while True:
             now = time.time()
-            after = decide_approval(await self.get(token), now=now, **decision)
+            known = await self.get(token)
+            after = decide_approval(known, now=now, **decision)
+            if after is known:
+                return after
             values = {
                 "of_token": token,
                 "now": now,
@@ -131,7 +140,7 @@ class SqlApprovals:
             if await self._database.write(_DECIDE, values) == 1:
                 self.events.emit_decided(after)
                 return after
-            # Another process decided first: look again, which raises an error that says how.
+            # Another process decided first: look again, which says how.
 
     async def get(self, token: str) -> Approval | None:
         """Find an approval; its arguments are whole until it is decided, and redacted from then on."""
@@ -188,24 +197,51 @@ class SqlApprovals:
 
     def _approval(self, row: tuple[Any, ...]) -> Approval:
         values: dict[str, Any] = dict(zip(table.columns.keys(), row, strict=True))
+        for name in _ONLY_STORED:
+            del values[name]
         for name in ("arguments", "changed_arguments"):
             values[name] = self._cipher.decrypt(values[name])
         return Approval(**values)
 
 
+def _bind_subject(subject: ApprovalSubject, now: float) -> dict[str, Any]:
+    return {"now": now} | {f"of_{name}": value for name, value in subject.items()}
+
+
 _BY_TOKEN = table.c.token == bindparam("of_token")
 _NOT_EXPIRED = table.c.expires_at > bindparam("now")
+_SUBJECT = [table.c[name] == bindparam(f"of_{name}") for name in QUESTION]
+_ONLY_STORED = ("closed_at", "erased_at", "erased_by")
 
 CONSUME = (
     update(table)
     .where(_BY_TOKEN, table.c.state == literal_column("'approved'"), _NOT_EXPIRED)
-    .values(state=literal_column("'used'"))
+    .values(state=literal_column("'used'"), closed_at=bindparam("now"))
 )
 """Consumes the approval `of_token` if it can be used at `now`: it changes one row or none."""
 _RESTORE = (
-    update(table).where(_BY_TOKEN, table.c.state == literal_column("'used'")).values(state=literal_column("'approved'"))
+    update(table)
+    .where(_BY_TOKEN, table.c.state == literal_column("'used'"))
+    .values(state=literal_column("'approved'"), closed_at=None)
 )
-_WITHDRAW = update(table).where(_BY_TOKEN).values(state=literal_column("'used'"))
+_WITHDRAW = (
+    update(table)
+    .where(_BY_TOKEN, OPEN)
+    .values(
+        state=case(
+            (table.c.state == literal_column("'denied'"), table.c.state), else_=literal_column("'withdrawn'", String)
+        ),
+        closed_at=bindparam("now"),
+    )
+)
+_WITHDRAW_PENDING = (
+    update(table)
+    .where(table.c.session_id == bindparam("of_session"), table.c.call_id == bindparam("of_call"), PENDING)
+    .values(state=literal_column("'withdrawn'"), closed_at=bindparam("now"))
+)
+_CLOSE_EXPIRED = (
+    update(table).where(*_SUBJECT, OPEN, table.c.expires_at <= bindparam("now")).values(closed_at=bindparam("now"))
+)
 _DECIDE = (
     update(table)
     .where(_BY_TOKEN, table.c.state == literal_column("'pending'"), _NOT_EXPIRED)
@@ -219,6 +255,4 @@ _DECIDE = (
     )
 )
 _GET = select(table).where(_BY_TOKEN)
-_FIND = select(table).where(
-    *(table.c[name] == bindparam(name) for name in QUESTION), table.c.state != literal_column("'used'"), _NOT_EXPIRED
-)
+_FIND = select(table).where(*_SUBJECT, OPEN, _NOT_EXPIRED)

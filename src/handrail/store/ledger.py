@@ -69,8 +69,11 @@ class SqlLedger:
         """Write the entry and consume the approval, both or neither."""
         values = self._values(entry)
         if approval is None:
-            return await self._database.write(self._insert, values) == 1
-        if not isinstance(approvals, SqlApprovals) or not approvals.is_in(self._database):
+            is_claimed = await self._database.write(self._insert, values) == 1
+            if is_claimed and not self._has_in_same_database(approvals):
+                await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
+            return is_claimed
+        if not isinstance(approvals, SqlApprovals) or not self._has_in_same_database(approvals):
             return await self._claim_with_other_approvals(entry, values, approval, approvals)
         consumed = {"of_token": approval, "now": entry.claimed_at}
         if self._database.is_sqlite:
@@ -80,6 +83,9 @@ class SqlLedger:
         if is_claimed:
             await approvals.emit_used(approval, call_id=entry.call_id)
         return is_claimed
+
+    def _has_in_same_database(self, approvals: Approvals) -> bool:
+        return isinstance(approvals, SqlApprovals) and approvals.is_in(self._database)
 
     async def _claim_in_one_step(self, values: Mapping[str, Any], consumed: Mapping[str, Any]) -> bool:
         try:
@@ -208,6 +214,8 @@ class SqlLedger:
             "settled_at": entry.settled_at,
             "recorded": encode_record(entry.recorded),
             "guideline_ids": list(entry.guideline_ids) or None,
+            "erased_at": None,
+            "erased_by": None,
         }
 
     def _entry(self, row: tuple[Any, ...]) -> Entry:

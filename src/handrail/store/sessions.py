@@ -26,6 +26,7 @@ class SqlSessionStore:
         values = {
             "session_id": session_id,
             "tenant_id": conversation.tenant_id,
+            "customer_id": conversation.customer_id,
             "revision": revision,
             "saved_at": time.time(),
             "state": delta.state,

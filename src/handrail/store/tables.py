@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 
-NEWEST: Final = "0003"
+NEWEST: Final = "0004"
 """The revision that this version needs: the last file in `migrations/versions`."""
 VERSION_TABLE: Final = "handrail_version"
 """Separate from Alembic's default, so that an application with its own migrations can share the database."""
@@ -65,6 +65,8 @@ ledger: Final = Table(
     Column("settled_at", Double),
     Column("recorded", Text),
     Column("guideline_ids", JSON(none_as_null=True)),
+    Column("erased_at", Double),
+    Column("erased_by", String),
     UniqueConstraint("key", "number", name="handrail_ledger_effect"),
     CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
     Index("handrail_ledger_settled", "settled_at"),
@@ -77,7 +79,16 @@ Index(
     sqlite_where=text("sent_key <> key"),
     postgresql_where=text("sent_key <> key"),
 )
-"""One row for each claimed call. Its two unique constraints are what makes a call run at most once."""
+HAS_CUSTOMER: Final = text("customer_id IS NOT NULL")
+Index(
+    "handrail_ledger_customer",
+    ledger.c.customer_id,
+    ledger.c.claimed_at,
+    sqlite_where=HAS_CUSTOMER,
+    postgresql_where=HAS_CUSTOMER,
+)
+"""One row for each claimed call. Its two unique constraints are what makes a call run at most once. A trigger withdraws
+the questions that are pending about a call when it is claimed."""
 
 approvals: Final = Table(
     "handrail_approvals",
@@ -100,9 +111,13 @@ approvals: Final = Table(
     Column("reason", Text, nullable=False),
     Column("changed_arguments", JSON(none_as_null=True)),
     Column("decided_at", Double),
-    CheckConstraint("state IN ('pending', 'approved', 'denied', 'used')", name="handrail_approvals_state"),
+    Column("call_id", String),
+    Column("closed_at", Double),
+    Column("erased_at", Double),
+    Column("erased_by", String),
+    CheckConstraint("state IN ('pending', 'approved', 'denied', 'used', 'withdrawn')", name="handrail_approvals_state"),
 )
-OPEN: Final = text("state <> 'used'")
+OPEN: Final = text("closed_at IS NULL")
 QUESTION: Final = ("session_id", "tool", "digest", "by", "repeat")
 Index(
     "handrail_approvals_question",
@@ -111,7 +126,7 @@ Index(
     sqlite_where=OPEN,
     postgresql_where=OPEN,
 )
-"""At most one request is open for the same call; after it was used, there can be another."""
+"""At most one request is open for the same call; when it is closed, there can be another."""
 PENDING: Final = text("state = 'pending'")
 for _name, _columns in {
     "handrail_approvals_pending": ("expires_at", "token"),
@@ -119,6 +134,13 @@ for _name, _columns in {
     "handrail_approvals_pending_tenant": ("tenant_id", "expires_at", "token"),
 }.items():
     Index(_name, *(approvals.c[one] for one in _columns), sqlite_where=PENDING, postgresql_where=PENDING)
+Index(
+    "handrail_approvals_pending_call",
+    approvals.c.session_id,
+    approvals.c.call_id,
+    sqlite_where=PENDING,
+    postgresql_where=PENDING,
+)
 for _name in ("session_id", "tenant_id", "customer_id", "tool", "who"):
     Index(f"handrail_approvals_{_name.removesuffix('_id')}", approvals.c[_name], approvals.c.created_at)
 Index("handrail_approvals_created", approvals.c.created_at)
@@ -151,6 +173,11 @@ audit: Final = Table(
     Column("detail", JSON(none_as_null=True)),
     Column("arguments", JSON(none_as_null=True)),
     Column("output", Text),
+    Column("customer_id", String),
+    Column("erased_at", Double),
+    Index("handrail_audit_customer", "customer_id", "at"),
+    Index("handrail_audit_error", "error", "at"),
+    Index("handrail_audit_successes", "at", sqlite_where=text("ok IS 1"), postgresql_where=text("ok IS true")),
     Index("handrail_audit_session", "session_id", "at"),
     Index("handrail_audit_tenant", "tenant_id", "at"),
     Index("handrail_audit_call", "call_id", "at"),
@@ -159,8 +186,8 @@ audit: Final = Table(
     Index("handrail_audit_failures", "at", sqlite_where=text("ok IS 0"), postgresql_where=text("ok IS false")),
     Index("handrail_audit_at", "at"),
 )
-"""One row for each event; triggers refuse to change or delete one. A writer numbers its rows without gaps, so that a
-missing row is noticed, and a row that is sent twice is written once."""
+"""One row for each event; triggers refuse to change or delete one, but for the erasure of its values. A writer numbers
+its rows without gaps, so that a missing row is noticed, and a row that is sent twice is written once."""
 
 sessions: Final = Table(
     "handrail_sessions",
@@ -170,6 +197,8 @@ sessions: Final = Table(
     Column("revision", BigInteger, nullable=False),
     Column("saved_at", Double, nullable=False),
     Column("state", LargeBinary, nullable=False),
+    Column("customer_id", String),
+    Index("handrail_sessions_customer", "customer_id", "saved_at"),
     Index("handrail_sessions_saved", "saved_at"),
 )
 """One row for each conversation: all but its messages, as JSON in bytes, because it may hold what a text cannot."""
