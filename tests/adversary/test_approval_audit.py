@@ -43,7 +43,7 @@ async def test_request_decision_and_use_are_one_fact_each_with_who_why_and_for_w
 
     assert [fact.kind for fact in facts] == ["approval_requested", "approval_decided", "approval_used"]
     assert {fact.detail["token"] for fact in facts} == {token}
-    assert {fact.detail["customer_id"] for fact in facts} == {"c-1"}
+    assert {fact.customer_id for fact in facts} == {"c-1"}
     assert len({fact.detail["arguments_digest"] for fact in facts}) == 1
     assert {(fact.tool, fact.by, fact.tenant_id) for fact in facts} == {("refund", "operator", "acme")}
     decided, used = facts[1:]

@@ -84,8 +84,10 @@ def test_ids_that_providers_draw_at_random_are_recognised(call_id: str) -> None:
 
 @pytest.mark.parametrize(
     "call_id",
-    ["", "0", "call_0", "call_1_1", "call_36474352", "functions.get_weather:0", "call_0000000000000001", "toolu_01"]
-    + ["call_getCurrentWeatherToday", "call_000000000000000000000001", "00000000-0000-0000-0000-000000000001", "c-1"],
+    [
+        *("", "0", "c-1", "call_0", "call_1_1", "call_36474352", "toolu_01", "functions.get_weather:0"),
+        *("call_getCurrentWeatherToday", "call_0000000000000001", "00000000-0000-0000-0000-000000000001"),
+    ],
 )
 def test_ids_that_may_come_again_are_not_taken_for_random(call_id: str) -> None:
     assert not is_random_id(call_id)

@@ -127,7 +127,7 @@ class Drive:
             return
         match command:
             case s.RunTool(call=call):
-                self.runs[call.id] += 1
+                self.runs[call.wire_id] += 1
                 self._running[call.id] = call.response_id
                 seconds, output = self._work(call)
                 self._at(seconds, lambda: self._finish(call.id, output))

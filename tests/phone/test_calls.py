@@ -111,7 +111,7 @@ def test_a_confirmed_transfer(transcription: str | None) -> None:
     read_back = played.report.client_events("response.create")[1]["response"]
     assert read_back["tool_choice"] == "none"
     assert "Transférer l'appel vers Service Commercial" in read_back["instructions"]
-    [decided] = [one for one in played.of(CallFinished) if one.call.id == "c2"]
+    [decided] = [one for one in played.of(CallFinished) if one.call.wire_id == "c2"]
     assert decided.decision.source == "tenant:acme-corp"
 
 
@@ -264,7 +264,7 @@ def test_parallel_calls_get_their_own_outputs_and_one_response() -> None:
     assert outputs(played) == {"c_b": "B", "c_c": "C", "c_a": "A"}
     assert list(outputs(played)) == ["c_b", "c_c", "c_a"]
     assert sorted(started) == ["a", "b", "c"]
-    assert {one.call_id for one in played.of(ResultSpoken)} == {"c_a", "c_b", "c_c"}
+    assert {one.call_id for one in played.of(ResultSpoken)} == {"resp_2/c_a", "resp_2/c_b", "resp_2/c_c"}
 
 
 @pytest.mark.proves("PH-73", "PH-D3", "PH-D4")
@@ -431,7 +431,7 @@ def test_a_hang_up_cancels_reads_finishes_writes_and_sends_nothing_more() -> Non
 
     assert played.report.failures == ()
     assert ended == ["read", "write"]
-    results = {one.call.id: one.result for one in played.of(CallFinished)}
+    results = {one.call.wire_id: one.result for one in played.of(CallFinished)}
     assert results["c1"].error.code == "cancelled"
     assert results["c2"].output == "written"
     assert played.of(PhoneCallEnded)[0].cut_off == 2
@@ -701,7 +701,7 @@ def test_a_read_and_an_effect_run_in_tasks_that_are_named_after_the_phone_call_a
         tools=[look, act],
     )
 
-    assert set(names) == {"c1", "c2"}
+    assert set(names) == {"resp_2/c1", "resp_2/c2"}
     assert all("rtc_1" in name and call_id in name for call_id, name in names.items())
 
 

@@ -34,7 +34,8 @@ async def test_a_call_is_reported_when_it_arrives_is_built_and_is_handed_over() 
     for name in ("ws_tool_call_received", "ws_tool_invocation_built", "ws_tool_invocation_submitting_to_dispatcher"):
         [note] = heard.notes(name)
         assert note.call == ToolCall(
-            id="c1",
+            id="r7/c1",
+            provider_id="c1",
             name="request_transfer",
             arguments_json='{"destination_id": "sales"}',
             response_id="r7",
@@ -57,7 +58,7 @@ async def test_a_call_whose_run_fails_gets_a_fallback_output() -> None:
     [output] = transport.outputs["c1"]
     assert json.loads(output)["error"] == "tool_execution_failed"
     assert "a bug" not in output
-    assert [one.call.id for one in heard.notes("tool_run_and_respond_fallback_output_sent") if one.call] == ["c1"]
+    assert [one.call.wire_id for one in heard.notes("tool_run_and_respond_fallback_output_sent") if one.call] == ["c1"]
 
 
 @pytest.mark.proves("PH-58")

@@ -228,7 +228,7 @@ def test_a_call_that_is_made_again_under_another_id_while_it_runs_runs_once_and_
     assert paid == ["A-1"]
     assert outputs(played.report) == dict.fromkeys(("c1", "c2"), "paid A-1, receipt 1")
     kinds = (CallAccepted, CallStarted, CallFinished)
-    happened = [(type(one), one.call.id) for one in played.of(kinds)]
+    happened = [(type(one), one.call.wire_id) for one in played.of(kinds)]
     assert happened == [
         (CallAccepted, "c1"),
         (CallStarted, "c1"),

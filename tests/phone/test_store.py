@@ -92,8 +92,8 @@ async def test_a_call_is_taken_by_one_of_two_processes_and_everything_about_it_i
     assert (notes.count("webhook_incoming"), notes.count("webhook_duplicate")) == (1, 1)
     assert notes.count("phone_call_accepted") == 1
     assert sorted((fact.call_id, fact.error) for fact in facts) == [
-        ("c1", "approval_required"),
-        ("c2", None),
+        ("resp_2/c1", "approval_required"),
+        ("resp_4/c2", None),
     ]
     assert [(one.tool, one.by, one.state) for one in approvals] == [("book", "customer", "used")]
 

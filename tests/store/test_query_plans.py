@@ -23,6 +23,13 @@ QUERIES: dict[str, tuple[Query, str]] = {
     "the audit of a call": (lambda store: store.audit.query(call_id="c-7"), "audit_call"),
     "the audit of a tool": (lambda store: store.audit.query(tool="tool-7"), "audit_tool"),
     "the audit of a kind": (lambda store: store.audit.query(kind="kind-7"), "audit_kind"),
+    "the audit of a customer": (lambda store: store.audit.query(customer_id="cu-7"), "audit_customer"),
+    "the audit of a tool of a customer with an error": (
+        lambda store: store.audit.query(customer_id="cu-7", tool="tool-7", outcome="tool_timeout"),
+        "audit",
+    ),
+    "the audit of an error": (lambda store: store.audit.query(outcome="tool_timeout"), "audit_error"),
+    "the successes in the audit": (lambda store: store.audit.query(outcome="ok"), "audit_successes"),
     "the failures in the audit": (lambda store: store.audit.query(ok=False), "audit_failures"),
     "approvals by token": (lambda store: store.approvals.get("a-7"), "approvals"),
     "pending approvals": (lambda store: store.approvals.pending(), "approvals_pending"),
@@ -47,6 +54,7 @@ QUERIES: dict[str, tuple[Query, str]] = {
     "calls in doubt": (lambda store: store.ledger.find_doubts(now=1.0), "ledger_unsettled"),
     "calls in doubt of a session": (lambda store: store.ledger.find_doubts(now=1.0, session_id="s-7"), "ledger"),
     "a conversation": (lambda store: store.sessions.load("none"), "messages"),
+    "the erasure": (lambda store: store.erase(customer_id="cu-7", tenant_id="t-7", who="me"), ""),
     "the purge": (lambda store: store.purge(before=1.0, audit_before=1.0), ""),
 }
 
@@ -61,7 +69,14 @@ def rows_of(number: int) -> dict[Any, dict[str, Any]]:
             **{"identity": "i", "arguments_digest": "d", "arguments": "{}", "number": 0, "repeat": 0, "turn": 1},
             **ids,
             **{"call_id": f"c-{number}", "tool": "pay", "key": f"key-{number}", "sent_key": f"key-{number}"},
-            **{"owner": "me", "claimed_at": at, "lease_until": at, "run_until": at, "settled_at": at},
+            **{
+                "owner": "me",
+                "customer_id": f"cu-{number % 50}",
+                "claimed_at": at,
+                "lease_until": at,
+                "run_until": at,
+                "settled_at": at,
+            },
             "state": "unknown" if is_open else "committed",
         },
         approvals: {
@@ -69,14 +84,23 @@ def rows_of(number: int) -> dict[Any, dict[str, Any]]:
             **ids,
             **{"token": f"a-{number}", "tool": f"tool-{number % 50}", "customer_id": f"cu-{number % 50}"},
             **{"who": f"w-{number % 50}", "reason": "", "created_at": at, "expires_at": 1e12 if is_open else at},
-            "state": "pending" if is_open else "used",
+            **{"state": "pending" if is_open else "used", "closed_at": None if is_open else at},
         },
         audit: {
             **ids,
             **{"writer": "w", "number": number, "at": at, "kind": f"kind-{number % 50}"},
-            **{"tool": f"tool-{number % 50}", "call_id": f"c-{number}", "ok": not is_open},
+            **{"tool": f"tool-{number % 50}", "call_id": f"c-{number}", "customer_id": f"cu-{number % 50}"},
+            "ok": number % 200 == 0 if is_open else None,
+            "error": "tool_timeout" if is_open and number % 200 else None,
         },
-        sessions: {**ids, "session_id": f"s-{number}", "revision": 1, "saved_at": at, "state": b"{}"},
+        sessions: {
+            **ids,
+            "session_id": f"s-{number}",
+            "customer_id": f"cu-{number % 50}",
+            "revision": 1,
+            "saved_at": at,
+            "state": b"{}",
+        },
         messages: {"session_id": f"s-{number}", "position": 0, "message": b"{}"},
     }
 
@@ -111,7 +135,7 @@ async def test_every_public_query_uses_an_index(url: str) -> None:
                 plans = [
                     await explain(connection, text, parameters)
                     for (text, _), parameters in zip(statements.sent, statements.parameters, strict=True)
-                    if not text.startswith(("BEGIN", "INSERT"))
+                    if not text.startswith(("BEGIN", "INSERT", "UPDATE handrail_audit", "PRAGMA"))
                 ]
                 assert plans
                 if any(map(reads_whole_table, plans)) or f"handrail_{index}" not in "".join(plans):

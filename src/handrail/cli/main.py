@@ -17,6 +17,7 @@ _COMMANDS: Final = {
     "openapi": ("openapi", "inspect an OpenAPI document"),
     "phone": ("phone", "play scripted phone calls"),
     "doubts": ("doubts", "list and resolve calls with an unknown outcome"),
+    "erase": ("erase", "erase the data of one customer"),
     "policy": ("policy", "check a policy against tools"),
     "doctor": ("doctor", "show what is installed, and what is missing for what"),
 }

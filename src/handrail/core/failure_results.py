@@ -113,6 +113,16 @@ def duplicate_effect(tool: str, done_at: str, arguments: str) -> ToolResult:
     return failure("duplicate_call", message)
 
 
+def erased(tool: str, at: str, *, is_done: bool) -> ToolResult:
+    """What is left of a result after the data of its customer was erased: whether it was done, and when."""
+    if is_done:
+        text = f"`{tool}` was done at {at}; its recorded result was erased."
+        return ToolResult(output=text, metadata={"done_at": at, "erased": True})
+    return failure(
+        "tool_execution_failed", f"`{tool}` failed at {at}; its recorded result was erased. {NOTHING_HAPPENED}"
+    )
+
+
 def host_cannot_change(tool: str) -> ToolResult:
     """A hook or an approver changed the arguments, and the host can only run the original ones."""
     message = f"The arguments of `{tool}` were changed, and its host can only run the original ones. {NOTHING_HAPPENED}"

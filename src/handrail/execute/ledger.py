@@ -95,6 +95,8 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     recorded: RecordedResult | None = None
     guideline_ids: tuple[str, ...] = ()
     """The guidelines that led to the call."""
+    erased_at: float | None = None
+    """When the values of its customer were erased; they are gone once it is settled."""
 
     def state_at(self, now: float) -> State:
         """The state at this time: a running entry whose lease is over is `unknown`."""

@@ -94,9 +94,13 @@ def finish_text(output: str, call: ToolCall, started: float, decision: Decision 
 
 def replay(entry: Entry, *, is_same_call: bool) -> ToolResult:
     """The recorded result; for another call of the same effect, with a notice that it was done before."""
+    done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
+    if entry.erased_at is not None:
+        return structs.replace(
+            failure_results.erased(entry.tool, done_at, is_done=entry.state == "committed"), origin="replayed"
+        )
     assert entry.recorded is not None
     result = entry.recorded.to_result()
-    done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
     notice = "" if is_same_call else f"[Already done at {done_at}, and not done again.]"
     metadata = {**result.metadata, "done_at": done_at}
     return structs.replace(result, notice=notice, metadata=metadata, origin="replayed")
@@ -113,4 +117,6 @@ def describe_entry(entry: Entry) -> ToolResult:
 def describe_duplicate(entry: Entry, redactor: Redactor) -> ToolResult:
     """The result of a call whose effect was done with other arguments."""
     done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
-    return failure_results.duplicate_effect(entry.tool, done_at, redactor.text(entry.arguments))
+    return failure_results.duplicate_effect(
+        entry.tool, done_at, redactor.text(entry.arguments) if entry.erased_at is None else "erased"
+    )

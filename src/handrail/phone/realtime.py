@@ -127,9 +127,8 @@ class RealtimeAdapter:
             usage=_usage(_mapping(response.get("usage"))),
         )
         # A call whose own event was missed is in here too.
-        missed = (
-            [call for call in self._calls(event) if _identify(call) not in self._read_calls] if self._misses(response) else []
-        )
+        listed = self._calls(event) if self._misses(response) else []
+        missed = [call for call in listed if _identify(call) not in self._read_calls]
         for call in missed:
             self._opened.pop(call.item_id or "", None)
         return [*self._build_call_signals(missed), finished]
@@ -138,8 +137,10 @@ class RealtimeAdapter:
         """Whether a response lists a tool call that no event of its own has told."""
         output = response.get("output")
         items = [_mapping(item) for item in cast(list[Any], output)] if isinstance(output, list) else []
-        calls = [_text(item.get("call_id")) for item in items if item.get("type") == "function_call"]
-        return any(call_id not in self._read_calls for call_id in calls)
+        calls = [
+            _text(item.get("id")) or _text(item.get("call_id")) for item in items if item.get("type") == "function_call"
+        ]
+        return any(known_by not in self._read_calls for known_by in calls)
 
     def _build_call_signals(self, calls: Sequence[ToolCall]) -> list[Signal]:
         found: list[Signal] = []

@@ -174,9 +174,7 @@ class ToolCalls:
                 request_id = f"output_{id}"
                 self._requests[request_id] = id
                 provider_id = state.call.provider_id
-                self._do(
-                    s.SendOutput(request_id=request_id, call_id=id, provider_id=provider_id, output=state.output)
-                )
+                self._do(s.SendOutput(request_id=request_id, call_id=id, provider_id=provider_id, output=state.output))
             if state.late_output is not None and not state.is_late_sent:
                 state.is_late_sent = True
                 request_id = f"late_{id}"

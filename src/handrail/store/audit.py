@@ -17,7 +17,8 @@ from handrail.authorize.approvals import check_limit
 from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed, Event
 from handrail.core.log import log
 from handrail.errors import ConfigError, StoreError
-from handrail.store.database import Database
+from handrail.store.database import Database, to_storable
+from handrail.store.erasure import ERASED
 from handrail.store.facts import Fact, FactBuilder, find_kind
 from handrail.store.tables import audit as table
 
@@ -106,6 +107,11 @@ class Audit:
         """Queue a row that says that rows older than `before` were deleted."""
         self._add_row(self._build_own_row(PURGED, {"before": before, "count": count}))
 
+    def record_erasure(self, *, tenant_id: str | None, who: str, detail: dict[str, Any]) -> None:
+        """Queue a row that says that the values of a customer were erased, and by whom."""
+        row = self._build_own_row(ERASED, {"who": to_storable(who), **detail})
+        self._add_row(row | {"tenant_id": tenant_id})
+
     def _add(self, event: Event) -> None:
         self._add_row(self._facts.build(event))
 
@@ -164,8 +170,10 @@ class Audit:
         *,
         session_id: str | None = None,
         tenant_id: str | None = None,
+        customer_id: str | None = None,
         call_id: str | None = None,
         tool: str | None = None,
+        outcome: str | None = None,
         kind: str | type[Event] | None = None,
         ok: bool | None = None,
         since: float | None = None,
@@ -175,18 +183,20 @@ class Audit:
     ) -> list[Fact]:
         """Return the newest matching rows, at most `limit`, oldest first.
 
-        `before` is the first row of a page: the page of older ones is returned.
+        `outcome` is `ok` or an error code. `before` is the first row of a page: the page of older ones is returned.
         """
         equal = {
             "session_id": session_id,
             "tenant_id": tenant_id,
+            "customer_id": customer_id,
             "call_id": call_id,
             "tool": tool,
             "kind": find_kind(kind) if isinstance(kind, type) else kind,
+            "error": None if outcome == "ok" else outcome,
         }
         query = select(table).where(*(table.c[name] == value for name, value in equal.items() if value is not None))
-        if ok is not None:
-            query = query.where(table.c.ok.is_(ok))  # A constant, not a parameter: failures have an index of their own.
+        for wanted in {ok, True if outcome == "ok" else None} - {None}:
+            query = query.where(table.c.ok.is_(wanted))  # A constant, no parameter: each has an index of its own.
         if since is not None:
             query = query.where(table.c.at >= since)
         if until is not None:

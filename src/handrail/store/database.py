@@ -264,7 +264,8 @@ def build_engine(
 def _prepare_sqlite(connection: Any, record: object) -> None:
     cursor = connection.cursor()
     # FULL: a claim must survive a power failure, or its call could run twice.
-    for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+    # secure_delete: what is erased is overwritten, and does not stay in the file.
+    for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "secure_delete = ON"):
         cursor.execute(f"PRAGMA {setting}")
     cursor.close()
 

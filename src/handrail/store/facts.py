@@ -59,6 +59,9 @@ class Fact(Struct, frozen=True, kw_only=True):
     """Redacted; only with `audit_values`."""
     output: str | None = None
     """Redacted; only with `audit_values`."""
+    customer_id: str | None = None
+    erased_at: float | None = None
+    """When the values of its customer were erased: ids, names, codes and counts are left."""
 
 
 _COLUMNS = dict.fromkeys(name for name in Fact.__struct_fields__ if name not in ("writer", "number"))
@@ -117,9 +120,8 @@ class FactBuilder:
         row["kind"] = self._kinds.get(kind) or self._kinds.setdefault(kind, find_kind(kind))
         row["session_id"] = _shorten(event.session_id)
         row["tenant_id"] = _shorten(event.tenant_id)
+        row["customer_id"] = _shorten(event.customer_id)
         detail: dict[str, Any] = {}
-        if event.customer_id is not None:
-            detail["customer_id"] = _shorten(event.customer_id)
         if event.sip_call_id is not None:
             detail["sip_call_id"] = _shorten(event.sip_call_id)
         if isinstance(event, LogEvent):

@@ -5,7 +5,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
-from sqlalchemy import Executable, String, bindparam, insert, literal_column, select, union_all, update
+from sqlalchemy import (
+    Boolean,
+    Executable,
+    String,
+    Text,
+    bindparam,
+    case,
+    insert,
+    literal_column,
+    select,
+    union_all,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
@@ -18,6 +30,7 @@ from handrail.execute.ledger import Entry, RecordedResult
 from handrail.store.approvals import CONSUME, SqlApprovals
 from handrail.store.database import Database, build_engine
 from handrail.store.encryption import Cipher
+from handrail.store.erasure import ERASED_ENTRY
 from handrail.store.tables import UNSETTLED, settings
 from handrail.store.tables import approvals as approvals_table
 from handrail.store.tables import ledger as table
@@ -141,6 +154,7 @@ class SqlLedger:
             "to_settled_at": entry.settled_at,
             "to_recorded": encode_record(entry.recorded),
             "to_changed": self._cipher.encrypt_text(entry.changed_arguments),
+            "is_settled": entry.state in ("committed", "failed"),
         }
         if await self._database.write(_SETTLE, values) == 1:
             return
@@ -186,6 +200,8 @@ class SqlLedger:
             "to_state": entry.state,
             "to_settled_at": entry.settled_at,
             "to_recorded": encode_record(entry.recorded),
+            "to_changed": None,
+            "is_settled": True,
         }
         return await self._database.write(_RESOLVE, values) == 1
 
@@ -241,8 +257,9 @@ class SqlLedger:
             run_until=row[19],
             state=row[20],
             settled_at=row[21],
-            recorded=_read_record(row[22], state=row[20], tool=row[3]),
+            recorded=None if row[24] is not None else _read_record(row[22], state=row[20], tool=row[3]),
             guideline_ids=tuple(row[23] or ()),
+            erased_at=row[24],
         )
 
 
@@ -282,6 +299,17 @@ def _build_claim() -> Executable:
 
 _RECALL = _build_recall()
 _CLAIM_APPROVED = _build_claim()
+_IS_ERASED = table.c.erased_at.is_not(None) & bindparam("is_settled", type_=Boolean)
+_OUTCOME: Mapping[str, Any] = {
+    "state": bindparam("to_state"),
+    "settled_at": bindparam("to_settled_at"),
+    "recorded": bindparam("to_recorded", type_=Text),
+    "changed_arguments": bindparam("to_changed", type_=Text),
+}
+_SETTLED = _OUTCOME | {
+    name: case((_IS_ERASED, value), else_=_OUTCOME.get(name, table.c[name])) for name, value in ERASED_ENTRY.items()
+}
+"""The outcome of a call; one whose customer was erased while it ran or was in doubt loses its values now."""
 _SETTLE = (
     update(table)
     .where(
@@ -290,12 +318,7 @@ _SETTLE = (
         table.c.owner == bindparam("of_owner"),
         table.c.state != literal_column("'committed'"),
     )
-    .values(
-        state=bindparam("to_state"),
-        settled_at=bindparam("to_settled_at"),
-        recorded=bindparam("to_recorded"),
-        changed_arguments=bindparam("to_changed"),
-    )
+    .values(_SETTLED)
 )
 
 
@@ -318,12 +341,7 @@ _RESOLVE = (
         (table.c.state == literal_column("'unknown'"))
         | ((table.c.state == literal_column("'running'")) & (table.c.lease_until <= bindparam("now"))),
     )
-    .values(
-        state=bindparam("to_state"),
-        settled_at=bindparam("to_settled_at"),
-        recorded=bindparam("to_recorded"),
-        changed_arguments=None,
-    )
+    .values(_SETTLED)
 )
 
 

@@ -1,12 +1,16 @@
 """A database with its ledger, approvals, sessions, tenants, webhooks and audit."""
 
-from typing import Self
+from pathlib import Path
+from typing import Final, Self
+
+from msgspec import structs
 
 from handrail.core.redact import Redactor
 from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
 from handrail.store.database import Database
 from handrail.store.encryption import Cipher, EncryptionKey
+from handrail.store.erasure import Erasure, digest_customer, erase_customer
 from handrail.store.facts import FactBuilder
 from handrail.store.ledger import SqlLedger
 from handrail.store.retention import purge_approvals, purge_audit, purge_sessions, purge_settled
@@ -14,6 +18,9 @@ from handrail.store.schema_version import ensure_newest
 from handrail.store.sessions import SqlSessionStore
 from handrail.store.tenants import SqlTenants
 from handrail.store.webhooks import SqlWebhookClaims
+
+_FLUSH_TIMEOUT: Final = 30.0
+"""Seconds that the audit may take to write what it has before and after an erasure."""
 
 
 class SqlStore:
@@ -103,3 +110,27 @@ class SqlStore:
             self.audit.record_purge(before=audit_before, count=facts)
             deleted += facts
         return deleted
+
+    async def erase(
+        self, *, customer_id: str, tenant_id: str | None, who: str, recordings: str | Path | None = None
+    ) -> Erasure:
+        """Erase the values of one customer of a tenant; `tenant_id=None` means the rows without a tenant.
+
+        Arguments, results, questions, reasons, the conversation and the customer's id leave the ledger, the approvals,
+        the conversations and the audit; the phone recordings of their sessions are deleted from `recordings`. Digests,
+        times and outcomes stay, so that nothing runs twice, and a row of kind `customer_erased` says who erased.
+        Pending questions are withdrawn. Calls that run or are in doubt keep their values until they are settled:
+        `open_calls` counts them. Erase again then, for what was audited in between.
+        """
+        await self.open()
+        await self.audit.flush(timeout=_FLUSH_TIMEOUT)
+        folder = Path(recordings) if recordings is not None else None
+        done = await erase_customer(
+            self._database, customer_id=customer_id, tenant_id=tenant_id, who=who, recordings=folder
+        )
+        digest = digest_customer(customer_id, key=self.ledger.digest_key)
+        self.audit.record_erasure(
+            tenant_id=tenant_id, who=who, detail={"customer_digest": digest, **structs.asdict(done)}
+        )
+        await self.audit.flush(timeout=_FLUSH_TIMEOUT)
+        return done

@@ -62,8 +62,13 @@ def upgrade() -> None:
     op.execute(f"UPDATE {AUDIT} SET customer_id = {customer} WHERE detail IS NOT NULL")
     op.create_index("handrail_audit_customer", AUDIT, ["customer_id", "at"])
     op.create_index("handrail_audit_error", AUDIT, ["error", "at"])
-    is_ok = {"sqlite_where": sa.text("ok IS 1"), "postgresql_where": sa.text("ok IS true")}
-    op.create_index("handrail_audit_successes", AUDIT, ["at"], **is_ok)
+    op.create_index(
+        "handrail_audit_successes",
+        AUDIT,
+        ["at"],
+        sqlite_where=sa.text("ok IS 1"),
+        postgresql_where=sa.text("ok IS true"),
+    )
     _refuse_updates_but_erasure(is_sqlite=is_sqlite)
 
 
