@@ -8,7 +8,20 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Table, bindparam, case, delete, func, literal_column, null, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    String,
+    Table,
+    bindparam,
+    case,
+    delete,
+    func,
+    literal_column,
+    null,
+    select,
+    text,
+    update,
+)
 
 from handrail.core.log import log
 from handrail.errors import ConfigError
@@ -123,7 +136,7 @@ def _erase_approvals(condition: ColumnElement[bool], now: float, by: str) -> Any
             reason="",
             customer_id=null(),
             who=case((approvals.c.by == literal_column("'customer'"), null()), else_=approvals.c.who),
-            state=case((is_undecided & OPEN, literal_column("'withdrawn'")), else_=approvals.c.state),
+            state=case((is_undecided & OPEN, literal_column("'withdrawn'", String)), else_=approvals.c.state),
             closed_at=func.coalesce(approvals.c.closed_at, now),
             erased_at=now,
             erased_by=by,
