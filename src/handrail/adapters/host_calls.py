@@ -162,4 +162,4 @@ def to_json_value(value: Any) -> Any:
 def _is_timeout(error: BaseException) -> bool:
     """Whether an exception was raised because of a timeout."""
     causes = (error.__cause__, error.__context__)
-    return isinstance(error, TimeoutError) or any(isinstance(one, TimeoutError) for one in causes)
+    return isinstance(error, TimeoutError) or any(isinstance(cause, TimeoutError) for cause in causes)

@@ -153,13 +153,13 @@ def _get_messages(state: Any) -> list[AnyMessage]:
 
 def _is_cut(messages: Sequence[AnyMessage], call_id: str | None) -> bool:
     """Whether the response with this call was cut off: LangChain repairs its arguments, which may then be others."""
-    calling = (one for one in reversed(messages) if isinstance(one, AIMessage))
-    message = next((one for one in calling if any(call["id"] == call_id for call in one.tool_calls)), None)
+    calling = (earlier for earlier in reversed(messages) if isinstance(earlier, AIMessage))
+    message = next((earlier for earlier in calling if any(call["id"] == call_id for call in earlier.tool_calls)), None)
     said = cast(dict[str, Any], {} if message is None else cast(Any, message).response_metadata)
     reasons: list[Any] = [said.get(name) for name in ("finish_reason", "stop_reason", "done_reason")]
     details: Any = said.get("incomplete_details") or {}
     reasons.append(details.get("reason"))
-    return any(str(one).lower() in _CUT for one in reasons)
+    return any(str(reason).lower() in _CUT for reason in reasons)
 
 
 def _count_wakes(messages: Sequence[AnyMessage]) -> int:
@@ -177,7 +177,7 @@ def _get_content(response: Any) -> Any:
     """What is recorded of a response: what the model reads."""
     if isinstance(response, Command):
         messages = _get_messages(cast(Any, response).update)
-        return "\n".join(one.text for one in messages if isinstance(one, ToolMessage)) or "Done."
+        return "\n".join(reply.text for reply in messages if isinstance(reply, ToolMessage)) or "Done."
     return response.content
 
 

@@ -30,7 +30,7 @@ def guard_tools(tools: Iterable[Any], executor: Executor, *, context: ContextSou
     that says so; after `executor.approvals.approve(…)` the model calls again, and the call runs. Count the turns of the
     conversation in `context`: a customer's approval counts from a later one on.
     """
-    return [_guard_tool(one, executor, context) for one in tools]
+    return [_guard_tool(tool, executor, context) for tool in tools]
 
 
 def _guard_tool(tool: Any, executor: Executor, source: ContextSource[RunContext[Any]]) -> Any:

@@ -45,7 +45,7 @@ def guard_tools(tools: Iterable[Tool], executor: Executor, *, context: RunContex
     store it ends with `RunPausedError`, and so does a call whose outcome is not known. Agents as tools are left as they
     are: guard their own tools.
     """
-    return [_guard_tool(one, executor, context) for one in tools]
+    return [_guard_tool(tool, executor, context) for tool in tools]
 
 
 def _guard_tool(tool: Tool, executor: Executor, source: RunContextSource) -> Tool:
@@ -92,7 +92,7 @@ def _guard_tool(tool: Tool, executor: Executor, source: RunContextSource) -> Too
 def _count_wakes(run: RunContextWrapper[Any]) -> int:
     """How many calls of this run a person has let go on: each is one turn later."""
     records = cast(dict[Any, Any], getattr(run, "_approvals", {})).values()
-    decisions: list[Any] = [getattr(one, "approved", False) for one in records]
-    return len({call_id for one in decisions if isinstance(one, list) for call_id in cast(list[str], one)}) + sum(
-        one is True for one in decisions
-    )
+    decisions: list[Any] = [getattr(record, "approved", False) for record in records]
+    return len(
+        {call_id for decision in decisions if isinstance(decision, list) for call_id in cast(list[str], decision)}
+    ) + sum(decision is True for decision in decisions)

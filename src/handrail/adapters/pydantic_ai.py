@@ -121,7 +121,7 @@ def _replace(value: Any, replacement: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
         return {key: _replace(one, replacement) for key, one in cast(Mapping[Any, Any], value).items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_replace(one, replacement) for one in cast(Iterable[Any], value)]
+        return [_replace(item, replacement) for item in cast(Iterable[Any], value)]
     return replacement(value)
 
 

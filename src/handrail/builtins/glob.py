@@ -93,12 +93,12 @@ def _expand_braces(pattern: str, argument: str) -> list[str]:
     done: list[str] = []
     left = [pattern]
     while left:
-        one = left.pop()
-        braces = _BRACES.search(one)
+        branch = left.pop()
+        braces = _BRACES.search(branch)
         if braces is None:
-            done.append(one)
+            done.append(branch)
         else:
-            left += [one[: braces.start()] + choice + one[braces.end() :] for choice in braces[1].split(",")]
+            left += [branch[: braces.start()] + choice + branch[braces.end() :] for choice in braces[1].split(",")]
         if len(done) + len(left) > _MAX_BRANCHES:
             raise ToolError(f"`{argument}` has too many alternatives; {_MAX_BRANCHES} are the most.")
     return done

@@ -93,17 +93,17 @@ class _Collector:
         if inspect.isawaitable(value):
             return await self.collect(await value, depth + 1)
         if isinstance(value, AsyncIterator):
-            return [await self._count(one, depth) async for one in cast(AsyncIterator[Any], value)]
+            return [await self._count(item, depth) async for item in cast(AsyncIterator[Any], value)]
         if isinstance(value, Iterator):
-            return [await self._count(one, depth) for one in cast(Iterator[Any], value)]
+            return [await self._count(item, depth) for item in cast(Iterator[Any], value)]
         if isinstance(value, dict):
             members = cast(dict[Any, Any], value)
-            found = {key: await self.collect(one, depth + 1) for key, one in members.items()}
-            return members if all(found[key] is one for key, one in members.items()) else found
+            found = {key: await self.collect(item, depth + 1) for key, item in members.items()}
+            return members if all(found[key] is item for key, item in members.items()) else found
         if isinstance(value, list | tuple | set | frozenset):
             every = list(cast(list[Any], value))
-            collected = [await self.collect(one, depth + 1) for one in every]
-            is_same = all(one is other for one, other in zip(every, collected, strict=True))
+            collected = [await self.collect(item, depth + 1) for item in every]
+            is_same = all(item is other for item, other in zip(every, collected, strict=True))
             return cast(Any, value) if is_same else collected
         return await self._collect_fields(value, depth)
 
@@ -112,7 +112,7 @@ class _Collector:
         if isinstance(value, pydantic.BaseModel):
             fields = dict(value)
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         else:
             return value
         found = await self.collect(fields, depth + 1)

@@ -60,7 +60,7 @@ class _SafeCopier:
         names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
         if isinstance(error, BaseExceptionGroup) and self._left > 0:
             group = cast(BaseExceptionGroup[BaseException], error)
-            parts = [self.copy(one) for one in group.exceptions if self._left > 0]
+            parts = [self.copy(member) for member in group.exceptions if self._left > 0]
             shown: BaseException = type(kind.__name__, (BaseExceptionGroup,), names)(text, parts)
         else:
             shown = type(kind.__name__, (Exception,), names)(text)

@@ -125,7 +125,7 @@ class Redactor:
         self._names: dict[str, str] = {}
         self._types = (pydantic.SecretStr, pydantic.SecretBytes, pydantic.Secret, *types)
         try:
-            self._patterns = tuple(re.compile(one) for one in patterns)
+            self._patterns = tuple(re.compile(pattern) for pattern in patterns)
         except re.error as error:
             raise ConfigError(f"{error.pattern!r} is to be redacted, and is no regular expression: {error}.") from error
 
@@ -179,7 +179,7 @@ class Redactor:
         if isinstance(value, Mapping):
             return self._mapping(cast(Mapping[Any, Any], value), depth)
         if isinstance(value, list | tuple | set | frozenset):
-            return [self._value(one, depth + 1) for one in cast(Iterable[Any], value)]
+            return [self._value(item, depth + 1) for item in cast(Iterable[Any], value)]
         if isinstance(value, MediaPart):
             return self._mapping(value.describe(), depth)  # Never its data.
         if isinstance(value, Struct):
@@ -187,14 +187,14 @@ class Redactor:
         if isinstance(value, pydantic.BaseModel):
             return self._model(value, depth)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return self._mapping({one.name: getattr(value, one.name) for one in dataclasses.fields(value)}, depth)
+            return self._mapping({field.name: getattr(value, field.name) for field in dataclasses.fields(value)}, depth)
         return self._other(value, depth)
 
     def _mapping(self, mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         clean: dict[str, Any] = {}
-        for name, one in mapping.items():
+        for name, item in mapping.items():
             key = self._key(name)
-            clean[self._scan(key)] = HIDDEN if self._hides(key, one) else self._value(one, depth + 1)
+            clean[self._scan(key)] = HIDDEN if self._hides(key, item) else self._value(item, depth + 1)
         return clean
 
     def _key(self, name: Any) -> str:
@@ -214,11 +214,11 @@ class Redactor:
         for name in hiding:
             field = type(model).model_fields.get(name)
             aliases = {name, field.alias, field.serialization_alias} if field else {name}
-            known = [one for one in aliases if one in shown]
+            known = [alias for alias in aliases if alias in shown]
             if not known and not (field and field.exclude):
                 return HIDDEN  # It is in there somewhere, under a name of the model's own making.
-            for one in known:
-                shown[one] = HIDDEN
+            for alias in known:
+                shown[alias] = HIDDEN
         return self._mapping(shown, depth)
 
     def _holds(self, value: Any, depth: int) -> bool:
@@ -232,13 +232,13 @@ class Redactor:
                 items = cast(Mapping[Any, Any], value).items()
                 return any(self._holds(key, depth + 1) or self._holds(one, depth + 1) for key, one in items)
             case list() | tuple() | set() | frozenset():
-                return any(self._holds(one, depth + 1) for one in cast(Iterable[Any], value))
+                return any(self._holds(item, depth + 1) for item in cast(Iterable[Any], value))
             case pydantic.BaseModel():
-                return any(self._holds(one, depth + 1) for one in dict(value).values())
+                return any(self._holds(item, depth + 1) for item in dict(value).values())
             case Struct():
-                return any(self._holds(one, depth + 1) for one in structs.astuple(value))
+                return any(self._holds(item, depth + 1) for item in structs.astuple(value))
             case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-                return any(self._holds(getattr(value, one.name), depth + 1) for one in dataclasses.fields(value))
+                return any(self._holds(getattr(value, field.name), depth + 1) for field in dataclasses.fields(value))
             case _:
                 return False
 
@@ -276,7 +276,7 @@ class Redactor:
             return self._read_object(cast(dict[str, Any], value), level)
         if isinstance(value, list):
             every = cast(list[Any], value)
-            cleaned = [self._read(one, level) for one in every]
+            cleaned = [self._read(item, level) for item in every]
             return every if all(map(_same, every, cleaned)) else cleaned
         if type(value) is int:
             return HIDDEN if self._number(value) is HIDDEN else value
@@ -285,10 +285,10 @@ class Redactor:
     def _read_object(self, value: dict[str, Any], level: int) -> dict[str, Any]:
         same = True
         cleaned: dict[str, Any] = {}
-        for name, one in value.items():
+        for name, item in value.items():
             shown = self._scan(name)
-            clean = HIDDEN if self._hides(name, one) else self._read(one, level)
-            same = same and clean is one and shown == name
+            clean = HIDDEN if self._hides(name, item) else self._read(item, level)
+            same = same and clean is item and shown == name
             cleaned[shown] = clean
         return value if same else cleaned
 
@@ -357,8 +357,8 @@ class Redactor:
             joined = ""
             for word in words[start : start + self._window]:
                 joined += word
-                one = joined.removesuffix("s")
-                if joined in self._fields or one in self._fields or one.endswith(FLAT):
+                singular = joined.removesuffix("s")
+                if joined in self._fields or singular in self._fields or singular.endswith(FLAT):
                     return 1 if words[-1].endswith("tokens") else 2  # How many a model used is no secret.
         return 0
 

@@ -92,8 +92,8 @@ def _replace_surrogates(value: Any) -> Any:
             return encodable(value)
         case dict():
             items = cast(dict[Any, Any], value).items()
-            return {encodable(key) if isinstance(key, str) else key: _replace_surrogates(one) for key, one in items}
+            return {encodable(key) if isinstance(key, str) else key: _replace_surrogates(item) for key, item in items}
         case list() | tuple() | set() | frozenset():
-            return [_replace_surrogates(one) for one in cast(list[Any], value)]
+            return [_replace_surrogates(item) for item in cast(list[Any], value)]
         case _:
             return value

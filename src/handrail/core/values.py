@@ -249,8 +249,8 @@ class ToolResult(Struct, frozen=True, kw_only=True):
         return f"{self.notice}\n{plain.for_model(attached=attached)}"
 
     def _describe_media(self, attached: Collection[MediaPart]) -> str:
-        hidden = (one for one in self.media if not any(one is other for other in attached))
-        return "\n".join(filter(None, (self.text, *(one.describe_for_model() for one in hidden))))
+        hidden = (part for part in self.media if not any(part is other for other in attached))
+        return "\n".join(filter(None, (self.text, *(part.describe_for_model() for part in hidden))))
 
     @property
     def text(self) -> str:

@@ -100,7 +100,7 @@ class YamlReader:
         self._left -= 1
         if self._left < 0:  # With aliases, a short text can expand without limit.
             raise self.build_error(node, f"it must have at most {self._max_values:,} values")
-        if any(node is one for one in self._open):
+        if any(node is opened for opened in self._open):
             raise self.build_error(node, "it refers to itself")
         self._open.append(node)
         try:

@@ -98,7 +98,7 @@ class Audit:
     def __call__(self, event: Event) -> None:
         """Queue an event. `flush` waits until it is in the database."""
         if isinstance(event, ApprovalRequested | ApprovalDecided | ApprovalUsed) and any(
-            event is one for one in self._approval_events
+            event is known for known in self._approval_events
         ):
             return
         self._add(event)

@@ -35,7 +35,7 @@ class Cipher:
         try:
             keys = [key] if isinstance(key, str | bytes) else list(key)
             self._has_old_keys = len(keys) > 1
-            self._fernet = MultiFernet([Fernet(one) for one in keys])
+            self._fernet = MultiFernet([Fernet(key) for key in keys])
         except (ValueError, TypeError) as error:  # Its message does not contain the key.
             raise ConfigError(
                 "encryption_key must be 32 bytes in url-safe base64, or several such keys, the newest first: "

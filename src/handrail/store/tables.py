@@ -133,7 +133,7 @@ for _name, _columns in {
     "handrail_approvals_pending_session": ("session_id", "expires_at", "token"),
     "handrail_approvals_pending_tenant": ("tenant_id", "expires_at", "token"),
 }.items():
-    Index(_name, *(approvals.c[one] for one in _columns), sqlite_where=PENDING, postgresql_where=PENDING)
+    Index(_name, *(approvals.c[column] for column in _columns), sqlite_where=PENDING, postgresql_where=PENDING)
 Index(
     "handrail_approvals_pending_call",
     approvals.c.session_id,

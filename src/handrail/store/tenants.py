@@ -40,7 +40,7 @@ class SqlTenants:
                 saved = await self._add(connection, cfg.tenant_id, written, cfg.version, who, revision)
                 await connection.execute(_DROP_NUMBERS, {"of_tenant": cfg.tenant_id})
                 if cfg.numbers:
-                    rows = [{"number": one, "tenant_id": cfg.tenant_id} for one in cfg.numbers]
+                    rows = [{"number": number, "tenant_id": cfg.tenant_id} for number in cfg.numbers]
                     await connection.execute(insert(tenant_numbers), rows)
         except IntegrityError as error:
             for number in cfg.numbers:

@@ -27,7 +27,7 @@ class SqlWebhookClaims:
         Of several processes that claim an id at the same time, one gets it.
         """
         now = time.time()
-        names = dict.fromkeys(to_storable(one) for one in ids)
+        names = dict.fromkeys(to_storable(id) for id in ids)
         new = self._insert.values([{"id": name, "expires_at": now + window} for name in names])
         claim = new.on_conflict_do_update(
             index_elements=[webhooks.c.id],

@@ -68,7 +68,9 @@ class Cassette:
         """Return a provider that replays from the cassette, or asks this one and records. A replay needs none."""
         if not self.is_recording:
             name = (
-                provider.name if provider is not None else next((one.provider for one in self._recordings.models), "")
+                provider.name
+                if provider is not None
+                else next((recording.provider for recording in self._recordings.models), "")
             )
             return _ReplayProvider(self, name or "cassette:replay")
         if provider is None:
@@ -85,7 +87,9 @@ class Cassette:
             return
         if self.is_recording:
             recording_format.save_recordings(self.path, self._build_recordings())
-        elif self._strict and (unused := [one for one in self._list_recordings() if id(one) not in self._used]):
+        elif self._strict and (
+            unused := [recording for recording in self._list_recordings() if id(recording) not in self._used]
+        ):
             raise AssertionError(f"{self.path} has recordings that were not used: {_format_list(unused)}. {_HINT}")
 
     def __enter__(self) -> Self:
@@ -119,7 +123,7 @@ class Cassette:
 
     def find_response(self, summary: RequestSummary) -> ModelRecording:
         """Find the next recorded response to a request."""
-        same = [one for one in self._recordings.models if one.request.digest == summary.digest]
+        same = [recording for recording in self._recordings.models if recording.request.digest == summary.digest]
         recording = self._use_next(same, can_repeat=False)
         if recording is None:
             self.fail(f"the model was asked {_format_request(summary)}", same, self._recordings.models)
@@ -230,9 +234,13 @@ class Cassette:
             raise
 
     def _find_result(self, tool: Tool[..., Any], arguments: dict[str, Any], *, verify: bool) -> ToolRecording:
-        known = [one for one in self._recordings.tools if (one.tool, one.verify) == (tool.name, verify)]
+        known = [
+            recording
+            for recording in self._recordings.tools
+            if (recording.tool, recording.verify) == (tool.name, verify)
+        ]
         expected = canonical_json(arguments)
-        same = [one for one in known if canonical_json(one.arguments) == expected]
+        same = [recording for recording in known if canonical_json(recording.arguments) == expected]
         # A read can be replayed any number of times; a consequential call only as often as it was recorded.
         recording = self._use_next(same, can_repeat=tool.read_only or verify)
         if recording is None:
@@ -245,7 +253,7 @@ class Cassette:
     def _use_next(self, recordings: list[R], *, can_repeat: bool) -> R | None:
         self._require_open()
         with self._lock:
-            recording = next((one for one in recordings if id(one) not in self._used), None)
+            recording = next((recording for recording in recordings if id(recording) not in self._used), None)
             if recording is not None:
                 self._used.add(id(recording))
         return recordings[-1] if recording is None and can_repeat and recordings else recording
@@ -258,9 +266,9 @@ class Cassette:
         return [*self._recordings.tools, *self._recordings.models]
 
     def _build_recordings(self) -> Recordings:
-        ordered = sorted(self._new, key=lambda one: one[0])
+        ordered = sorted(self._new, key=lambda numbered: numbered[0])
         tools = [one for _, one in ordered if isinstance(one, ToolRecording)]
-        tools.sort(key=lambda one: (one.tool, one.verify, canonical_json(one.arguments)))
+        tools.sort(key=lambda recording: (recording.tool, recording.verify, canonical_json(recording.arguments)))
         return Recordings(
             tools=tuple(tools), models=tuple(one for _, one in ordered if isinstance(one, ModelRecording))
         )

@@ -83,23 +83,23 @@ class CrashReport(Struct, frozen=True, kw_only=True):
     @property
     def double(self) -> int:
         """Effects that took place twice."""
-        return sum(one.double for one in self.attempts)
+        return sum(attempt.double for attempt in self.attempts)
 
     @property
     def lost(self) -> int:
         """Effects that are missing, and no result says so."""
-        return sum(one.lost for one in self.attempts)
+        return sum(attempt.lost for attempt in self.attempts)
 
     @property
     def false(self) -> int:
         """Results that are wrong."""
-        return sum(one.false for one in self.attempts)
+        return sum(attempt.false for attempt in self.attempts)
 
     def __str__(self) -> str:
         lines = [
-            f"{one.step:14} {'verify' if one.verified else '':7} effects: {one.effects}  "
-            f"then: {', '.join(code for code, _ in one.results)}"
-            for one in self.attempts
+            f"{attempt.step:14} {'verify' if attempt.verified else '':7} effects: {attempt.effects}  "
+            f"then: {', '.join(code for code, _ in attempt.results)}"
+            for attempt in self.attempts
         ]
         return "\n".join([*lines, f"double: {self.double}  lost: {self.lost}  falsely reported: {self.false}"])
 

@@ -97,7 +97,9 @@ class ExecutorFactory:
     async def _close(self, loop: asyncio.AbstractEventLoop) -> None:
         sessions = [session for session, its_loop in self._loops.items() if its_loop is loop]
         pairs = [(executor, session) for executor in self._executors for session in sessions]
-        await asyncio.gather(*(executor.cancel_all(one) for executor, one in pairs if executor.running_calls(one)))
+        await asyncio.gather(
+            *(executor.cancel_all(session_id) for executor, session_id in pairs if executor.running_calls(session_id))
+        )
 
     def _record(self, event: Event) -> None:
         self.events.append(event)

@@ -222,8 +222,12 @@ def _summarize_message(message: Message, redactor: Redactor) -> Sequence[Any]:
         return "assistant", _redact_fully(redactor.text, message.text), calls
     if isinstance(message, ToolMessage):
         return "tool", [
-            [one.tool_name, _redact_fully(redactor.text, one.for_model()), *(part.describe() for part in one.media)]
-            for one in message.results
+            [
+                result.tool_name,
+                _redact_fully(redactor.text, result.for_model()),
+                *(part.describe() for part in result.media),
+            ]
+            for result in message.results
         ]
     return "user", _redact_fully(redactor.text, message.text)
 

@@ -111,7 +111,7 @@ def check_history(request: ModelRequest) -> None:
     before: Message | None = None
     for message in [*messages, None]:
         asked = [call.id for call in before.calls] if isinstance(before, AssistantMessage) else []
-        given = [one.call_id for one in message.results] if isinstance(message, ToolMessage) else []
+        given = [result.call_id for result in message.results] if isinstance(message, ToolMessage) else []
         if asked != given:
             raise ProviderError(
                 f"the results of the calls {asked} must follow them in order, got {given}.", code="bad_request"

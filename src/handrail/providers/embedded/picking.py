@@ -51,10 +51,10 @@ class ToolRanker:
             scores, chatter = every[: len(tools)], max(every[len(tools) :])
         else:
             scores, chatter = WordIndex([*map(get_search_words, tools)]).measure(message), 0.0
-        best = sorted(zip(scores, tools, strict=True), key=lambda one: -one[0])[:MAX_CANDIDATES]
+        best = sorted(zip(scores, tools, strict=True), key=lambda scored: -scored[0])[:MAX_CANDIDATES]
         ranked = sorted(
             ((score + EVIDENCE_WEIGHT * score_evidence(tool, message), tool) for score, tool in best),
-            key=lambda one: -one[0],
+            key=lambda scored: -scored[0],
         )
         return ToolRanking(
             tools=tuple(tool for _, tool in ranked),

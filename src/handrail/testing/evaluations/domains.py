@@ -147,9 +147,9 @@ def load_domain_prompts() -> dict[str, tuple[Prompt, ...]]:
     lines = [msgspec.json.decode(line, type=_Line) for line in text.splitlines() if line]
     return {
         domain: tuple(
-            Prompt(message=one.message, tool=one.tool, arguments=one.arguments, held_out=True)
-            for one in lines
-            if one.domain == domain
+            Prompt(message=line.message, tool=line.tool, arguments=line.arguments, held_out=True)
+            for line in lines
+            if line.domain == domain
         )
         for domain in DOMAINS
     }

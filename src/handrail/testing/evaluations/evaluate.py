@@ -92,8 +92,8 @@ async def evaluate(
             progress(score)
     return EvaluationReport(
         provider=provider.name,
-        tuned=_sum_scores(one for one in scores if not one.prompt.held_out),
-        held_out=_sum_scores(one for one in scores if one.prompt.held_out),
+        tuned=_sum_scores(score for score in scores if not score.prompt.held_out),
+        held_out=_sum_scores(score for score in scores if score.prompt.held_out),
         scores=tuple(scores),
     )
 
@@ -102,11 +102,11 @@ def _sum_scores(scores: Iterable[Score]) -> Totals:
     group = list(scores)
     return Totals(
         prompts=len(group),
-        to_call=sum(one.prompt.tool is not None for one in group),
-        right_tool=sum(one.has_right_tool for one in group),
-        right_arguments=sum(one.has_right_arguments for one in group),
-        false_calls=sum(one.is_false_call for one in group),
-        errors=sum(bool(one.error) for one in group),
+        to_call=sum(score.prompt.tool is not None for score in group),
+        right_tool=sum(score.has_right_tool for score in group),
+        right_arguments=sum(score.has_right_arguments for score in group),
+        false_calls=sum(score.is_false_call for score in group),
+        errors=sum(bool(score.error) for score in group),
     )
 
 

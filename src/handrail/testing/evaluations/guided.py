@@ -138,8 +138,8 @@ class GuidedScore(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_false_call(self) -> bool:
         """Whether a call ran or was prepared that was not expected."""
-        expected = [_comparable(one) for one in self.case.calls]
-        return any(_comparable(one) not in expected for one in self.calls)
+        expected = [_comparable(call) for call in self.case.calls]
+        return any(_comparable(call) not in expected for call in self.calls)
 
 
 class GuidedReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,12 +152,12 @@ class GuidedReport(msgspec.Struct, frozen=True, kw_only=True):
         """The counts that are printed."""
         return {
             "cases": len(self.scores),
-            "right guidelines": sum(one.has_right_matches for one in self.scores),
-            "right calls": sum(one.has_right_calls for one in self.scores),
-            "right insights": sum(one.has_right_insights for one in self.scores),
-            "false calls": sum(one.is_false_call for one in self.scores),
-            "errors": sum(bool(one.error) for one in self.scores),
-            "model calls": sum(one.model_calls for one in self.scores),
+            "right guidelines": sum(score.has_right_matches for score in self.scores),
+            "right calls": sum(score.has_right_calls for score in self.scores),
+            "right insights": sum(score.has_right_insights for score in self.scores),
+            "false calls": sum(score.is_false_call for score in self.scores),
+            "errors": sum(bool(score.error) for score in self.scores),
+            "model calls": sum(score.model_calls for score in self.scores),
         }
 
 
@@ -206,22 +206,22 @@ async def _score(judge: Judge, case: GuidedCase) -> GuidedScore:
 
 
 def _read(case: GuidedCase, result: GuidedTurnResult) -> GuidedScore:
-    candidates = [one for iteration in result.trace.iterations for one in iteration.candidates]
-    made = [one for one in candidates if one.call is not None]
+    candidates = [candidate for iteration in result.trace.iterations for candidate in iteration.candidates]
+    made = [candidate for candidate in candidates if candidate.call is not None]
     failed = [
         note for iteration in result.trace.iterations for note in iteration.notes if note.startswith(NO_USABLE_RESPONSE)
     ]
-    active = {one.id: one.applies for iteration in result.trace.iterations for one in iteration.guidelines}
+    active = {match.id: match.applies for iteration in result.trace.iterations for match in iteration.guidelines}
     return GuidedScore(
         case=case,
-        matches=tuple(one for one, applies in active.items() if applies),
+        matches=tuple(match for match, applies in active.items() if applies),
         calls=tuple(
-            ExpectedCall(tool=one.tool, arguments=one.call.arguments)
-            for one in made
-            if one.call is not None and (one.call.ok is not None) >= case.runs
+            ExpectedCall(tool=candidate.tool, arguments=candidate.call.arguments)
+            for candidate in made
+            if candidate.call is not None and (candidate.call.ok is not None) >= case.runs
         ),
-        missing=tuple(one.parameter for one in result.insights.missing_data),
-        invalid=tuple(one.parameter for one in result.insights.invalid_data),
+        missing=tuple(gap.parameter for gap in result.insights.missing_data),
+        invalid=tuple(gap.parameter for gap in result.insights.invalid_data),
         model_calls=result.trace.model_calls,
         error=failed[0] if failed else "",
     )
@@ -238,17 +238,19 @@ class _Prepared:
     async def plan(self, request: PlanRequest) -> Plan:
         if not self._is_first:
             return await self._judge.plan(request)
-        one = self._before
-        assert one is not None
-        guideline = next(each.id for each in GUIDELINES if one.tool in each.tools)
-        evidence = {name: str(value) for name, value in one.arguments.items()}
-        return Plan((GuidelineMatch(guideline),), (ToolVerdict(one.tool, "needs_to_run", one.arguments, evidence),))
+        earlier = self._before
+        assert earlier is not None
+        guideline = next(each.id for each in GUIDELINES if earlier.tool in each.tools)
+        evidence = {name: str(value) for name, value in earlier.arguments.items()}
+        return Plan(
+            (GuidelineMatch(guideline),), (ToolVerdict(earlier.tool, "needs_to_run", earlier.arguments, evidence),)
+        )
 
     async def reply(self, request: ReplyRequest) -> Draft:
         if not self._is_first:
             return await self._judge.reply(request)
         self._is_first = False
-        results = "; ".join(str(one.output) for one in request.results)
+        results = "; ".join(str(result.output) for result in request.results)
         return Draft(results or "One moment, please.")
 
 

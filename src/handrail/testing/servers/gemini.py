@@ -58,7 +58,7 @@ class GeminiApi:
         return _chunk(incoming, reply, number, [*parts, *self._calls(reply, number)], last=True)
 
     def build_events(self, incoming: Incoming, reply: Reply, number: int, piece: int) -> Iterator[bytes]:
-        parts: list[Mapping[str, object]] = [{"text": one} for one in pieces(reply.text, piece)]
+        parts: list[Mapping[str, object]] = [{"text": piece_text} for piece_text in pieces(reply.text, piece)]
         parts += self._calls(reply, number)
         for index, part in enumerate(parts, 1):
             chunk = _chunk(incoming, reply, number, [part], last=index == len(parts))

@@ -179,14 +179,14 @@ def _message_events(item: Mapping[str, Any], at: Mapping[str, Any], piece: int) 
     name, key = ("response.output_text", "text") if part["type"] == "output_text" else ("response.refusal", "refusal")
     extra: dict[str, object] = {"logprobs": []} if key == "text" else {}
     yield {"type": "response.content_part.added", **at, "part": {**part, key: ""}}
-    for one in pieces(part[key], piece):
-        yield {"type": f"{name}.delta", **at, "delta": one, **extra}
+    for delta in pieces(part[key], piece):
+        yield {"type": f"{name}.delta", **at, "delta": delta, **extra}
     yield {"type": f"{name}.done", **at, key: part[key], **extra}
     yield {"type": "response.content_part.done", **at, "part": part}
 
 
 def _call_events(item: Mapping[str, Any], at: Mapping[str, Any], piece: int) -> Iterator[dict[str, object]]:
     name = "response.function_call_arguments"
-    for one in pieces(item["arguments"], piece):
-        yield {"type": f"{name}.delta", **at, "delta": one}
+    for delta in pieces(item["arguments"], piece):
+        yield {"type": f"{name}.delta", **at, "delta": delta}
     yield {"type": f"{name}.done", **at, "arguments": item["arguments"]}

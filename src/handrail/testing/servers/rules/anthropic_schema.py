@@ -41,8 +41,12 @@ def check_totals(schemas: Iterable[JsonSchema]) -> None:
     optional = sum(len(as_map(place.schema.get("properties")).keys() - _read_required(place)) for place in places)
     if optional > 24:
         raise RequestRefused(f"Schemas contain too many optional parameters ({optional}). The limit is 24.")
-    properties = [as_map(one) for place in places for one in as_map(place.schema.get("properties")).values()]
-    if (unions := sum("anyOf" in one or isinstance(one.get("type"), list) for one in properties)) > 16:
+    properties = [
+        as_map(parameter) for place in places for parameter in as_map(place.schema.get("properties")).values()
+    ]
+    if (
+        unions := sum("anyOf" in parameter or isinstance(parameter.get("type"), list) for parameter in properties)
+    ) > 16:
         raise RequestRefused(f"Schemas contain too many parameters with union types ({unions}). The limit is 16.")
 
 
@@ -81,7 +85,9 @@ def all_of_has_no_reference(root: JsonSchema) -> Complaint:
 def formats_are_supported(root: JsonSchema) -> Complaint:
     """API reference: the list after "formats"."""
     formats = (place.schema.get("format") for place in walk(root))
-    found = next((one for one in formats if one is not None and one not in FORMATS), None)
+    found = next(
+        (format_name for format_name in formats if format_name is not None and format_name not in FORMATS), None
+    )
     return f"For 'string' type, format '{found}' is not supported" if found else None
 
 

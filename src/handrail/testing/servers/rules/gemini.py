@@ -74,7 +74,7 @@ def roles_alternate(body: Field) -> None:
     """API reference: the order of messages; a request with one content may leave out its role."""
     contents = _contents(body)
     roles = [_role(content, alone=len(contents) == 1) for content in contents]
-    if any(one == other for one, other in pairwise(roles)):
+    if any(role == other for role, other in pairwise(roles)):
         raise RequestRefused(f"{TURN} alternate between user and model.")
     if roles[-1] != "user":
         raise RequestRefused(f"{TURN} ends with a user role or a function response.")

@@ -228,7 +228,7 @@ def _check_tool(tool: Field, kinds: Iterable[str], *, within: str = "") -> list[
     else:
         tool.only(("type", "name", "description", "tools"))
         inner = tool.need("tools").items()
-        return [found for one in inner for found in _check_tool(one, ("function", "custom"), within=f"{name}.")]
+        return [found for tool in inner for found in _check_tool(tool, ("function", "custom"), within=f"{name}.")]
     return [within + name]
 
 

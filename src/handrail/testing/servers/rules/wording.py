@@ -41,7 +41,7 @@ class OpenAIWording:
         return RequestRefused(message, code="invalid_type", param=place)
 
     def wrong_value(self, path: Path, value: str, allowed: Collection[str]) -> RequestRefused:
-        values = ", ".join(f"'{one}'" for one in sorted(allowed))
+        values = ", ".join(f"'{value}'" for value in sorted(allowed))
         return RequestRefused(
             f"Invalid value: '{value}'. Supported values are: {values}.",
             code="invalid_value",
