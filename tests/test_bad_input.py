@@ -17,6 +17,7 @@ from handrail import (
     ToolCall,
     ToolContext,
     ToolError,
+    ToolFlags,
     ToolNotFoundError,
     ToolRegistry,
     ToolResult,
@@ -47,7 +48,7 @@ class Find(LLMFunctionTool):
 
 class FindReadOnly(Find):
     model_tool_custom_name = "find"
-    model_tool_read_only = True
+    model_tool_flags = ToolFlags(read_only=True)
 
 
 def find(

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from handrail.chat.session import ChatSession
     from handrail.core.version import __version__ as __version__
     from handrail.define.build import as_tool, build_tool
-    from handrail.define.flags import ToolFlags
     from handrail.define.model import LLMFunctionTool
+    from handrail.define.options import ToolFlags
     from handrail.execute.executor import Executor
     from handrail.guide.agent import Agent
     from handrail.guide.values import Guideline
@@ -79,7 +79,7 @@ _ON_FIRST_USE = {
     "LLMFunctionTool": "handrail.define.model",
     "Policy": "handrail.authorize.policy",
     "Rule": "handrail.authorize.policy",
-    "ToolFlags": "handrail.define.flags",
+    "ToolFlags": "handrail.define.options",
     "ToolRegistry": "handrail.registry.registry",
     "as_tool": "handrail.define.build",
     "assemble_tool_pool": "handrail.registry.pool",

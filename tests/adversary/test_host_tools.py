@@ -1,13 +1,11 @@
 """Tools of another framework: what is declared about them holds, and their own schema validates what runs."""
 
 import asyncio
-from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolDefinitionError, ToolFlags, ToolResult, tool
-from handrail.define.function import ToolOptions
 from handrail.errors import CallPausedError
 from handrail.execute import tool_pool
 from tests.execute.helpers import ALLOWED, at, call, code_of
@@ -29,12 +27,6 @@ class Host:
     async def __call__(self, arguments: dict[str, Any]) -> str:
         self.ran.append(arguments)
         return "paid"
-
-
-def test_the_flags_are_those_options_of_a_tool_that_need_no_function_and_no_types() -> None:
-    without = {"name", "description", "inline", "coerce", "strict", "examples", "metadata"}
-
-    assert {one.name for one in fields(ToolFlags)} == set(ToolOptions.__annotations__) - without
 
 
 async def test_a_declared_key_finds_what_was_paid() -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import pydantic
 import pytest
 
-from handrail import LLMFunctionTool, ToolContext, ToolError, as_tool
+from handrail import LLMFunctionTool, ToolContext, ToolError, ToolFlags, as_tool
 from handrail.errors import ToolDefinitionError
 from handrail.openai import core
 from tests.define.models import APIS, book_table, flat, parameters, sent
@@ -218,7 +218,7 @@ async def test_the_class_is_a_tool_whose_contexts_are_the_deps_and_the_context_o
 
         invoice: str
         amount: int = 1
-        model_tool_timeout = 5.0
+        model_tool_flags = ToolFlags(timeout=5.0)
 
         def model_tool_handler(self, context: list[str]) -> tuple[str, int]:
             if self.invoice == "closed":
@@ -244,8 +244,7 @@ async def test_a_coroutine_is_a_handler_of_the_tool() -> None:
     class read(LLMFunctionTool[int, int]):
         """Read it."""
 
-        model_tool_read_only = True
-        model_tool_concurrency_safe = True
+        model_tool_flags = ToolFlags(read_only=True, concurrency_safe=True)
         model_tool_strict = True
 
         async def model_tool_handler(self, context: int) -> tuple[str, int]:
@@ -269,7 +268,7 @@ async def test_a_class_with_consequences_refuses_what_can_be_read_in_two_ways(ba
             return str(self.amount), None
 
     class peek(pay):
-        model_tool_read_only = True
+        model_tool_flags = ToolFlags(read_only=True)
 
     context = ToolContext(session_id="s")
     assert not (await as_tool(pay).execute(f'{{"amount": {number}}}', context)).ok

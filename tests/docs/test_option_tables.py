@@ -5,10 +5,11 @@ import inspect
 import re
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, is_typeddict
 
 import pytest
 
+from handrail.define.options import ToolOptions
 from handrail.execute import Limits, Timeouts
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -18,12 +19,17 @@ def build_table(kind: type[Any]) -> str:
     """The table of a type: the name and the default of each field, and the string under it."""
     (definition,) = ast.parse(dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)
-    rows = [f"| field of `{kind.__name__}` | default | meaning |", "|---|---|---|"]
+    has_defaults = not is_typeddict(kind)
+    head = (
+        ["field of `" + kind.__name__ + "`", "default", "meaning"] if has_defaults else ["option of a tool", "meaning"]
+    )
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for field, text in zip(definition.body, definition.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             assert isinstance(text, ast.Expr), f"{field.target.id} has no text under it"
             meaning = re.sub(r"\s+", " ", ast.literal_eval(text.value))
-            rows.append(f"| `{field.target.id}` | {render_default(field.value)} | {meaning} |")
+            cells = [f"`{field.target.id}`", *([render_default(field.value)] if has_defaults else []), meaning]
+            rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -33,7 +39,9 @@ def render_default(value: ast.expr | None) -> str:
     return "–" if not default and default != 0 else f"{default:,.15g}"
 
 
-@pytest.mark.parametrize(("kind", "page"), [(Limits, "executor.md"), (Timeouts, "executor.md")])
+@pytest.mark.parametrize(
+    ("kind", "page"), [(Limits, "executor.md"), (Timeouts, "executor.md"), (ToolOptions, "tools.md")]
+)
 def test_the_table_of_a_type_has_its_fields_their_defaults_and_their_texts(kind: type[Any], page: str) -> None:
     table = build_table(kind)
     head, _, _ = table.partition("\n")

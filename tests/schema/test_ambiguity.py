@@ -15,6 +15,7 @@ from handrail import (
     Tool,
     ToolArgsParseError,
     ToolError,
+    ToolFlags,
     as_tool,
     build_tool,
     tool,
@@ -36,7 +37,7 @@ def a_function(read_only: bool) -> Tool[..., Any]:
 
 def a_class(read_only: bool) -> Tool[..., Any]:
     class Pay(LLMFunctionTool):
-        model_tool_read_only = read_only
+        model_tool_flags = ToolFlags(read_only=read_only)
         amount: float = 0.0
         note: str = ""
         parts: list[Any] | None = None

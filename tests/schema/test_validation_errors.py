@@ -152,7 +152,7 @@ def test_a_class_that_reads_its_arguments_in_its_own_way_reports_places_all_the_
         def model_tool_handler(self, context: None) -> tuple[str, None]:
             return "", None
 
-    lenient = as_tool(type("Read", (Lenient,), {"model_tool_read_only": True}))
+    lenient = as_tool(Lenient, read_only=True)
 
     assert lenient.parse("{'count': 1}").count == 1
     with pytest.raises(InvalidArgumentsError, match="- count: input should be a valid integer"):

@@ -6,11 +6,13 @@ from handrail import (
     Control,
     Decision,
     Failure,
+    LLMFunctionTool,
     MediaPart,
     Tool,
     ToolCall,
     ToolContext,
     ToolError,
+    ToolFlags,
     ToolLike,
     ToolNotFoundError,
     ToolResult,
@@ -53,6 +55,25 @@ async def look(invoice: str, context: ToolContext[Bank]) -> str:
     assert_type(context.deps, Bank)
     assert_type(context.deps.owner, str)
     return invoice
+
+
+def every_way_to_write_a_tool_has_the_same_options(source: object) -> None:
+    assert_type(as_tool(source, key="invoice", timeout=5, name="pay"), Tool[..., Any])
+    as_tool(source, timout=5)  # E: reportCallIssue
+    as_tool(source, timeout="5")  # E: reportArgumentType
+    assert_type(ToolFlags(key=["invoice"], read_only=True, lock_key=lambda arguments: arguments["invoice"]), ToolFlags)
+    ToolFlags(red_only=True)  # E: reportCallIssue
+    ToolFlags(read_only="yes")  # E: reportArgumentType
+    tool(on_interrupt="stop")  # E: reportArgumentType
+
+
+class Refund(LLMFunctionTool[Bank, None]):
+    order: str
+
+    model_tool_flags = ToolFlags(key="order", idempotent=True)
+
+    async def model_tool_handler(self, context: Bank) -> tuple[str, None]:
+        return context.owner, None
 
 
 # A tool is called like the function that it was made from.

@@ -16,7 +16,7 @@ from handrail.adapters.host_calls import (
     to_json_value,
 )
 from handrail.core.values import ToolCall
-from handrail.define.flags import ToolFlags
+from handrail.define.options import ToolFlags
 from handrail.errors import MissingExtraError
 from handrail.execute.executor import Executor
 

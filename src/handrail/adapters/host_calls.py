@@ -9,7 +9,7 @@ from pydantic_core import to_jsonable_python
 
 from handrail.core.context import ToolContext
 from handrail.core.values import ToolCall, ToolResult
-from handrail.define.flags import ToolFlags
+from handrail.define.options import ToolFlags
 from handrail.errors import CallPausedError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 

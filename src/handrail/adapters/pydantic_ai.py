@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer, Validati
 from handrail.adapters.host_calls import ContextSource, ControlFlow, resolve_context, run_host_call
 from handrail.core import failure_results
 from handrail.core.values import ToolCall
-from handrail.define.flags import ToolFlags
+from handrail.define.options import ToolFlags
 from handrail.errors import InvalidArgumentsError, MissingExtraError, StoreError
 from handrail.execute.executor import Executor
 

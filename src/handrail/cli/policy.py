@@ -11,7 +11,7 @@ from handrail.authorize.policy_file import load_policy
 from handrail.cli.agent_file import AgentFile, load_agent_file
 from handrail.cli.object_reference import load_object
 from handrail.core.tool import Tool
-from handrail.define.flags import ToolFlags
+from handrail.define.options import ToolFlags
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.sources.connection import connect

@@ -4,13 +4,17 @@ import copy
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Final, cast
 
+from typing_extensions import Unpack
+
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool, ToolLike
-from handrail.define.function import ToolOptions, build_from_function, build_unbound_error, normalize_options
+from handrail.define.function import build_from_function, build_unbound_error
+from handrail.define.options import NamedToolOptions, normalize_options
 from handrail.errors import ToolDefinitionError
 from handrail.schema.arguments import Arguments
 
@@ -22,7 +26,7 @@ _HARNESS_NAMES: Final = {
 }
 """The keys of the harness protocol, and the fields of `Tool` that they set."""
 
-_KNOWN_KEYS: Final = frozenset({*ToolOptions.__annotations__, "input_schema", "output_schema", "handler"})
+_KNOWN_KEYS: Final = frozenset({*NamedToolOptions.__annotations__, "input_schema", "output_schema", "handler"})
 _MEMBERS: Final = ("name", "description", "input_schema", "execute")
 
 
@@ -138,22 +142,26 @@ def _can_bind(signature: inspect.Signature, *values: object) -> bool:
     return True
 
 
-def as_tool(source: object) -> Tool[..., Any]:
+def as_tool(source: object, /, **options: Unpack[NamedToolOptions]) -> Tool[..., Any]:
     """Build a `Tool` from a tool, a function, an `LLMFunctionTool` class, a mapping, or an object with the members
     of `ToolLike`.
+
+    The options are those of `@tool`. They come before what the source itself says.
     """
+    given = cast(Mapping[str, Any], options)
     if isinstance(source, Tool):
-        return _require_bound(cast(Tool[..., Any], source))
+        tool = _require_bound(cast(Tool[..., Any], source))
+        return replace(tool, **normalize_options(given)) if given else tool
     if isinstance(source, Mapping):
-        return build_tool(cast(Mapping[str, Any], source))
+        return build_tool(_override(cast(Mapping[str, Any], source), given))
     if isinstance(source, type):
-        return _build_from_class(source)
+        return _build_from_class(source, given)
     if inspect.isroutine(source) or isinstance(source, partial):
-        return _require_bound(build_from_function(cast(Callable[..., Any], source)))
+        return _require_bound(build_from_function(cast(Callable[..., Any], source), given))
     if all(hasattr(source, member) for member in _MEMBERS):
-        return _build_from_object(cast(ToolLike, source))
+        return _build_from_object(cast(ToolLike, source), given)
     if callable(source):
-        return build_from_function(source)
+        return build_from_function(source, given)
     lacking = ", ".join(member for member in _MEMBERS if not hasattr(source, member))
     raise ToolDefinitionError(f"{type(source).__name__} is not tool-shaped: it has no {lacking}.")
 
@@ -164,30 +172,35 @@ def _require_bound(tool: Tool[..., Any]) -> Tool[..., Any]:
     return tool
 
 
-def _build_from_class(source: type[Any]) -> Tool[..., Any]:
+def _override(definition: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The definition with options in place of what it says itself, under either name."""
+    rest = {key: value for key, value in definition.items() if options.get(_HARNESS_NAMES.get(key, key)) is None}
+    return rest | normalize_options(options)
+
+
+def _build_from_class(source: type[Any], options: Mapping[str, Any]) -> Tool[..., Any]:
     # Found by name, so that the module of `LLMFunctionTool` is only loaded if it is used.
     make = getattr(source, "model_tool_as_tool", None)
     if make is not None:
-        return make()
+        return make(**options)
     if all(hasattr(source, member) for member in _MEMBERS):
         raise ToolDefinitionError(f"Give an instance: {source.__name__}(), not the class.")
     raise ToolDefinitionError(f"The class {source.__name__} is not a tool; it is not an LLMFunctionTool.")
 
 
-def _build_from_object(source: ToolLike) -> Tool[..., Any]:
+def _build_from_object(source: ToolLike, options: Mapping[str, Any]) -> Tool[..., Any]:
     """Build a tool from an object with the protocol's members; a missing flag is False."""
-    optional = (*_HARNESS_NAMES, *ToolOptions.__annotations__)
+    optional = (*_HARNESS_NAMES, *NamedToolOptions.__annotations__)
     given = {name: getattr(source, name) for name in optional if name not in _MEMBERS and hasattr(source, name)}
     for theirs, ours in _HARNESS_NAMES.items():
         also = given.pop(ours, None) if theirs in given else None
         if theirs.startswith("is_") and also not in (None, True):
             given[theirs] = False  # If the flag and its method disagree, the restrictive one counts.
-    return build_tool(
-        {
-            "name": source.name,
-            "description": source.description,
-            "input_schema": source.input_schema,
-            "execute": source.execute,
-            **given,
-        }
-    )
+    definition = {
+        "name": source.name,
+        "description": source.description,
+        "input_schema": source.input_schema,
+        "execute": source.execute,
+        **given,
+    }
+    return build_tool(_override(definition, options))

@@ -2,14 +2,15 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ParamSpec, TypedDict, cast, overload
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, overload
 
 from pydantic_core import PydanticUndefined, to_jsonable_python
 from typing_extensions import TypeVar, Unpack
 
 from handrail.core.context import ToolContext
-from handrail.core.tool import KeyOf, OnInterrupt, Tool
+from handrail.core.tool import Tool
+from handrail.define.options import NamedToolOptions, normalize_options
 from handrail.errors import ToolDefinitionError, shorten
 from handrail.schema.arguments import build_definition_error
 from handrail.schema.signature import Signature, read_signature, unwrap_partial
@@ -18,38 +19,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class ToolOptions(TypedDict, total=False):
-    """The options of a tool; the fields of `Tool` document them."""
-
-    name: str
-    description: str
-    permission_check: Callable[[dict[str, Any], ToolContext[Any]], Any] | None
-    read_only: bool
-    concurrency_safe: bool
-    idempotent: bool
-    repeatable: bool
-    inline: bool
-    key: str | Iterable[str] | KeyOf | None
-    lock_key: str | Iterable[str] | KeyOf | None
-    verify: Callable[..., Any] | None
-    timeout: float | None
-    max_output_chars: int | None
-    max_media_bytes: int | None
-    cache_for: float | None
-    cache_public: bool
-    on_interrupt: OnInterrupt | None
-    coerce: bool
-    strict: bool
-    examples: Iterable[Mapping[str, Any]]
-    tags: Iterable[str]
-    source: str
-    metadata: Mapping[str, Any]
-
-
 @overload
 def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 @overload
-def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(**options: Unpack[NamedToolOptions]) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Build a tool from a function, with or without options (`@tool(read_only=True, timeout=5)`).
 
@@ -148,30 +121,3 @@ def _build_handler(
 def build_unbound_error(name: str) -> ToolDefinitionError:
     """Build the error for a method that is not bound to an instance."""
     return ToolDefinitionError(f"`{name}` is a method. Take it from an instance: Class(…).{name}, not Class.{name}.")
-
-
-def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert options to the types that `Tool` has: tuples of names, frozen sets of tags. None is left out."""
-    copy = {name: value for name, value in options.items() if value is not None}
-    for name in copy:
-        if name not in ToolOptions.__annotations__:
-            raise ToolDefinitionError(
-                f"A tool has no option {name!r}. It has: {', '.join(ToolOptions.__annotations__)}."
-            )
-    for name in ("key", "lock_key"):
-        given = copy.get(name)
-        if given is not None and not callable(given):
-            copy[name] = _check_items(str, (given,) if isinstance(given, str) else given, name)
-    if "tags" in copy:
-        copy["tags"] = frozenset(_check_items(str, copy["tags"], "tags"))
-    if "examples" in copy:
-        copy["examples"] = _check_items(Mapping, copy["examples"], "examples")
-    return copy
-
-
-def _check_items(kind: type[Any], given: Any, name: str) -> tuple[Any, ...]:
-    is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
-    listed = tuple(cast(Iterable[Any], given)) if is_list else ()
-    if (given and not listed) or not all(isinstance(item, kind) for item in listed):
-        raise ToolDefinitionError(f"{name} must be a list of {kind.__name__}, not {given!r}.")
-    return listed

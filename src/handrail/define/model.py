@@ -2,13 +2,13 @@
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, cast, overload
 
 import pydantic
-from typing_extensions import TypeVar
+from typing_extensions import TypeVar, Unpack
 
 from handrail.core.context import ToolContext
 from handrail.core.tool import Tool
@@ -20,6 +20,7 @@ from handrail.define.definition import (
     tool_def_for_responses_api,
 )
 from handrail.define.function import find_unwritable_default
+from handrail.define.options import NamedToolOptions, ToolFlags, normalize_options
 from handrail.define.toolcall import (
     AnyToolCall,
     StandardToolCall,
@@ -57,11 +58,8 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
     """Derives the tool's name from the name of the class."""
     model_tool_custom_description: ClassVar[str | None] = None
     model_tool_custom_json_schema: ClassVar[dict[str, Any] | None] = None
-    model_tool_read_only: ClassVar[bool] = False
-    model_tool_coerce: ClassVar[bool] = False
-    """Convert arguments of another type (`"5"` for an integer) when an executor runs it, as for read-only tools."""
-    model_tool_concurrency_safe: ClassVar[bool] = False
-    model_tool_timeout: ClassVar[float | None] = None
+    model_tool_flags: ClassVar[ToolFlags] = ToolFlags()
+    """The options of the tool, when an executor runs it: `ToolFlags(read_only=True, timeout=5)`."""
 
     # Computed once, and looked up in `__dict__`: a subclass must not inherit them.
     _validated_name: ClassVar[str | None] = None
@@ -77,6 +75,11 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
                     f"{cls.__name__}.{name} has a type annotation, which would make it an argument for the model. "
                     f"Write `{name} = …` without the annotation."
                 )
+        flags = cast(object, cls.model_tool_flags)
+        if not isinstance(flags, ToolFlags):
+            raise ToolDefinitionError(f"{cls.__name__}.model_tool_flags must be ToolFlags(…), not {flags!r}.")
+        if "strict" in flags.to_options():
+            raise ToolDefinitionError(f"{cls.__name__}: set model_tool_strict, not strict in model_tool_flags.")
 
     # For subclasses to override.
 
@@ -170,9 +173,9 @@ class FunctionToolModel(pydantic.BaseModel, Generic[ContextIn, ContextOut]):
         return decode(arguments) if decode and isinstance(arguments, str) else arguments
 
     @classmethod
-    def model_tool_as_tool(cls) -> Tool[..., Any]:
-        """Build the `Tool` of this class; `as_tool()` calls it."""
-        return build_from_model(cls)
+    def model_tool_as_tool(cls, **options: Unpack[NamedToolOptions]) -> Tool[..., Any]:
+        """Build the `Tool` of this class; `as_tool()` calls it. The options come before those of the class."""
+        return build_from_model(cls, cast(Any, options))
 
 
 class LLMFunctionTool(FunctionToolModel[ContextIn, ContextOut], Generic[ContextIn, ContextOut]):
@@ -234,8 +237,10 @@ def build_success_result(
     return build_success(call, content, context)
 
 
-def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]:
-    """Build the tool of a class."""
+def build_from_model(
+    model: type[FunctionToolModel[Any, Any]], options: Mapping[str, Any] | None = None
+) -> Tool[..., Any]:
+    """Build the tool of a class; the options are those of `@tool`."""
     name = model.model_tool_name()
     if model.model_tool_handler in (FunctionToolModel.model_tool_handler, LLMFunctionTool.model_tool_handler):
         raise ToolDefinitionError(f"{model.__name__} cannot be run: it has no model_tool_handler.")
@@ -292,24 +297,25 @@ def build_from_model(model: type[FunctionToolModel[Any, Any]]) -> Tool[..., Any]
     def call(context: Any = None, **fields: Any) -> Any:
         return model(**fields).model_tool_handler(context)
 
+    described: dict[str, Any] = {
+        "name": name,
+        "description": model.model_tool_description(),
+        "strict": model.model_tool_strict,
+        **model.model_tool_flags.to_options(),
+        **normalize_options(options or {}),
+    }
     return Tool(
-        name=name,
-        description=model.model_tool_description(),
         input_schema=arguments.input_schema,
         function=call,
         handler=handle_async if is_async else handle,
         parse=arguments.parse,
         parsers=arguments.build_parsers(),
-        coerce=model.model_tool_coerce,
         dump=arguments.dump,
         is_async=is_async,
-        read_only=model.model_tool_read_only,
-        concurrency_safe=model.model_tool_concurrency_safe,
-        timeout=model.model_tool_timeout,
-        strict=model.model_tool_strict,
         unwritable_argument=find_unwritable_default({name: field.default for name, field in model.model_fields.items()})
         or find_hidden_field(model.__pydantic_core_schema__),
         parameter_metadata={
             field.alias or name: tuple(field.metadata) for name, field in model.model_fields.items() if field.metadata
         },
+        **described,
     )

@@ -26,7 +26,7 @@ from handrail.core.secrets import Reference, Secrets
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
-from handrail.define.flags import ToolFlags
+from handrail.define.options import ToolFlags
 from handrail.errors import StoreError
 from handrail.execute.admission import AdmissionControl
 from handrail.execute.cancellation import CallCanceller, CancelResult

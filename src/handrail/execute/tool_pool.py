@@ -15,8 +15,8 @@ from handrail.core.log import log
 from handrail.core.tool import MAX_OUTPUT_CHARS, Tool, check_name
 from handrail.core.values import ToolCall, ToolResult
 from handrail.define.build import as_tool, build_tool
-from handrail.define.flags import ToolFlags
 from handrail.define.function import build_from_function
+from handrail.define.options import ToolFlags
 from handrail.errors import ConfigError, ToolDefinitionError, ToolError, ToolNotFoundError, shorten
 from handrail.execute.limits import RetryPolicy
 from handrail.execute.output_limit import OutputLimiter

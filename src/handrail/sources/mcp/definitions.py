@@ -15,7 +15,7 @@ from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
-from handrail.define.flags import ToolFlags
+from handrail.define.options import ToolFlags
 from handrail.errors import ToolDefinitionError, shorten
 from handrail.sources.mcp.server import McpServer
 from handrail.sources.source import SkippedTool
@@ -97,10 +97,11 @@ def _build(server: McpServer, one: McpDefinition, name: str, call: CallServer) -
         raise ToolDefinitionError("its name has control characters" if one.name else "its name is empty")
     given = one.definition
     hints = given.get("annotations", {})
-    flags = ToolFlags.from_annotations(hints) if server.trusted else ToolFlags()
+    options = (ToolFlags.from_annotations(hints) if server.trusted else ToolFlags()).to_options()
+    read_only = options.get("read_only", False)
 
     async def execute(payload: dict[str, Any], context: ToolContext[Any]) -> ToolResult:
-        return await call(one.name, flags.read_only, payload, context)
+        return await call(one.name, read_only, payload, context)
 
     return build_tool(
         {
@@ -109,9 +110,7 @@ def _build(server: McpServer, one: McpDefinition, name: str, call: CallServer) -
             "input_schema": given["inputSchema"],
             "output_schema": given.get("outputSchema"),
             "execute": execute,
-            "read_only": flags.read_only,
-            "concurrency_safe": flags.concurrency_safe,
-            "idempotent": flags.idempotent,
+            **options,
             "timeout": server.timeout,
             "source": f"mcp:{server.name}",
             "metadata": {"mcp": {"server": server.name, "tool": one.name, "annotations": hints, "digest": one.digest}},

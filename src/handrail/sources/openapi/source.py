@@ -9,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 
 from handrail.core.secrets import Reference
 from handrail.core.tool import Tool
-from handrail.define.function import normalize_options
+from handrail.define.options import NamedToolOptions, normalize_options
 from handrail.errors import ConfigError, SourceError, ToolDefinitionError, shorten
 from handrail.schema.expansion import MAX_CHECKS, is_explosive
 from handrail.schema.raw import build_from_checked_schema
@@ -36,13 +36,7 @@ from handrail.sources.openapi.network import (
 from handrail.sources.openapi.operations import Operation, OperationCompiler
 from handrail.sources.source import SkippedTool, SourceStatus
 
-_OPTIONS: Final = frozenset(
-    {
-        *("name", "description", "read_only", "concurrency_safe", "idempotent", "key", "lock_key", "verify", "timeout"),
-        *("max_output_chars", "max_media_bytes", "cache_for", "on_interrupt", "strict", "tags", "permission_check"),
-        "examples",
-    }
-)
+_OPTIONS: Final = NamedToolOptions.__annotations__.keys() - {"source", "metadata", "inline"}
 """What an override may say of a tool."""
 
 
