@@ -11,6 +11,8 @@ import pytest
 from fastmcp import Client, Context, FastMCP
 from fastmcp.client.elicitation import ElicitResult
 from fastmcp.exceptions import ToolError
+from fastmcp.server.middleware import Middleware
+from fastmcp.server.middleware.error_handling import RetryMiddleware
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolFlags
 from handrail.adapters.fastmcp import HandrailMiddleware
@@ -267,3 +269,76 @@ async def test_arguments_that_the_tool_does_not_accept_are_refused_before_anybod
 
     assert result.is_error
     assert await desk.executor.approvals.pending(session_id="s-1") == []
+
+
+class Alias(Middleware):
+    """Sends a call on to another tool."""
+
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        name = "pay" if context.message.name == "settle" else context.message.name
+        return await call_next(context.copy(message=context.message.model_copy(update={"name": name})))
+
+
+async def test_an_alias_that_a_middleware_inside_resolves_is_guarded_by_its_own_name() -> None:
+    desk = Desk(policy=Policy([Rule.ask("settle", by="customer"), Rule.allow("pay")]))
+    desk.server.add_middleware(Alias())
+    async with desk.connect() as client:
+        asked = await call(client, name="settle")
+        paid_before = list(desk.paid)
+        await desk.approve()
+        await call(client, name="settle", state=asked.request_state)
+
+    assert isinstance(asked, mcp_types.InputRequiredResult)
+    assert (paid_before, desk.paid) == ([], [("R-7", 100)])
+
+
+async def test_a_tool_that_nobody_has_is_answered_by_fastmcp_and_is_no_doubt() -> None:
+    desk = Desk(policy=ALLOW)
+    desk.server.add_middleware(Alias())
+    async with desk.connect() as client:
+        with pytest.raises(Exception, match="invented"):
+            await client.call_tool("invented", {})
+
+    assert await desk.executor.doubts() == []
+
+
+async def test_a_retry_between_us_and_the_tools_is_refused_with_the_right_order(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entered: list[str] = []
+
+    async def pay(invoice_id: str, amount: int) -> str:
+        entered.append(invoice_id)
+        raise ConnectionError("reset")
+
+    desk = Desk(policy=ALLOW, pay=pay)
+    desk.server.add_middleware(RetryMiddleware(max_retries=2, base_delay=0.0))
+    async with desk.connect() as client:
+        with pytest.raises(Exception, match="Internal server error"):
+            await client.call_tool("pay", PAY)
+    assert entered == []
+    assert "Add HandrailMiddleware last, so that it is innermost" in caplog.text
+
+    desk.server.middleware.reverse()
+    async with desk.connect() as client:
+        assert isinstance(await call(client), mcp_types.InputRequiredResult)
+    assert entered == ["R-7"]
+
+
+async def test_a_doubt_is_asked_about_once_and_then_told() -> None:
+    async def pay(invoice_id: str, amount: int) -> str:
+        raise ConnectionError("reset")
+
+    asked: list[str] = []
+
+    async def elicit(message: str, *_: Any) -> Any:
+        asked.append(message)
+        return ElicitResult(action="accept", content={})
+
+    desk = Desk(policy=ALLOW, pay=pay)
+    async with desk.connect(elicitation_handler=elicit) as client:
+        with pytest.raises(ToolError, match="outcome_unknown"):
+            await client.call_tool("pay", PAY)
+
+    assert len(asked) == 1
+    assert len(await desk.executor.doubts()) == 1

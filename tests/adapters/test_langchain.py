@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, ToolRetryMiddleware
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages.tool import tool_call_chunk
@@ -75,7 +76,14 @@ def pay_call(call_id: str, invoice_id: str = "R-7", amount: int = 100) -> tuple[
 class Desk:
     """An agent with `pay` under an executor, and what was paid."""
 
-    def __init__(self, *steps: Any, policy: Policy = ASK, tools: Sequence[Any] = (), context: Any = None) -> None:
+    def __init__(
+        self,
+        *steps: Any,
+        policy: Policy = ASK,
+        tools: Sequence[Any] = (),
+        context: Any = None,
+        middleware: Sequence[Any] = (),
+    ) -> None:
         self.paid: list[tuple[str, int]] = []
         self.model = Model(steps=list(steps), told={})
         self.executor = Executor(policy=policy, declared=DECLARED)
@@ -88,7 +96,8 @@ class Desk:
             middleware=[
                 HandrailMiddleware(
                     self.executor, context=context or ToolContext(session_id="s-1", customer_id="c-1", turn=1)
-                )
+                ),
+                *middleware,
             ],
             checkpointer=InMemorySaver(),
         )
@@ -318,3 +327,81 @@ async def test_the_context_comes_from_the_runtime() -> None:
     pending = await desk.executor.approvals.get(asked.value["token"])
     assert pending is not None
     assert pending.session_id == desk.thread["configurable"]["thread_id"]
+
+
+class AddTool(AgentMiddleware[Any, Any, Any]):
+    """Adds a tool at run time, which the agent was not built with."""
+
+    def __init__(self, tool: Any) -> None:
+        super().__init__()
+        self.added = tool
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        return await handler(request.override(tool=self.added) if request.tool is None else request)
+
+
+async def test_a_tool_that_another_middleware_adds_at_run_time_is_guarded_like_any_other() -> None:
+    paid: list[str] = []
+
+    async def send(invoice_id: str) -> str:
+        paid.append(invoice_id)
+        return "sent"
+
+    call = ("c1", "send", {"invoice_id": "R-7"})
+    desk = Desk(
+        [call],
+        "Done.",
+        middleware=[AddTool(Desk._tool("send", send))],
+        policy=Policy([Rule.ask("send", by="customer")]),
+    )
+
+    (asked,) = await desk.run()
+    assert (asked.value["tool"], paid) == ("send", [])
+    await desk.approve(asked)
+    assert await desk.wake([asked]) == []
+    assert paid == ["R-7"]
+    assert desk.model.told == {"c1": "sent"}
+
+
+async def test_a_tool_that_nobody_has_did_nothing_and_is_no_doubt() -> None:
+    desk = Desk([("c1", "invented", {})], "Sorry.", policy=ALLOW)
+
+    assert await desk.run() == []
+    assert "invented is not a valid tool" in desk.model.told["c1"]
+    assert await desk.executor.doubts() == []
+
+
+async def test_a_retry_between_us_and_the_tool_runs_it_once_and_tells_the_developer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entered: list[str] = []
+
+    async def pay(invoice_id: str, amount: int) -> str:
+        entered.append(invoice_id)
+        raise ConnectionError("reset")
+
+    retry = ToolRetryMiddleware(max_retries=2, initial_delay=0.0, jitter=False)
+    desk = Desk([pay_call("c1")], "Done.", policy=ALLOW, tools=[Desk._tool("pay", pay)], middleware=[retry])
+
+    paused = await desk.run()
+
+    assert entered == ["R-7"]
+    assert [one.value["reason"] for one in paused] == ["outcome_unknown"]
+    assert "Place Handrail innermost" in caplog.text
+
+
+async def test_a_tool_that_only_reads_may_be_retried_inside() -> None:
+    entered: list[str] = []
+
+    async def look(what: str) -> str:
+        entered.append(what)
+        if len(entered) < 3:
+            raise ConnectionError("reset")
+        return "seen"
+
+    retry = ToolRetryMiddleware(max_retries=2, initial_delay=0.0, jitter=False)
+    call = ("c1", "look", {"what": "x"})
+    desk = Desk([call], "Done.", policy=ALLOW, tools=[Desk._tool("look", look)], middleware=[retry])
+
+    assert await desk.run() == []
+    assert (len(entered), desk.model.told) == (3, {"c1": "seen"})

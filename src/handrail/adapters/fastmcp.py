@@ -15,9 +15,10 @@ from handrail.adapters.host_calls import (
     run_host_call,
     to_json_value,
 )
+from handrail.core.log import log
 from handrail.core.values import ToolCall
 from handrail.define.options import ToolFlags
-from handrail.errors import MissingExtraError
+from handrail.errors import ConfigError, MissingExtraError
 from handrail.execute.executor import Executor
 
 try:
@@ -25,6 +26,7 @@ try:
     from fastmcp.exceptions import DisabledError, NotFoundError, ToolError, ValidationError
     from fastmcp.server.context import Context
     from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+    from fastmcp.server.middleware.error_handling import RetryMiddleware
     from fastmcp.server.providers.addressing import parse_hashed_backend_name
     from fastmcp.tools.base import InputRequiredToolResult, ToolResult
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -40,11 +42,17 @@ _MADE_BY_FASTMCP = ("Error calling tool", "Upstream request timed out", "Rate li
 """How the texts begin that FastMCP makes of any other exception: they say nothing about the effect."""
 
 
+_WRONG_ORDER = (
+    "RetryMiddleware stands between Handrail and the tools, where it would run one call several times. "
+    "Add HandrailMiddleware last, so that it is innermost."
+)
 _CONTROL = ControlFlow(failures=(ToolError, ValidationError, NotFoundError, DisabledError))
 
 
 class HandrailMiddleware(Middleware):
     """Runs the tools of a server under an executor: `server.add_middleware(HandrailMiddleware(executor, context=…))`.
+
+    Add it last: a middleware that retries between it and the tools is a `ConfigError`.
 
     A call that somebody has to agree to, or whose outcome is not known, is answered with `InputRequiredResult`. What
     the client answers only wakes the call: it asks again without an approval in the executor's own store. A client that
@@ -65,7 +73,8 @@ class HandrailMiddleware(Middleware):
         if server is None:
             raise ToolError("This call has no server context, so that it cannot be authorised.")
         tool = await server.fastmcp.get_tool(message.name)
-        if tool is None and parse_hashed_backend_name(message.name) is None:
+        inner = self._find_inner(server)
+        if tool is None and not inner and parse_hashed_backend_name(message.name) is None:
             return await call_next(context)  # FastMCP says that there is no such tool.
         call_id, wakes = _read_state(message.request_state)
 
@@ -84,7 +93,7 @@ class HandrailMiddleware(Middleware):
             return result
 
         call = ToolCall(id=call_id, name=message.name, arguments_json=json.dumps(message.arguments or {}))
-        schema = None if tool is None else tool.parameters
+        schema: dict[str, Any] = {"type": "object"} if tool is None else tool.parameters
         flags: ToolFlags | None = None
         if self._trust_annotations and tool is not None and tool.annotations is not None:
             flags = ToolFlags.from_annotations(tool.annotations.model_dump(by_alias=True))
@@ -107,9 +116,23 @@ class HandrailMiddleware(Middleware):
             raise host.value
         if isinstance(host.value, ToolResult):
             return host.value
-        if host.is_pause and _can_pause(server, message):
+        is_decided_by_nobody = host.result.approval is None  # A doubt: an answer of the client changes nothing.
+        if host.is_pause and _can_pause(server, message) and not (is_decided_by_nobody and wakes):
             return _ask(host, server, call_id, wakes + 1)
         return _to_result(host, None if tool is None else tool.output_schema)
+
+    def _find_inner(self, server: Context) -> bool:
+        """Whether a middleware inside this one may send the call to another tool; one that retries is refused."""
+        every = server.fastmcp.middleware
+        inside = every[every.index(self) + 1 :] if self in every else []
+        if any(isinstance(middleware, RetryMiddleware) for middleware in inside):
+            log.error(_WRONG_ORDER)  # FastMCP tells the client nothing but "internal error".
+            raise ConfigError(_WRONG_ORDER)
+        return any(
+            getattr(type(middleware), hook) is not getattr(Middleware, hook)
+            for middleware in inside
+            for hook in ("on_call_tool", "on_request", "on_message", "__call__")
+        )
 
 
 def _read_state(state: str | None) -> tuple[str, int]:

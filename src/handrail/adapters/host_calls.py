@@ -8,9 +8,10 @@ from msgspec import Struct, structs
 from pydantic_core import to_jsonable_python
 
 from handrail.core.context import ToolContext
+from handrail.core.log import log
 from handrail.core.values import ToolCall, ToolResult
 from handrail.define.options import ToolFlags
-from handrail.errors import CallPausedError, ConfigError, ToolError
+from handrail.errors import CallPausedError, ConfigError, ToolError, ToolNotFoundError
 from handrail.execute.executor import Executor
 
 HostT = TypeVar("HostT")
@@ -90,6 +91,41 @@ class ToolWaitsError(HostAnswerError):
     """The tool did nothing yet: it waits for somebody, and the host sends the same call again."""
 
 
+class NoSuchToolError(HostAnswerError):
+    """The host has no tool with this name: nothing was run."""
+
+
+class OneRun:
+    """A host's tool that may be entered once: a retry of the host inside the guard would be a second effect.
+
+    Everything else of the tool is reached as before. `methods` are those that run it.
+    """
+
+    def __init__(self, tool: Any, name: str, *methods: str) -> None:
+        self._tool = tool
+        self._name = name
+        self._methods = frozenset(methods)
+        self._is_entered = False
+
+    def __getattr__(self, attribute: str) -> Any:
+        found = getattr(self._tool, attribute)
+        return self._enter(found) if attribute in self._methods else found
+
+    def _enter(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def enter_once(*args: Any, **options: Any) -> Any:
+            if self._is_entered:
+                text = (
+                    f"`{self._name}` was entered a second time under one claim, and was not run again: something "
+                    "between Handrail and the tool retries. Place Handrail innermost, after what retries."
+                )
+                log.error(text)
+                raise ConfigError(text)
+            self._is_entered = True
+            return run(*args, **options)
+
+        return enter_once
+
+
 async def run_host_call(
     executor: Executor,
     call: ToolCall,
@@ -127,6 +163,9 @@ async def run_host_call(
         except (ToolWaitsError, *control.pauses) as error:
             raised = error
             raise CallPausedError(f"`{call.name}` waits in its host. Nothing was done.") from error
+        except NoSuchToolError as error:
+            raised = error
+            raise ToolNotFoundError(call.name) from error
         except ToolFailedError as error:
             raised = error
             raise

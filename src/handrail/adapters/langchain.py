@@ -10,6 +10,8 @@ from handrail.adapters.host_calls import (
     ContextSource,
     ControlFlow,
     HostResult,
+    NoSuchToolError,
+    OneRun,
     ToolFailedError,
     resolve_context,
     run_host_call,
@@ -44,10 +46,12 @@ _CONTROL = ControlFlow(pauses=(GraphBubbleUp,))
 class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
     """Runs the tools of an agent under an executor.
 
-    Use it as `create_agent(…, middleware=[HandrailMiddleware(executor, context=…)], checkpointer=…)`, or pass its
-    methods to a `ToolNode`. A call that somebody has to agree to interrupts the graph; the value of the interrupt has
-    the token for `executor.approvals.approve(…)`. `Command(resume=…)` only wakes the graph: without an approval in the
-    executor's own store it is interrupted again. A call whose outcome is not known interrupts the same way, with
+    Use it as `create_agent(…, middleware=[…, HandrailMiddleware(executor, context=…)], checkpointer=…)`, as the last
+    middleware, or pass its methods to a `ToolNode`. A retry between it and a consequential tool is refused.
+
+    A call that somebody has to agree to interrupts the graph; the value of the interrupt has the token for
+    `executor.approvals.approve(…)`. `Command(resume=…)` only wakes the graph: without an approval in the executor's own
+    store it is interrupted again. A call whose outcome is not known interrupts the same way, with
     `"reason": "outcome_unknown"`, until `executor.resolve(…)`.
     """
 
@@ -61,9 +65,6 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Response]]
     ) -> Response:
         """Run one call through the executor; the graph is interrupted as long as somebody has to decide."""
-        if request.tool is None:
-            return await handler(request)  # LangChain tells the model that there is no such tool.
-
         for used in count():
             host = await self._run(request, handler, _count_resumes(), used)
             if not isinstance(host, HostResult):
@@ -73,8 +74,6 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Response]) -> Response:
         """The same for a graph that is run without an event loop."""
-        if request.tool is None:
-            return handler(request)
 
         async def run_in_thread(changed: ToolCallRequest) -> Response:
             return await asyncio.to_thread(handler, changed)
@@ -104,7 +103,12 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
         async def proceed(arguments: Mapping[str, Any], pauses: int) -> Response:
             for _ in range(resumes - used - pauses):
                 interrupt(None)  # A resume value of ours: the tool's own interrupts must not get it.
-            response = await handler(request.override(tool_call={**sent, "args": dict(arguments)}))
+            changed = request.override(tool_call={**sent, "args": dict(arguments)})
+            if request.tool is not None and not self._executor.is_read_only(sent["name"]):
+                changed = changed.override(tool=cast(Any, OneRun(request.tool, sent["name"], "invoke", "ainvoke")))
+            response = await handler(changed)
+            if request.tool is None and _is_no_tool(response, sent["name"]):
+                raise NoSuchToolError(response)
             if isinstance(response, ToolMessage) and response.status == "error":
                 raise ToolFailedError(response)  # LangChain has made a message of the tool's exception.
             return response
@@ -115,7 +119,8 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
             ToolCall(id=sent["id"] or "", name=sent["name"], arguments_json=json.dumps(sent["args"])),
             resolve_context(self._context, cast(Any, request).runtime, wakes=wakes),
             proceed,
-            schema=self._get_schema(request.tool),
+            # A tool that another middleware adds at run time is not known here: it is guarded by its name.
+            schema=None if request.tool is None else self._get_schema(request.tool),
             control=_CONTROL,
             record=_get_content,
         )
@@ -133,6 +138,15 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
         if known is None or known[0] is not tool:
             known = self._schemas[tool.name] = tool, convert_to_openai_tool(tool)["function"].get("parameters", {})
         return known[1]
+
+
+def _is_no_tool(response: Response, name: str) -> bool:
+    """Whether LangChain says that there is no such tool: nobody inside has added one."""
+    return (
+        isinstance(response, ToolMessage)
+        and response.status == "error"
+        and str(response.content).startswith(f"Error: {name} is not a valid tool")
+    )
 
 
 def _count_resumes() -> int:
@@ -153,8 +167,8 @@ def _get_messages(state: Any) -> list[AnyMessage]:
 
 def _is_cut(messages: Sequence[AnyMessage], call_id: str | None) -> bool:
     """Whether the response with this call was cut off: LangChain repairs its arguments, which may then be others."""
-    calling = (earlier for earlier in reversed(messages) if isinstance(earlier, AIMessage))
-    message = next((earlier for earlier in calling if any(call["id"] == call_id for call in earlier.tool_calls)), None)
+    responses = (message for message in reversed(messages) if isinstance(message, AIMessage))
+    message = next((said for said in responses if any(call["id"] == call_id for call in said.tool_calls)), None)
     said = cast(dict[str, Any], {} if message is None else cast(Any, message).response_metadata)
     reasons: list[Any] = [said.get(name) for name in ("finish_reason", "stop_reason", "done_reason")]
     details: Any = said.get("incomplete_details") or {}
@@ -177,7 +191,7 @@ def _get_content(response: Any) -> Any:
     """What is recorded of a response: what the model reads."""
     if isinstance(response, Command):
         messages = _get_messages(cast(Any, response).update)
-        return "\n".join(reply.text for reply in messages if isinstance(reply, ToolMessage)) or "Done."
+        return "\n".join(message.text for message in messages if isinstance(message, ToolMessage)) or "Done."
     return response.content
 
 

@@ -388,6 +388,12 @@ class Executor:
         runner = self._reads if compiled.tool.read_only else self._effects
         return await runner.request_approval(compiled, call, context)
 
+    def is_read_only(self, name: str) -> bool:
+        """Whether a tool only reads, as it was registered or declared; one that is not known may change something."""
+        compiled = self._pool.compiled.get(name)
+        tool = compiled.tool if compiled is not None else self._pool.host_tools.declared.get(name)
+        return tool is not None and tool.read_only
+
     def digest_secret(self, secret: bytes) -> str:
         """A digest to pass in the arguments of `guard()` in place of a secret, so that no store and no log has it.
 
