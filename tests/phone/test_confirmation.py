@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from handrail.core.values import ToolCall
-from handrail.phone import CallMachine, MachineOptions
+from handrail.phone import MachineOptions
 from handrail.phone import signals as s
+from handrail.phone.machine import CallMachine
 from tests.phone.calls import play
 from tests.tenants.samples import acme, refer
 

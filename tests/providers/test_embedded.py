@@ -22,9 +22,9 @@ from handrail.providers import (
     ToolChoice,
     ToolMessage,
     UserMessage,
-    to_history_result,
 )
 from handrail.providers.embedded import EmbeddedProvider
+from handrail.providers.messages import to_history_result
 from handrail.providers.structured import generate_structured
 from tests.models.weights import fetched
 
