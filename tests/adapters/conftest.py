@@ -1,6 +1,10 @@
 """The tests of a framework that is not installed here are left out: `.ci/adapters` runs them where it is."""
 
+from collections.abc import Iterable
 from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
 
 HOSTS = {
     "test_langchain.py": "langchain",
@@ -13,3 +17,14 @@ HOSTS = {
 collect_ignore = [file for file, module in HOSTS.items() if find_spec(module) is None]
 if find_spec("pydantic_ai") is None:
     collect_ignore.append("test_pydantic_ai.py")
+
+
+class MissingHost(pytest.Module):
+    """A file that was named on the command line where its framework is not installed."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        pytest.skip(f"needs {HOSTS.get(self.path.name, 'pydantic_ai')}: .ci/adapters", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return MissingHost.from_parent(parent, path=module_path) if module_path.name in collect_ignore else None
