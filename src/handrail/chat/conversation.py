@@ -42,6 +42,9 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unsettled: tuple[ToolCall, ...] = ()
     """Calls whose result in the history is provisional: a new message came before their outcome was known. Every turn
     looks them up again, and replaces the result once it is."""
+    transient: tuple[str, ...] = ()
+    """Calls whose results have `lifespan="response"`: their outputs leave the history after the next reply, or before
+    the next message."""
     handed_off: bool = False
     """Whether a person has taken over. The model is not asked while they have."""
     has_instructions: bool = False

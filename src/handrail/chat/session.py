@@ -176,6 +176,7 @@ class ChatSession(Generic[ResultT]):
             raise ConfigError("text must not be empty. To continue a turn that stopped, use resume().")
         state = self._start_turn(events)
         try:
+            await state.drop_transient_results()  # Of a turn that could not reply.
             await self._adopt_pending(state)
             await state.settle_provisional()
             if state.conversation.open_calls:
@@ -208,7 +209,8 @@ class ChatSession(Generic[ResultT]):
         if state.conversation.handed_off:
             state.stop_reason, state.is_over = "handed_off", True
         result = await self._strategy.run(state)
-        await state.drop_transient_results()
+        if not state.conversation.last_calls:  # Else the response that may use them is still to come.
+            await state.drop_transient_results()
         state.result = result
         return result
 
@@ -269,7 +271,8 @@ class ChatSession(Generic[ResultT]):
 
     async def approvals(self) -> list[Approval]:
         """The open approvals of this conversation, including those that an operator decides."""
-        return await self.executor.approvals.pending(session_id=self._context.session_id, limit=1_000)
+        found = await self.executor.approvals.pending(session_id=self._context.session_id, limit=1_000)
+        return [approval for approval in found if approval.tenant_id == self._context.tenant_id]
 
     async def approve(self, token: str) -> None:
         """Approve a call as the customer. It runs with the next `resume()` or `send()`."""

@@ -20,7 +20,7 @@ from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import BadResponseError, ProviderError
 from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget, LoopProgress, StopReason, run_again
-from handrail.providers.messages import AssistantMessage, ToolMessage, to_history_result
+from handrail.providers.messages import AssistantMessage, to_history_result
 from handrail.providers.provider import (
     FinishReason,
     ModelRequest,
@@ -96,7 +96,6 @@ class TurnState:
         """The results of this turn's calls so far; those that await an approval have none."""
         self._text = ""
         self._approvals: list[Approval] = []
-        self._transient_ids: set[str] = set()
         self._usage = Usage()
         self._save = save
         self._model_tasks: set[asyncio.Future[Any]] = set()
@@ -312,21 +311,19 @@ class TurnState:
         return _is_awaiting_approval(result) or self.progress.is_unsettled(result)
 
     async def _record_results(self, results: Sequence[ToolResult], pending: Sequence[PendingCall] = ()) -> None:
-        conversation = self.conversation.with_pending(self._prepare_results(results), pending)
-        await self.update(self._hand_off(conversation, results))
+        conversation = self.conversation.with_pending(map(to_history_result, results), pending)
+        await self.update(self._apply_controls(conversation, results))
 
-    def _prepare_results(self, results: Iterable[ToolResult]) -> list[ToolResult]:
-        """Reduce results to what the history keeps, and remember those that are for one response only."""
-        every = list(results)
-        self._transient_ids |= {item.call_id for item in every if item.control and item.control.lifespan == "response"}
-        return [to_history_result(item) for item in every]
-
-    def _hand_off(self, conversation: Conversation, results: Iterable[ToolResult]) -> Conversation:
-        """Hand the conversation to a person, if one of the results wants that."""
-        if not any(result.control is not None and result.control.mode == "manual" for result in results):
-            return conversation
-        self.stop_reason = "handed_off"
-        return structs.replace(conversation, handed_off=True)
+    def _apply_controls(self, conversation: Conversation, results: Iterable[ToolResult]) -> Conversation:
+        """Do what results want: hand the conversation to a person, and remember those that are for one response."""
+        controls = {result.call_id: result.control for result in results if result.control is not None}
+        transient = tuple(call_id for call_id, control in controls.items() if control.lifespan == "response")
+        if transient:
+            conversation = structs.replace(conversation, transient=(*conversation.transient, *transient))
+        if any(control.mode == "manual" for control in controls.values()):
+            self.stop_reason = "handed_off"
+            conversation = structs.replace(conversation, handed_off=True)
+        return conversation
 
     async def close_open_calls(self) -> None:
         """Give every open call a result, so that a new message can follow.
@@ -356,8 +353,8 @@ class TurnState:
         final = [result for result in results if not self.progress.is_unsettled(result)]
         self._add_results(results)
         if final:
-            conversation = self.conversation.with_settled(self._prepare_results(final))
-            await self.update(self._hand_off(conversation, final))
+            conversation = self.conversation.with_settled(map(to_history_result, final))
+            await self.update(self._apply_controls(conversation, final))
 
     async def _look_up(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         found = await asyncio.gather(*(self.executor.look_up(call, self.context) for call in calls))
@@ -365,19 +362,14 @@ class TurnState:
 
     async def drop_transient_results(self) -> None:
         """Replace the outputs of results with `lifespan="response"`: they were meant for one response only."""
-        if self._transient_ids and not self.conversation.last_calls:
-            messages = (
-                ToolMessage(results=tuple(map(self._drop_output, message.results)))
-                if isinstance(message, ToolMessage)
-                else message
-                for message in self.conversation.messages
-            )
-            await self.update(structs.replace(self.conversation, messages=tuple(messages)))
-
-    def _drop_output(self, result: ToolResult) -> ToolResult:
-        if result.call_id not in self._transient_ids or result.error is not None:
-            return result
-        return structs.replace(result, output=DROPPED_OUTPUT)
+        conversation = self.conversation
+        if not conversation.transient:
+            return
+        known = [result for result in conversation.results if result.call_id in conversation.transient]
+        dropped = [structs.replace(result, output=DROPPED_OUTPUT) for result in known if result.error is None]
+        ids = {result.call_id for result in known}
+        transient = tuple(call_id for call_id in conversation.transient if call_id not in ids)
+        await self.update(structs.replace(conversation.with_settled(dropped), transient=transient))
 
     def interrupt(self) -> None:
         """Stop the model's response, and cancel running calls as their tools' `on_interrupt` says."""

@@ -13,7 +13,7 @@ from handrail.core.redact import HIDDEN
 from handrail.core.text import compact_json, encodable, faithful_json
 from handrail.core.values import ToolCall, ToolResult
 from handrail.core.wording import contains_words
-from handrail.errors import shorten
+from handrail.errors import ProviderError, shorten
 from handrail.formats.parse import parse_object
 from handrail.guide.claims import Effect, extract_value_words, find_false_claims
 from handrail.guide.definition import Guide
@@ -67,7 +67,13 @@ class ReplyWriter:
         error = ""
         for number in range(MAX_DRAFTS):
             asked = hide_from_request(structs.replace(request, error=error) if error else request, self._guide.tools)
-            draft = await self._client.ask(lambda problem, asked=asked: self._ask(asked, problem), check_draft)
+            try:
+                draft = await self._client.ask(lambda problem, asked=asked: self._ask(asked, problem), check_draft)
+            except ProviderError as failed:
+                if not _list_committed(request.results, self._guide):
+                    raise
+                # The customer is told that it was done, whatever fails after it.
+                draft = NoResponse(f"the provider failed: {failed.code}")
             if isinstance(draft, NoResponse):
                 if draft.interrupted:
                     return None
@@ -327,7 +333,7 @@ def build_plain_reply(
     tools: Mapping[str, GuidedTool],
 ) -> str:
     """Build a reply without a judge: results, and missing and invalid values."""
-    parts = [_describe_outcome(result, tools.get(result.tool_name)) for result in results]
+    parts = [describe_outcome(result) for result in results]
     if insights.missing_data:
         parts.append(f"To go on I still need: {', '.join(_list_names(insights.missing_data))}.")
     for entry in insights.invalid_data:
@@ -343,7 +349,8 @@ def build_plain_reply(
     return "\n".join(parts)
 
 
-def _describe_outcome(result: ToolResult, tool: GuidedTool | None) -> str:
+def describe_outcome(result: ToolResult) -> str:
+    """Describe a result in one line, without a model."""
     name = result.tool_name.replace("_", " ")
     if result.error is not None:
         return f"{name}: this did not work. {shorten(result.error.message, _MAX_OUTPUT)}"

@@ -13,17 +13,17 @@ from handrail.chat.turn import TurnResult, TurnState
 from handrail.core.events import TurnPlanned
 from handrail.core.locale_texts import select_locale
 from handrail.core.redact import Redactor
-from handrail.core.values import ToolCall
-from handrail.errors import ApprovalError, shorten
+from handrail.core.values import ToolCall, ToolResult
+from handrail.errors import ApprovalError, ProviderError, shorten
 from handrail.formats.parse import parse_object
 from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state, find_objection
 from handrail.guide.definition import Guide
 from handrail.guide.judging import JudgeClient, Planner, PlanningResult, TurnInputs, VariableReader, read_inputs
-from handrail.guide.reply import ReplyWriter, WrittenReply
+from handrail.guide.reply import ReplyWriter, WrittenReply, describe_outcome
 from handrail.guide.trace import Recorder, TurnTrace
 from handrail.guide.values import Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ReplyRequest, ToolInsights
 from handrail.guide.verdicts import PlannedCall, Situation, build_call_key, build_verdict_keys, check_verdicts
-from handrail.providers.messages import AssistantMessage, UserMessage
+from handrail.providers.messages import AssistantMessage, ToolMessage, UserMessage, to_history_result
 
 
 class GuidedTurnResult(TurnResult, frozen=True, kw_only=True):
@@ -52,6 +52,8 @@ class GuidedTurn:
         self._done: set[str] = set()
         """Keys of calls that were made in this turn, or that the customer rejected."""
         self._calls: list[ToolCall] = []
+        self._carried: tuple[ToolResult, ...] = ()
+        """Results of a turn that was stopped before it could reply."""
 
     async def run(self) -> GuidedTurnResult:
         """Run the turn until the customer is next."""
@@ -69,21 +71,58 @@ class GuidedTurn:
         state = self._state
         messages = state.conversation.messages
         has_spoken = bool(messages) and isinstance(messages[-1], UserMessage)
+        self._carry_over(has_spoken=has_spoken)
         await self._run_decided()
         if not _is_reply_needed(state) or state.check_budget() is not None:
             await state.end_with_pending()
             return
         inputs = await read_inputs(self._guide, state.context, state.conversation.messages, self._variables)
         if has_spoken or not self._calls:  # After an approval alone, reply first; the reply may match more guidelines.
-            await self._plan_and_run(inputs)
+            await self._plan_and_run_or_reply(inputs)
         while state.check_budget() is None and (written := await self._write(inputs)) is not None:
             if not written.new_matches:
                 await self._save_reply(written.text)
                 break
             self._guidelines.add_matches(written.new_matches)
             self._resolve_guidelines(inputs)
-            await self._plan_and_run(inputs, only_new=True)
+            await self._plan_and_run_or_reply(inputs, only_new=True)
         await state.end_with_pending()
+
+    def _carry_over(self, *, has_spoken: bool) -> None:
+        """Take over the results that no reply has reported, because a turn was stopped; with a new message, effects."""
+        messages, effects = self._state.conversation.messages, self._guide.effects
+        known = {result.call_id for result in self._state.results}
+        for message in reversed(messages):
+            if isinstance(message, AssistantMessage) and message.text:
+                break
+            if isinstance(message, ToolMessage):
+                unreported = (
+                    result
+                    for result in message.results
+                    if result.call_id not in known and (not has_spoken or (result.ok and result.tool_name in effects))
+                )
+                self._carried = (*unreported, *self._carried)
+        if not has_spoken:  # The turn is resumed: what it did is not done again.
+            carried = {result.call_id for result in self._carried}
+            made = (message.calls for message in messages if isinstance(message, AssistantMessage))
+            for call in (call for calls in made for call in calls if call.id in carried):
+                self._mark_done(call)
+
+    def _list_results(self) -> tuple[ToolResult, ...]:
+        """List the results of this turn, and those that it took over, as a model may see them."""
+        return tuple(map(to_history_result, (*self._carried, *self._state.results)))
+
+    def _has_effects(self) -> bool:
+        return any(result.ok and result.tool_name in self._guide.effects for result in self._list_results())
+
+    async def _plan_and_run_or_reply(self, inputs: TurnInputs, *, only_new: bool = False) -> None:
+        """Plan and run; if the judge's provider fails after an effect, go on to the reply, which reports the effect."""
+        try:
+            await self._plan_and_run(inputs, only_new=only_new)
+        except ProviderError as error:
+            if not self._has_effects():
+                raise
+            self._recorder.add_note(f"the provider failed after an effect: {error.code}")
 
     # Calls that an earlier turn left.
 
@@ -164,7 +203,7 @@ class GuidedTurn:
             instructions=self._guide.instructions,
             variables=inputs.variables,
             terms=self._guide.terms,
-            results=self._state.results,
+            results=self._list_results(),
             pending=self._state.conversation.pending,
         )
 
@@ -329,7 +368,7 @@ class GuidedTurn:
             instructions=guide.instructions,
             guidelines=followed,
             candidates=tuple(guideline for guideline in scope if guideline.id not in followed_ids),
-            results=state.results,
+            results=self._list_results(),
             insights=self._build_insights(),
             pending=state.conversation.pending,
             variables=inputs.variables,
@@ -339,7 +378,17 @@ class GuidedTurn:
         return await self._writer.write(request, considered=self._guidelines.considered, may_plan=may_plan)
 
     async def _save_reply(self, text: str) -> None:
-        """Save the reply, and mark the pending calls that it reads back."""
+        """Save the reply, and mark the pending calls that it reads back.
+
+        An effect that an earlier turn could not report is reported before it, whatever the judge wrote.
+        """
+        mine = {call.id for call in self._calls}
+        late = [
+            describe_outcome(result)
+            for result in self._list_results()
+            if result.ok and result.tool_name in self._guide.effects and result.call_id not in mine
+        ]
+        text = "\n\n".join(filter(None, ["\n".join(late), text]))
         state = self._state
         conversation = state.conversation
         at = len(conversation.messages) + 1
