@@ -133,8 +133,7 @@ def _facade() -> list[Row]:
 def _executor() -> list[Row]:
     if find_spec("handrail.execute") is None:  # it comes with the next change
         return []
-    from handrail.authorize.policy import Policy, Rule
-    from handrail.execute.executor import Executor
+    from handrail import Executor, Policy, Rule
 
     @tool(name=NAME, read_only=True, concurrency_safe=True)
     async def plain(city: str, days: int) -> str:

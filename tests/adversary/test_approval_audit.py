@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
-from handrail.authorize.memory_approvals import MemoryApprovals
-from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed
+from handrail.authorize import MemoryApprovals
+from handrail.core import ApprovalDecided, ApprovalRequested, ApprovalUsed
 from handrail.errors import ApprovalError
 from handrail.monitor import Metrics
 from handrail.store import open_store

@@ -12,10 +12,11 @@ import pytest
 from msgspec import structs
 
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
-from handrail.authorize.memory_approvals import MemoryApprovals
+from handrail.authorize import MemoryApprovals
 from handrail.chat import ChatSession
-from handrail.core.events import CallFinished, CallStarted
-from handrail.execute.ledger import Entry, MemoryLedger
+from handrail.core import CallFinished, CallStarted
+from handrail.execute import MemoryLedger
+from handrail.execute.ledger import Entry
 from handrail.store import open_store
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls

@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, tool
-from handrail.authorize import blocking
-from handrail.authorize.memory_approvals import MemoryApprovals
-from handrail.core.events import DoubtResolved
-from handrail.execute import Limits, Timeouts
-from handrail.execute.ledger import MemoryLedger
+from handrail.authorize import MemoryApprovals, blocking
+from handrail.core import DoubtResolved
+from handrail.execute import Limits, MemoryLedger, Timeouts
 from handrail.store import open_store
 from tests.execute.helpers import ALLOWED, Heard, at, call, code_of
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolFlags, ToolResult, tool
-from handrail.core.events import CallFinished, CallStarted
+from handrail.core import CallFinished, CallStarted
 from handrail.registry import Toolset
 from tests.execute.helpers import Heard, at
 

@@ -19,8 +19,7 @@ from pydantic import BaseModel
 
 from handrail import Control, Decision, Executor, Failure, ToolContext, ToolError, ToolFlags, ToolResult, tool
 from handrail.core.values import Approval
-from handrail.execute import RetryPolicy
-from handrail.execute.ledger import MemoryLedger
+from handrail.execute import MemoryLedger, RetryPolicy
 from handrail.store import open_store
 from tests.execute.helpers import ALLOWED, at, call, code_of
 

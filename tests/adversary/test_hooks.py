@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from handrail import ConfigError, Executor, tool
-from handrail.authorize.hooks import Hook
+from handrail.authorize import Hook
 from tests.execute.helpers import ALLOWED, at, call, code_of
 
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolFlags, build_tool, tool
-from handrail.authorize.policy_file import parse_policy
+from handrail.authorize import parse_policy
 
 CONTEXT = ToolContext(session_id="s-1")
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
+from handrail.core import Redactor
 from handrail.core.log import log
-from handrail.core.redact import Redactor, hide_value
+from handrail.core.redact import hide_value
 from handrail.monitor import JsonFormatter, Log
 from handrail.store import open_store
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
+from handrail.authorize import MemoryApprovals
 from handrail.authorize.approvals import new_token
-from handrail.authorize.memory_approvals import MemoryApprovals
-from handrail.core.events import CallFinished, CallStarted, DecisionMade
+from handrail.core import CallFinished, CallStarted, DecisionMade
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError
 from handrail.execute import Timeouts

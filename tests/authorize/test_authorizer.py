@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, tool
-from handrail.core.events import CallFinished, CallStarted, DecisionMade
+from handrail.core import CallFinished, CallStarted, DecisionMade
 from tests.execute.helpers import ALLOWED, Heard, at, call, code_of
 
 ran: list[str] = []

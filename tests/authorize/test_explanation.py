@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolFlags, tool
-from handrail.authorize.policy_file import parse_policy
+from handrail.authorize import parse_policy
 from tests.execute.helpers import Heard, at, call
 
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 
 from handrail import Decision, Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, tool
-from handrail.core.events import CallFinished
+from handrail.core import CallFinished
 from tests.execute.helpers import ALLOWED, Heard, at, call
 
 ran: list[str] = []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, build_tool
-from handrail.authorize.policy_file import load_policy, parse_policy
+from handrail.authorize import load_policy, parse_policy
 from tests.execute.helpers import at
 
 POLICY = """\

@@ -6,7 +6,8 @@ from typing import Any
 
 from handrail import Executor, ToolContext, ToolError, tool
 from handrail.chat import ChatSession, TurnResult
-from handrail.testing.scripted import ScriptedLine, ScriptedProvider
+from handrail.testing import ScriptedProvider
+from handrail.testing.scripted import ScriptedLine
 from handrail.testing.servers import tool_calls
 
 

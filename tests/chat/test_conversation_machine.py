@@ -10,13 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from handrail import Executor, Policy, Rule, ToolContext, tool
-from handrail.authorize.memory_approvals import MemoryApprovals
+from handrail.authorize import MemoryApprovals
 from handrail.chat import Budget, ChatSession, Conversation
 from handrail.chat.conversation import decode_conversation
 from handrail.errors import ConfigError, ProviderDownError
-from handrail.execute.ledger import MemoryLedger
+from handrail.execute import MemoryLedger
 from handrail.providers import ModelRequest, ToolMessage
-from handrail.testing.scripted import Line, ScriptedProvider
+from handrail.testing import ScriptedProvider
+from handrail.testing.scripted import Line
 from handrail.testing.servers import text, text_and_calls, tool_calls, truncated
 
 amounts = st.integers(1, 4)

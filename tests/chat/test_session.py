@@ -8,11 +8,11 @@ import pytest
 
 from handrail import ConfigError, Control, Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.chat import Budget, ChatSession, FileSessionStore, TurnResult
-from handrail.core.events import CallFinished, CallStarted, Progress
+from handrail.core import CallFinished, CallStarted, Progress
 from handrail.errors import ApprovalError, BadResponseError, ProviderDownError
 from handrail.execute import Timeouts
 from handrail.providers import AssistantMessage, ModelResponse, TextDelta, ToolMessage, Usage, UserMessage
-from handrail.testing.scripted import ScriptedProvider
+from handrail.testing import ScriptedProvider
 from handrail.testing.servers import refusal, text, text_and_calls, tool_calls, truncated
 from tests.chat.bank import PAY_5, Bank, at, balance, chat, pay, yes
 from tests.execute.helpers import Held, code_of

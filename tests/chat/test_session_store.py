@@ -17,14 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from handrail import ConfigError, Executor, MediaPart, Policy, Rule, tool
+from handrail import ConfigError, Executor, Failure, MediaPart, Policy, Rule, ToolCall, ToolResult, tool
 from handrail.chat import ChatSession, Conversation, FileSessionStore
 from handrail.chat.conversation import decode_conversation
-from handrail.core.values import Failure, ToolCall, ToolResult
 from handrail.errors import StoreError
 from handrail.providers import AssistantMessage, ModelResponse, Native, ToolMessage, UserMessage
 from handrail.store import open_store
-from handrail.testing.scripted import ScriptedProvider
+from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
 from tests.chat.bank import PAY_5, Bank, at, balance, chat, pay, yes
 from tests.execute.helpers import code_of

@@ -10,9 +10,9 @@ import pytest
 from handrail import ChatSession, ConfigError, Executor, Policy, Rule, ToolContext, build_tool, tool
 from handrail.chat import FileSessionStore
 from handrail.formats import anthropic, openai_responses
-from handrail.providers.provider import ModelRequest
+from handrail.providers import ModelRequest
 from handrail.registry import ToolSearch
-from handrail.testing.scripted import ScriptedProvider
+from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
 
 

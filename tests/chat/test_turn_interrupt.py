@@ -9,7 +9,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, tool
 from handrail.chat import ChatSession, TurnResult
-from handrail.core.events import CallStarted
+from handrail.core import CallStarted
 from handrail.providers import (
     AssistantMessage,
     ModelRequest,

@@ -16,7 +16,7 @@ from handrail.execute import Timeouts, run_until_done, run_until_done_sync
 from handrail.formats import openai_chat
 from handrail.providers import ModelRequest, ToolMessage
 from handrail.store import open_store
-from handrail.testing.scripted import ScriptedProvider
+from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
 from tests.execute.helpers import ALLOWED, Book, code_of
 from tests.guide.kit import agent_with, needs, plan, scripted

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from handrail import ToolCall, ToolContext, tool
-from handrail.core.events import Event, Progress
+from handrail.core import Event, Progress
 
 
 @dataclass(frozen=True)

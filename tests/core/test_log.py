@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from handrail.core import Redactor
 from handrail.core.log import NAME, WITHHELD, build_safe_exc_info, log
-from handrail.core.redact import Redactor
 
 CANARY = "kestrel"
 SOURCE = Path(__file__).parents[2] / "src" / "handrail"

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from handrail import MediaPart, ToolResult
+from handrail.core import Redactor
 from handrail.core.media import MAX_MEDIA_PARTS, limit_media, to_mime_type
-from handrail.core.redact import Redactor
 
 SECRET = b"\x89PNG canary-bytes"
 PICTURE = MediaPart(mime_type="image/png", data=SECRET, name="chart.png")

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from pydantic import BaseModel, SecretStr, model_serializer
 
-from handrail.core.redact import FIELDS, FLAT, HIDDEN, Redactor
-from handrail.core.values import ToolResult
+from handrail import ToolResult
+from handrail.core import Redactor
+from handrail.core.redact import FIELDS, FLAT, HIDDEN
 from handrail.errors import ConfigError
 
 CANARY = "kestrel"

@@ -7,7 +7,8 @@ import pytest
 from msgspec import Struct
 from pydantic import BaseModel, Field, Secret, SecretBytes, SecretStr, field_serializer, model_serializer
 
-from handrail.core.redact import HIDDEN, Redactor
+from handrail.core import Redactor
+from handrail.core.redact import HIDDEN
 
 CANARY = "kestrel"
 

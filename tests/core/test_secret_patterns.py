@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.core.redact import HIDDEN, Redactor
+from handrail.core import Redactor
+from handrail.core.redact import HIDDEN
 from handrail.core.secret_patterns import IBAN_LENGTHS
 
 REDACTOR = Redactor()

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from handrail import Control, Decision, Failure, ToolCall, ToolContext, ToolError, ToolResult, tool
-from handrail.core import events
-from handrail.core.events import Event
+from handrail.core import Event, events
 
 VALUES = [
     Failure(message="no"),

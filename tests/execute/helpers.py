@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from handrail import Policy, Rule, ToolCall, ToolContext, ToolResult
-from handrail.core.events import Event
-from handrail.execute.ledger import Entry, MemoryLedger
+from handrail.core import Event
+from handrail.execute import MemoryLedger
+from handrail.execute.ledger import Entry
 
 E = TypeVar("E", bound=Event)
 

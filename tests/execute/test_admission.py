@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolFlags, ToolResult, tool
-from handrail.core import selectors
-from handrail.core.events import CallFinished, CallStarted, CircuitBreakerChanged
+from handrail.core import CallFinished, CallStarted, CircuitBreakerChanged, selectors
 from handrail.execute import CircuitBreaker, Limits, RateLimit, Timeouts
 from handrail.execute.admission import ConcurrencyLimit
 from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of, quiet

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolResult, tool
-from handrail.authorize.memory_approvals import MemoryApprovals
-from handrail.core.events import CallFinished, CallStarted
+from handrail.authorize import MemoryApprovals
+from handrail.core import CallFinished, CallStarted
 from handrail.core.values import Approval
 from handrail.execute import Limits
 from handrail.execute.ledger import Entry

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
-from handrail.core.events import CallCancelled, CallFinished, Cancellation, Cancelling
+from handrail.core import CallCancelled, CallFinished, Cancellation, Cancelling
 from handrail.execute import Limits, Timeouts, running
 from handrail.execute.ledger import Entry
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from handrail import Executor, Policy, Rule, Tool, ToolContext, ToolError, ToolResult, tool
-from handrail.core.events import CallFinished, CallIgnored, CallStarted
+from handrail.core import CallFinished, CallIgnored, CallStarted
 from handrail.execute import Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 

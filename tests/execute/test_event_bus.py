@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Executor, ToolContext, tool
-from handrail.core.events import CallAccepted, CallFinished, CallStarted, Event
+from handrail.core import CallAccepted, CallFinished, CallStarted, Event
 from tests.execute.helpers import ALLOWED, Heard, at, call
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolError, ToolResult, tool
-from handrail.core.events import CallFinished, CallIgnored, CallStarted
+from handrail.core import CallFinished, CallIgnored, CallStarted
 from handrail.execute import Limits, Timeouts
 from tests.execute.helpers import ALLOWED, Heard, at, call
 from tests.tools import pay

@@ -15,16 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from handrail.authorize.memory_approvals import MemoryApprovals
-from handrail.authorize.policy import Policy, Rule
-from handrail.core.context import ToolContext
-from handrail.core.tool import Tool
-from handrail.core.values import ToolCall, ToolResult
-from handrail.define.function import tool
+from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolResult, tool
+from handrail.authorize import MemoryApprovals
 from handrail.errors import ToolError
-from handrail.execute import Timeouts
-from handrail.execute.executor import Executor
-from handrail.execute.ledger import Entry, MemoryLedger
+from handrail.execute import MemoryLedger, Timeouts
+from handrail.execute.ledger import Entry
 from handrail.store import open_store
 from tests.execute.ledger_model import AFTER, Answer, Ending, Model, Question, Wanted
 from tests.postgres import DATABASES, new_database

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
-from handrail.authorize.memory_approvals import MemoryApprovals
-from handrail.core.events import Event
+from handrail.authorize import MemoryApprovals
+from handrail.core import Event
 from handrail.errors import ConfigError
 from handrail.execute import CircuitBreaker, Limits, MemoryLedger, RateLimit, Timeouts
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolError, tool
-from handrail.core.events import CallFinished
-from handrail.execute.ledger import MemoryLedger
+from handrail.core import CallFinished
+from handrail.execute import MemoryLedger
 from tests.execute.helpers import ALLOWED, Heard, Held, at, call, code_of
 
 

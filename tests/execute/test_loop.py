@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Executor, ToolError, ToolResult, tool
-from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
+from handrail.execute import Budget, LoopResult, run_until_done, run_until_done_sync
 from handrail.formats import openai_chat
 from handrail.testing.servers import text, text_and_calls, tool_calls
 from tests.execute.helpers import ALLOWED, at

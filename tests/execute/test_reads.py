@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from handrail import ConfigError, Executor, ToolCall, ToolContext, ToolError, ToolResult, tool
-from handrail.core.events import CallFinished, CallIgnored
+from handrail.core import CallFinished, CallIgnored
 from handrail.execute import Limits
 from handrail.execute.reads import MAX_REMEMBERED
 from tests.execute.helpers import Heard, Held, at, call, code_of, quiet

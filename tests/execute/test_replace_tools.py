@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from handrail import ChatSession, Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolDefinitionError, tool
-from handrail.core.events import CallFinished, Event
-from handrail.execute.loop import run_until_done
+from handrail.core import CallFinished, Event
+from handrail.execute import run_until_done
 from handrail.formats import openai_chat
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, ToolContext, ToolError, tool
-from handrail.core.events import CallFinished, CallStarted
+from handrail.core import CallFinished, CallStarted
 from handrail.execute import Timeouts, running
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of
 

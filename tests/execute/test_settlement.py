@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolResult, tool
-from handrail.core.events import CallFinished, CallStarted
-from handrail.execute import Timeouts
-from handrail.execute.ledger import MemoryLedger
+from handrail.core import CallFinished, CallStarted
+from handrail.execute import MemoryLedger, Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 
 asked: list[tuple[dict[str, Any], str | None]] = []
@@ -253,7 +252,7 @@ async def test_a_truth_that_cannot_be_written_down_is_not_acted_on() -> None:
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize("what", ["ask", "consume"])
 async def test_approvals_that_are_away_mean_that_nothing_runs(what: str, read_only: bool) -> None:
-    from handrail.authorize.memory_approvals import MemoryApprovals
+    from handrail.authorize import MemoryApprovals
 
     class Away(MemoryApprovals):
         away = False

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, ToolContext, ToolResult, tool
-from handrail.core.events import Progress
+from handrail.core import Progress
 from handrail.execute import Limits, Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolRegistry, ToolResult, tool
-from handrail.execute.loop import run_until_done
+from handrail.execute import run_until_done
 from handrail.formats import openai_chat
 from handrail.formats.call_ids import is_random_id
 from handrail.phone.realtime import RealtimeAdapter

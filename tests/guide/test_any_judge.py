@@ -8,8 +8,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from handrail import Agent, ToolContext, tool
+from handrail.authorize import MemoryApprovals
 from handrail.authorize.approvals import Approval
-from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.errors import ConfigError
 from handrail.guide import Draft, GuidelineMatch, GuideSettings, Plan, PlanRequest, ReplyRequest, ToolVerdict
 

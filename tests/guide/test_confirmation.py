@@ -11,7 +11,7 @@ from handrail import Executor, Policy, Rule, ToolContext, tool
 from handrail.chat import ChatSession, FileSessionStore
 from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
 from handrail.providers import AssistantMessage, ToolMessage, UserMessage
-from handrail.testing.scripted import ScriptedProvider
+from handrail.testing import ScriptedProvider
 from tests.guide.kit import READ_BACK, SEND_500, Bank, agent_with, needs, open_session, plan, scripted, transfer_money
 
 PREPARE = plan(["g1"], needs("transfer_money", SEND_500))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from handrail.guide import EmbeddedJudge, GuideSettings
-from handrail.testing.scripted import ScriptedProvider
+from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
 from tests.guide.kit import SEND_500, Bank, agent_with, get_balance, open_session, transfer_money
 

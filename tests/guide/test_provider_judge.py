@@ -11,7 +11,7 @@ from handrail.chat import ChatSession, FileSessionStore
 from handrail.errors import ProviderDownError
 from handrail.guide import CheckingJudge, GuidelineMatch
 from handrail.providers import AssistantMessage, ToolMessage
-from handrail.testing.scripted import ScriptedProvider
+from handrail.testing import ScriptedProvider
 from handrail.testing.servers import text, tool_calls
 from tests.guide.kit import READ_BACK, SEND_500, Bank, get_balance, transfer_money
 from tests.providers.kit import Subject, every_adapter

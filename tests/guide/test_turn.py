@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from handrail.core.events import CallFinished, CallStarted, TurnPlanned
+from handrail.core import CallFinished, CallStarted, TurnPlanned
 from handrail.guide import ToolVerdict
 from handrail.providers import AssistantMessage, ToolMessage, UserMessage
 from tests.guide.kit import Bank, agent_with, get_balance, needs, open_session, plan, scripted, transfer_money

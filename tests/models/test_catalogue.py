@@ -5,7 +5,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from handrail.models.catalogue import CATALOGUE, FileAddress, ModelFile, Wheels
+from handrail.models import CATALOGUE
+from handrail.models.catalogue import FileAddress, ModelFile, Wheels
 
 FILES = [file for model in CATALOGUE.values() for file in model.files]
 SHA256 = re.compile(r"[0-9a-f]{64}")

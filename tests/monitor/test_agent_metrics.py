@@ -7,7 +7,7 @@ import pytest
 from opentelemetry.trace import StatusCode
 
 from handrail import Agent, ChatSession, Executor, ToolContext
-from handrail.core.events import ModelCalled, TurnFinished, TurnStarted
+from handrail.core import ModelCalled, TurnFinished, TurnStarted
 from handrail.errors import ProviderDownError
 from handrail.providers import ModelResponse, Usage
 from handrail.testing import ScriptedProvider

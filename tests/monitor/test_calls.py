@@ -2,8 +2,8 @@
 
 import pytest
 
-from handrail.core.events import CallAccepted, CallFinished, CallIgnored, CallStarted
-from handrail.core.values import ToolCall, ToolResult
+from handrail import ToolCall, ToolResult
+from handrail.core import CallAccepted, CallFinished, CallIgnored, CallStarted
 from handrail.monitor.calls import CallCounter
 from tests.monitor.conftest import call
 

@@ -16,12 +16,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import generate_latest
 from pydantic import BaseModel, SecretStr
 
-from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, tool
-from handrail.core.redact import Redactor
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, ToolRegistry, ToolResult, tool
+from handrail.core import Redactor
 from handrail.core.text import compact_json
-from handrail.core.values import ToolResult
 from handrail.monitor import JsonFormatter, Log, Meters, Traces
-from handrail.registry.registry import ToolRegistry
 from handrail.store import open_store
 from tests.monitor.conftest import create_metrics
 

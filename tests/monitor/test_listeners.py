@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from handrail import Executor, Policy, Rule
-from handrail.core.events import Event
+from handrail.core import Event
 from handrail.execute.event_bus import Listener
 from tests.monitor.conftest import CONTEXT, Lines, call, crash, create_metrics, look, pay, refuse
 

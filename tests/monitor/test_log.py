@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from handrail import Executor, Policy, Rule, ToolContext, ToolError, tool
+from handrail import Decision, Executor, Failure, Policy, Rule, ToolContext, ToolError, ToolResult, tool
 from handrail.core import events
 from handrail.core.redact import HIDDEN
-from handrail.core.values import Decision, Failure, ToolResult
 from handrail.errors import ToolNotFoundError
 from handrail.execute import CircuitBreaker, Limits
 from handrail.monitor import JsonFormatter, Log

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from handrail import Executor, Policy, Rule, ToolContext, tool
+from handrail import Executor, Failure, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.core import events
-from handrail.core.values import Failure, ToolResult
 from handrail.errors import ConfigError
 from handrail.execute import CircuitBreaker, Limits
 from handrail.monitor import Metrics

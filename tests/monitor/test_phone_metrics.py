@@ -1,6 +1,6 @@
 """Figures of phone calls: how long results take to be heard, and what was not answered."""
 
-from handrail.phone.events import PhoneCallEnded, ResultSpoken
+from handrail.phone import PhoneCallEnded, ResultSpoken
 from tests.monitor.conftest import create_metrics
 
 

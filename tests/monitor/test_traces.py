@@ -13,10 +13,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 from pydantic import SecretStr
 
-from handrail import Executor, Policy, Rule, ToolContext, tool
-from handrail.core.events import CallFinished, CallIgnored, CallStarted
+from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
+from handrail.core import CallFinished, CallIgnored, CallStarted
 from handrail.core.redact import HIDDEN
-from handrail.core.values import ToolResult
 from handrail.errors import MissingExtraError
 from handrail.execute import Timeouts
 from handrail.monitor import Traces

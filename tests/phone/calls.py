@@ -8,7 +8,7 @@ from msgspec import Struct
 from openai import AsyncOpenAI
 
 from handrail import ToolContext
-from handrail.core.events import Event, LogEvent
+from handrail.core import Event, LogEvent
 from handrail.phone import CallSession, IncomingCall, PhoneGateway
 from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
 from handrail.testing.phone import CallReport, PhoneSimulator, run_warped

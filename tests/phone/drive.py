@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from handrail.core.values import ToolCall
+from handrail import ToolCall
 from handrail.phone import MachineOptions
 from handrail.phone import signals as s
 from handrail.phone.machine import CallMachine

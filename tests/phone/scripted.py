@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from handrail import Executor, Policy, ToolCall, ToolContext, ToolResult
-from handrail.core.events import Event
+from handrail.core import Event
 from handrail.phone import CallSession, ConnectionLost, IncomingCall, MachineOptions, Sideband
 from handrail.phone.signals import TransferAnswer
 from handrail.phone.transport import AcceptOutcome

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from handrail import ToolContext, tool
-from handrail.core.events import CallFinished
-from handrail.core.values import ToolCall
+from handrail import ToolCall, ToolContext, tool
+from handrail.core import CallFinished
+from handrail.phone import PhoneCallEnded
 from handrail.phone import signals as s
-from handrail.phone.events import PhoneCallEnded
 from handrail.phone.machine import CallMachine
 from handrail.tenants import BuiltTool, ToolBuilder
 from tests.phone.calls import Played, play

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from handrail import Control, ToolContext, ToolError, ToolResult, tool
-from handrail.core.events import CallFinished, CallIgnored
-from handrail.core.values import ToolCall
-from handrail.phone import CallSession
+from handrail import Control, ToolCall, ToolContext, ToolError, ToolResult, tool
+from handrail.core import CallFinished, CallIgnored
+from handrail.phone import CallSession, PhoneCallEnded, ResultSpoken
 from handrail.phone import signals as s
-from handrail.phone.events import PhoneCallEnded, ResultSpoken
 from handrail.phone.machine import CallMachine
 from handrail.phone.realtime import RealtimeAdapter
 from handrail.tenants import TenantConfig, get_call_control

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from handrail import ToolContext, tool
-from handrail.core.values import ToolCall
-from handrail.phone import MachineOptions
+from handrail import ToolCall, ToolContext, tool
+from handrail.phone import MachineOptions, PhoneCallEnded
 from handrail.phone import signals as s
-from handrail.phone.events import PhoneCallEnded
 from handrail.phone.machine import CallMachine
 from tests.phone.calls import play
 from tests.phone.scripted import ScriptedTransport, make_session

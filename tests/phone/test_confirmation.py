@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handrail.core.values import ToolCall
+from handrail import ToolCall
 from handrail.phone import MachineOptions
 from handrail.phone import signals as s
 from handrail.phone.machine import CallMachine

@@ -10,10 +10,9 @@ import pytest
 from openai import AsyncOpenAI
 
 from handrail import Rule, ToolContext, tool
-from handrail.core.events import CallFinished, Event, LogEvent
+from handrail.core import CallFinished, Event, LogEvent
 from handrail.errors import ConfigError
-from handrail.phone import IncomingCall, PhoneGateway, replay
-from handrail.phone.events import PhoneCallEnded
+from handrail.phone import IncomingCall, PhoneCallEnded, PhoneGateway, replay
 from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
 from handrail.testing.phone import CallReport, PhoneSimulator, run_warped
 from tests.phone.calls import play

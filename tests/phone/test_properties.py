@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from handrail.core.values import ToolCall
+from handrail import ToolCall
 from handrail.phone import MachineOptions
 from handrail.phone import signals as s
 from handrail.phone.machine import CallMachine

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from handrail import ToolCall
-from handrail.core.events import Event, LogEvent
-from handrail.phone import ConnectionLost, MachineOptions
-from handrail.phone.events import PhoneCallEnded
+from handrail.core import Event, LogEvent
+from handrail.phone import ConnectionLost, MachineOptions, PhoneCallEnded
 from tests.phone.scripted import BrokenExecutor, ScriptedTransport, make_session
 from tests.tenants.samples import acme, refer
 

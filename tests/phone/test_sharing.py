@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from handrail import ToolContext, tool
-from handrail.core.events import CallAccepted, CallFinished, CallStarted, Event
-from handrail.core.tool import Tool
+from handrail import Tool, ToolContext, tool
+from handrail.core import CallAccepted, CallFinished, CallStarted, Event
 from handrail.execute import CircuitBreaker, Limits, RateLimit
 from handrail.phone import IncomingCall, PhoneGateway
 from handrail.tenants import TenantConfig, ToolBuilder

@@ -10,7 +10,7 @@ import pytest
 from openai import AsyncOpenAI
 from pydantic import ValidationError
 
-from handrail.core.events import CallFinished, Event, LogEvent
+from handrail.core import CallFinished, Event, LogEvent
 from handrail.phone import PhoneGateway
 from handrail.tenants import TenantConfig, TenantDirectory
 from handrail.tenants.sources import open_sources

@@ -10,7 +10,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from handrail import tool
-from handrail.core.events import CallFinished, Event, LogEvent
+from handrail.core import CallFinished, Event, LogEvent
 from handrail.errors import StoreError
 from handrail.phone import PhoneGateway, WebhookResponse
 from handrail.store import open_store

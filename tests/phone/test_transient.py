@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from handrail import Control, ToolResult, tool
-from handrail.core.values import Failure, ToolCall
+from handrail import Control, Failure, ToolCall, ToolResult, tool
 from handrail.phone import MachineOptions
 from handrail.phone import signals as s
 from handrail.phone.machine import CallMachine

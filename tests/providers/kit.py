@@ -8,11 +8,19 @@ from typing import Any
 import pytest
 
 from handrail import Tool, ToolCall, ToolResult, tool
-from handrail.providers import Message, ModelRequest, ModelResponse, StreamEvent, TextDelta, ToolMessage, UserMessage
-from handrail.providers.anthropic import AnthropicMessages
-from handrail.providers.gemini import GeminiModel
-from handrail.providers.openai_chat import OpenAIChat
-from handrail.providers.openai_responses import OpenAIResponses
+from handrail.providers import (
+    AnthropicMessages,
+    GeminiModel,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    OpenAIChat,
+    OpenAIResponses,
+    StreamEvent,
+    TextDelta,
+    ToolMessage,
+    UserMessage,
+)
 from handrail.testing.servers import AnthropicServer, GeminiServer, OpenAIServer
 
 KEY = "sk-canary-7f3e0d4c/AB+=9182736455"

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import pytest
 
-from handrail import Executor, Policy, Rule, ToolContext, build_tool, tool
-from handrail.core.values import Failure, ToolCall, ToolResult
+from handrail import Executor, Failure, Policy, Rule, ToolCall, ToolContext, ToolResult, build_tool, tool
 from handrail.errors import ConfigError, ContextTooLongError, MissingExtraError, ModelFileError
 from handrail.models.embedding import Embedding
 from handrail.providers import (
     AssistantMessage,
+    EmbeddedProvider,
     Message,
     ModelRequest,
     ModelResponse,
@@ -22,10 +22,9 @@ from handrail.providers import (
     ToolChoice,
     ToolMessage,
     UserMessage,
+    generate_structured,
 )
-from handrail.providers.embedded import EmbeddedProvider
 from handrail.providers.messages import to_history_result
-from handrail.providers.structured import generate_structured
 from tests.models.weights import fetched
 
 weights = pytest.mark.model

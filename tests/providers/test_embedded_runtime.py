@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from handrail.errors import MissingExtraError
-from handrail.providers.embedded import EmbeddedProvider
+from handrail.providers import EmbeddedProvider
 
 
 @pytest.mark.parametrize("model", ["smollm2-135m", "there-is-none.gguf"])

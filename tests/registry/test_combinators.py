@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, build_tool, tool
-from handrail.core.events import CallFinished, Event
+from handrail.core import CallFinished, Event
 from handrail.registry import Toolset
 
 RAN: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from handrail import ChatSession, Executor, MediaPart, Policy, Rule, ToolCall, ToolContext, tool
-from handrail.core.events import CallFinished, CallStarted, Event, Progress
+from handrail.core import CallFinished, CallStarted, Event, Progress
 from handrail.errors import ConfigError
 from handrail.sources import McpServer, Sources, connect
 from handrail.testing import ScriptedProvider

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
-from handrail.core.events import Event, Progress
+from handrail.core import Event, Progress
 from handrail.sources import McpServer, Sources, connect
 
 pytestmark = [pytest.mark.slow, pytest.mark.node]

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel.server import Server
 
 from handrail import Executor, MediaPart, Policy, Rule, ToolCall, ToolContext, ToolError, ToolResult, tool
-from handrail.core.events import CallFinished, Event
+from handrail.core import CallFinished, Event
 from handrail.sources import McpRequest, McpServer, connect, mcp_app
 from tests.sources.bank_server import balance, make_executor, pay, work
 from tests.sources.serving import listening

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from handrail.authorize.memory_approvals import MemoryApprovals
-from handrail.execute.ledger import MemoryLedger
+from handrail.authorize import MemoryApprovals
+from handrail.execute import MemoryLedger
 from handrail.store import open_store
 from handrail.store.store import SqlStore
 from tests.postgres import DATABASES, new_database

@@ -11,22 +11,18 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from handrail.authorize.policy import Policy, Rule
-from handrail.core.context import ToolContext
-from handrail.core.events import (
+from handrail import Decision, Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
+from handrail.core import (
     CallFinished,
     CallStarted,
     CircuitBreakerChanged,
     Event,
     Progress,
+    Redactor,
     ToolsBuilt,
     TurnPlanned,
 )
-from handrail.core.redact import Redactor
-from handrail.core.values import Decision, ToolCall, ToolResult
-from handrail.define.function import tool
 from handrail.errors import ConfigError, ToolError
-from handrail.execute.executor import Executor
 from handrail.store import open_store
 from handrail.store.store import SqlStore
 from handrail.store.tables import metadata

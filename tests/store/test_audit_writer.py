@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from handrail.core.events import CircuitBreakerChanged, Event
+from handrail.core import CircuitBreakerChanged, Event
 from handrail.store import open_store
 from handrail.store.store import SqlStore
 from tests.postgres import PostgresServer

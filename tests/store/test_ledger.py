@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from handrail.authorize.memory_approvals import MemoryApprovals
-from handrail.core.values import Control, Failure
+from handrail import Control, Failure
+from handrail.authorize import MemoryApprovals
 from handrail.errors import StoreError
 from handrail.execute.ledger import Entry, RecordedResult
 from handrail.store import open_store

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from handrail import Agent, Executor, Policy, Rule, ToolCall, ToolContext, tool
-from handrail.authorize.memory_approvals import MemoryApprovals
+from handrail.authorize import MemoryApprovals
 from handrail.errors import ConfigError, StoreError
 from handrail.execute import MemoryLedger
 from handrail.store import open_store

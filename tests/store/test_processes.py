@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 
-from handrail.authorize.policy import Policy, Rule
-from handrail.core.context import ToolContext
-from handrail.core.tool import Tool
-from handrail.core.values import ToolCall, ToolResult
-from handrail.define.function import tool
+from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolResult, tool
 from handrail.execute import Timeouts
-from handrail.execute.executor import Executor
 from handrail.store import open_store
 from handrail.store.store import SqlStore
 from tests.store.programs import APPROVE, PAY, run_program, start_program

@@ -9,8 +9,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
-from handrail.chat.conversation import Conversation
-from handrail.core.events import CircuitBreakerChanged
+from handrail.chat import Conversation
+from handrail.core import CircuitBreakerChanged
 from handrail.errors import StoreError
 from handrail.providers import UserMessage
 from handrail.store import open_store

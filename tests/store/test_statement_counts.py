@@ -6,7 +6,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.chat import ChatSession, Conversation
-from handrail.core.events import CircuitBreakerChanged
+from handrail.core import CircuitBreakerChanged
 from handrail.providers import AssistantMessage, UserMessage
 from handrail.store.store import SqlStore
 from handrail.testing import ScriptedProvider

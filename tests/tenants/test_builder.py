@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from handrail import Executor, Policy, Rule, tool
-from handrail.core.events import Event, LogEvent, ToolsBuilt
+from handrail.core import Event, LogEvent, ToolsBuilt
 from handrail.errors import ConfigError, ToolBuildError
 from handrail.formats import openai_realtime
 from handrail.tenants import BuiltTool, NoTool, TenantConfig, ToolBuilder

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from handrail import Agent, Executor, Guideline, Policy, ToolContext, tool
+from handrail import Agent, Executor, Guideline, Policy, Tool, ToolContext, tool
 from handrail.chat import FileSessionStore
-from handrail.core.tool import Tool
 from handrail.errors import ConfigError
 from handrail.guide import GuidelineMatch, Plan, ScriptedJudge, ToolVerdict
 from handrail.store import open_store

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, ToolCall, ToolContext, ToolResult
-from handrail.core.events import Event, LogEvent
-from handrail.tenants import TenantConfig, ToolBuilder
-from handrail.tenants.call_control import Digits, HangUpOutcome, TransferOutcome
+from handrail.core import Event, LogEvent
+from handrail.tenants import Digits, TenantConfig, ToolBuilder
+from handrail.tenants.call_control import HangUpOutcome, TransferOutcome
 from tests.tenants.samples import SALES, SUPPORT, acme, refer
 
 CLOSED = {"sun": [], "timezone": "UTC"}

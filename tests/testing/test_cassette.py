@@ -27,7 +27,7 @@ from handrail import (
     build_tool,
     tool,
 )
-from handrail.core.redact import Redactor
+from handrail.core import Redactor
 from handrail.testing import Cassette, run_tool
 from tests.testing.kit import (
     HERE,

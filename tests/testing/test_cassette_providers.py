@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from handrail import ConfigError, Executor, Tool, ToolCall, ToolContext, build_tool, tool
 from handrail.chat import ChatSession
-from handrail.core.redact import HIDDEN, Redactor
+from handrail.core import Redactor
+from handrail.core.redact import HIDDEN
 from handrail.errors import ProviderDownError, ProviderError, ProviderLimitError
 from handrail.providers import ModelRequest, ModelResponse, Native, Provider, TextDelta, ToolChoice, UserMessage
 from handrail.testing import Cassette, ScriptedProvider

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from handrail.core.values import ToolCall
+from handrail import ToolCall
 from handrail.errors import ProviderDownError
-from handrail.providers.provider import ModelRequest, ModelResponse, StreamEvent
+from handrail.providers import ModelRequest, ModelResponse, StreamEvent
 from handrail.testing.evaluations import TOOLS, Prompt, Score, evaluate, load_prompts
 
 PROMPTS = load_prompts()

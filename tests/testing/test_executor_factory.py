@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, tool
-from handrail.core.events import CallFinished, CallIgnored, CallStarted, DecisionMade, Progress
+from handrail.core import CallFinished, CallIgnored, CallStarted, DecisionMade, Progress
 from handrail.testing import ExecutorFactory
 
 HERE = ToolContext(session_id="s-1", customer_id="ann", turn=1)

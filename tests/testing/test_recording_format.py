@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, ToolError, build_tool, tool
-from handrail.core.redact import HIDDEN, Redactor
+from handrail.core import Redactor
+from handrail.core.redact import HIDDEN
 from handrail.testing import Cassette, run_tool, run_tool_async
 from tests.testing.kit import CANARY, balance, call_and_raise, counted, counter, deadly, pay, recorded, replayed
 

@@ -9,8 +9,7 @@ from handrail import ToolCall, ToolResult, tool
 from handrail.errors import ProviderDownError, ProviderError, ProviderLimitError
 from handrail.providers import AssistantMessage, ModelRequest, ModelResponse, TextDelta, ToolMessage, Usage, UserMessage
 from handrail.testing import ScriptedProvider
-from handrail.testing.servers import refusal, text, text_and_calls, tool_calls, truncated
-from handrail.testing.servers.script import ScriptedUsage
+from handrail.testing.servers import ScriptedUsage, refusal, text, text_and_calls, tool_calls, truncated
 
 HI = UserMessage(text="Hi.")
 ASKED = ModelRequest(messages=[HI])

@@ -11,8 +11,7 @@ from openai.types.realtime import RealtimeFunctionToolParam
 from openai.types.responses import FunctionToolParam, ResponseInputParam
 
 from handrail import ToolCall, ToolRegistry, ToolResult
-from handrail.formats import anthropic, gemini, mcp, openai_chat, openai_realtime, openai_responses
-from handrail.formats.definitions import Definitions
+from handrail.formats import Definitions, anthropic, gemini, mcp, openai_chat, openai_realtime, openai_responses
 
 
 def definitions_have_the_types_of_the_sdks(registry: ToolRegistry) -> None:
