@@ -23,6 +23,8 @@ def listed(what: str) -> list[dict[str, Any]]:
             return [tool("big", inputSchema=big), *ordinary]
         case "many":
             return [tool(f"t{n}") for n in range(10_000)]
+        case "flood":
+            return [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(30_000)]
         case "names":
             odd = ["twice", "bell\x07", "twice", "a:b", "x" * 300, ""]
             broken = tool("broken", inputSchema={"type": "object", "properties": 5})

@@ -54,6 +54,14 @@ async def test_of_10000_tools_as_many_are_taken_as_are_allowed() -> None:
         assert (await run(sources, "t19")).output == "fine"
 
 
+async def test_of_a_list_without_end_only_the_beginning_is_read() -> None:
+    async with connect([hostile("flood", max_tools=20)]) as sources:
+        assert len(sources.tools) == 20
+        reasons = {skipped.name: skipped.reason for skipped in sources.status["bad"].skipped}
+        assert "only 10,000 are read" in reasons["20,000 tools"]
+        assert (await run(sources, "t19")).output == "fine"
+
+
 async def test_bad_names_and_schemas_are_skipped_one_by_one() -> None:
     async with connect([hostile("names")]) as sources:
         names = [tool.name for tool in sources.tools]

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
-from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
+from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
 from handrail.execute import Timeouts
 from handrail.sources import McpServer, Sources, connect
 from tests.sources.serving import listening
@@ -232,3 +234,133 @@ async def test_a_call_that_was_taken_is_of_unknown_outcome_whatever_follows_the_
         assert result.error is not None
         assert result.error.code == "outcome_unknown"
         assert app.done == 1
+
+
+class Answers(Dropping):
+    """A server of the older revision with an answer for each of its tools; `pay` waits until it may end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paying, self.may_pay = asyncio.Event(), asyncio.Event()
+        self.sessions = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return await super().__call__(scope, receive, send)
+        body = await receive()
+        message = json.loads(body["body"])
+        if message["method"] == "initialize":
+            self.sessions += 1
+        if message["method"] == "tools/list":
+            names = ("pay", "bomb", "stream_bomb", "odd", "broken", "refused")
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+            for tool in tools[1:]:
+                tool["annotations"] = {"readOnlyHint": True}
+            return await self.reply(send, message, result={"tools": tools})
+        if message["method"] != "tools/call":
+
+            async def again() -> Any:
+                return body
+
+            return await super().__call__(scope, again, send)
+        match message["params"]["name"]:
+            case "pay":
+                self.paying.set()
+                await self.may_pay.wait()
+                await self.reply(send, message, result={"content": [{"type": "text", "text": "paid"}]})
+            case "broken":
+                await self.reply(send, message, error={"code": -32000, "message": "The disk is full."})
+            case "refused":
+                await self.respond(send, 401, b"")
+            case "odd":
+                await self.respond_encoded(send, b"?", b"application/json", b"br")
+            case "bomb":
+                await self.respond_encoded(send, BOMB, b"application/json", b"gzip")
+            case _:
+                await self.respond_encoded(send, STREAM_BOMB, b"text/event-stream", b"gzip")
+
+    async def reply(self, send: Any, message: Any, **answer: Any) -> None:
+        await self.respond(send, 200, json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}).encode())
+
+    async def respond_encoded(self, send: Any, body: bytes, kind: bytes, encoding: bytes) -> None:
+        headers = [(b"content-type", kind), (b"content-encoding", encoding)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+def compress(start: bytes, size: int, end: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=31)
+    pieces = [packer.compress(start), *(packer.compress(b"x" * 1_000_000) for _ in range(size)), packer.compress(end)]
+    return b"".join([*pieces, packer.flush()])
+
+
+BOMB = compress(b'{"jsonrpc": "2.0", "id": 2, "result": {"text": "', 100, b'"}}')
+STREAM_BOMB = compress(b'data: {"jsonrpc": "2.0", "id": 2, "result": {"text": "', 100, b'"}}\n\n')
+
+
+@pytest.mark.parametrize("name", ["bomb", "stream_bomb", "odd"])
+async def test_what_a_compressed_answer_becomes_is_counted_while_it_is_read(name: str) -> None:
+    async with (
+        listening(Answers()) as url,
+        connect([McpServer("crm", url=f"{url}/mcp", trusted=True, max_message_bytes=1_000_000)]) as sources,
+    ):
+        tracemalloc.start()
+        try:
+            result = await run(sources, name)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    assert result.error is not None
+    assert result.error.code in ("unavailable", "tool_execution_failed")
+    assert peak < 10_000_000  # 100 MB were sent; the rest is what the SDK and the server of this test need.
+
+
+async def test_an_error_of_a_server_is_no_lost_connection_whatever_its_code() -> None:
+    app = Answers()
+    async with listening(app) as url, connect([McpServer("crm", url=f"{url}/mcp", trusted=True)]) as sources:
+        result = await run(sources, "broken")
+        again = await run(sources, "broken")
+        assert sources.status["crm"].state == "connected"
+
+    assert result.error is not None
+    assert result.error.message == "The server reported an error: The disk is full."
+    assert again.error == result.error
+    assert app.sessions == 1
+
+
+async def test_a_call_that_is_refused_does_not_drop_the_payment_of_another_session() -> None:
+    app = Answers()
+    async with listening(app) as url, connect([McpServer("crm", url=f"{url}/mcp", trusted=True)]) as sources:
+        paying = asyncio.create_task(run(sources, "pay"))
+        await app.paying.wait()
+        refused = await run(sources, "refused")
+        app.may_pay.set()
+        paid = await paying
+
+    assert refused.error is not None
+    assert refused.error.code == "unavailable"
+    assert (paid.ok, paid.output) == (True, "paid")
+
+
+async def test_a_tenant_without_a_token_of_its_own_never_acts_with_the_one_of_the_listing() -> None:
+    seen = Seen(make_server().streamable_http_app(), token="t1")
+    async with (
+        listening(seen) as url,
+        connect([McpServer("crm", url=f"{url}/mcp", bearer="secret:crm")], secrets={"crm": "t1"}) as sources,
+    ):
+        nobody = await run(sources, "who", tenant_id="a")
+        own = await run(sources, "who", tenant_id="b", secrets={"crm": "t1"})
+
+    assert nobody.error is not None
+    assert (nobody.error.code, own.ok) == ("unavailable", True)
+    assert len(seen.of_calls("authorization")) == 1
+
+
+@pytest.mark.parametrize("credentials", [{"bearer": "env:T"}, {"headers": {"X-Key": "k"}}, {"auth": object()}])
+def test_credentials_are_not_sent_over_plain_http_to_a_public_host(credentials: dict[str, Any]) -> None:
+    for url in ("http://mcp.example.com/mcp", "http://8.8.8.8/mcp", "http://[2606:4700::1111]/mcp"):
+        with pytest.raises(ConfigError, match="url must be https where credentials are sent"):
+            McpServer("crm", url=url, **credentials)
+    for url in ("https://mcp.example.com/mcp", "http://127.0.0.1/mcp", "http://10.0.0.7/mcp", "http://crm:8080/mcp"):
+        McpServer("crm", url=url, **credentials)

@@ -79,3 +79,25 @@ def test_an_object_or_a_module_can_be_named(site: Path) -> None:
     assert "ModuleNotFoundError" in load_plugins("hr_whether:TOOLS").skipped[0].reason
     with pytest.raises(ConfigError, match=r"a plugin is named 'package\.module:object', got ':x'"):
         load_plugins(":x")
+
+
+UNPRINTABLE = """
+class Silent(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+raise Silent
+"""
+
+
+def test_a_plugin_that_raises_anything_at_all_is_a_diagnostic(site: Path) -> None:
+    install(site, "hr_weather", WEATHER)
+    install(site, "hr_silent", UNPRINTABLE)
+    install(site, "hr_base", "class Odd(BaseException): pass\nraise Odd('gone')")
+    install(site, "hr_end", "raise GeneratorExit")
+
+    plugins = load_plugins("hr_silent", "hr_base", "hr_end", "hr_weather:TOOLS")
+
+    assert [tool.name for tool in plugins] == ["forecast", "climate"]
+    reasons = [skipped.reason for skipped in plugins.skipped]
+    assert reasons[:3] == ["Silent: (it cannot be printed)", "Odd: gone", "GeneratorExit: "]

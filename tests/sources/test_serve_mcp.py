@@ -272,6 +272,23 @@ async def test_an_effect_with_an_idempotency_key_happens_once(mode: str) -> None
     assert paid == [5, 7]
 
 
+async def test_no_key_of_a_client_is_the_second_attempt_of_another_key() -> None:
+    paid: list[int] = []
+
+    @tool
+    def transfer(amount: int) -> str:
+        """Transfer money."""
+        if amount == 5 and not paid:
+            raise ToolError("The bank is closed.")
+        paid.append(amount)
+        return f"transferred {amount}"
+
+    async with http_client(Executor([transfer], policy=Policy([Rule.allow("*")])), mode="legacy") as client:
+        for key, amount in (("k", 5), ("k#1", 7), ("#1:k", 8), ("k", 5), ("##1:k", 9)):
+            await client.call_tool("transfer", {"amount": amount}, meta={KEY: key})
+    assert paid == [7, 8, 5, 9]
+
+
 async def test_handrail_sends_the_key_of_a_consequential_call_and_none_of_a_read() -> None:
     sent: list[Any] = []
 

@@ -66,21 +66,28 @@ def load_plugins(*objects: str) -> Plugins:
 def _load(name: str, value: str, skipped: list[SkippedTool]) -> Iterator[Tool[..., Any]]:
     try:
         found = list(_several(_import(value)))
-    except (Exception, SystemExit) as error:  # somebody else's code, which may fail in any way
+    except BaseException as error:  # somebody else's code, which may fail in any way
+        if isinstance(error, KeyboardInterrupt):
+            raise
         log.warning("the plugin %s cannot be loaded", name, exc_info=error)
         skipped.append(SkippedTool(name=name, reason=_reason(error)))
         return
     for item in found:
         try:
             tool = as_tool(item)
-        except (Exception, SystemExit) as error:  # noqa: BLE001
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
             skipped.append(SkippedTool(name=name, reason=_reason(error)))
         else:
             yield replace(tool, source=f"plugin:{name.replace(':', '.')}") if tool.source == "local" else tool
 
 
 def _reason(error: BaseException) -> str:
-    said = shorten(str(error), 300)
+    try:
+        said = shorten(str(error), 300)
+    except Exception:  # noqa: BLE001  # an exception that cannot be printed
+        said = "(it cannot be printed)"
     return said if isinstance(error, HandrailError) else f"{type(error).__name__}: {said}"
 
 

@@ -154,13 +154,17 @@ class OpenMcpServer:
         self._main = main
         await main.open()
         await self._refresh_tools(main)
+        pause = _LISTING_PAUSE
         while not self._stopped.is_set():
-            await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=_LISTING_PAUSE)
+            await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=pause)
             await self._wait_for_change(main)
             if main.client is None or self._stopped.is_set():
+                await _wait_any(main.wait_lost(), self._stopped.wait())  # Calls that are under way may still end.
                 return
             try:
-                await self._refresh_tools(main)
+                # What announces changes that are none is asked less and less often.
+                is_changed = await self._refresh_tools(main)
+                pause = _LISTING_PAUSE if is_changed else min(pause * 2, _MAX_PAUSE)
             except ConnectionFailed as failed:  # Calls may be running: the connection is kept.
                 log.warning("the tools of the MCP server %s stay as they were: %s", self._server.name, failed)
                 await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=self._server.connect_timeout)
@@ -179,8 +183,8 @@ class OpenMcpServer:
         except OSError:
             return 0
 
-    async def _refresh_tools(self, connection: McpConnection) -> None:
-        """List the tools, and call `on_change` if they have changed."""
+    async def _refresh_tools(self, connection: McpConnection) -> bool:
+        """List the tools, and call `on_change` if they have changed; whether they have."""
         self._list_changed.clear()
         listed, skipped = await connection.list_tools()
         self.definitions = {item.name: item.definition for item in listed}
@@ -202,6 +206,7 @@ class OpenMcpServer:
         self._first_attempt_done.set()
         if is_changed:
             self._on_change()
+        return is_changed
 
     def _build(self, listed: list[McpDefinition]) -> tuple[tuple[PinDifference, ...], BuiltTools]:
         """The tools of a listing, without those that nobody has accepted yet."""
@@ -247,8 +252,11 @@ class OpenMcpServer:
         server = self._server
         headers = self._main_headers
         if callable(server.headers) or server.bearer is not None:
-            # Looked up one by one: fetching a secret may fail, and only this one is needed.
-            headers = self._resolve_headers(context, ChainMap(cast(Any, context.secrets), cast(Any, self._secrets)))
+            # Looked up one by one: fetching a secret may fail, and only this one is needed. A tenant has its own
+            # secrets or none: with those of the listing it would act as somebody else.
+            own: Any = context.secrets
+            secrets = own if context.tenant_id is not None else ChainMap(own, cast(Any, self._secrets))
+            headers = self._resolve_headers(context, secrets)
         if headers == self._main_headers:
             if self._main is None or self._main.client is None:
                 raise ConnectionFailed(self._status.reason or "it is not connected")
@@ -293,7 +301,7 @@ class OpenMcpServer:
             raise self._build_unavailable() from error
         trace = RequestTrace()
         token = current_trace.set(trace)
-        connection.active_calls[trace] = context
+        connection.begin_call(trace, context)
         try:
             result = await client.call_tool(
                 name,
@@ -310,7 +318,7 @@ class OpenMcpServer:
             log.error("the MCP server %s answered %s wrongly", self._server.name, name, exc_info=error)
             raise ToolError("The server's answer is not what it has promised, and was dropped.") from error
         finally:
-            del connection.active_calls[trace]
+            connection.end_call(trace)
             current_trace.reset(token)
         return build_result(result)
 
@@ -320,12 +328,14 @@ class OpenMcpServer:
         """Turn an error of the protocol into the exception that says what is known of the call's effect."""
         is_gone = trace.status == 404 and error.code == types.INVALID_REQUEST  # The server has forgotten the session.
         if is_gone or trace.is_unsent or error.code == types.CONNECTION_CLOSED or trace.status == 401:
-            connection.mark_lost(trace.reason or connection.reason or shorten(error.message, 200))
+            connection.retire(trace.reason or connection.reason or shorten(error.message, 200))
         if trace.is_unsent or is_gone or (trace.is_refused and error.code not in _NOT_RUN):
             log.warning("the MCP server %s did not take a call of %s: %s", self._server.name, name, trace.reason)
             return self._build_unavailable()
         if error.code in _NOT_RUN:
             return ToolError(f"The server refused the call: {error.message[:1000]}")
+        if read_only and error.code == types.INTERNAL_ERROR:
+            return ToolError(f"The server reported an error: {error.message[:1000]}")
         if read_only:
             log.warning("the MCP server %s did not answer a call of %s: %s", self._server.name, name, error.message)
             return self._build_unavailable()

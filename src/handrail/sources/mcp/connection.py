@@ -18,7 +18,7 @@ from handrail.errors import ConfigError, shorten
 from handrail.sources.mcp.definitions import McpDefinition
 from handrail.sources.mcp.elicitation import ElicitationHandler
 from handrail.sources.mcp.http import make_client
-from handrail.sources.mcp.listing import CheckedStream
+from handrail.sources.mcp.listing import MAX_LISTED, CheckedStream
 from handrail.sources.mcp.server import McpServer
 from handrail.sources.mcp.stdio import ServerProcess, open_process
 from handrail.sources.mcp.trace import RequestTrace, current_trace
@@ -63,6 +63,7 @@ class McpConnection:
         asks = server.on_elicitation is not None
         self._elicitation = ElicitationHandler(server, self._find_context) if asks else None
         self._reason = ""
+        self._is_retired = False
         self._skipped: list[SkippedTool] = []
         """What was taken out of the list of tools that is being read."""
         self._process: ServerProcess | None = None
@@ -70,8 +71,8 @@ class McpConnection:
 
     @property
     def client(self) -> Client | None:
-        """The SDK's client while the connection lives."""
-        return None if self._lost.is_set() else self._client
+        """The SDK's client, while the connection lives and takes new calls."""
+        return None if self._lost.is_set() or self._is_retired else self._client
 
     @property
     def reason(self) -> str:
@@ -106,6 +107,25 @@ class McpConnection:
         if not self._lost.is_set():
             self._reason = reason
             self._lost.set()
+
+    def retire(self, reason: str) -> None:
+        """Take no more calls; those that are under way still end, and then the connection is lost."""
+        if not self._is_retired:
+            self._is_retired, self._reason = True, reason
+        self._close_if_unused()
+
+    def begin_call(self, trace: RequestTrace, context: ToolContext[Any]) -> None:
+        """Count a call that waits for an answer."""
+        self.active_calls[trace] = context
+
+    def end_call(self, trace: RequestTrace) -> None:
+        """Count a call that has its answer."""
+        del self.active_calls[trace]
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self._is_retired and not self.active_calls:
+            self.mark_lost(self._reason)
 
     async def aclose(self) -> None:
         """Close it, and end what was started for it."""
@@ -232,8 +252,12 @@ class McpConnection:
             async with asyncio.timeout(self._server.connect_timeout):
                 for _ in range(_PAGES):
                     page = await client.list_tools(cursor=cursor)
-                    found += map(McpDefinition.from_tool, page.tools)
+                    found += map(McpDefinition.from_tool, page.tools[: MAX_LISTED - len(found)])
                     cursor = page.next_cursor
+                    if cursor is not None and len(found) >= MAX_LISTED:
+                        reason = f"the server lists more than {MAX_LISTED:,} tools, and only these are read"
+                        self._skipped.append(SkippedTool(name="further tools", reason=reason))
+                        cursor = None
                     if cursor is None:
                         return found, tuple(self._skipped)
         except TimeoutError as error:

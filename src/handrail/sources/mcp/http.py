@@ -1,12 +1,17 @@
 """The HTTP client of a connection: its headers, and a limit on what is read."""
 
+import zlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import httpx2
 
 from handrail.sources.mcp.trace import RequestTrace, current_trace
 
+_ENCODINGS: Final = ("identity", "gzip", "x-gzip", "deflate")
+_ENCODING_HEADERS: Final = ("content-encoding", "content-length")
+_PIECE: Final = 65_536
+"""How many bytes are decompressed at once."""
 _UNSENT: Final = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
@@ -21,7 +26,7 @@ def make_client(
 ) -> httpx2.AsyncClient:
     """A client for one connection."""
     return httpx2.AsyncClient(
-        headers=dict(headers),
+        headers={"Accept-Encoding": "gzip, deflate", **headers},
         auth=auth,
         timeout=httpx2.Timeout(timeout, read=None),  # How long an answer may take is for the caller to say.
         transport=_CarefulTransport(httpx2.AsyncHTTPTransport(), httpx2.URL(url), max_message_bytes),
@@ -53,27 +58,53 @@ class _CarefulTransport(httpx2.AsyncBaseTransport):
             return httpx2.Response(503, request=request)
         trace.mark_sent()
         trace.mark_status(response.status_code)
-        if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            return response  # The SDK limits each event.
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _LimitedStream(response.stream, self._limit)
-        return response
+        is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        # Decoded here and not by the client, which would make 2 GB of 400 kB before anybody can count them.
+        headers = [pair for pair in response.headers.multi_items() if pair[0].lower() not in _ENCODING_HEADERS]
+        limit = None if is_stream else self._limit  # Of a stream, the SDK limits each event.
+        stream = _LimitedStream(response.stream, encoding, limit)
+        return httpx2.Response(
+            response.status_code, headers=headers, stream=stream, extensions=response.extensions, request=request
+        )
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
 class _LimitedStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, limit: int) -> None:
+    """What a server sends, decompressed piece by piece, up to a number of bytes."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, encoding: str, limit: int | None) -> None:
         self._inner = inner
+        self._encoding = encoding
         self._left = limit
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._encoding not in _ENCODINGS:
+            raise httpx2.DecodingError(f"the answer is encoded as {self._encoding!r}, which was not asked for")
+        inflate = None if self._encoding == "identity" else zlib.decompressobj(47)
         async for chunk in self._inner:
-            self._left -= len(chunk)
-            if self._left < 0:
-                raise httpx2.StreamError("the answer is too long")
-            yield chunk
+            rest = chunk
+            while rest:
+                piece, rest = _decompress(inflate, rest)
+                if self._left is not None:
+                    self._left -= len(piece)
+                    if self._left < 0:
+                        raise httpx2.StreamError("the answer is too long")
+                yield piece
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+def _decompress(inflate: Any, chunk: bytes) -> tuple[bytes, bytes]:
+    """The next piece of a chunk, and the rest of the chunk."""
+    if inflate is None:
+        return chunk, b""
+    try:
+        piece = inflate.decompress(chunk, _PIECE)
+    except zlib.error as error:
+        raise httpx2.DecodingError("the answer is not compressed as it says") from error
+    return piece, inflate.unconsumed_tail

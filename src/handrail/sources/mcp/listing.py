@@ -1,8 +1,9 @@
 """Takes bad definitions out of a list of tools before the SDK sees it, which would refuse the whole list for one."""
 
+import asyncio
 import json
 from collections.abc import Callable
-from typing import Any, Protocol, Self, cast
+from typing import Any, Final, Protocol, Self, cast
 
 import mcp_types as types
 from mcp.shared.message import SessionMessage
@@ -12,6 +13,11 @@ from handrail.errors import shorten
 from handrail.sources.source import SkippedTool
 
 StreamMessage = SessionMessage | Exception
+
+MAX_LISTED: Final = 10_000
+"""How many definitions of one server are read at most, whatever it lists."""
+_BATCH: Final = 100
+"""How many definitions are checked before the loop may do something else."""
 
 
 class MessageStream(Protocol):
@@ -41,15 +47,34 @@ class CheckedStream:
 
     async def receive(self) -> StreamMessage:
         """The next message."""
-        return self._check(await self._inner.receive())
+        return await self._check(await self._inner.receive())
 
-    def _check(self, message: StreamMessage) -> StreamMessage:
-        if isinstance(message, SessionMessage) and isinstance(message.message, types.JSONRPCResponse):
+    async def _check(self, message: StreamMessage) -> StreamMessage:
+        if not isinstance(message, SessionMessage):
+            return message
+        if isinstance(message.message, types.JSONRPCError):
+            if message.message.error.code == types.CONNECTION_CLOSED:
+                # The SDK says this code of a lost connection; what a server sends is its own error.
+                message.message.error.code = types.INTERNAL_ERROR
+        elif isinstance(message.message, types.JSONRPCResponse):
             result = message.message.result
             listed: object = result.get("tools")
             if isinstance(listed, list):
-                result["tools"] = [item for item in cast(list[object], listed) if self._is_tool(item)]
+                result["tools"] = await self._select_tools(cast(list[object], listed))
         return message
+
+    async def _select_tools(self, listed: list[object]) -> list[object]:
+        """The definitions that are some; never so many at once that the other tasks of the loop have to wait."""
+        found: list[object] = []
+        if len(listed) > MAX_LISTED:
+            reason = f"the server lists {len(listed):,} tools at once, and only {MAX_LISTED:,} are read"
+            self._on_skip(SkippedTool(name=f"{len(listed) - MAX_LISTED:,} tools", reason=reason))
+        for number, definition in enumerate(listed[:MAX_LISTED], start=1):
+            if self._is_tool(definition):
+                found.append(definition)
+            if number % _BATCH == 0:
+                await asyncio.sleep(0)
+        return found
 
     def _is_tool(self, given: object) -> bool:
         problem = find_problem(given, self._limit)
@@ -67,7 +92,7 @@ class CheckedStream:
         return self
 
     async def __anext__(self) -> StreamMessage:
-        return self._check(await self._inner.__anext__())
+        return await self._check(await self._inner.__anext__())
 
     async def __aenter__(self) -> Self:
         return self

@@ -146,7 +146,7 @@ class McpEndpoint:
         executor = self._executor.snapshot()  # A call is answered by the tools that it was read with.
         definitions = self._get_pool(executor).definitions
         key = _get_idempotency_key(params)
-        request = {"id": key or uuid4().hex, "params": {"name": params.name, "arguments": params.arguments or {}}}
+        request = {"id": _build_call_id(key, 0), "params": {"name": params.name, "arguments": params.arguments or {}}}
         (call,) = wire.calls(request, definitions)
         if params.request_state is not None:
             await self._apply_elicitation_response(params, context)
@@ -155,7 +155,7 @@ class McpEndpoint:
             if result.ok or result.origin != "replayed":
                 break
             # An attempt before this one failed, and nothing happened: the same key may be tried again.
-            call = structs.replace(call, id=f"{key}#{attempt}")
+            call = structs.replace(call, id=_build_call_id(key, attempt))
             result = await self._run(ctx, executor, call, context)
         approval = _find_open_approval(result)
         if approval is not None and approval.by == "customer" and _can_elicit(ctx):
@@ -275,6 +275,13 @@ def _get_idempotency_key(params: types.CallToolRequestParams) -> str | None:
         text = f"_meta[{IDEMPOTENCY_META_KEY!r}] must be 1 to {_MAX_KEY_CHARS} printable characters."
         raise MCPError(types.INVALID_PARAMS, text)
     return key
+
+
+def _build_call_id(key: str | None, attempt: int) -> str:
+    """The id of an attempt. No key of a client is the id of another one's attempt: those begin with a number sign."""
+    if key is None:
+        return uuid4().hex
+    return f"#{attempt}:{key}" if attempt or key.startswith("#") else key
 
 
 def _promises_structure(executor: Executor, name: str) -> bool:

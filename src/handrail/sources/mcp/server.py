@@ -1,5 +1,6 @@
 """`McpServer`: where an MCP server is, and how far it is trusted."""
 
+import ipaddress
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,6 +103,12 @@ class McpServer:
                 raise ConfigError(f"url must be an http or https URL, got one with scheme {parts.scheme!r}.")
             if parts.username or parts.password:
                 raise ConfigError("url must not hold a name or password; use bearer= or headers=.")
+            has_credentials = self.bearer is not None or bool(self.headers) or self.auth is not None
+            if parts.scheme == "http" and has_credentials and not is_private_host(parts.hostname):
+                raise ConfigError(
+                    f"url must be https where credentials are sent: http://{parts.hostname} is public, and anybody on "
+                    "the way could read bearer, headers or auth."
+                )
         elif self.bearer is not None or self.headers or self.auth is not None:
             raise ConfigError(f"bearer, headers and auth are for a server with url=…; give {self.name!r} env=….")
         if self.bearer is not None:
@@ -120,6 +127,15 @@ class McpServer:
         opened = client.OpenMcpServer(self, on_change=on_change, secrets=secrets)
         await opened.start()
         return opened
+
+
+def is_private_host(host: str) -> bool:
+    """Whether a host is this machine or one of a private network, by its address or its name."""
+    try:
+        return not ipaddress.ip_address(host).is_global
+    except ValueError:
+        name = host.rstrip(".").lower()
+        return "." not in name or name.endswith((".localhost", ".local", ".internal", ".lan", ".home.arpa"))
 
 
 def import_with_sdk(module: str) -> Any:
