@@ -1,6 +1,7 @@
 """With a key, the arguments of waiting approvals are encrypted in the database."""
 
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from handrail import ConfigError, Executor, Policy, Rule, tool
 from handrail.errors import MissingExtraError, StoreError
 from handrail.store import open_store
+from handrail.store.approvals import UNREADABLE
 from tests.execute.helpers import at, call, code_of
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres  # a fixture
 
 KEY, OTHER = Fernet.generate_key(), Fernet.generate_key().decode()
-IBAN, CHANGED = "DE89370400440532013000", "FR1420041010050500013M02606"
+IBAN, CHANGED, OTHER_IBAN = "DE89370400440532013000", "FR1420041010050500013M02606", "GB29NWBK60161331926819"
 ASKED = Policy([Rule.ask("pay", by="operator")])
 
 
@@ -91,8 +93,11 @@ async def test_another_key_and_no_key_are_refused_by_name_and_keys_can_be_change
         async with open_store(url, encryption_key=OTHER):
             pass
     async with open_store(url) as store:
+        (shown,) = await store.approvals.pending()
+        assert list(shown.arguments) == [UNREADABLE]
+        assert "pass open_store(encryption_key" in shown.arguments[UNREADABLE]
         with pytest.raises(StoreError, match=r"pass open_store\(encryption_key"):
-            await store.approvals.pending()
+            await store.approvals.approve(shown.token, by="operator", who="bo")
         executor = Executor([pay], policy=ASKED, ledger=store.ledger, approvals=store.approvals)
         # A process without the key writes nothing in plain text.
         assert code_of(await executor.run(call("pay", "c-2", iban=CHANGED), at())) == "unavailable"
@@ -122,3 +127,49 @@ async def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.Mon
     with pytest.raises(MissingExtraError, match=r"handrail\[encryption\]"):
         async with open_store(f"sqlite+aiosqlite:///{tmp_path}/handrail.db", encryption_key=KEY):
             pass
+
+
+async def test_a_process_that_was_opened_before_there_was_a_key_refuses_what_it_cannot_read(url: str) -> None:
+    """A rolling deployment: one process begins to encrypt, while another without the key still runs."""
+    pay, paid = payments()
+    async with open_store(url) as without:
+        plain = Executor([pay], policy=ASKED, store=without)
+        await plain.run(call("pay", "c-1", iban=IBAN), at())
+        async with open_store(url, encryption_key=KEY) as store:
+            encrypting = Executor([pay], policy=ASKED, store=store)
+            asked = await encrypting.run(call("pay", "c-2", iban=CHANGED), at())
+            assert asked.approval is not None
+
+            shown = {one.call_id: dict(one.arguments) for one in await without.approvals.pending()}
+            past = {one.call_id: dict(one.arguments) for one in await without.approvals.history()}
+            await store.approvals.approve(asked.approval.token, by="operator", who="bo", arguments={"iban": OTHER_IBAN})
+            refused = await plain.run(call("pay", "c-2", iban=CHANGED), at())
+            done = await encrypting.run(call("pay", "c-2", iban=CHANGED), at())
+
+    assert shown == past
+    assert (shown["c-1"], list(shown["c-2"])) == ({"iban": IBAN}, [UNREADABLE])
+    assert code_of(refused) == "unavailable"
+    assert done.ok
+    assert paid == [OTHER_IBAN]
+
+
+async def test_the_documented_order_of_a_rotation_leaves_nothing_unreadable(url: str) -> None:
+    """Each step while processes of the step before are still open: [old, new] everywhere, then [new, old], then new."""
+    pay, paid = payments()
+    steps: list[Any] = [KEY, [KEY, OTHER], [OTHER, KEY], OTHER]
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(open_store(url, encryption_key=steps[0]))]
+        for number, keys in enumerate(steps[1:], start=1):
+            opened.append(await stack.enter_async_context(open_store(url, encryption_key=keys)))
+            before, after = (Executor([pay], policy=ASKED, store=one) for one in opened[-2:])
+            for asks, decides, name in ((before, after, "ab"), (after, before, "ba")):
+                one = call("pay", f"{name}-{number}", iban=f"{IBAN}-{name}-{number}")
+                asked = await asks.run(one, at())
+                if number == 1 and name == "ba":  # What [old, new] writes, old can read.
+                    assert list((await opened[0].approvals.pending())[0].arguments) == ["iban"]
+                assert asked.approval is not None
+                await decides.approvals.approve(asked.approval.token, by="operator", who="bo")
+                assert (await decides.run(one, at())).ok
+        assert await opened[-1].approvals.pending() == []
+
+    assert len(paid) == 6

@@ -90,7 +90,7 @@ class Executor:
         """
         if debug:
             log.show_texts = True
-        redactor = redactor or Redactor()
+        self._redactor = redactor = redactor or Redactor()
         self._owns_store = isinstance(store, str)
         self._store = choose_store(store, ledger=ledger, approvals=approvals, redactor=redactor)
         self._ledger = ledger = self._store.ledger
@@ -458,6 +458,7 @@ class Executor:
             who=who,
             reason=reason,
             expected=expected,
+            redactor=self._redactor,
         )
 
     def subscribe(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:

@@ -319,6 +319,7 @@ async def resolve_doubt(
     who: str,
     reason: str,
     expected: str | None,
+    redactor: Redactor,
 ) -> ToolResult:
     """Settle the entry of a call in doubt, and return its result; raises `ConfigError` if there is no such doubt."""
     if not who:
@@ -330,6 +331,7 @@ async def resolve_doubt(
         raise ConfigError(f"the call {call_id!r} of {entry.tool!r} is not in doubt: it is {state}.")
     if expected is not None and expected != (version := Doubt.from_entry(entry).version):
         raise ConfigError(f"expected must be the version of the doubt, {version!r}, got {expected!r}.")
+    who, reason = redactor.text(who), redactor.text(reason)  # A person may quote anything.
     by = f"{who}: {reason}" if reason else who
     result = (failure_results.confirmed_effect if happened else failure_results.confirmed_failure)(entry.tool, by)
     recorded = RecordedResult(text=result.output, failure=result.error, metadata={"resolved_by": who})

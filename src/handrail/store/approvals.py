@@ -24,10 +24,14 @@ from handrail.authorize.approvals import (
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.values import Approval
+from handrail.errors import StoreError
 from handrail.store.database import Database, to_storable
 from handrail.store.encryption import Cipher
 from handrail.store.tables import OPEN, PENDING, QUESTION
 from handrail.store.tables import approvals as table
+
+UNREADABLE = "[unreadable]"
+"""The only argument of an approval in a list whose arguments are encrypted with a key that is not here."""
 
 
 class SqlApprovals:
@@ -168,7 +172,7 @@ class SqlApprovals:
                 tuple_(table.c.expires_at, table.c.token) > tuple_(*map(literal, pending_position(after)))
             )
         query = query.order_by(table.c.expires_at, table.c.token).limit(check_limit(limit))
-        return [self._approval(row) for row in await self._database.fetch(query)]
+        return [self._show(row) for row in await self._database.fetch(query)]
 
     async def history(
         self, *, limit: int = 100, before: Approval | None = None, **filters: Unpack[ApprovalFilters]
@@ -182,7 +186,7 @@ class SqlApprovals:
             position = tuple_(table.c.created_at, table.c.token)
             query = query.where(position < tuple_(*map(literal, history_position(before))))
         query = query.order_by(table.c.created_at.desc(), table.c.token.desc()).limit(check_limit(limit))
-        return [self._approval(row) for row in reversed(await self._database.fetch(query))]
+        return [self._show(row) for row in reversed(await self._database.fetch(query))]
 
     async def wait(self, token: str, timeout: float) -> Approval:
         """Wait until an approval is decided, used or expired; it looks every half a second."""
@@ -195,12 +199,22 @@ class SqlApprovals:
             "arguments": self._cipher.encrypt(approval.arguments),
         }
 
-    def _approval(self, row: tuple[Any, ...]) -> Approval:
+    def _show(self, row: tuple[Any, ...]) -> Approval:
+        """An approval for a list: one that cannot be read does not hide the others, and says so."""
+        try:
+            return self._approval(row)
+        except StoreError as error:
+            return self._approval(row, unreadable={UNREADABLE: str(error)})
+
+    def _approval(self, row: tuple[Any, ...], *, unreadable: Mapping[str, Any] | None = None) -> Approval:
         values: dict[str, Any] = dict(zip(table.columns.keys(), row, strict=True))
         for name in _ONLY_STORED:
             del values[name]
         for name in ("arguments", "changed_arguments"):
-            values[name] = self._cipher.decrypt(values[name])
+            if unreadable is None:
+                values[name] = self._cipher.decrypt(values[name])
+            elif values[name] is not None:
+                values[name] = unreadable
         return Approval(**values)
 
 

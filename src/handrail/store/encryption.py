@@ -69,13 +69,16 @@ class Cipher:
         return {_MARK: self._fernet.encrypt(msgspec.json.encode(value)).decode()}
 
     def decrypt(self, value: Any) -> Any:
-        """Decrypt a value; what was written before there was a key is returned as it is."""
-        if self._fernet is None and not self._is_required:
-            return value
+        """Decrypt a value; what was written before there was a key is returned as it is.
+
+        Raises `StoreError` for what this process has no key for, also if there was no key when it opened the database:
+        what is encrypted never reaches a handler or a person.
+        """
         token: object = cast(Any, value).get(_MARK) if isinstance(value, Mapping) else None
         if not isinstance(token, str):
             return cast(Any, value)
         if self._fernet is None:
+            self._is_required = True  # Another process began to encrypt: from now on nothing is written in plain.
             raise StoreError("these arguments are encrypted: pass open_store(encryption_key=…).")
         return msgspec.json.decode(self._decrypt(token.encode()))
 
@@ -89,7 +92,9 @@ class Cipher:
         if text is None or not text.startswith(f'{{"{_MARK}"'):
             return text
         decrypted = self.decrypt(msgspec.json.decode(text))
-        return decrypted if isinstance(decrypted, str) else text
+        if not isinstance(decrypted, str):
+            raise StoreError("an encrypted text holds something else.")
+        return decrypted
 
     def _decrypt(self, token: bytes) -> bytes:
         from cryptography.fernet import InvalidToken  # noqa: PLC0415  # optional

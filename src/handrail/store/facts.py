@@ -165,10 +165,10 @@ class FactBuilder:
                 pass
 
     def _put_call(self, row: dict[str, Any], call: ToolCall) -> None:
-        row["call_id"] = _shorten(call.id)
+        row["call_id"] = self._redact_name(call.id)
         row["tool"] = self._redact_name(call.name)
-        row["response_id"] = _shorten(call.response_id)
-        row["item_id"] = _shorten(call.item_id)
+        row["response_id"] = None if call.response_id is None else self._redact_name(call.response_id)
+        row["item_id"] = None if call.item_id is None else self._redact_name(call.item_id)
         row["guideline_ids"] = self._redact_names(call.guideline_ids) or None
         try:
             arguments = from_json(call.arguments_json or "{}")

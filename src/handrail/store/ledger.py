@@ -188,7 +188,7 @@ class SqlLedger:
         wanted = select(literal_column("'id'", String), table).where(UNSETTLED, is_unknown).order_by(table.c.claimed_at)
         if session_id is not None:
             wanted = wanted.where(table.c.session_id == session_id)
-        return [self._entry(row) for row in await self._database.fetch(wanted.limit(limit))]
+        return [self._entry(row, is_listed=True) for row in await self._database.fetch(wanted.limit(limit))]
 
     async def resolve(self, entry: Entry) -> bool:
         """Write what an operator found out; only one of several can, and only while it is in doubt."""
@@ -234,7 +234,8 @@ class SqlLedger:
             "erased_by": None,
         }
 
-    def _entry(self, row: tuple[Any, ...]) -> Entry:
+    def _entry(self, row: tuple[Any, ...], *, is_listed: bool = False) -> Entry:
+        """An entry; in a list it does without the arguments that an approver changed, which may be encrypted."""
         return Entry(
             session_id=row[1],
             call_id=row[2],
@@ -245,7 +246,7 @@ class SqlLedger:
             sent_key=row[7],
             arguments_digest=row[8],
             arguments=row[9],
-            changed_arguments=self._cipher.decrypt_text(row[10]),
+            changed_arguments=None if is_listed else self._cipher.decrypt_text(row[10]),
             customer_id=row[11],
             agent_id=row[12],
             number=row[13],

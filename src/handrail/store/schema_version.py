@@ -33,6 +33,11 @@ async def ensure_newest(url: URL, *, migrate: bool) -> None:
             revision = await _wait_for_revision(engine)
             if revision == NEWEST:
                 return
+            if not migrate and revision is not None and revision > NEWEST:
+                raise ConfigError(
+                    f"the tables of this database are at revision {revision}, and this version of Handrail knows "
+                    f"{NEWEST}: they were made by a newer version. Install that version."
+                )
             if not migrate:
                 raise ConfigError(
                     f"the tables of this database are at revision {revision}, expected {NEWEST}. "
