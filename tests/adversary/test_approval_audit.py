@@ -101,7 +101,7 @@ async def test_a_customers_approval_without_turns_says_what_to_do(caplog: pytest
 
     assert again.error is not None
     assert again.error.code == "approval_required"
-    assert "context.turn is 0: pass ToolContext(turn=…)" in caplog.text
+    assert "in turn 0 and is used in turn 0: raise ToolContext(turn=…)" in caplog.text
     assert logging.WARNING in {record.levelno for record in caplog.records}
 
 

@@ -82,6 +82,17 @@ def outcome(where: dict[str, Any], arguments: dict[str, Any]) -> str:
         ({"at_least": "2030-01-01"}, "2030-06-01", "holds"),
         ({"at_least": "2030-01-01"}, "2029-12-31", "no"),
         ({"at_least": "2030-01-01"}, 20300101, "doubt"),
+        # Texts that look alike: in doubt where the text and its NFKC form differ about it.
+        ({"matches": "(?i).*drop.*"}, "ＤＲＯＰ all", "doubt"),
+        ({"search": "admin"}, "ａｄｍｉｎ", "doubt"),
+        ({"search": "file"}, "ﬁle", "doubt"),
+        ({"equals": "caf\u00e9"}, "cafe\u0301", "doubt"),
+        ({"equals": "cafe\u0301"}, "caf\u00e9", "doubt"),
+        ({"not_equals": "root"}, "ｒｏｏｔ", "doubt"),
+        ({"one_of": ["root", "admin"]}, "ｒｏｏｔ", "doubt"),
+        ({"one_of": ["ann", "bob"]}, "zoë", "no"),
+        ({"matches": "[a-zë]+"}, "zoë", "holds"),
+        ({"matches": "[a-z]+"}, "ROOT", "no"),  # Case counts, unless the pattern says otherwise.
         # Several at once: all of them.
         ({"above": 5, "below": 10}, 7, "holds"),
         ({"above": 5, "below": 10}, 11, "no"),

@@ -1,11 +1,14 @@
 """Handrail's own logger says what broke and where, and never quotes a value."""
 
+import asyncio
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from handrail import Executor, ToolCall, ToolContext, tool
 from handrail.core import Redactor
 from handrail.core.log import NAME, WITHHELD, build_safe_exc_info, log
 
@@ -161,3 +164,25 @@ def test_nobody_else_in_handrail_has_a_logger() -> None:
     ]
 
     assert sorted(having) == ["core/log.py", "monitor/log.py"]
+
+
+async def test_debug_shows_the_texts_of_one_executor_and_not_of_another(caplog: pytest.LogCaptureFixture) -> None:
+    @tool(read_only=True)
+    async def look(what: str) -> str:
+        """Look."""
+        raise RuntimeError(f"cannot look at {what}")
+
+    def ask(what: str) -> ToolCall:
+        return ToolCall(id=what, name="look", arguments_json=json.dumps({"what": what}))
+
+    context = ToolContext(session_id="s-1")
+    shows, hides = Executor([look], debug=True), Executor([look])
+    both = [shows.run(ask("open-thing"), context), hides.run(ask("closed-thing"), context)]
+    await asyncio.gather(*both)
+    await shows.run(ask("open-again"), context)
+    await hides.run(ask("closed-again"), context)
+
+    assert "cannot look at open-thing" in caplog.text
+    assert "cannot look at open-again" in caplog.text
+    assert "closed-thing" not in caplog.text
+    assert "closed-again" not in caplog.text

@@ -1,5 +1,6 @@
 """A store is opened when it is needed, and forgets what is settled when it is told to."""
 
+import logging
 import subprocess
 import sys
 import time
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.store import open_store
 from handrail.store.store import SqlStore
 from tests.store.programs import SRC
 from tests.store.samples import an_approval, an_entry, done
@@ -108,3 +111,24 @@ def at(entry: Any, settled_at: float) -> Any:
 async def known(store: SqlStore, entry: Any) -> bool:
     by_id, _ = await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id, key=entry.key)
     return by_id is not None
+
+
+async def test_with_the_root_logger_at_debug_no_driver_logs_a_value(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """aiosqlite would log every statement with its parameters."""
+    caplog.set_level(logging.DEBUG)
+
+    @tool(key="what")
+    async def pay(what: str) -> str:
+        """Pay."""
+        return f"paid {what}"
+
+    call = ToolCall(id="c-1", name="pay", arguments_json='{"what": "canary-4711"}')
+    async with open_store(url, audit_values=True) as store:
+        executor = Executor([pay], store=store, policy=Policy([Rule.ask("pay", by="operator")]))
+        asked = await executor.run(call, ToolContext(session_id="s-1"))
+        assert asked.approval is not None
+        await store.approvals.approve(asked.approval.token, by="operator", who="bo", reason="canary-4711")
+        assert (await executor.run(call, ToolContext(session_id="s-1"))).ok
+        await store.audit.flush()
+
+    assert "canary-4711" not in caplog.text

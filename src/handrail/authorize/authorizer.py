@@ -95,6 +95,7 @@ class Authorizer:
         self._approval_timeout = approval_timeout
         self._observed = _parse_mode(mode)
         self._warned: set[str] = set()
+        self._has_warned_of_turn = False
         """Tools that no rule is about, and that a warning was logged for."""
         self.has_hooks = bool(self._hooks)
         """Whether some hook looks at every call."""
@@ -246,11 +247,12 @@ class Authorizer:
             raise Refusal(failure_results.permission_denied(tool.name, denial), denial)
         if can_be_used(known, turn=context.turn, now=now):
             return known
-        if known.state == "approved" and context.turn == 0:
+        if known.state == "approved" and not self._has_warned_of_turn:
+            self._has_warned_of_turn = True
             log.warning(
-                "the customer approved %s, but the approval counts from a later turn on, and context.turn is 0: "
-                "pass ToolContext(turn=…) and count the turns of the conversation",
-                tool.name,
+                "the customer approved %s, but a customer's approval counts from a later turn on, and it was asked for "
+                "in turn %d and is used in turn %d: raise ToolContext(turn=…) by 1 with every message of the customer",
+                *(tool.name, known.turn, context.turn),
             )
         self._emit_decision(call, decision, context)
         reason = "" if decision.source == DEFAULT else decision.reason  # The default's reason is for the developer.

@@ -2,6 +2,7 @@
 
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import PurePath
@@ -113,6 +114,13 @@ def _resolve(path: str, working_directory: str | None) -> PurePath | None:
         return None
 
 
+def _normalize(value: Any) -> Any:
+    """A text in its NFKC form, in which characters that look alike are equal; also each text of a list."""
+    if isinstance(value, str):
+        return unicodedata.normalize("NFKC", value)
+    return [_normalize(one) for one in cast(list[Any], value)] if isinstance(value, list | tuple) else value
+
+
 def _negate(outcome: bool | None) -> bool | None:
     return None if outcome is None else not outcome
 
@@ -140,18 +148,23 @@ class Condition:
     The parts are connected by "and"; `{"not": {…}}` negates a condition.
     """
 
-    __slots__ = ("_negated", "_tests")
+    __slots__ = ("_negated", "_normalized_tests", "_tests")
 
     def __init__(self, where: Mapping[str, Any]) -> None:
         if not isinstance(where, Mapping) or not where:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"where must be a mapping from a path in the arguments to a condition, got {where!r}.")
         self._negated = Condition(where["not"]) if isinstance(where.get("not"), Mapping) else None
         self._tests: list[tuple[list[str | int], str, Any, Test]] = []
+        self._normalized_tests: list[Test] = []
+        """The same tests, for a text in its NFKC form."""
         for path, wanted in where.items():
             if path == "not" and self._negated is not None:
                 continue
             for name, operand in _parse_operators(path, wanted):
-                self._tests.append((_parse_path(path), name, operand, OPERATORS[name](operand)))
+                test = OPERATORS[name](operand)
+                self._tests.append((_parse_path(path), name, operand, test))
+                is_text = name in ("equals", "not_equals", "one_of")
+                self._normalized_tests.append(OPERATORS[name](_normalize(operand)) if is_text else test)
 
     def matches(
         self,
@@ -163,7 +176,8 @@ class Condition:
     ) -> bool:
         """Whether every part matches. In doubt, a restriction (ask, deny) matches, and a permission does not.
 
-        A part is in doubt if its value cannot be compared: `at_most: 100` with `"5,000"`.
+        A part is in doubt if its value cannot be compared: `at_most: 100` with `"5,000"`; or if a text matches and its
+        NFKC form does not, or the other way round: full-width letters and ligatures get past no restriction.
 
         What is absent is in doubt too, if it is a part of an argument that the tool takes (`expected`; None if the tool
         declares no arguments). A tool that has no such argument at all is not what the condition is about.
@@ -175,10 +189,13 @@ class Condition:
         self, arguments: Mapping[str, Any], expected: Collection[object] | None, working_directory: str | None
     ) -> bool | None:
         is_certain = True
-        for steps, _, _, test in self._tests:
+        for (steps, _, _, test), normalized_test in zip(self._tests, self._normalized_tests, strict=True):
             found = _look_up(arguments, steps)
             if found is not ABSENT:
                 outcome = test(found, working_directory)
+                if isinstance(found, str) and not found.isascii():
+                    normalized = normalized_test(_normalize(found), working_directory)
+                    outcome = outcome if outcome is normalized else None
             else:
                 outcome = None if expected is None or steps[0] in expected or steps[0] in arguments else False
             if outcome is False:

@@ -22,6 +22,8 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     agent_id: str | None = None
     customer_id: str | None = None
     turn: int = 0
+    """The number of the customer's message that the conversation is at: raise it by 1 with each. A customer's approval
+    counts only in a later turn than the one it was asked for in, so that a model cannot give it by itself."""
     working_directory: str | None = None
     """The directory that file tools may touch; without it they refuse."""
     deps: DepsT = None  # pyright: ignore[reportAssignmentType]  # None unless the caller passes one

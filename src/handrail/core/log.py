@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import MutableMapping
+from contextvars import ContextVar
 from functools import cache
 from types import TracebackType
 from typing import Any, Final, cast
@@ -19,6 +20,9 @@ _MAX_EXCEPTIONS = 50
 _MAX_TEXT_CHARS = 500
 """The most characters that are shown of an exception's text."""
 
+SHOW_TEXTS: Final[ContextVar[bool]] = ContextVar("handrail_show_texts", default=False)
+"""True while an executor with `debug=True` runs a call: other executors of the process are not concerned."""
+
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 
@@ -29,16 +33,13 @@ class CarefulLogger(logging.LoggerAdapter[logging.Logger]):
     redacted by pattern.
     """
 
-    show_texts = False
-    """Set by `Executor(debug=True)`, for the whole process."""
-
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         error = _find_exception(kwargs.get("exc_info"))
         kwargs["exc_info"] = build_safe_exc_info(error, texts=self._can_show_texts()) if error is not None else None
         return msg, kwargs
 
     def _can_show_texts(self) -> bool:
-        return self.show_texts or os.environ.get("HANDRAIL_DEBUG") == "1" or self.isEnabledFor(logging.DEBUG)
+        return SHOW_TEXTS.get() or os.environ.get("HANDRAIL_DEBUG") == "1" or self.isEnabledFor(logging.DEBUG)
 
 
 def build_safe_exc_info(error: BaseException, *, texts: bool, redactor: Redactor | None = None) -> ExcInfo:
@@ -89,6 +90,17 @@ def _find_exception(exc_info: Any) -> BaseException | None:
         return cast(ExcInfo, exc_info)[1]
     # As logging does: any true value means the exception that is being handled.
     return sys.exception() if exc_info else None
+
+
+def quiet_library(*names: str) -> None:
+    """Keep libraries that log arguments at DEBUG from it, as SQLAlchemy does itself, unless somebody has set a level.
+
+    A root logger at DEBUG is for the application's own messages, and none of these redacts anything.
+    """
+    for name in names:
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
 
 
 @cache

@@ -20,7 +20,7 @@ from handrail.core import failure_results
 from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
 from handrail.core.events import Event, Listener
-from handrail.core.log import log
+from handrail.core.log import SHOW_TEXTS, log
 from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference, Secrets
 from handrail.core.time_budget import TimeBudget
@@ -88,8 +88,7 @@ class Executor:
         `declared` says what tools are that are not in the pool, and are only passed to `guard()` or the fallback:
         which of them read, have a key, a lock or a `verify`. One that is not declared is consequential.
         """
-        if debug:
-            log.show_texts = True
+        self._is_debug = debug
         self._redactor = redactor = redactor or Redactor()
         self._owns_store = isinstance(store, str)
         self._store = choose_store(store, ledger=ledger, approvals=approvals, redactor=redactor)
@@ -246,6 +245,8 @@ class Executor:
 
     async def run(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         """Run one call. It returns a result whatever happens; only a real cancellation of the caller is raised."""
+        if self._is_debug and not SHOW_TEXTS.get():
+            return await self._show_texts(self.run(call, context))
         if self._running.by_session:
             self._running.check_loop()
         compiled = self._pool.compiled.get(call.name)
@@ -279,6 +280,14 @@ class Executor:
         compiled, call = prepared
         return await (self._reads if compiled.tool.read_only else self._effects).run(compiled, call, context)
 
+    async def _show_texts(self, running: Awaitable[ToolResult]) -> ToolResult:
+        """Run with the texts of exceptions in the log, redacted, for this call only."""
+        token = SHOW_TEXTS.set(True)
+        try:
+            return await running
+        finally:
+            SHOW_TEXTS.reset(token)
+
     def run_sync(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         """`run` for a caller that has no event loop."""
         return self.run_coroutine(self.run(call, context))
@@ -309,6 +318,8 @@ class Executor:
         key names, raises `ToolDefinitionError`. `flags` say what the tool is where nothing is registered or declared
         under its name: for a host whose own descriptions are trusted.
         """
+        if self._is_debug and not SHOW_TEXTS.get():
+            return await self._show_texts(self.guard(call, context, proceed, schema=schema, flags=flags))
         self._running.check_loop()
         handler, takes_arguments = build_host_handler(call, proceed)
         registered = self._pool.compiled.get(call.name)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from handrail.core.log import log
+from handrail.core.log import log, quiet_library
 from handrail.errors import MissingExtraError
 from handrail.phone.signals import TransferAnswer
 
@@ -66,6 +66,7 @@ class RealtimeTransport:
     """OpenAI's Realtime API through its official client."""
 
     def __init__(self, client: "AsyncOpenAI", *, timeout: float = 10.0, accept_attempts: int = 3) -> None:
+        quiet_library("openai", "websockets")  # At DEBUG they log every request and every frame.
         # No retries by the client: a transfer must be requested once.
         self._client = client.with_options(max_retries=0, timeout=timeout)
         self._timeout = timeout

@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from inspect import signature
 from typing import Any, ClassVar, Final, cast
 
+from handrail.core.log import quiet_library
 from handrail.core.text import compact_json, encodable
 from handrail.errors import MissingExtraError
 from handrail.formats import anthropic as wire
@@ -260,6 +261,7 @@ def _load_sdk() -> Any:
         import anthropic  # noqa: PLC0415  # optional
     except ImportError as error:
         raise MissingExtraError("anthropic", extra="anthropic") from error
+    quiet_library("anthropic")  # At DEBUG it logs every request with its messages.
     return anthropic
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from handrail.core.log import quiet_library
 from handrail.errors import MissingExtraError
 from handrail.formats.openai_schema import to_non_strict
 from handrail.providers.clients import NO_KEY, Endpoint, ProviderInfo
@@ -24,6 +25,7 @@ def load_sdk() -> Any:
         import openai  # noqa: PLC0415  # optional
     except ImportError as error:
         raise MissingExtraError("openai", extra="openai") from error
+    quiet_library("openai")  # At DEBUG it logs every request with its messages.
     return openai
 
 

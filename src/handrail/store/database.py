@@ -12,6 +12,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from handrail.core.log import quiet_library
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError, StoreError
 
@@ -244,6 +245,7 @@ def build_engine(
 
     For SQLite, `connect_timeout` is the time to wait for a lock.
     """
+    quiet_library("aiosqlite")  # At DEBUG it logs every statement with its values.
     pool: dict[str, Any] = {"poolclass": NullPool}
     if pool_size:
         pool = {"pool_size": pool_size, "max_overflow": 0, "pool_timeout": connect_timeout}

@@ -13,7 +13,7 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from handrail.core.context import ToolContext
-from handrail.core.log import log
+from handrail.core.log import log, quiet_library
 from handrail.errors import ConfigError, shorten
 from handrail.sources.mcp.definitions import McpDefinition
 from handrail.sources.mcp.elicitation import ElicitationHandler
@@ -50,6 +50,7 @@ class McpConnection:
         env: Mapping[str, str],
         on_list_changed: Callable[[], None] = lambda: None,
     ) -> None:
+        quiet_library("mcp")  # At DEBUG it logs every message.
         self._server = server
         self._headers = headers
         self._env = env

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from handrail.core.context import ToolContext
 from handrail.core.events import Event, Progress
-from handrail.core.log import log
+from handrail.core.log import log, quiet_library
 from handrail.core.text import compact_json
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import ApprovalError, ConfigError, ToolError
@@ -68,6 +68,7 @@ class McpEndpoint:
         instructions: str | None = None,
         approval_hint: str | None = None,
     ) -> None:
+        quiet_library("mcp")  # At DEBUG it logs every message.
         self._executor = executor
         self._make_context = context or _make_plain_context
         self._approval_hint = approval_hint or (
