@@ -272,7 +272,7 @@ async def test_policy_hooks_key_lock_events_ledger_and_handler_see_equal_argumen
     )  # fmt: skip
     await approve(executor, await executor.run(pay(), at()), invoice="R-2", amount=300)
     assert (await executor.run(pay(), at())).ok
-    entry: Entry | None = (await ledger.recall(session_id="s-1", call_id="c-1", key=""))[0]
+    entry: Entry | None = (await ledger.recall(session_id="s-1", call_id="c-1")).by_id
     assert entry is not None
     seen["ledger"] = json.loads(entry.arguments)
     seen["started"] = json.loads(heard.of(CallStarted)[-1].call.arguments_json)

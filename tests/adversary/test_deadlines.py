@@ -211,7 +211,7 @@ async def test_a_ledger_that_does_not_answer_is_not_waited_for(where: str, code:
     ledger.where = ""
     ledger.free.set()
     async with asyncio.timeout(30):
-        while (await ledger.recall(session_id="s-1", call_id="c-1", key=""))[0].state == "running" if ran else False:
+        while (await ledger.recall(session_id="s-1", call_id="c-1")).by_id.state == "running" if ran else False:
             await asyncio.sleep(0.001)
     again = await executor.run(call("act", "c-2" if where != "settle" else "c-1"), at())
     assert (again.output, ran) == ("done", ["once"])  # Nothing is lost, nothing is done twice.

@@ -23,29 +23,38 @@ wheres = st.fixed_dictionaries({"session_id": texts, "tenant_id": st.none() | te
 def ids(
     tool: Any, given_arguments: dict[str, Any], where: dict[str, Any], digests: CallDigests = IDS
 ) -> tuple[str, str]:
-    sent = ToolCall(id="c-1", name=tool.name, arguments_json=json.dumps(given_arguments))
-    built = digests.build_arguments(tool, sent, given_arguments, at(**where))
-    return built.digest, built.key
+    """The identity of a call, and the key of its effect."""
+    sent, context = ToolCall(id="c-1", name=tool.name, arguments_json=json.dumps(given_arguments)), at(**where)
+    built = digests.build_arguments(tool, sent, given_arguments, context, digests.digest_identity(sent, context))
+    assert built.key == built.full_key  # Nothing is filled in.
+    return built.identity, built.key
 
 
-def written(value: Any) -> str:
-    """A value with its kinds: 1, 1.0 and True are three values."""
-    return json.dumps(value, sort_keys=True)
+def write(value: Any) -> str:
+    """A value as JSON: 1 and 1.0 are one number, and True is another value."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{write(value[name])}" for name in sorted(value)) + "}"
+    if isinstance(value, list):
+        return f"[{','.join(map(write, value))}]"
+    return json.dumps(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 @given(arguments, arguments, wheres, wheres)
 def test_digests_are_equal_exactly_for_equal_calls(
     one: dict[str, Any], other: dict[str, Any], here: dict[str, Any], there: dict[str, Any]
 ) -> None:
-    def whose(where: dict[str, Any]) -> tuple[str, str]:
-        return where["tenant_id"] or "", where["customer_id"] or where["session_id"]
+    def get_owner(where: dict[str, Any]) -> tuple[str, str, str]:
+        kind = "session_id" if where["customer_id"] is None else "customer_id"
+        return where["tenant_id"] or "", kind, where[kind]
 
-    same_arguments = written(one) == written(other)
-    same_tenant = (here["tenant_id"] or "") == (there["tenant_id"] or "")
+    def get_caller(where: dict[str, Any]) -> tuple[str, str | None]:
+        return where["tenant_id"] or "", where["customer_id"]
+
+    same_arguments = write(one) == write(other)
     first, second = ids(ANY, one, here), ids(ANY, other, there)
 
-    assert (first[0] == second[0]) is (same_arguments and same_tenant)
-    assert (first[1] == second[1]) is (same_arguments and whose(here) == whose(there))
+    assert (first[0] == second[0]) is (same_arguments and get_caller(here) == get_caller(there))
+    assert (first[1] == second[1]) is (same_arguments and get_owner(here) == get_owner(there))
     assert ids(OTHER, one, here)[0] != first[0]
     assert first == ids(ANY, dict(reversed(one.items())), here)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from handrail import Policy, Rule, ToolCall, ToolContext, ToolResult
 from handrail.core import Event
 from handrail.execute import MemoryLedger
-from handrail.execute.ledger import Entry
+from handrail.execute.ledger import Entry, Recalled
 
 E = TypeVar("E", bound=Event)
 
@@ -85,9 +85,9 @@ class Book(MemoryLedger):
             self.away[what] = left - 1
             raise ConnectionError(f"the ledger is away at {what}")
 
-    async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
+    async def recall(self, **given: Any) -> Recalled:
         self._reach("recall")
-        return await super().recall(session_id=session_id, call_id=call_id, key=key)
+        return await super().recall(**given)
 
     async def claim(self, entry: Entry, *, approval: str | None, approvals: Any) -> bool:
         if self.forgets:
@@ -101,7 +101,7 @@ class Book(MemoryLedger):
         self.settled.append(entry)
 
     async def entry(self, call_id: str = "c-1", session_id: str = "s-1") -> Entry | None:
-        return (await super().recall(session_id=session_id, call_id=call_id, key=""))[0]
+        return (await super().recall(session_id=session_id, call_id=call_id)).by_id
 
     async def state(self, call_id: str = "c-1", session_id: str = "s-1") -> str | None:
         entry = await self.entry(call_id, session_id)

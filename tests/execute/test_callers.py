@@ -12,14 +12,14 @@ from handrail.authorize import MemoryApprovals
 from handrail.core import CallFinished, CallStarted
 from handrail.core.values import Approval
 from handrail.execute import Limits
-from handrail.execute.ledger import Entry
+from handrail.execute.ledger import Entry, Recalled
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 
 
 class SlowBook(Book):
     """Every step of the ledger is a wait, before and after it takes effect."""
 
-    async def recall(self, **given: Any) -> tuple[Entry | None, Entry | None]:
+    async def recall(self, **given: Any) -> Recalled:
         await asyncio.sleep(0)
         found = await super().recall(**given)
         await asyncio.sleep(0)

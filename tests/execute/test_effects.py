@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from handrail import Executor, Policy, Rule, Tool, ToolContext, ToolError, ToolResult, tool
+from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallIgnored, CallStarted
 from handrail.execute import Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
@@ -208,13 +208,15 @@ async def test_the_key_says_what_the_same_effect_is(key: Any, second: dict[str, 
     assert len(bank.paid) == runs
 
 
-async def test_defaults_and_the_order_of_arguments_make_no_difference() -> None:
+@pytest.mark.parametrize(
+    ("call_id", "text"),
+    [("c-1", '{ "amount": 5.0, "invoice": "i-1"}'), ("c-2", '{"note": "", "amount": 5, "invoice": "i-1"}')],
+)
+async def test_defaults_spelling_and_the_order_of_arguments_make_no_difference(call_id: str, text: str) -> None:
     bank = Bank(key=None)
     await bank.pay("c-1")
-    text = '{"note": "", "amount": 5, "invoice": "i-1"}'
-    from handrail import ToolCall
 
-    again = await bank.executor.run(ToolCall(id="c-1", name="pay", arguments_json=text), at())
+    again = await bank.executor.run(ToolCall(id=call_id, name="pay", arguments_json=text), at())
 
     assert (again.origin, len(bank.paid)) == ("replayed", 1)
 

@@ -126,7 +126,7 @@ async def test_a_store_is_ledger_approvals_and_audit_in_one_word() -> None:
     store = MemoryStore()
     executor = Executor([pay], policy=Policy([Rule.allow("pay")]), store=store)
     await executor.run(ToolCall(id="c-1", name="pay", arguments_json="{}"), ToolContext(session_id="s-1"))
-    entry, _ = await store.ledger.recall(session_id="s-1", call_id="c-1", key="")
+    entry = (await store.ledger.recall(session_id="s-1", call_id="c-1")).by_id
 
     assert executor.approvals is store.approvals
     assert entry is not None

@@ -85,9 +85,12 @@ async def test_a_tool_that_is_gone_and_a_caller_who_is_denied() -> None:
     first = call("pay", "c-1", invoice="R-1")
     await executor.run(first, at(agent_id="boss"))
 
-    gone = await Executor([], ledger=ledger).look_up(first, at())
+    gone = await Executor([], ledger=ledger).look_up(first, at(agent_id="boss"))
     assert gone is not None
     assert gone.output == "paid"
+    other = await Executor([], ledger=ledger).look_up(first, at(agent_id="intern"))
+    assert other is not None
+    assert (code_of(other), other.output) == ("duplicate_call", None)
     assert await Executor([], ledger=ledger).look_up(call("pay", "c-2", invoice="R-1"), at()) is None
     denied = await executor.look_up(first, at(agent_id="intern"))
     assert denied is not None

@@ -26,7 +26,7 @@ async def test_the_ledger_and_the_audit_name_the_guidelines_of_a_call(tmp_path: 
         session = open_session(agent, bank, sessions=store.sessions)
         await session.send("Send 500 to Sophie")
         result = await session.send("Yes.")
-        entry, _ = await store.ledger.recall(session_id="s-1", call_id=result.results[0].call_id, key="")
+        entry = (await store.ledger.recall(session_id="s-1", call_id=result.results[0].call_id)).by_id
         await store.audit.flush()
         facts = await store.audit.query(session_id="s-1")
 

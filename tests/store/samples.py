@@ -28,7 +28,8 @@ def an_entry(**values: Any) -> Entry:
         "claimed_at": now,
         "lease_until": now + 60,
     }
-    return Entry(**{**given, **values})
+    given |= values
+    return Entry(**{"full_key": given["key"], "full_number": given["number"], **given})
 
 
 def done(entry: Entry, state: State = "committed", **values: Any) -> Entry:

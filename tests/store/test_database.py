@@ -93,7 +93,7 @@ async def test_many_calls_at_once_wait_for_a_connection(url: str) -> None:
         await asyncio.gather(*(life(entry) for entry in entries))
 
         for entry in entries:
-            found, _ = await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id, key="")
+            found = (await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id)).by_id
             assert found is not None
             assert found.state == "committed"
 

@@ -48,7 +48,7 @@ QUERIES: dict[str, tuple[Query, str]] = {
     "past approvals of a tool": (lambda store: store.approvals.history(tool="tool-7"), "approvals_tool"),
     "past approvals of a person": (lambda store: store.approvals.history(who="w-7"), "approvals_who"),
     "what is known of a call": (
-        lambda store: store.ledger.recall(session_id="s-7", call_id="c-7", key="key-7"),
+        lambda store: store.ledger.recall(session_id="s-7", call_id="c-7", key="key-7", full_key="key-7"),
         "ledger",
     ),
     "calls in doubt": (lambda store: store.ledger.find_doubts(now=1.0), "ledger_unsettled"),

@@ -109,7 +109,7 @@ def at(entry: Any, settled_at: float) -> Any:
 
 
 async def known(store: SqlStore, entry: Any) -> bool:
-    by_id, _ = await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id, key=entry.key)
+    by_id = (await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id)).by_id
     return by_id is not None
 
 

@@ -190,7 +190,7 @@ class Authorizer:
                 return Authorization(decision=decision, call=call, value=value)
             raise Refusal(failure_results.permission_denied(tool.name, decision), decision)
         self._warn_if_undeclared(tool, decision)
-        approval = await self._find_approval(tool, decision, call, arguments, context, repetition)
+        approval = await self._find_approval(tool, decision, call, value, arguments, context, repetition)
         if approval.changed_arguments is not None:
             call, value = await self._check_changed_arguments(policy, call, decision, approval, context)
         return Authorization(decision=decision, approval=approval, call=call, value=value)
@@ -216,6 +216,7 @@ class Authorizer:
         tool: Tool[..., Any],
         decision: Decision,
         call: ToolCall,
+        value: Any,
         arguments: GetArguments,
         context: ToolContext[Any],
         repetition: Repetition | None,
@@ -226,7 +227,7 @@ class Authorizer:
         question = Approval(
             token=new_token(),
             tool=tool.name,
-            digest=self._digests.digest_for_approval(tool, call, values, context),
+            digest=self._digests.digest_for_approval(tool, call, value, values, context),
             session_id=context.session_id,
             tenant_id=context.tenant_id,
             customer_id=context.customer_id,

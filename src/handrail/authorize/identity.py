@@ -1,21 +1,22 @@
-"""What makes two calls the same call, or the same effect: the arguments of a call, and their keyed digests."""
+"""What makes two deliveries the same call, and two calls the same effect: a call's arguments, and their digests."""
 
 import hashlib
 from collections.abc import Callable
 from typing import Any, Final, cast
 
 from msgspec import Struct
+from pydantic_core import from_json
 
 from handrail.core.context import ToolContext
-from handrail.core.text import canonical_json
+from handrail.core.text import canonical_json, normalize_numbers
 from handrail.core.tool import KeyOf, Tool
 from handrail.core.values import ToolCall
 
-VERSION: Final = "1"
+VERSION: Final = "2"
 """Of the canonical form: digests of different versions are never equal."""
 
 _MASK: Final = "**********"
-"""How Pydantic writes a secret: two different secrets look the same."""
+"""How Pydantic writes a secret in JSON."""
 
 
 class CallArguments(Struct, frozen=True, gc=False):
@@ -26,12 +27,14 @@ class CallArguments(Struct, frozen=True, gc=False):
     """The validated arguments, as the handler takes them."""
     arguments: dict[str, Any]
     """The validated arguments, as JSON values."""
-    text: str
-    """`arguments` as canonical JSON."""
+    identity: str
+    """What makes two deliveries with one id the same call: whose it is, and what the model sent."""
     digest: str
-    """What makes two calls with one id the same call, and two calls of one effect equal."""
+    """Of all values: what makes the arguments of two calls equal."""
     key: str
-    """What makes two calls the same effect, with its scope."""
+    """What makes two calls the same effect, with its scope: the tool's `key`, or the values that are no defaults."""
+    full_key: str
+    """The same with all values: an entry that has either key is the same effect."""
     lock_key: str | None
     """What calls wait for each other by, if the tool has such a key."""
 
@@ -51,37 +54,41 @@ class CallDigests:
         self._keyed = hashlib.blake2b(key=hashlib.sha256(self._get_key()).digest(), digest_size=32)
         return self._keyed
 
+    def digest_identity(self, call: ToolCall, context: ToolContext[Any]) -> str:
+        """The identity of a call as the model sent it, before any hook."""
+        sent = normalize_numbers(call.arguments_json or "{}")
+        customer = "" if context.customer_id is None else f"c{context.customer_id}"
+        return self._digest(f"{_write_scope(call.name, context)}{len(customer)},{customer}{sent}")
+
     def build_arguments(
-        self, tool: Tool[..., Any], call: ToolCall, value: Any, context: ToolContext[Any]
+        self, tool: Tool[..., Any], call: ToolCall, value: Any, context: ToolContext[Any], identity: str
     ) -> CallArguments:
         """A call with its validated arguments, their digest and their keys."""
         arguments = tool.dump(value)
-        key = None if tool.key is None else compute_key(tool.key, arguments)
-        lock_key = None if tool.lock_key is None else compute_key(tool.lock_key, arguments)
-        text = canonical_json(arguments)
-        digest, effect = self._digest_call(tool, call, context, text, key)
-        return CallArguments(call, value, arguments, text, digest, effect, lock_key)
-
-    def _digest_call(
-        self, tool: Tool[..., Any], call: ToolCall, context: ToolContext[Any], text: str, key: str | None
-    ) -> tuple[str, str]:
-        """The digests of a call, and of the effect that it asks for; `text` and `key` are canonical JSON."""
-        tenant = context.tenant_id or ""
-        sent = keep_secrets_distinct(text, call)
-        owner = context.customer_id or context.session_id
-        effect = sent if key is None else keep_secrets_distinct(key, call)
+        full, changed = write_arguments(tool, call, value, arguments)
+        scope = _write_scope(tool.name, context)
+        lock_key = None if tool.lock_key is None else compute_key(tool.lock_key, tool, call, value, arguments)
+        digest = self._digest(scope + full)
+        # A session never equals a customer of the same name.
+        owner = f"s{context.session_id}" if context.customer_id is None else f"c{context.customer_id}"
+        scope = f"{scope}{len(owner)},{owner}"
         if tool.repeatable:
-            effect = f"{len(context.session_id)},{context.session_id}{len(call.id)},{call.id}{effect}"
-        # Every part but the last has its length before it: two different calls never make the same text.
-        scope = f"{VERSION},{len(tool.name)},{len(tenant)},{tool.name}{tenant}"
-        return self._digest(f"{scope}{sent}"), self._digest(f"{scope}{len(owner)},{owner}{effect}")
+            scope = f"{scope}{len(context.session_id)},{context.session_id}{len(call.id)},{call.id}"
+        if tool.key is not None:
+            key = full_key = self._digest(scope + compute_key(tool.key, tool, call, value, arguments))
+        else:
+            full_key = self._digest(scope + full)
+            key = full_key if changed == full else self._digest(scope + changed)
+        return CallArguments(call, value, arguments, identity, digest, key, full_key, lock_key)
 
     def digest_for_approval(
-        self, tool: Tool[..., Any], call: ToolCall, arguments: dict[str, Any], context: ToolContext[Any]
+        self, tool: Tool[..., Any], call: ToolCall, value: Any, arguments: dict[str, Any], context: ToolContext[Any]
     ) -> str:
-        """The identity of a call, with its customer and with what the tool said it is: what somebody agrees to."""
-        identity, _ = self._digest_call(tool, call, context, canonical_json(arguments), None)
-        return self._digest(f"{identity}{tool.definition_digest},{context.customer_id or ''}")
+        """What somebody agrees to: all values, whose call it is, and what the tool said it is."""
+        full, _ = write_arguments(tool, call, value, arguments)
+        customer = "" if context.customer_id is None else f"c{context.customer_id}"
+        scope = f"{_write_scope(tool.name, context)}{tool.definition_digest},{len(customer)},{customer}"
+        return self._digest(scope + full)
 
     def digest_secret(self, secret: bytes) -> str:
         """What stands for a secret in arguments: the same for the same secret, and it says nothing about it."""
@@ -95,13 +102,35 @@ class CallDigests:
         return digest.hexdigest()
 
 
-def keep_secrets_distinct(text: str, call: ToolCall) -> str:
-    """Canonical arguments; where a secret is masked in them, with the model's own text, so that two secrets differ."""
-    return text + call.arguments_json if _MASK in text else text
+def _write_scope(name: str, context: ToolContext[Any]) -> str:
+    tenant = context.tenant_id or ""
+    # Every part but the last has its length before it: two different calls never make the same text.
+    return f"{VERSION},{len(name)},{len(tenant)},{name}{tenant}"
 
 
-def compute_key(key: tuple[str, ...] | KeyOf, arguments: dict[str, Any]) -> str:
-    """The value of a tool's `key` or `lock_key` for these arguments, as canonical JSON."""
+def write_arguments(tool: Tool[..., Any], call: ToolCall, value: Any, arguments: dict[str, Any]) -> tuple[str, str]:
+    """Validated arguments as canonical text: all values, and those that differ from their defaults.
+
+    Numbers are written by value, and secrets with theirs: the texts are for digests only.
+    """
+    if tool.write_forms is not None:
+        return tool.write_forms(value, call.arguments_json)
+    text = normalize_numbers(canonical_json(arguments))
+    return text, text
+
+
+def compute_key(
+    key: tuple[str, ...] | KeyOf, tool: Tool[..., Any], call: ToolCall, value: Any, arguments: dict[str, Any]
+) -> str:
+    """The value of a tool's `key` or `lock_key`, as canonical JSON; it is computed from all arguments."""
+    text = _compute_key(key, arguments)
+    if _MASK in text:  # A secret as JSON: two secrets would have one key.
+        full, _ = write_arguments(tool, call, value, arguments)
+        text = _compute_key(key, {**arguments, **from_json(full)})
+    return normalize_numbers(text)
+
+
+def _compute_key(key: tuple[str, ...] | KeyOf, arguments: dict[str, Any]) -> str:
     if isinstance(key, tuple):
         return canonical_json([arguments.get(name) for name in cast("tuple[str, ...]", key)])
     return canonical_json(key(arguments))

@@ -96,12 +96,18 @@ def call_cancelled(tool: str) -> ToolResult:
     return failure("cancelled", f"`{tool}` was cancelled. {NOTHING_HAPPENED}", retryable=True)
 
 
+def cancelled_unread(tool: str) -> ToolResult:
+    """The call was cancelled before it was looked up whether it had been done before."""
+    message = f"`{tool}` was cancelled before it was run. It was not looked up whether it was done before."
+    return failure("cancelled", message, retryable=True)
+
+
 # Calls and effects that are already recorded.
 
 
 def duplicate_call(tool: str) -> ToolResult:
-    """The id of this call was already used for another call."""
-    return failure("duplicate_call", f"The id of this call of `{tool}` was used for other arguments before. Not run.")
+    """The id of this call was already used for another call: with other arguments, or of somebody else."""
+    return failure("duplicate_call", f"The id of this call of `{tool}` was used for another call before. Not run.")
 
 
 def duplicate_effect(tool: str, done_at: str, arguments: str) -> ToolResult:

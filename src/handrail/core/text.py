@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, Final, cast
 
 import msgspec
@@ -69,6 +70,37 @@ def _has_not_finite(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_has_not_finite, cast(dict[Any, Any], value).values()))
     return isinstance(value, list | tuple) and any(map(_has_not_finite, cast(list[Any], value)))
+
+
+def _write_number(text: str) -> Any:
+    """A number with a fraction or an exponent by its value: `500.0`, `5e2` and `500` are one number."""
+    number = Decimal(text).normalize(_EXACT)
+    if number.adjusted() >= _MAX_DIGITS or number.as_tuple().exponent < -_MAX_DIGITS:  # pyright: ignore[reportOperatorIssue]
+        return msgspec.Raw(str(number).encode())
+    return msgspec.Raw(format(number if number else Decimal(), "f").encode())
+
+
+_EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+_MAX_DIGITS: Final = 400
+"""Numbers with more are written with an exponent: `1e999999999` is not written out."""
+_BY_VALUE: Final = msgspec.json.Decoder(float_hook=_write_number)
+
+
+def normalize_numbers(text: str) -> str:
+    """JSON text with sorted keys, no spaces, and numbers by value. Text that is not JSON stays as it is."""
+    try:
+        return _CANONICAL.encode(_BY_VALUE.decode(text)).decode()
+    except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError):
+        pass
+    try:  # A lone surrogate, or an integer of thousands of digits.
+        return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return text
+
+
+def is_same_json(text: str, other: str) -> bool:
+    """Whether two JSON texts have the same value; no text is an empty object."""
+    return text == other or normalize_numbers(text or "{}") == normalize_numbers(other or "{}")
 
 
 def encodable(text: str) -> str:

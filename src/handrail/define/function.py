@@ -63,6 +63,7 @@ def build_from_function(function: Callable[..., Any], options: Mapping[str, Any]
         parse=arguments.parse,
         parsers=arguments.build_parsers(),
         dump=arguments.dump,
+        write_forms=arguments.write_forms,
         is_async=inspect.iscoroutinefunction(function),
         takes_context=signature.context_parameter is not None,
         parameter_metadata={name: found for name, found in signature.metadata.items() if found},

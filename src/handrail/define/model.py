@@ -33,6 +33,7 @@ from handrail.define.toolcall import (
     standardize_tool_call,
 )
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, ToolError
+from handrail.schema.argument_forms import build_forms
 from handrail.schema.arguments import Arguments, build_parser, find_hidden_field, sort_sets_of, validate_strictly
 from handrail.schema.subschemas import remove_titles
 
@@ -274,6 +275,7 @@ def build_from_model(
         parse_strict=build_parser(partial(validate, strictly=True), names=tuple(schema.get("properties", {}))),
         dump=dump,
         dump_sent=lambda instance: instance.model_dump(**form, exclude_defaults=True),
+        write_forms=build_forms(model.__pydantic_serializer__.to_python, model.__pydantic_core_schema__),
     )
 
     def build_result(returned: Any) -> ToolResult:
@@ -311,6 +313,7 @@ def build_from_model(
         parse=arguments.parse,
         parsers=arguments.build_parsers(),
         dump=arguments.dump,
+        write_forms=arguments.write_forms,
         is_async=is_async,
         unwritable_argument=find_unwritable_default({name: field.default for name, field in model.model_fields.items()})
         or find_hidden_field(model.__pydantic_core_schema__),

@@ -53,6 +53,8 @@ class EffectCall(Struct, kw_only=True, eq=False):
     """When it arrived, by `perf_counter`."""
     has_started: bool = False
     """Whether its task has taken its first step."""
+    is_recalled: bool = False
+    """Whether the ledger was read, and had nothing of this call: only then can it be said that nothing was done."""
     decision: Decision | None = None
 
 
@@ -106,6 +108,7 @@ class EffectRunner:
         self._running = running
         self._owner = owner
         self._overhead_timeout = overhead_timeout
+        self._repeat_window = repeat_window
         self._grace = min(GRACE, overhead_timeout)
         self._is_immediate = ledger.is_immediate and approvals.is_immediate
         self._needs_lease = ledger.needs_lease
@@ -116,25 +119,29 @@ class EffectRunner:
 
     # The caller's side.
 
-    async def run(self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
-        """Run one call, or join the same call if it is already running."""
+    async def run(
+        self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any], sent_call: ToolCall | None = None
+    ) -> ToolResult:
+        """Run one call, or join the same call if it is already running. `sent_call` is the call before its hooks."""
         started = perf_counter()
-        tool = compiled.tool
+        tool, sent_call = compiled.tool, sent_call or call
         try:
-            sent = self._digests.build_arguments(tool, call, tool.parse(call.arguments_json), context)
+            value, identity = tool.parse(call.arguments_json), self._digests.digest_identity(sent_call, context)
+            sent = self._digests.build_arguments(tool, call, value, context, identity)
         except ToolError as error:
-            return self._results.report(call, context, failure_results.error_result(error), started)
+            return await self.refuse(call, context, failure_results.error_result(error), started, sent_call)
         except BaseException as error:
             if must_propagate(error):
                 raise
             log.error("the arguments of %s, or their key, cannot be computed", tool.name, exc_info=error)
-            return self._results.report(call, context, failure_results.failed_before_start(tool.name), started)
+            failed = failure_results.failed_before_start(tool.name)
+            return await self.refuse(call, context, failed, started, sent_call)
         # A call without an id is never the same as an earlier one.
         ref = (context.session_id, call.id or f"no id: {uuid4().hex}")
         running = self._running.find(ref) if self._running.by_session else None
         if running is not None:
             return await self._join_same_call(running, compiled, sent, context)
-        running = RunningCall(call, tool, context, sent.digest, ref, grace=self._grace)
+        running = RunningCall(call, tool, context, sent.identity, ref, grace=self._grace)
         loop = self._running.add(running)
         effect = EffectCall(
             running=running,
@@ -158,13 +165,20 @@ class EffectRunner:
             self._stop_abandoned(effect)
             raise
 
+    async def refuse(
+        self, call: ToolCall, context: ToolContext[Any], refusal: ToolResult, started: float, sent_call: ToolCall
+    ) -> ToolResult:
+        """The result of a call that cannot run as it is now: what the ledger knows about it, else the refusal."""
+        return self._results.report(call, context, await self.recall.find_known(sent_call, context) or refusal, started)
+
     async def request_approval(
         self, compiled: CompiledTool, call: ToolCall, context: ToolContext[Any]
     ) -> Approval | None:
         """The question that running the call would ask; None if it would ask none. Nothing runs."""
         tool = compiled.tool
         try:
-            sent = self._digests.build_arguments(tool, call, tool.parse(call.arguments_json), context)
+            value, identity = tool.parse(call.arguments_json), self._digests.digest_identity(call, context)
+            sent = self._digests.build_arguments(tool, call, value, context, identity)
             budget = TimeBudget(self._overhead_timeout)
             known = await self._reader.decide(sent, (context.session_id, call.id), tool, context, budget)
             if known.step in ("run", "ask_again"):
@@ -181,7 +195,7 @@ class EffectRunner:
         """The call arrived a second time while it is running: wait for its result."""
         call, started = sent.call, perf_counter()
         is_inside = self._scheduler.is_inside(running.ref, current_scope())  # It would wait for itself.
-        if is_inside or running.identity != sent.digest:
+        if is_inside or running.identity != sent.identity:
             failed = failure_results.in_progress if is_inside else failure_results.duplicate_call
             return self._results.report(call, context, failed(call.name), started)
         if not running.is_same_caller(context):
@@ -199,7 +213,7 @@ class EffectRunner:
         if not effect.has_started and running.task is not None:
             running.task.cancel()  # Before its first step, which it then never takes.
             effect.queue_entry.release()
-            self._end(effect, failure_results.call_cancelled(effect.tool.name))
+            self._end(effect, failure_results.cancelled_unread(effect.tool.name))
         elif not running.has_begun or running.on_interrupt == "cancel":
             running.stop("cancelled")
 
@@ -221,11 +235,11 @@ class EffectRunner:
             effect.decision = refusal.decision or effect.decision
             result = refusal.result
         except CallStopped:  # Before the handler was entered.
-            result = failure_results.call_cancelled(name)
+            result = _describe_cancelled(effect)
         except BaseException as error:  # The program ends, this task itself was cancelled, or there is a defect in it.
             log.error("the task of %s failed", name, exc_info=error)
             has_begun = effect.running.has_begun
-            self._end(effect, (failure_results.outcome_unknown if has_begun else failure_results.call_cancelled)(name))
+            self._end(effect, failure_results.outcome_unknown(name) if has_begun else _describe_cancelled(effect))
             if not isinstance(error, Exception):
                 raise
             return
@@ -246,6 +260,7 @@ class EffectRunner:
                 if result is not None:
                     return result
                 continue  # `verify` found out that nothing happened: recall again.
+            effect.is_recalled = True
             if running.stopped_by is not None:
                 raise CallStopped(running.stopped_by)
             try:
@@ -372,14 +387,15 @@ class EffectRunner:
         """Give the call the arguments of its approver: keyed, locked and looked up in the ledger like new ones."""
         tool = effect.tool
         with refuse_on_error(tool.name):
-            actual = self._digests.build_arguments(tool, authorization.call, authorization.value, effect.context)
+            changed, value, identity = authorization.call, authorization.value, effect.sent.identity
+            actual = self._digests.build_arguments(tool, changed, value, effect.context, identity)
         effect.actual = actual
         if actual.lock_key != effect.queue_entry.lock_key:
             effect.queue_entry.release()
             effect.queue_entry = self._scheduler.enqueue_again(
                 admission.scope, effect.compiled.concurrency, lock_key=actual.lock_key
             )
-        if actual.key == effect.sent.key:
+        if (actual.key, actual.full_key) == (effect.sent.key, effect.sent.full_key):
             return known
         known = await self._reader.decide(actual, effect.running.ref, tool, effect.context, effect.budget)
         if known.step == "run":
@@ -403,21 +419,26 @@ class EffectRunner:
             call_id=call_id,
             tool=effect.tool.name,
             tenant_id=context.tenant_id,
-            identity=sent.digest,
+            identity=sent.identity,
             key=actual.key,
+            full_key=actual.full_key,
             sent_key=sent.key,
             arguments_digest=actual.digest,
-            arguments=compact_json(self._redactor.arguments(actual.arguments)) if self._is_written else actual.text,
+            arguments=compact_json(
+                self._redactor.arguments(actual.arguments) if self._is_written else actual.arguments
+            ),
             changed_arguments=None if actual is sent else actual.call.arguments_json,
             customer_id=context.customer_id,
             agent_id=context.agent_id,
             number=known.number,
+            full_number=known.full_number,
             repeat=known.repeat,
             turn=context.turn,
             owner=self._owner,
             claimed_at=now,
             lease_until=lease_until,
             run_until=run_until,
+            repeat_until=run_until + self._repeat_window,
             guideline_ids=actual.call.guideline_ids,
         )
 
@@ -480,3 +501,8 @@ class EffectRunner:
 
     def _end(self, effect: EffectCall, result: ToolResult) -> None:
         self._results.end_call(effect.running, effect.actual.call, result, effect.started, effect.decision)
+
+
+def _describe_cancelled(effect: EffectCall) -> ToolResult:
+    describe = failure_results.call_cancelled if effect.is_recalled else failure_results.cancelled_unread
+    return describe(effect.tool.name)

@@ -256,7 +256,7 @@ class Executor:
             or len(call.arguments_json) > self._max_argument_chars
             or not self._store.is_open
         ):
-            return await self._run_prepared(await self._prepare(call, context), context)
+            return await self._run_prepared(await self._prepare(call, context), call, context)
         return await (self._reads if compiled.tool.read_only else self._effects).run(compiled, call, context)
 
     async def run_all(self, calls: Iterable[ToolCall], context: ToolContext[Any]) -> list[ToolResult]:
@@ -269,16 +269,21 @@ class Executor:
             return list(await asyncio.gather(*(_start_named(self.run(call, context), call, context) for call in every)))
         # Hooks may wait; the calls still start in their order.
         prepared = await asyncio.gather(*(self._prepare(call, context) for call in every))
-        pairs = zip(every, (self._run_prepared(call, context) for call in prepared), strict=True)
-        return list(await asyncio.gather(*(_start_named(running, call, context) for call, running in pairs)))
+        running = (
+            _start_named(self._run_prepared(ready, call, context), call, context)
+            for call, ready in zip(every, prepared, strict=True)
+        )
+        return list(await asyncio.gather(*running))
 
     async def _run_prepared(
-        self, prepared: tuple[CompiledTool, ToolCall] | ToolResult, context: ToolContext[Any]
+        self, prepared: tuple[CompiledTool, ToolCall] | ToolResult, sent_call: ToolCall, context: ToolContext[Any]
     ) -> ToolResult:
         if isinstance(prepared, ToolResult):
             return prepared
         compiled, call = prepared
-        return await (self._reads if compiled.tool.read_only else self._effects).run(compiled, call, context)
+        if compiled.tool.read_only:
+            return await self._reads.run(compiled, call, context)
+        return await self._effects.run(compiled, call, context, sent_call)
 
     async def _show_texts(self, running: Awaitable[ToolResult]) -> ToolResult:
         """Run with the texts of exceptions in the log, redacted, for this call only."""
@@ -326,22 +331,24 @@ class Executor:
         compiled = self._pool.host_tools.compile(call.name, handler, schema=schema, registered=registered, flags=flags)
         prepared = await self._prepare(call, context, compiled)
         if not takes_arguments and isinstance(prepared, tuple) and prepared[1].arguments_json != call.arguments_json:
-            return self._results.report(call, context, failure_results.host_cannot_change(call.name), perf_counter())
-        return await self._run_prepared(prepared, context)
+            return await self._refuse(compiled, call, context, failure_results.host_cannot_change(call.name))
+        return await self._run_prepared(prepared, call, context)
 
     async def _prepare(
         self, call: ToolCall, context: ToolContext[Any], compiled: CompiledTool | None = None
     ) -> tuple[CompiledTool, ToolCall] | ToolResult:
         """The tool of a call, and the call after its `before` hooks; or the result, if there is nothing to run."""
         if not self._store.is_open and not await self._open_store():
-            return self._results.report(call, context, failure_results.unavailable(call.name), perf_counter())
+            unreadable = failure_results.ledger_unreadable(call.name)
+            return self._results.report(call, context, unreadable, perf_counter())
         if (length := len(call.arguments_json)) > self._max_argument_chars:
             failed = failure_results.arguments_too_long(call.name, length, max_chars=self._max_argument_chars)
             # No listener parses or redacts what was refused for its length.
-            return self._results.report(structs.replace(call, arguments_json=""), context, failed, perf_counter())
+            shown = structs.replace(call, arguments_json="")
+            return await self._refuse(compiled or self._pool.compiled.get(call.name), shown, context, failed, call)
         compiled = compiled or self._pool.compiled.get(call.name) or self._pool.compile_fallback(call)
         if compiled is None:
-            return self._results.report(call, context, self._pool.build_not_found(call.name), perf_counter())
+            return await self._refuse(None, call, context, self._pool.build_not_found(call.name))
         try:
             if not self._hooks:
                 return compiled, call
@@ -351,7 +358,20 @@ class Executor:
             if isinstance(refusal, TimeoutError):
                 log.error("a hook took too long about %s", call.name)
             message = str(refusal) or HOOK_FAILED
-            return self._results.report(call, context, failure_results.refused_by_hook(message), perf_counter())
+            return await self._refuse(compiled, call, context, failure_results.refused_by_hook(message))
+
+    async def _refuse(
+        self,
+        compiled: CompiledTool | None,
+        call: ToolCall,
+        context: ToolContext[Any],
+        refusal: ToolResult,
+        sent_call: ToolCall | None = None,
+    ) -> ToolResult:
+        """The result of a call that is refused before it is looked up: what the ledger knows about it comes first."""
+        if compiled is not None and compiled.tool.read_only:
+            return self._results.report(call, context, refusal, perf_counter())
+        return await self._effects.refuse(call, context, refusal, perf_counter(), sent_call or call)
 
     async def _open_store(self) -> bool:
         try:
@@ -428,6 +448,7 @@ class Executor:
         """
         self._running.check_loop()
         compiled = self._pool.compiled.get(call.name)
+        sent = call
         if compiled is not None and compiled.tool.read_only:
             return None
         if not self._store.is_open:  # If it cannot be opened, the ledger cannot be read: the outcome is unknown.
@@ -439,7 +460,7 @@ class Executor:
                 )
             except (HookRefusal, TimeoutError):  # Not what was asked: its own entry still tells.
                 compiled = None
-        return await self._effects.recall.look_up(compiled, call, context, by_key=by_key)
+        return await self._effects.recall.look_up(compiled, call, context, by_key=by_key, sent=sent)
 
     async def doubts(self, *, session_id: str | None = None, limit: int = 100) -> list[Doubt]:
         """List the consequential calls whose outcome is not known, the oldest first."""

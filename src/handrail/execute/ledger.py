@@ -65,9 +65,11 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     tool: str
     tenant_id: str | None = None
     identity: str
-    """Digest of the arguments that the model sent; the same id with another identity is another call."""
+    """Digest of whose call it is and of what the model sent; the same id with another identity is another call."""
     key: str
     """Digest of what makes two calls the same effect, with its scope: of the arguments that run."""
+    full_key: str
+    """The same digest with the values that are defaults: an entry that has either key is the same effect."""
     sent_key: str = ""
     """The key of the arguments that the model sent; another one if an approver changed them."""
     arguments_digest: str = ""
@@ -80,6 +82,8 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     agent_id: str | None = None
     number: int
     """How often this key was claimed before."""
+    full_number: int
+    """How often this full key was claimed before."""
     repeat: int
     """How often this effect was approved before: an approved repetition has its own idempotency key."""
     turn: int
@@ -90,6 +94,8 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """Until when the owner is known to be alive; it is renewed while the call runs."""
     run_until: float = 0.0
     """The latest moment at which the handler could still have been running, if its process died."""
+    repeat_until: float = 0.0
+    """Until when the same effect is a repetition: the entry is kept at least that long."""
     state: State = "running"
     settled_at: float | None = None
     recorded: RecordedResult | None = None
@@ -114,6 +120,21 @@ def settle_entry(entry: Entry, state: State, recorded: RecordedResult, *, now: f
     return structs.replace(entry, state=state, settled_at=now, recorded=recorded, changed_arguments=changed)
 
 
+class Recalled(Struct, frozen=True, gc=False):
+    """The entries that a call may have to do with."""
+
+    by_id: Entry | None = None
+    by_key: Entry | None = None
+    """The newest with its key."""
+    by_full_key: Entry | None = None
+    """The newest with its full key."""
+    by_sent_key: Entry | None = None
+    """The newest whose arguments an approver changed, and whose sent arguments have its key."""
+
+
+_NOTHING_RECALLED: Final = Recalled()
+
+
 class Ledger(Protocol):
     """Where entries are kept. Of several claims, exactly one succeeds."""
 
@@ -129,14 +150,13 @@ class Ledger(Protocol):
     is_written: ClassVar[bool]
     """Whether its entries leave the process. Arguments and results are redacted before."""
 
-    async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
-        """The entry with this id, and the newest entry with this key; if there is none with this key, the newest whose
-        `sent_key` it is."""
+    async def recall(self, *, session_id: str, call_id: str, key: str = "", full_key: str = "") -> Recalled:
+        """The entry with this id, and the newest ones with these keys."""
         ...
 
     async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
-        """Write the entry and consume the approval, both or none. False if the id or the number of the key is taken, or
-        the approval cannot be consumed."""
+        """Write the entry and consume the approval, both or none. False if the id or a number of a key is taken, if the
+        entry with the number before is gone, or if the approval cannot be consumed."""
         ...
 
     async def settle(self, entry: Entry) -> None:
@@ -169,8 +189,11 @@ class LedgerDecision(Struct, frozen=True, kw_only=True, gc=False):
 
     step: Literal["run", "replay", "in_progress", "duplicate_id", "duplicate_effect", "unknown", "ask_again"]
     entry: Entry | None = None
-    """The entry that decided; for `run`, the newest entry of the key, after which this call is numbered."""
+    """The entry that decided."""
     number: int = 0
+    """Of a new entry: how often its key was claimed before."""
+    full_number: int = 0
+    """Of a new entry: how often its full key was claimed before."""
     repeat: int = 0
     is_same: bool = True
     """Whether the arguments of the entry are those of the call: only then may the call join or verify it."""
@@ -180,51 +203,67 @@ _NOTHING_KNOWN: Final = LedgerDecision(step="run")
 
 
 def decide_from_ledger(
-    by_id: Entry | None,
-    by_key: Entry | None,
+    recalled: Recalled,
     *,
     identity: str,
-    key: str,
+    arguments_digest: str,
     session_id: str,
     turn: int,
     now: float,
     repeat_window: float,
     is_idempotent: bool = False,
 ) -> LedgerDecision:
-    """What to do with a call, given the entry with its id and the newest entry with its key."""
-    if by_id is not None:
-        if by_id.identity != identity:
-            return LedgerDecision(step="duplicate_id", entry=by_id)
-        match by_id.state_at(now):
-            case "committed" | "failed":
-                return LedgerDecision(step="replay", entry=by_id)
-            case "running":
-                return LedgerDecision(step="in_progress", entry=by_id)
-            case "unknown":
-                return LedgerDecision(step="unknown", entry=by_id)
-    if by_key is None:
+    """What to do with a call, given the entry with its id and the newest entries with its keys."""
+    if recalled.by_id is not None:
+        return _decide_by_id(recalled.by_id, identity=identity, now=now)
+    entry = _select_entry(recalled, now)
+    if entry is None:
         return _NOTHING_KNOWN
-    number = by_key.number + 1 if by_key.key == key else 0
-    is_same = identity in (by_key.identity, by_key.arguments_digest)
-    match by_key.state_at(now):
+    is_same = identity == entry.identity or arguments_digest == entry.arguments_digest
+    decision = LedgerDecision(
+        step="run",
+        entry=entry,
+        number=0 if recalled.by_key is None else recalled.by_key.number + 1,
+        full_number=0 if recalled.by_full_key is None else recalled.by_full_key.full_number + 1,
+        repeat=entry.repeat,
+        is_same=is_same,
+    )
+    is_repetition = now - (entry.settled_at or entry.claimed_at) < repeat_window
+    match entry.state_at(now):
         case "running":
-            return LedgerDecision(step="in_progress", entry=by_key, is_same=is_same)
+            return structs.replace(decision, step="in_progress")
         case "unknown":
-            if is_idempotent and is_same:
-                return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat)
-            return LedgerDecision(step="unknown", entry=by_key, is_same=is_same)
+            return decision if is_idempotent and is_same else structs.replace(decision, step="unknown")
         case "failed":  # Nothing happened: another attempt of the same effect.
-            if by_key.repeat and now - (by_key.settled_at or by_key.claimed_at) < repeat_window:
-                # The approval of the repetition was consumed: a repetition that failed is not a first time.
-                return LedgerDecision(step="ask_again", entry=by_key, number=number, repeat=by_key.repeat)
-            return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat)
+            # The approval of a repetition was consumed: a repetition that failed is not a first time.
+            return structs.replace(decision, step="ask_again") if entry.repeat and is_repetition else decision
         case "committed":
-            if by_key.session_id == session_id and by_key.turn == turn:
-                return LedgerDecision(step="replay" if is_same else "duplicate_effect", entry=by_key)
-            if now - (by_key.settled_at or by_key.claimed_at) < repeat_window:
-                repeat = by_key.repeat + 1
-                return LedgerDecision(step="ask_again", entry=by_key, number=number, repeat=repeat, is_same=is_same)
-            return LedgerDecision(step="run", entry=by_key, number=number, repeat=by_key.repeat + 1)
+            if entry.session_id == session_id and entry.turn == turn:
+                return structs.replace(decision, step="replay" if is_same else "duplicate_effect")
+            step = "ask_again" if is_repetition else "run"
+            return structs.replace(decision, step=step, repeat=entry.repeat + 1)
+
+
+def _decide_by_id(entry: Entry, *, identity: str, now: float) -> LedgerDecision:
+    if entry.identity != identity:
+        return LedgerDecision(step="duplicate_id", entry=entry)
+    match entry.state_at(now):
+        case "committed" | "failed":
+            return LedgerDecision(step="replay", entry=entry)
+        case "running":
+            return LedgerDecision(step="in_progress", entry=entry)
+        case "unknown":
+            return LedgerDecision(step="unknown", entry=entry)
+
+
+def _select_entry(recalled: Recalled, now: float) -> Entry | None:
+    """The entry of the same effect that decides: one that is not settled, else the newest."""
+    entries = [entry for entry in (recalled.by_key, recalled.by_full_key) if entry is not None]
+    if not entries:
+        return recalled.by_sent_key
+    if len(entries) == 1 or entries[0] is entries[1]:
+        return entries[0]
+    return max(entries, key=lambda entry: (entry.state_at(now) in ("running", "unknown"), entry.claimed_at))
 
 
 class LedgerReader:
@@ -246,16 +285,17 @@ class LedgerReader:
         """What the table says about a call. Raises `Refusal` if the ledger cannot be read."""
         session_id, call_id = ref
         try:
-            recalling = self._ledger.recall(session_id=session_id, call_id=call_id, key=arguments.key)
-            by_id, by_key = await (recalling if self._is_immediate else budget.run(recalling))
+            recalling = self._ledger.recall(
+                session_id=session_id, call_id=call_id, key=arguments.key, full_key=arguments.full_key
+            )
+            recalled = await (recalling if self._is_immediate else budget.run(recalling))
         except Exception as error:
             log.exception("the ledger cannot be read")
             raise Refusal(failure_results.ledger_unreadable(tool.name)) from error
         return decide_from_ledger(
-            by_id,
-            by_key,
-            identity=arguments.digest,
-            key=arguments.key,
+            recalled,
+            identity=arguments.identity,
+            arguments_digest=arguments.digest,
             session_id=session_id,
             turn=context.turn,
             now=time.time(),
@@ -266,8 +306,7 @@ class LedgerReader:
     async def get(self, ref: CallRef, budget: TimeBudget) -> Entry | None:
         """The entry of a call, if there is one. Raises what the ledger raises."""
         session_id, call_id = ref
-        entry, _ = await budget.run(self._ledger.recall(session_id=session_id, call_id=call_id, key=""))
-        return entry
+        return (await budget.run(self._ledger.recall(session_id=session_id, call_id=call_id))).by_id
 
 
 # The ledger in memory.
@@ -301,6 +340,7 @@ class MemoryLedger:
         self._keep_for = keep_for
         self._by_id: dict[CallRef, Entry] = {}
         self._by_key: dict[str, Entry] = {}
+        self._by_full_key: dict[str, Entry] = {}
         self._settled: OrderedDict[CallRef, float] = OrderedDict()
         """Settled entries, the oldest first: only these can be forgotten."""
         self._unsettled: dict[CallRef, None] = {}
@@ -311,14 +351,20 @@ class MemoryLedger:
         """The bytes of the entries that are not small, the oldest first."""
         self._bytes = 0
 
-    async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
-        by_key = self._by_key.get(key) or (self._by_sent_key.get(key) if self._by_sent_key else None)
-        return self._by_id.get((session_id, call_id)), by_key
+    async def recall(self, *, session_id: str, call_id: str, key: str = "", full_key: str = "") -> Recalled:
+        by_id, by_key = self._by_id.get((session_id, call_id)), self._by_key.get(key)
+        by_full_key = self._by_full_key.get(full_key)
+        by_sent_key = self._by_sent_key.get(key) if self._by_sent_key else None
+        if by_id is by_key is by_full_key is by_sent_key is None:
+            return _NOTHING_RECALLED
+        return Recalled(by_id, by_key, by_full_key, by_sent_key)
 
     async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
         ref = (entry.session_id, entry.call_id)
-        newest = self._by_key.get(entry.key)
+        newest, newest_full = self._by_key.get(entry.key), self._by_full_key.get(entry.full_key)
         if ref in self._by_id or entry.number != (newest.number + 1 if newest else 0):
+            return False
+        if entry.full_number != (newest_full.full_number + 1 if newest_full else 0):
             return False
         if len(self._by_id) >= self._max_entries:
             self._make_room(entry.claimed_at)
@@ -330,22 +376,24 @@ class MemoryLedger:
                 is_consumed = await approvals.consume(approval, now=entry.claimed_at)
             finally:
                 if not is_consumed:
-                    self._undo(entry, newest)
+                    self._undo(entry, newest, newest_full)
             if not is_consumed:
                 return False
         else:
             await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
         return True
 
-    def _undo(self, entry: Entry, newest: Entry | None) -> None:
+    def _undo(self, entry: Entry, newest: Entry | None, newest_full: Entry | None) -> None:
         ref = (entry.session_id, entry.call_id)
         del self._by_id[ref], self._unsettled[ref]
         if self._by_sent_key.get(entry.sent_key) is entry:
             del self._by_sent_key[entry.sent_key]
-        if newest is None:
-            del self._by_key[entry.key]
-        else:
-            self._by_key[entry.key] = newest
+        before = (self._by_key, entry.key, newest), (self._by_full_key, entry.full_key, newest_full)
+        for by_key, key, previous in before:
+            if previous is None:
+                del by_key[key]
+            else:
+                by_key[key] = previous
 
     async def settle(self, entry: Entry) -> None:
         known = self._by_id.get((entry.session_id, entry.call_id))
@@ -367,6 +415,8 @@ class MemoryLedger:
         entry = self._by_id[ref] = _shorten_entry(whole)
         if self._by_key.get(whole.key) is whole:
             self._by_key[whole.key] = entry
+        if self._by_full_key.get(whole.full_key) is whole:
+            self._by_full_key[whole.full_key] = entry
         if self._by_sent_key.get(whole.sent_key) is whole:
             self._by_sent_key[whole.sent_key] = entry
 
@@ -396,6 +446,9 @@ class MemoryLedger:
         newest = self._by_key.get(entry.key)
         if newest is None or newest.number <= entry.number:
             self._by_key[entry.key] = entry
+        newest = self._by_full_key.get(entry.full_key)
+        if newest is None or newest.full_number <= entry.full_number:
+            self._by_full_key[entry.full_key] = entry
         if entry.sent_key and entry.sent_key != entry.key:
             self._by_sent_key[entry.sent_key] = entry
         if entry.state in ("committed", "failed"):
@@ -414,6 +467,8 @@ class MemoryLedger:
             self._bytes -= self._sizes.pop(ref, 0)
             if self._by_key.get(oldest.key) is oldest:
                 del self._by_key[oldest.key]
+            if self._by_full_key.get(oldest.full_key) is oldest:
+                del self._by_full_key[oldest.full_key]
             if self._by_sent_key.get(oldest.sent_key) is oldest:
                 del self._by_sent_key[oldest.sent_key]
 

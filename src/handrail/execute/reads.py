@@ -10,13 +10,14 @@ from uuid import uuid4
 from msgspec import structs
 
 from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, decide_within
-from handrail.authorize.identity import compute_key, keep_secrets_distinct
+from handrail.authorize.identity import compute_key, write_arguments
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.handler_output import is_plain
 from handrail.core.log import log
-from handrail.core.text import canonical_json
+from handrail.core.text import canonical_json, is_same_json
 from handrail.core.time_budget import TimeBudget
+from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
@@ -182,7 +183,7 @@ class ReadRunner:
     ) -> tuple[Outcome, Decision | None, ToolCall]:
         """The path with everything: a queue, a decision, a cache, limits and retries."""
         tool = compiled.tool
-        lock_key = compute_key(tool.lock_key, tool.dump(value)) if tool.lock_key is not None else None
+        lock_key = _compute_lock_key(tool, call, value)
         entries = [self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=lock_key)]
         running = RunningCall(call, tool, context, call.arguments_json, ref)
         self._running.add(running)
@@ -225,7 +226,7 @@ class ReadRunner:
             if cached is not None:
                 return Outcome(result=cached, happened="no"), authorization.decision, call
             if tool.lock_key is not None and authorization.approval is not None:
-                lock_key = compute_key(tool.lock_key, tool.dump(authorization.value))
+                lock_key = _compute_lock_key(tool, authorization.call, authorization.value)
                 if lock_key != entries[-1].lock_key:
                     entries[-1].release()
                     moved = self._scheduler.enqueue_again(admission.scope, compiled.concurrency, lock_key=lock_key)
@@ -275,7 +276,9 @@ class ReadRunner:
             assert running is not None
             first, result, before = running.call, None, _get_caller(running.context)
         caller = _get_caller(context)
-        is_same = (first.name, first.arguments_json, before[0]) == (call.name, call.arguments_json, caller[0])
+        is_same = (first.name, *before[:2]) == (call.name, *caller[:2]) and is_same_json(
+            first.arguments_json, call.arguments_json
+        )
         is_inside = running is not None and self._scheduler.is_inside(ref, current_scope())  # It would wait for itself.
         if is_inside or not is_same:
             failed = failure_results.in_progress if is_inside else failure_results.duplicate_call
@@ -352,8 +355,13 @@ def _cache_key(compiled: CompiledTool, call: ToolCall, value: Any, context: Tool
     tool = compiled.tool
     is_of_session = not tool.cache_public and not context.customer_id
     owner = None if tool.cache_public else context.customer_id
-    text = canonical_json([context.tenant_id, owner, tool.name, tool.dump(value)])
-    return context.session_id if is_of_session else "", keep_secrets_distinct(text, call)
+    arguments, _ = write_arguments(tool, call, value, tool.dump(value))
+    scope = canonical_json([context.tenant_id, owner, tool.name])
+    return context.session_id if is_of_session else "", scope + arguments
+
+
+def _compute_lock_key(tool: Tool[..., Any], call: ToolCall, value: Any) -> str | None:
+    return None if tool.lock_key is None else compute_key(tool.lock_key, tool, call, value, tool.dump(value))
 
 
 class BoundedStore(Generic[V]):

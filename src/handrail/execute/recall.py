@@ -53,6 +53,24 @@ class CallRecall:
         self._overhead_timeout = overhead_timeout
         self._in_progress_timeout = in_progress_timeout
 
+    async def find_known(self, sent: ToolCall, context: ToolContext[Any]) -> ToolResult | None:
+        """What the ledger says about a call that cannot run as it is now, by its id alone; None if it knows nothing.
+
+        Its tool may be gone, or want other arguments than it did when the call was made.
+        """
+        if not sent.id:
+            return None
+        try:
+            entry = await self._reader.get((context.session_id, sent.id), TimeBudget(self._overhead_timeout))
+        except Exception:
+            log.exception("the ledger cannot be read")
+            return failure_results.ledger_unreadable(sent.name)
+        if entry is None:
+            return None
+        if entry.identity != self._digests.digest_identity(sent, context) or entry.agent_id != context.agent_id:
+            return failure_results.duplicate_call(sent.name)
+        return describe_entry(entry)
+
     async def check_access(
         self,
         compiled: CompiledTool,
@@ -113,30 +131,35 @@ class CallRecall:
     # Looking up what became of a call, without running it.
 
     async def look_up(
-        self, compiled: CompiledTool | None, call: ToolCall, context: ToolContext[Any], *, by_key: bool
+        self,
+        compiled: CompiledTool | None,
+        call: ToolCall,
+        context: ToolContext[Any],
+        *,
+        by_key: bool,
+        sent: ToolCall,
     ) -> ToolResult | None:
         """What is known about a call that was made before; None if the ledger knows nothing about it.
 
         Without `compiled` (its tool is gone, or its arguments cannot be prepared any more) only its own entry counts.
+        `sent` is the call before its hooks.
         """
         started, ref, budget = perf_counter(), (context.session_id, call.id), TimeBudget(self._overhead_timeout)
-        sent: CallArguments | None = None
+        arguments: CallArguments | None = None
         if compiled is not None:
             try:
-                sent = self._digests.build_arguments(
-                    compiled.tool, call, compiled.tool.parse(call.arguments_json), context
-                )
+                value, identity = compiled.tool.parse(call.arguments_json), self._digests.digest_identity(sent, context)
+                arguments = self._digests.build_arguments(compiled.tool, call, value, context, identity)
             except Exception:  # noqa: BLE001  # the tool is not what it was
                 compiled = None
         try:
-            entry = await self._reader.get(ref, budget)
-            if entry is None and not by_key:
-                return None
-            if compiled is not None and sent is not None:
-                known = await self._reader.decide(sent, ref, compiled.tool, context, budget)
-                result = await self._describe_known(compiled, sent, ref, context, known, budget)
+            if compiled is None or arguments is None:
+                result = await self.find_known(sent, context)
             else:
-                result = describe_entry(entry) if entry is not None else None
+                known = await self._reader.decide(arguments, ref, compiled.tool, context, budget)
+                if not by_key and (known.entry is None or not is_entry_of(known.entry, ref)):
+                    return None
+                result = await self._describe_known(compiled, arguments, ref, context, known, budget)
         except Refusal as refusal:
             is_unreadable = refusal.result.error is not None and refusal.result.error.code == "unavailable"
             result = failure_results.outcome_unknown(call.name) if is_unreadable else refusal.result

@@ -324,7 +324,7 @@ async def resolve_doubt(
     """Settle the entry of a call in doubt, and return its result; raises `ConfigError` if there is no such doubt."""
     if not who:
         raise ConfigError("who must name the person who found out, got ''.")
-    entry, _ = await ledger.recall(session_id=session_id, call_id=call_id, key="")
+    entry = (await ledger.recall(session_id=session_id, call_id=call_id)).by_id
     if entry is None:
         raise ConfigError(f"there is no call {call_id!r} in the ledger of session {session_id!r}.")
     if (state := entry.state_at(time.time())) != "unknown":

@@ -195,6 +195,7 @@ class HostTools:
                 parse=tool.parse,
                 parsers=tool.parsers,
                 dump=tool.dump,
+                write_forms=None,
                 is_async=True,
                 takes_context=True,
             )

@@ -18,6 +18,7 @@ from handrail.core.text import canonical_json, encodable
 from handrail.core.tool import ArgumentParsers
 from handrail.errors import ToolArgsParseError, ToolDefinitionError
 from handrail.schema import validation_errors
+from handrail.schema.argument_forms import ArgumentForms, build_forms
 from handrail.schema.number_text import NumberText, write_json
 from handrail.schema.subschemas import map_children, remove_titles
 
@@ -44,6 +45,8 @@ class Arguments:
     """Validated arguments to JSON values, without the defaults; None if no string can become a number."""
     parse_strict: Callable[[str], Any] | None = None
     """`parse` without conversions between types; None if `parse` converts nothing."""
+    write_forms: ArgumentForms | None = None
+    """Writes validated arguments as the two texts that make the keys of a call."""
     hidden_field: str | None = None
     """Which field `dump` leaves out, and what to do about it."""
 
@@ -106,6 +109,7 @@ def build_from_annotations(annotations: Mapping[str, Any], *, forbid_extra: bool
         parse_strict=build_parser(partial(validate_strictly, adapter.validator.validate_json, dump), names=names),
         dump=dump,
         dump_sent=dump_sent if '"number"' in json.dumps(schema) else None,
+        write_forms=build_forms(to_python, adapter.core_schema),
         hidden_field=find_hidden_field(adapter.core_schema),
     )
 

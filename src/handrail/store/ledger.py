@@ -6,14 +6,21 @@ from typing import Any, ClassVar
 
 import msgspec
 from sqlalchemy import (
+    BindParameter,
     Boolean,
+    Column,
+    ColumnElement,
     Executable,
+    Select,
     String,
     Text,
+    and_,
     bindparam,
     case,
+    exists,
     insert,
     literal_column,
+    or_,
     select,
     union_all,
     update,
@@ -26,7 +33,7 @@ from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.values import Failure
 from handrail.errors import StoreError
-from handrail.execute.ledger import Entry, RecordedResult
+from handrail.execute.ledger import Entry, Recalled, RecordedResult
 from handrail.store.approvals import CONSUME, SqlApprovals
 from handrail.store.database import Database, build_engine
 from handrail.store.encryption import Cipher
@@ -51,7 +58,10 @@ class SqlLedger:
         self._digest_key: bytes | None = None
         self._database = database
         self._cipher = cipher
-        self._insert = (sqlite if database.is_sqlite else postgresql).insert(table).on_conflict_do_nothing()
+        new = (sqlite if database.is_sqlite else postgresql).insert(table)
+        self._insert = new.from_select(
+            list(table.columns), _select_new().where(_is_next_claim())
+        ).on_conflict_do_nothing()
 
     @property
     def digest_key(self) -> bytes:
@@ -72,11 +82,15 @@ class SqlLedger:
             raise StoreError("the database was replaced by another one while the store was closed.")
         self._digest_key = found[0][0]
 
-    async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
-        """Find the entry with this id and the newest entry with this key or sent key, in one round trip."""
-        rows = await self._database.fetch(_RECALL, {"id_session": session_id, "id_call": call_id, "of_key": key})
+    async def recall(self, *, session_id: str, call_id: str, key: str = "", full_key: str = "") -> Recalled:
+        """Find the entry with this id and the newest entries with these keys, in one round trip."""
+        of_call = {"id_session": session_id, "id_call": call_id}
+        if not key:
+            rows = await self._database.fetch(_RECALL_ID, of_call)
+        else:
+            rows = await self._database.fetch(_RECALL, {**of_call, "of_key": key, "of_full_key": full_key})
         found = {row[0]: self._entry(row) for row in rows}
-        return found.get("id"), found.get("key") or found.get("sent")
+        return Recalled(found.get("id"), found.get("key"), found.get("full"), found.get("sent"))
 
     async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
         """Write the entry and consume the approval, both or neither."""
@@ -102,8 +116,7 @@ class SqlLedger:
 
     async def _claim_in_one_step(self, values: Mapping[str, Any], consumed: Mapping[str, Any]) -> bool:
         try:
-            new = {f"new_{name}": value for name, value in values.items()}
-            return await self._database.write(_CLAIM_APPROVED, {**new, **consumed}) == 1
+            return await self._database.write(_CLAIM_APPROVED, {**values, **consumed}) == 1
         except IntegrityError as error:
             if getattr(error.orig, "sqlstate", None) != UNIQUE_VIOLATION:
                 raise
@@ -160,7 +173,7 @@ class SqlLedger:
             return
         if entry.state == "failed":  # Nothing happened, so a missing entry is no harm.
             return
-        known, _ = await self.recall(session_id=entry.session_id, call_id=entry.call_id, key=entry.key)
+        known = (await self.recall(session_id=entry.session_id, call_id=entry.call_id)).by_id
         if known is None or known.owner != entry.owner:
             raise StoreError(f"the ledger has no entry for this call of {entry.tool!r}.")
 
@@ -207,31 +220,34 @@ class SqlLedger:
 
     def _values(self, entry: Entry) -> dict[str, Any]:
         return {
-            "session_id": entry.session_id,
-            "call_id": entry.call_id,
-            "tool": entry.tool,
-            "tenant_id": entry.tenant_id,
-            "identity": entry.identity,
-            "key": entry.key,
-            "sent_key": entry.sent_key,
-            "arguments_digest": entry.arguments_digest,
-            "arguments": entry.arguments,
-            "changed_arguments": self._cipher.encrypt_text(entry.changed_arguments),
-            "customer_id": entry.customer_id,
-            "agent_id": entry.agent_id,
-            "number": entry.number,
-            "repeat": entry.repeat,
-            "turn": entry.turn,
-            "owner": entry.owner,
-            "claimed_at": entry.claimed_at,
-            "lease_until": entry.lease_until,
-            "run_until": entry.run_until,
-            "state": entry.state,
-            "settled_at": entry.settled_at,
-            "recorded": encode_record(entry.recorded),
-            "guideline_ids": list(entry.guideline_ids) or None,
-            "erased_at": None,
-            "erased_by": None,
+            "new_session_id": entry.session_id,
+            "new_call_id": entry.call_id,
+            "new_tool": entry.tool,
+            "new_tenant_id": entry.tenant_id,
+            "new_identity": entry.identity,
+            "new_key": entry.key,
+            "new_sent_key": entry.sent_key,
+            "new_arguments_digest": entry.arguments_digest,
+            "new_arguments": entry.arguments,
+            "new_changed_arguments": self._cipher.encrypt_text(entry.changed_arguments),
+            "new_customer_id": entry.customer_id,
+            "new_agent_id": entry.agent_id,
+            "new_number": entry.number,
+            "new_repeat": entry.repeat,
+            "new_turn": entry.turn,
+            "new_owner": entry.owner,
+            "new_claimed_at": entry.claimed_at,
+            "new_lease_until": entry.lease_until,
+            "new_run_until": entry.run_until,
+            "new_state": entry.state,
+            "new_settled_at": entry.settled_at,
+            "new_recorded": encode_record(entry.recorded),
+            "new_guideline_ids": list(entry.guideline_ids) or None,
+            "new_erased_at": None,
+            "new_erased_by": None,
+            "new_full_key": entry.full_key,
+            "new_full_number": entry.full_number,
+            "new_repeat_until": entry.repeat_until,
         }
 
     def _entry(self, row: tuple[Any, ...], *, is_listed: bool = False) -> Entry:
@@ -261,6 +277,9 @@ class SqlLedger:
             recorded=None if row[24] is not None else _read_record(row[22], state=row[20], tool=row[3]),
             guideline_ids=tuple(row[23] or ()),
             erased_at=row[24],
+            full_key=row[26],
+            full_number=row[27],
+            repeat_until=row[28],
         )
 
 
@@ -268,34 +287,52 @@ UNIQUE_VIOLATION = "23505"
 """Postgres' SQLSTATE."""
 
 
+_RECALL_ID = select(literal_column("'id'", String).label("found_by"), table).where(
+    table.c.session_id == bindparam("id_session"), table.c.call_id == bindparam("id_call")
+)
+
+
 def _build_recall() -> Executable:
-    by_id = select(literal_column("'id'", String).label("found_by"), table).where(
-        table.c.session_id == bindparam("id_session"), table.c.call_id == bindparam("id_call")
+    key, full_key = bindparam("of_key", type_=String), bindparam("of_full_key", type_=String)
+    by_key = (
+        _find_newest("key", table.c.number, table.c.key == key),
+        _find_newest("full", table.c.full_number, table.c.full_key == full_key),
+        _find_newest("sent", table.c.claimed_at, table.c.sent_key == key, table.c.sent_key != table.c.key),
     )
-    newest = (
-        select(literal_column("'key'", String).label("found_by"), table)
-        .where(table.c.key == bindparam("of_key"))
-        .order_by(table.c.number.desc())
-        .limit(literal_column("1"))
-        .subquery()
+    return union_all(_RECALL_ID, *by_key)
+
+
+def _find_newest(found_by: str, order: Column[Any], *conditions: ColumnElement[bool]) -> Select[Any]:
+    found = select(literal_column(f"'{found_by}'", String).label("found_by"), table).where(*conditions)
+    return select(found.order_by(order.desc()).limit(literal_column("1")).subquery())
+
+
+def _is_next_claim() -> ColumnElement[bool]:
+    """Whether the entries with the numbers before are still there: otherwise a number would be given twice."""
+    before = table.alias("before")
+    checks = (
+        or_(
+            _new(number) == literal_column("0"),
+            exists().where(before.c[key] == _new(key), before.c[number] == _new(number) - literal_column("1")),
+        )
+        for key, number in (("key", "number"), ("full_key", "full_number"))
     )
-    changed = (
-        select(literal_column("'sent'", String).label("found_by"), table)
-        .where(table.c.sent_key == bindparam("of_key"), table.c.sent_key != table.c.key)
-        .order_by(table.c.claimed_at.desc())
-        .limit(literal_column("1"))
-        .subquery()
-    )
-    return union_all(by_id, select(newest), select(changed))
+    return and_(*checks)
 
 
 def _build_claim() -> Executable:
     """Build one statement that consumes the approval and inserts the entry; Postgres rolls both back if one fails."""
-    consumed = CONSUME.returning(approvals_table.c.token).cte("consumed")
-    new = select(*(bindparam(f"new_{column.name}", type_=column.type) for column in table.columns)).select_from(
-        consumed
-    )
-    return insert(table).from_select(list(table.columns), new)
+    # The consumption is in force even if nothing is inserted, so that it has the condition.
+    consumed = CONSUME.where(_is_next_claim()).returning(approvals_table.c.token).cte("consumed")
+    return insert(table).from_select(list(table.columns), _select_new().select_from(consumed))
+
+
+def _select_new() -> Select[Any]:
+    return select(*(_new(column.name) for column in table.columns))
+
+
+def _new(name: str) -> BindParameter[Any]:
+    return bindparam(f"new_{name}", type_=table.c[name].type)
 
 
 _RECALL = _build_recall()

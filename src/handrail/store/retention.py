@@ -19,7 +19,10 @@ _SESSIONS: Final = 20
 async def purge_settled(database: Database, *, before: float) -> int:
     """Delete calls that were settled before this time; return how many."""
     is_settled = ledger.c.state.in_(("committed", "failed"))
-    return await _purge_rows(database, ledger, ledger.c.settled_at, before, is_settled)
+    # The number of a repetition never restarts while an equal call would be one.
+    return await _purge_rows(
+        database, ledger, ledger.c.settled_at, before, is_settled, ledger.c.repeat_until < time.time()
+    )
 
 
 async def purge_approvals(database: Database, *, before: float) -> int:

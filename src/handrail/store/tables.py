@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 
-NEWEST: Final = "0004"
+NEWEST: Final = "0005"
 """The revision that this version needs: the last file in `migrations/versions`."""
 VERSION_TABLE: Final = "handrail_version"
 """Separate from Alembic's default, so that an application with its own migrations can share the database."""
@@ -67,9 +67,13 @@ ledger: Final = Table(
     Column("guideline_ids", JSON(none_as_null=True)),
     Column("erased_at", Double),
     Column("erased_by", String),
+    Column("full_key", String, nullable=False),
+    Column("full_number", BigInteger, nullable=False),
+    Column("repeat_until", Double, nullable=False),
     UniqueConstraint("key", "number", name="handrail_ledger_effect"),
     CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
     Index("handrail_ledger_settled", "settled_at"),
+    Index("handrail_ledger_full_effect", "full_key", "full_number", unique=True),
 )
 UNSETTLED: Final = text("state IN ('running', 'unknown')")
 Index("handrail_ledger_unsettled", ledger.c.claimed_at, sqlite_where=UNSETTLED, postgresql_where=UNSETTLED)
@@ -87,7 +91,7 @@ Index(
     sqlite_where=HAS_CUSTOMER,
     postgresql_where=HAS_CUSTOMER,
 )
-"""One row for each claimed call. Its two unique constraints are what makes a call run at most once. A trigger withdraws
+"""One row for each claimed call. Its unique constraints are what makes a call run at most once. A trigger withdraws
 the questions that are pending about a call when it is claimed."""
 
 approvals: Final = Table(

@@ -25,7 +25,7 @@ from handrail.core.context import ToolContext
 from handrail.core.values import ToolCall
 from handrail.define.function import tool
 from handrail.execute.executor import Executor
-from handrail.execute.ledger import Entry, Ledger
+from handrail.execute.ledger import Entry, Ledger, Recalled
 from handrail.execute.limits import Timeouts
 from handrail.store import open_store
 
@@ -166,9 +166,9 @@ class _Fragile:
         if step == self._step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    async def recall(self, *, session_id: str, call_id: str, key: str) -> tuple[Entry | None, Entry | None]:
+    async def recall(self, *, session_id: str, call_id: str, key: str = "", full_key: str = "") -> Recalled:
         self.at("before recall")
-        found = await self._ledger.recall(session_id=session_id, call_id=call_id, key=key)
+        found = await self._ledger.recall(session_id=session_id, call_id=call_id, key=key, full_key=full_key)
         self.at("after recall")
         return found
 
