@@ -275,7 +275,7 @@ async def consequential_call(size: int, directory: Path) -> AsyncGenerator[Opera
     async with _open(directory) as store:
         executor = Executor([_tool("pay")], policy=Policy([Rule.allow("pay")]), ledger=store.ledger)
         await executor.run(_call("pay", "first"), CONTEXT)
-        await _copy_rows(store, "handrail_ledger", size, ("call_id", "key", "sent_key"))
+        await _copy_rows(store, "handrail_ledger", size, ("call_id", "key", "full_key", "sent_key"))
         yield lambda: executor.run(_call("pay", f"{next(_numbers)}"), CONTEXT)
         await executor.aclose()
 

@@ -146,10 +146,10 @@ async def test_a_call_that_runs_keeps_its_values_until_it_is_settled(store: SqlS
     await shop.has_begun.wait()
 
     first = await store.erase(customer_id=CANARY, tenant_id="t-1", who="dpo")
-    kept, _ = await store.ledger.recall(session_id="s-1", call_id="c-1", key="")
+    kept = (await store.ledger.recall(session_id="s-1", call_id="c-1")).by_id
     shop.may_end.set()
     result = await running
-    settled, _ = await store.ledger.recall(session_id="s-1", call_id="c-1", key="")
+    settled = (await store.ledger.recall(session_id="s-1", call_id="c-1")).by_id
     second = await store.erase(customer_id=CANARY, tenant_id="t-1", who="dpo")
 
     assert (first.open_calls, first.is_complete) == (1, False)
@@ -177,7 +177,7 @@ async def test_a_doubt_loses_its_values_when_it_is_resolved(store: SqlStore) -> 
 
     await executor.resolve(session_id="s-1", call_id="c-1", happened=True, who="bo")
 
-    entry, _ = await store.ledger.recall(session_id="s-1", call_id="c-1", key="")
+    entry = (await store.ledger.recall(session_id="s-1", call_id="c-1")).by_id
     assert first.open_calls == 1
     assert entry is not None
     assert (entry.state, entry.arguments, entry.customer_id, entry.recorded) == ("committed", "{}", None, None)

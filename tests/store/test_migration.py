@@ -77,6 +77,7 @@ async def test_a_database_that_is_up_to_date_is_opened_without_migrating(url: st
 
 
 async def test_a_database_without_the_tables_is_refused_when_it_must_not_be_migrated(url: str) -> None:
+    await on(url, lambda c: c.execute(text("CREATE TABLE other (number INTEGER)")))  # SQLite: else there is no file.
     with pytest.raises(ConfigError, match=rf"revision None, expected {NEWEST}.*migrate=True"):
         async with open_store(url, migrate=False):
             pass

@@ -69,6 +69,7 @@ def rows_of(number: int) -> dict[Any, dict[str, Any]]:
             **{"identity": "i", "arguments_digest": "d", "arguments": "{}", "number": 0, "repeat": 0, "turn": 1},
             **ids,
             **{"call_id": f"c-{number}", "tool": "pay", "key": f"key-{number}", "sent_key": f"key-{number}"},
+            **{"full_key": f"key-{number}", "full_number": 0, "repeat_until": at},
             **{
                 "owner": "me",
                 "customer_id": f"cu-{number % 50}",

@@ -29,8 +29,9 @@ async def settle_many(store: SqlStore, count: int) -> None:
 
 def rows_of_call(number: int) -> dict[str, Any]:
     values = {"identity": "i", "arguments_digest": "d", "arguments": "{}", "number": 0, "repeat": 0, "turn": 1}
-    times = dict.fromkeys(("claimed_at", "lease_until", "run_until", "settled_at"), 1.0)
-    keys = {"call_id": f"c-{number}", "key": f"k-{number}", "sent_key": f"k-{number}"}
+    times = dict.fromkeys(("claimed_at", "lease_until", "run_until", "repeat_until", "settled_at"), 1.0)
+    keys = {"call_id": f"c-{number}", "full_number": 0}
+    keys |= dict.fromkeys(("key", "full_key", "sent_key"), f"k-{number}")
     return {**values, **times, **keys, "session_id": "s", "tool": "pay", "owner": "me", "state": "committed"}
 
 

@@ -16,6 +16,7 @@ from handrail.store import open_store
 from handrail.store.store import SqlStore
 from tests.store.programs import SRC
 from tests.store.samples import an_approval, an_entry, done
+from tests.tools import pay
 
 # Importing.
 
@@ -132,3 +133,38 @@ async def test_with_the_root_logger_at_debug_no_driver_logs_a_value(url: str, ca
         await store.audit.flush()
 
     assert "canary-4711" not in caplog.text
+
+
+@pytest.mark.parametrize(("scope", "customer_id", "count"), [(None, None, 1), ("session", None, 0), (None, "ann", 0)])
+async def test_effects_of_nobody_are_reported_once_where_the_ledger_outlives_the_process(
+    scope: Any, customer_id: str | None, count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Executor(
+        [pay], policy=Policy([Rule.allow("*")]), store=f"sqlite:///{tmp_path}/handrail.db", scope=scope
+    ) as executor:
+        for session_id in ("s-1", "s-2"):
+            call = ToolCall(id="c-1", name="pay", arguments_json='{"amount": 5}')
+            await executor.run(call, ToolContext(session_id=session_id, customer_id=customer_id))
+
+    assert sum("runs without a customer" in record.message for record in caplog.records) == count
+
+
+async def test_what_can_still_be_repeated_is_not_purged_and_its_number_never_restarts(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/handrail.db") as store:
+        executor = Executor([pay], policy=Policy([Rule.allow("pay")]), store=store)
+        call = ToolCall(id="c-1", name="pay", arguments_json='{"amount": 5}')
+        assert (await executor.run(call, ToolContext(session_id="s-1", customer_id="ann", turn=1))).ok
+        await store.purge(before=time.time() + 1)
+
+        again = structs.replace(call, id="c-2")
+        result = await executor.run(again, ToolContext(session_id="s-1", customer_id="ann", turn=2))
+
+    assert result.error is not None
+    assert result.error.code == "approval_required"
+
+
+async def test_a_claim_is_refused_when_the_entry_before_is_gone(kept: Any) -> None:
+    repeated = an_entry(number=1, full_number=1)
+
+    assert not await kept.ledger.claim(repeated, approval=None, approvals=kept.approvals)
+    assert (await kept.ledger.recall(session_id=repeated.session_id, call_id=repeated.call_id)).by_id is None

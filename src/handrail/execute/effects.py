@@ -80,6 +80,7 @@ class EffectRunner:
         repeat_window: float,
         overhead_timeout: float,
         in_progress_timeout: float,
+        warns_without_customer: bool,
     ) -> None:
         self._digests = digests
         self._reader = reader = LedgerReader(ledger, repeat_window=repeat_window)
@@ -112,6 +113,7 @@ class EffectRunner:
         self._grace = min(GRACE, overhead_timeout)
         self._is_immediate = ledger.is_immediate and approvals.is_immediate
         self._needs_lease = ledger.needs_lease
+        self._warns_without_customer = warns_without_customer and ledger.needs_lease
         self._is_written = ledger.is_written
         self._can_decide_at_once = approvals.is_immediate and not authorizer.has_hooks
         self._claims: dict[CallRef, RunningCall] = {}
@@ -412,6 +414,13 @@ class EffectRunner:
 
     def _build_entry(self, effect: EffectCall, known: LedgerDecision) -> Entry:
         now, context, sent, actual = time.time(), effect.context, effect.sent, effect.actual
+        if self._warns_without_customer and context.customer_id is None:
+            self._warns_without_customer = False  # Once.
+            log.warning(
+                "%s runs without a customer, so that the same call is recognised in its own session only, and runs "
+                'again in another: pass ToolContext(customer_id=…), or Executor(scope="session") if this is meant',
+                effect.tool.name,
+            )
         session_id, call_id = effect.running.ref
         run_until, lease_until = self._settlement.leases.begin(now, effect.compiled.max_duration)
         return Entry(

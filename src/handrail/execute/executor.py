@@ -6,7 +6,7 @@ import secrets as randomness
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from time import perf_counter
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from msgspec import structs
 
@@ -79,6 +79,7 @@ class Executor:
         secrets: Mapping[str, Reference] | None = None,
         redactor: Redactor | None = None,
         declared: Mapping[str, ToolFlags] | None = None,
+        scope: Literal["session"] | None = None,
         debug: bool = False,
     ) -> None:
         """`store` keeps the ledger and the approvals, and audits: what `handrail.store.open_store` returns, or the URL
@@ -87,6 +88,9 @@ class Executor:
 
         `declared` says what tools are that are not in the pool, and are only passed to `guard()` or the fallback:
         which of them read, have a key, a lock or a `verify`. One that is not declared is consequential.
+
+        An effect is the customer's (`ToolContext.customer_id`), or, without one, the session's: the same call in
+        another session is then another effect. `scope="session"` says that this is meant; else a warning is logged.
         """
         self._is_debug = debug
         self._redactor = redactor = redactor or Redactor()
@@ -158,6 +162,7 @@ class Executor:
             repeat_window=timeouts.repeat_window,
             overhead_timeout=timeouts.overhead,
             in_progress_timeout=timeouts.in_progress,
+            warns_without_customer=scope is None,
         )
         self._reads = ReadRunner(
             authorizer=self._authorizer,

@@ -97,10 +97,10 @@ class SqlStore:
     async def purge(self, *, before: float, audit_before: float | None = None) -> int:
         """Delete settled calls, expired approvals and conversations older than `before`; return how many.
 
-        Running calls and calls with an unknown outcome stay. A repeat of a deleted call is not recognised any more, so
-        choose a time further back than any repeat. With `audit_before`, rows of the audit that are older than that are
-        deleted, too, and a row of kind `audit_purged` says so. It deletes in small transactions: other writes do not
-        wait for it, and what is deleted stays deleted if it is interrupted.
+        Running calls and calls with an unknown outcome stay, and so do calls that could still be repeated by mistake
+        (`Timeouts(repeat_window=…)`): a repeat of a deleted call is not recognised any more. With `audit_before`, rows
+        of the audit that are older than that are deleted, too, and a row of kind `audit_purged` says so. It deletes in
+        small transactions: other writes do not wait for it, and what is deleted stays deleted if it is interrupted.
         """
         deleted = await purge_settled(self._database, before=before)
         deleted += await purge_approvals(self._database, before=before)
