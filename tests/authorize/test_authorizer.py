@@ -87,7 +87,7 @@ async def test_the_developer_learns_once_what_would_allow_a_tool_and_the_model_d
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     executor = Executor([act])
-    with caplog.at_level(logging.WARNING, "handrail"):
+    with caplog.at_level(logging.INFO, "handrail"):
         results = [await executor.run(call("act", f"c-{n}", n=n), at()) for n in range(3)]
 
     assert caplog.text.count("Rule.allow") == 1

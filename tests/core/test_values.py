@@ -4,6 +4,7 @@ import json
 from enum import Enum, StrEnum
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +35,22 @@ def test_a_value_is_frozen_slotted_and_keyword_only(value: Any) -> None:
     assert not hasattr(value, "__dict__")
     with pytest.raises(TypeError):
         type(value)("positional")
+
+
+@pytest.mark.parametrize(
+    "given", [{"arguments": {"amount": 5}}, {"arguments_json": None}, {"arguments_json": {"amount": 5}}]
+)
+def test_a_call_with_arguments_that_are_no_text_is_an_error_that_names_arguments_json(given: Any) -> None:
+    with pytest.raises(TypeError, match="arguments_json"):
+        ToolCall(id="c-1", name="pay", **given)
+
+
+def test_a_call_is_encoded_and_shown_without_what_it_does_not_have() -> None:
+    call = ToolCall(id="c-1", name="pay", arguments_json="{}")
+
+    assert repr(call) == "ToolCall(id='c-1', name='pay', arguments_json='{}')"
+    assert "arguments" not in msgspec.to_builtins(call)
+    assert msgspec.json.decode(msgspec.json.encode(call), type=ToolCall) == call
 
 
 def test_every_event_carries_its_time_session_and_tenant() -> None:

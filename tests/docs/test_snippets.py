@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import inspect
 import io
+import logging
 import re
 import sys
 from importlib.util import find_spec
@@ -68,11 +69,23 @@ def run_page(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_snippets_of_a_page_run_and_print_what_they_say(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
     run_page(page)
+
+    # Without a configuration, Python writes warnings of a library to standard error.
+    logged = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert [*logged, *capsys.readouterr().err.splitlines()] == [] or page.stem in SHOW_FAULTS
+
+
+SHOW_FAULTS = {"chat", "executor", "sources"}
+"""Pages with a tool that fails, a rule that is misspelt, a server that is down: the log says so."""
 
 
 PAGES_WITH_A_MODEL = [

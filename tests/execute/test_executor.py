@@ -3,13 +3,25 @@
 import asyncio
 import threading
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolError, ToolResult, tool
+from handrail import (
+    ConfigError,
+    Executor,
+    Policy,
+    Rule,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ToolRegistry,
+    ToolResult,
+    tool,
+)
 from handrail.core import CallFinished, CallIgnored, CallStarted
 from handrail.execute import Limits, Timeouts
 from tests.execute.helpers import ALLOWED, Heard, at, call
@@ -48,6 +60,26 @@ async def test_every_call_has_a_result_under_its_id(sent: ToolCall, code: str | 
     assert (result.call_id, result.tool_name) == (sent.id, sent.name)
     assert isinstance(result.for_model(), str)
     assert [(one.call, one.result) for one in heard.of(CallFinished)] == [(sent, result)]
+
+
+async def test_what_is_not_a_call_is_an_error_that_says_what_a_call_is() -> None:
+    executor: Any = Executor([pay])
+    for sent in ({"id": "c-1", "name": "pay", "arguments": {}}, None, "pay"):
+        for run in (executor.run(sent, at()), executor.run_all([sent], at()), executor.guard(sent, at(), print)):
+            with pytest.raises(TypeError, match="call must be a ToolCall\\(id=…, name=…, arguments_json=…\\), got "):
+                await run
+
+
+def test_an_executor_and_its_policy_show_what_they_have() -> None:
+    policy = Policy([Rule.deny("pay", where={"amount": {"above": 5}}), Rule.ask("pay", by="operator")])
+
+    assert repr(Policy()) == "Policy([])"
+    assert repr(Executor([pay], policy=policy)) == (
+        "Executor([pay], policy=Policy([deny('pay', where={'amount': {'above': 5}}), ask('pay', by='operator')]), "
+        "ledger=MemoryLedger)"
+    )
+    many = ToolRegistry([replace(pay, name=f"pay_{n}") for n in range(20)])
+    assert repr(many) == "ToolRegistry(pay_0, pay_1, pay_2, pay_3, pay_4, pay_5, pay_6, pay_7 and 12 more)"
 
 
 @pytest.mark.proves("PH-41")

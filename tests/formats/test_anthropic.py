@@ -193,6 +193,7 @@ def test_examples_have_a_field_of_their_own() -> None:
 def test_an_example_that_does_not_fit_is_left_out_because_the_api_would_refuse_the_request(strict: bool) -> None:
     @tool(examples=[{"city": 1}, {"city": "Ulm"}, {"town": "Bonn"}], strict=strict)
     def get(city: str) -> str:
+        """Look up the weather."""
         return ""
 
     definitions = wire.tools([get])

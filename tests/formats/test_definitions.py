@@ -23,7 +23,8 @@ NOT_MCP = [api for api in ALL if api is not MCP]
 
 def raw(name: str = "raw", schema: Any = None, **options: Any) -> Tool[..., Any]:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}} if schema is None else schema
-    return build_tool({"name": name, "input_schema": schema, "execute": lambda payload: "", **options})
+    known = {"name": name, "description": "Raw.", "input_schema": schema, "execute": lambda payload: ""}
+    return build_tool(known | options)
 
 
 def with_schema(schema: Any, name: str = "bad") -> Tool[..., Any]:
@@ -64,6 +65,14 @@ def test_the_same_tools_give_the_same_bytes(api: Api) -> None:
 def test_what_is_no_tool_is_refused_with_what_would_be_right(api: Api) -> None:
     with pytest.raises(ConfigError, match="as_tool"):
         api.wire.tools([print])
+
+
+@every_api
+def test_a_tool_without_a_description_is_sent_with_a_note(api: Api) -> None:
+    definitions = api.wire.tools([raw("mute", description=""), good])
+
+    assert [one.name for one in api.shown(definitions)] == ["mute", "good"]
+    assert [one.tool for one in definitions.notes if "has no description" in one.text] == ["mute"]
 
 
 @every_api

@@ -28,7 +28,7 @@ Mode = Literal["enforce", "observe"]
 GetArguments = Callable[[], dict[str, Any]]
 """The validated arguments as JSON values; only built where something looks at them."""
 
-_MAX_WARNINGS = 1_000
+_MAX_NOTES = 1_000
 
 
 class Refusal(Exception):
@@ -94,9 +94,9 @@ class Authorizer:
         self._callbacks = callbacks
         self._approval_timeout = approval_timeout
         self._observed = _parse_mode(mode)
-        self._warned: set[str] = set()
         self._has_warned_of_turn = False
-        """Tools that no rule is about, and that a warning was logged for."""
+        self._noted: set[str] = set()
+        """Tools that no rule is about, and that were logged."""
         self.has_hooks = bool(self._hooks)
         """Whether some hook looks at every call."""
 
@@ -189,7 +189,7 @@ class Authorizer:
             if is_observed:
                 return Authorization(decision=decision, call=call, value=value)
             raise Refusal(failure_results.permission_denied(tool.name, decision), decision)
-        self._warn_if_undeclared(tool, decision)
+        self._note_if_undeclared(tool, decision)
         approval = await self._find_approval(tool, decision, call, value, arguments, context, repetition)
         if approval.changed_arguments is not None:
             call, value = await self._check_changed_arguments(policy, call, decision, approval, context)
@@ -203,11 +203,11 @@ class Authorizer:
             return Decision(action="deny", rule="permission_check", source=policy.tool.name, reason=objection)
         return policy.decide(context, arguments)
 
-    def _warn_if_undeclared(self, tool: Tool[..., Any], decision: Decision) -> None:
-        """Warn the developer, once, about a tool that no rule is about."""
-        if decision.source == DEFAULT and tool.name not in self._warned and len(self._warned) < _MAX_WARNINGS:
-            self._warned.add(tool.name)
-            log.warning("somebody has to agree to every call of %s: %s", tool.name, decision.reason)
+    def _note_if_undeclared(self, tool: Tool[..., Any], decision: Decision) -> None:
+        """Tell the developer, once, about a tool that no rule is about: the default is right, and may surprise."""
+        if decision.source == DEFAULT and tool.name not in self._noted and len(self._noted) < _MAX_NOTES:
+            self._noted.add(tool.name)
+            log.info("somebody has to agree to every call of %s: %s", tool.name, decision.reason)
 
     # Approvals.
 

@@ -10,6 +10,7 @@ from handrail.authorize.conditions import Condition
 from handrail.core.context import ToolContext
 from handrail.core.selectors import Selector, SelectorTable, is_name, parse_selectors
 from handrail.core.suggestions import suggest
+from handrail.core.text import join_names
 from handrail.core.tool import Tool
 from handrail.core.values import Decision
 from handrail.errors import ConfigError
@@ -214,6 +215,12 @@ class Policy:
         compiled.sort(key=lambda candidate: _ORDER.index(candidate.rule.action))
         self._table = SelectorTable((candidate.rule.tools, candidate) for candidate in compiled)
 
+    def __repr__(self) -> str:
+        rules = join_names([str(rule) for rule in self.rules])
+        default = self.default
+        shown = "" if default is None else f", default={' '.join(filter(None, (default.action, default.by)))!r}"
+        return f"Policy([{rules}]{shown})"
+
     def compile(self, tool: Tool[..., Any]) -> "CompiledPolicy":
         """The rules of this policy that can apply to one tool."""
         default = self.default or (READ_ONLY if tool.read_only else UNDECLARED)
@@ -232,9 +239,10 @@ class Policy:
         expected = frozenset(cast(Mapping[str, Any], properties)) if is_declared else None
         return CompiledPolicy(tool, candidates=candidates, default=default, expected=expected)
 
-    def find_problems(self, tools: Iterable[Tool[..., Any]]) -> Iterator["PolicyProblem"]:
+    def find_problems(self, tools: Iterable[Tool[..., Any]], *, are_all: bool = True) -> Iterator["PolicyProblem"]:
         """The rules that can never apply to these tools: names that no tool has, arguments and conditions that no
-        schema has. A tool without declared properties can have any argument.
+        schema has. A tool without declared properties can have any argument. If these are not all tools that there
+        will be (`are_all`), a rule about another tool is no problem.
 
         A rule that others shadow is no problem: an emergency `deny: "*"` is one on purpose.
         """
@@ -247,9 +255,9 @@ class Policy:
             found = [
                 f"unknown tool {text!r}{suggest(text, pool)}"
                 for text in rule.tools
-                if is_name(text) and text not in pool
+                if are_all and is_name(text) and text not in pool
             ]
-            if not selected and rule.tools and not found:
+            if are_all and not selected and rule.tools and not found:
                 found.append(f"it selects no tool: {rule}.")
             if selected and compiled.condition is not None:
                 found.extend(compiled.condition.find_problems([_get_policy_schema(tool) for tool in selected]))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
 import pydantic  # Its own names load on first use, which is later than this import.
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 from pydantic_core import from_json, to_jsonable_python
 
 from handrail.core.media import MediaPart
@@ -183,7 +183,8 @@ class Redactor:
         if isinstance(value, MediaPart):
             return self._mapping(value.describe(), depth)  # Never its data.
         if isinstance(value, Struct):
-            return self._mapping({name: getattr(value, name) for name in value.__struct_fields__}, depth)
+            members = {name: getattr(value, name) for name in value.__struct_fields__}
+            return self._mapping({name: one for name, one in members.items() if one is not UNSET}, depth)
         if isinstance(value, pydantic.BaseModel):
             return self._model(value, depth)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -3,7 +3,9 @@
 import json
 import math
 import re
+from collections.abc import Collection
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from itertools import islice
 from typing import Any, Final, cast
 
 import msgspec
@@ -129,3 +131,9 @@ def _replace_surrogates(value: Any) -> Any:
             return [_replace_surrogates(item) for item in cast(list[Any], value)]
         case _:
             return value
+
+
+def join_names(names: Collection[str], *, limit: int = 8) -> str:
+    """The first names of several, and how many more there are."""
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(islice(names, limit)) + more

@@ -23,9 +23,10 @@ from handrail.core.events import Event, Listener
 from handrail.core.log import SHOW_TEXTS, log
 from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference, Secrets
+from handrail.core.text import join_names
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
-from handrail.core.values import Approval, ToolCall, ToolResult
+from handrail.core.values import Approval, ToolCall, ToolResult, build_call_type_error
 from handrail.define.options import ToolFlags
 from handrail.errors import StoreError
 from handrail.execute.admission import AdmissionControl
@@ -110,6 +111,7 @@ class Executor:
         check_hooks(self._hooks)
         self._overhead_timeout = timeouts.overhead
         self._max_argument_chars = limits.max_argument_chars
+        self._policy = policy
         scheduler = Scheduler()
         self._running = RunningCalls()
         self._threads = WorkerThreads(max_threads=limits.max_threads)
@@ -246,10 +248,16 @@ class Executor:
         other._pool = pool
         return other
 
+    def __repr__(self) -> str:
+        names = join_names([tool.name for tool in self._pool.known_tools])
+        return f"Executor([{names}], policy={self._policy!r}, ledger={type(self._ledger).__name__})"
+
     # Running.
 
     async def run(self, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
         """Run one call. It returns a result whatever happens; only a real cancellation of the caller is raised."""
+        if not isinstance(call, ToolCall):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
+            raise build_call_type_error(call)
         if self._is_debug and not SHOW_TEXTS.get():
             return await self._show_texts(self.run(call, context))
         if self._running.by_session:
@@ -328,6 +336,8 @@ class Executor:
         key names, raises `ToolDefinitionError`. `flags` say what the tool is where nothing is registered or declared
         under its name: for a host whose own descriptions are trusted.
         """
+        if not isinstance(call, ToolCall):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
+            raise build_call_type_error(call)
         if self._is_debug and not SHOW_TEXTS.get():
             return await self._show_texts(self.guard(call, context, proceed, schema=schema, flags=flags))
         self._running.check_loop()

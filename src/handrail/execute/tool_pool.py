@@ -348,7 +348,8 @@ class ToolPool:
 
     def find_policy_problems(self, policy: Policy) -> list[PolicyProblem]:
         """The rules of a policy that can never apply to the known tools."""
-        return list(policy.find_problems(self.known_tools))
+        # Without a tool of its own, it gets them one by one, through guard().
+        return list(policy.find_problems(self.known_tools, are_all=bool(self._tools or self.host_tools.declared)))
 
     def _update_diagnostics(self) -> None:
         problems = tuple(str(problem) for problem in self.find_policy_problems(self._policy))

@@ -14,6 +14,7 @@ from handrail.formats.names import ToolNames
 
 T = TypeVar("T", default=dict[str, Any])
 ToolChoiceMode = Literal["auto", "none", "required"]
+_NO_DESCRIPTION = "has no description: the model sees only its name and its arguments; write a docstring"
 
 
 class Diagnostic(Struct, frozen=True, kw_only=True):
@@ -131,6 +132,7 @@ def _render_once(
                 found,
                 definition=_copy_json(found.definition),
                 non_strict_definition=_copy_json(found.non_strict_definition),
+                notes=found.notes if tool.description.strip() else (*found.notes, _NO_DESCRIPTION),
             )
         except UnsupportedToolError as reason:
             known = Diagnostic(tool=tool.name, text=str(reason))

@@ -8,6 +8,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from handrail.core.selectors import parse_selectors
+from handrail.core.text import join_names
 from handrail.core.tool import Tool, ToolLike
 from handrail.define.build import as_tool
 from handrail.errors import DuplicateToolError, ToolNotFoundError
@@ -107,7 +108,7 @@ class ToolRegistry:
         return len(self._tools)
 
     def __repr__(self) -> str:
-        return f"ToolRegistry({', '.join(self._tools)})"
+        return f"ToolRegistry({join_names(self._tools)})"
 
     def to_anthropic_tools(self) -> "Definitions[ToolParam]":
         """Definitions for Anthropic Messages."""
