@@ -15,8 +15,7 @@ from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolEr
 from handrail.authorize import MemoryApprovals
 from handrail.chat import ChatSession
 from handrail.core import CallFinished, CallStarted
-from handrail.execute import MemoryLedger
-from handrail.execute.ledger import Entry
+from handrail.execute import Entry, MemoryLedger
 from handrail.store import open_store
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls

@@ -18,7 +18,7 @@ import pytest
 from pydantic import BaseModel
 
 from handrail import Control, Decision, Executor, Failure, ToolContext, ToolError, ToolFlags, ToolResult, tool
-from handrail.core.values import Approval
+from handrail.core import Approval
 from handrail.execute import MemoryLedger, RetryPolicy
 from handrail.store import open_store
 from tests.execute.helpers import ALLOWED, at, call, code_of

@@ -9,8 +9,7 @@ import pytest
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.authorize import MemoryApprovals
 from handrail.authorize.approvals import new_token
-from handrail.core import CallFinished, CallStarted, DecisionMade
-from handrail.core.values import Approval
+from handrail.core import Approval, CallFinished, CallStarted, DecisionMade
 from handrail.errors import ApprovalError
 from handrail.execute import Timeouts
 from tests.execute.helpers import Heard, at, call, code_of

@@ -7,8 +7,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.core import CallCancelled, CallFinished, Cancellation, Cancelling
-from handrail.execute import Limits, Timeouts, running
-from handrail.execute.ledger import Entry
+from handrail.execute import Entry, Limits, Timeouts, running
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, ToolFlags, ToolResult, tool
-from handrail.core import CallFinished, CallIgnored, CallStarted, DecisionMade
+from handrail.core import Approval, CallFinished, CallIgnored, CallStarted, DecisionMade
 from handrail.core.text import compact_json
-from handrail.core.values import Approval
 from handrail.errors import ApprovalError
 
 paid: list[tuple[str, str | None]] = []

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from handrail import ConfigError, Decision, Executor, ToolContext, ToolError, ToolResult, tool
-from handrail.core import CallFinished
-from handrail.core.values import Approval
+from handrail.core import Approval, CallFinished
 from handrail.execute import RetryPolicy
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 

@@ -18,8 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolResult, tool
 from handrail.authorize import MemoryApprovals
 from handrail.errors import ToolError
-from handrail.execute import MemoryLedger, Timeouts
-from handrail.execute.ledger import Entry
+from handrail.execute import Entry, MemoryLedger, Timeouts
 from handrail.store import open_store
 from tests.execute.ledger_model import AFTER, Answer, Ending, Model, Question, Wanted
 from tests.postgres import DATABASES, new_database

@@ -7,7 +7,7 @@ import pytest
 
 from handrail import Control, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.chat import ChatSession, FileSessionStore
-from handrail.core.values import Approval
+from handrail.core import Approval
 from handrail.errors import ProviderError
 from handrail.guide import GuidedTurnResult, Plan, PlanRequest, ReplyRequest, ScriptedJudge
 from tests.chat.bank import at, chat

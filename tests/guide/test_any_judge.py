@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from handrail import Agent, ToolContext, tool
 from handrail.authorize import MemoryApprovals
-from handrail.authorize.approvals import Approval
+from handrail.core import Approval
 from handrail.errors import ConfigError
 from handrail.guide import Draft, GuidelineMatch, GuideSettings, Plan, PlanRequest, ReplyRequest, ToolVerdict
 

@@ -9,8 +9,7 @@ import pytest
 
 from handrail.authorize import MemoryApprovals
 from handrail.execute import MemoryLedger
-from handrail.store import open_store
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore, open_store
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres
 from tests.store.fragile import Fragile, fragile_database

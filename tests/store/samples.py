@@ -5,8 +5,9 @@ import time
 from typing import Any
 
 from handrail.authorize.approvals import new_token
-from handrail.core.values import Approval
-from handrail.execute.ledger import Entry, RecordedResult, State, settle_entry
+from handrail.core import Approval
+from handrail.execute import Entry
+from handrail.execute.ledger import RecordedResult, State, settle_entry
 
 _numbers = itertools.count()
 

@@ -11,10 +11,9 @@ from msgspec import structs
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.authorize.approvals import new_token
-from handrail.core.values import Approval
+from handrail.core import Approval
 from handrail.errors import ApprovalError, ConfigError
-from handrail.store import open_store
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore, open_store
 from tests.store.samples import an_approval
 
 

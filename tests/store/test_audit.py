@@ -23,8 +23,7 @@ from handrail.core import (
     TurnPlanned,
 )
 from handrail.errors import ConfigError, ToolError
-from handrail.store import open_store
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore, open_store
 from handrail.store.tables import metadata
 
 

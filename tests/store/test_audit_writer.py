@@ -10,8 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from handrail.core import CircuitBreakerChanged, Event
-from handrail.store import open_store
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore, open_store
 from tests.postgres import PostgresServer
 from tests.store.fragile import Fragile
 from tests.store.proxy import proxied

@@ -10,8 +10,7 @@ from sqlalchemy import select, text, update
 
 from handrail import ChatSession, ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolError, tool
 from handrail.cli.main import main
-from handrail.store import open_store
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore, open_store
 from handrail.store.tables import audit, metadata
 from handrail.testing import ScriptedProvider
 from tests.store.conftest import DATABASES, new_database

@@ -10,8 +10,7 @@ import pytest
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolResult, tool
 from handrail.errors import StoreError
 from handrail.execute import Timeouts
-from handrail.store import open_store
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore, open_store
 from tests.postgres import PostgresServer
 from tests.store.fragile import Fragile
 from tests.store.proxy import Proxy, proxied

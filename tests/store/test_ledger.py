@@ -13,9 +13,9 @@ from msgspec import structs
 from handrail import Control, Failure
 from handrail.authorize import MemoryApprovals
 from handrail.errors import StoreError
-from handrail.execute.ledger import Entry, RecordedResult
-from handrail.store import open_store
-from handrail.store.store import SqlStore
+from handrail.execute import Entry
+from handrail.execute.ledger import RecordedResult
+from handrail.store import SqlStore, open_store
 from tests.postgres import PostgresServer
 from tests.store.proxy import proxied
 from tests.store.samples import a_recorded, an_approval, an_entry, done

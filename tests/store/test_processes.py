@@ -10,8 +10,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolResult, tool
 from handrail.execute import Timeouts
-from handrail.store import open_store
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore, open_store
 from tests.store.programs import APPROVE, PAY, run_program, start_program
 
 pytestmark = pytest.mark.timeout(600)

@@ -6,8 +6,7 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handrail.store import open_store
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore, open_store
 from handrail.store.tables import approvals, audit, ledger, messages, sessions
 from tests.statements import counted
 

@@ -13,8 +13,7 @@ from handrail.chat import Conversation
 from handrail.core import CircuitBreakerChanged
 from handrail.errors import StoreError
 from handrail.providers import UserMessage
-from handrail.store import open_store
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore, open_store
 from handrail.store.tables import ledger, messages
 from tests.statements import counted
 from tests.store.samples import an_entry

@@ -8,7 +8,7 @@ from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.chat import ChatSession, Conversation
 from handrail.core import CircuitBreakerChanged
 from handrail.providers import AssistantMessage, UserMessage
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
 from tests.statements import counted

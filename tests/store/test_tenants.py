@@ -3,7 +3,7 @@
 import pytest
 
 from handrail.errors import ConfigError, StoreError
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore
 from tests.tenants.samples import acme
 
 

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 from sqlalchemy import func, select
 
-from handrail.store import open_store
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore, open_store
 from handrail.store.tables import webhooks
 
 

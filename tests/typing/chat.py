@@ -4,7 +4,7 @@ from typing import assert_type
 
 from handrail import ChatSession, Executor, ToolContext
 from handrail.chat import Conversation, FileSessionStore, TurnResult
-from handrail.core.values import Approval
+from handrail.core import Approval
 from handrail.providers import ModelRequest, ModelResponse, OpenAIChat, Provider, TextDelta, UserMessage
 from handrail.testing import ScriptedProvider
 

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
         TurnStarted,
     )
     from handrail.core.redact import Redactor
+    from handrail.core.values import Approval
 
 __all__ = [
+    "Approval",
     "ApprovalDecided",
     "ApprovalRequested",
     "ApprovalUsed",
@@ -57,6 +59,7 @@ __all__ = [
 
 # Loaded on first use, so that importing one module of this package does not import the others.
 _ON_FIRST_USE = {
+    "Approval": "handrail.core.values",
     "ApprovalDecided": "handrail.core.events",
     "ApprovalRequested": "handrail.core.events",
     "ApprovalUsed": "handrail.core.events",

@@ -6,7 +6,7 @@ from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
     from handrail.execute.executor import Executor
-    from handrail.execute.ledger import Ledger, MemoryLedger
+    from handrail.execute.ledger import Entry, Ledger, MemoryLedger
     from handrail.execute.limits import CircuitBreaker, Limits, RateLimit, RetryPolicy, Timeouts
     from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
     from handrail.execute.store import Store
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget",
     "CircuitBreaker",
+    "Entry",
     "Executor",
     "Ledger",
     "Limits",
@@ -31,6 +32,7 @@ __all__ = [
 _ON_FIRST_USE = {
     "Budget": "handrail.execute.loop",
     "CircuitBreaker": "handrail.execute.limits",
+    "Entry": "handrail.execute.ledger",
     "Executor": "handrail.execute.executor",
     "Ledger": "handrail.execute.ledger",
     "Limits": "handrail.execute.limits",

@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from handrail.core.lazy_exports import build_getattr
 from handrail.core.redact import Redactor
 from handrail.errors import MissingExtraError
 
@@ -10,7 +11,9 @@ if TYPE_CHECKING:
     from handrail.store.encryption import EncryptionKey
     from handrail.store.store import SqlStore
 
-__all__ = ["open_store"]
+__all__ = ["SqlStore", "open_store"]
+
+__getattr__ = build_getattr(__name__, {"SqlStore": "handrail.store.store"})
 
 
 def open_store(
