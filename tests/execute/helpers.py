@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 from handrail import Policy, Rule, ToolCall, ToolContext, ToolResult
 from handrail.core import Event
-from handrail.execute import MemoryLedger
-from handrail.execute.ledger import Entry, Recalled
+from handrail.execute import Entry, MemoryLedger, Recalled
 
 E = TypeVar("E", bound=Event)
 

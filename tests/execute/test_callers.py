@@ -9,10 +9,8 @@ import pytest
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.authorize import MemoryApprovals
-from handrail.core import CallFinished, CallStarted
-from handrail.core.values import Approval
-from handrail.execute import Limits
-from handrail.execute.ledger import Entry, Recalled
+from handrail.core import Approval, CallFinished, CallStarted
+from handrail.execute import Entry, Limits, Recalled
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 
 

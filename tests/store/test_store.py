@@ -12,8 +12,7 @@ import pytest
 from msgspec import structs
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
-from handrail.store import open_store
-from handrail.store.store import SqlStore
+from handrail.store import SqlStore, open_store
 from tests.store.programs import SRC
 from tests.store.samples import an_approval, an_entry, done
 from tests.tools import pay

@@ -6,7 +6,7 @@ from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
     from handrail.execute.executor import Executor
-    from handrail.execute.ledger import Entry, Ledger, MemoryLedger
+    from handrail.execute.ledger import Entry, Ledger, MemoryLedger, Recalled
     from handrail.execute.limits import CircuitBreaker, Limits, RateLimit, RetryPolicy, Timeouts
     from handrail.execute.loop import Budget, LoopResult, run_until_done, run_until_done_sync
     from handrail.execute.store import Store
@@ -21,6 +21,7 @@ __all__ = [
     "LoopResult",
     "MemoryLedger",
     "RateLimit",
+    "Recalled",
     "RetryPolicy",
     "Store",
     "Timeouts",
@@ -39,6 +40,7 @@ _ON_FIRST_USE = {
     "LoopResult": "handrail.execute.loop",
     "MemoryLedger": "handrail.execute.ledger",
     "RateLimit": "handrail.execute.limits",
+    "Recalled": "handrail.execute.ledger",
     "RetryPolicy": "handrail.execute.limits",
     "Store": "handrail.execute.store",
     "Timeouts": "handrail.execute.limits",
