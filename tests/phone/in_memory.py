@@ -8,7 +8,7 @@ from typing import Any
 
 from handrail.phone import ConnectionLost, Sideband
 from handrail.phone.signals import TransferAnswer
-from handrail.phone.transport import AcceptOutcome
+from handrail.phone.transport import Acceptance
 from handrail.testing.phone import Frame, LiveCall, PhoneSimulator
 
 
@@ -18,9 +18,9 @@ class MemoryTransport:
     def __init__(self, simulator: PhoneSimulator) -> None:
         self._simulator = simulator
 
-    async def accept(self, session_id: str, session: Mapping[str, Any]) -> AcceptOutcome:
+    async def accept(self, session_id: str, session: Mapping[str, Any]) -> Acceptance:
         status = self._simulator.live(session_id).request("accept", {"type": "realtime", **session}).status
-        return "accepted" if status == 200 else "gone" if status == 404 else "failed"
+        return Acceptance(outcome="accepted" if status == 200 else "gone" if status == 404 else "failed")
 
     async def reject(self, session_id: str, *, status_code: int) -> None:
         self._simulator.live(session_id).request("reject", {"status_code": status_code})

@@ -10,7 +10,7 @@ from handrail import Executor, Policy, ToolCall, ToolContext, ToolResult
 from handrail.core import Event
 from handrail.phone import CallSession, ConnectionLost, IncomingCall, MachineOptions, Sideband
 from handrail.phone.signals import TransferAnswer
-from handrail.phone.transport import AcceptOutcome
+from handrail.phone.transport import Acceptance
 from handrail.tenants import TenantConfig, ToolBuilder
 from tests.tenants.samples import acme, refer
 
@@ -36,8 +36,8 @@ class ScriptedTransport:
         self._changed = asyncio.Condition()
         self._incoming: asyncio.Queue[str | bytes | ConnectionLost] = asyncio.Queue()
 
-    async def accept(self, session_id: str, session: Mapping[str, Any]) -> AcceptOutcome:
-        return "accepted"
+    async def accept(self, session_id: str, session: Mapping[str, Any]) -> Acceptance:
+        return Acceptance(outcome="accepted")
 
     async def reject(self, session_id: str, *, status_code: int) -> None:
         self.requests.append(f"reject {status_code}")

@@ -1,74 +1,14 @@
 """A yes is a yes: what the agent said is compared, all words of the caller count, one question is asked at a time."""
 
-import itertools
 import json
 from typing import Any
 
 import pytest
 
-from handrail import ToolCall
-from handrail.phone import MachineOptions
 from handrail.phone import signals as s
-from handrail.phone.machine import CallMachine
 from tests.phone.calls import play
+from tests.phone.machine_call import READ_BACK, Call
 from tests.tenants.samples import acme, refer
-
-READ_BACK = "Pay: amount: 50, to: Ann"
-SPOKEN = "I am going to pay 50 euros to Ann, yes or no?"
-
-
-class Call:
-    """A call in which the model wants to pay, and the caller was asked about nothing yet."""
-
-    def __init__(self, *, has_transcripts: bool = True) -> None:
-        self.machine = CallMachine(MachineOptions(has_transcripts=has_transcripts, idle_timeout=None))
-        self.commands: list[s.Command] = []
-        self._numbers = itertools.count(1)
-        self.feed(s.Connected())
-
-    def feed(self, *signals: s.Signal) -> None:
-        for signal in signals:
-            self.commands += self.machine.handle(signal)
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [command for command in self.commands if isinstance(command, kind)]
-
-    @property
-    def asked(self) -> list[str]:
-        """The instructions of the read-backs that were requested."""
-        return [one.instructions for one in self.of(s.RequestResponse) if one.purpose == "read_back"]
-
-    def want(self, token: str = "t1", text: str = READ_BACK, values: tuple[Any, ...] = (50, "Ann")) -> None:
-        """The model calls the tool, and the executor asks for the caller's approval."""
-        number = next(self._numbers)
-        response, call_id = f"r{number}", f"c{number}"
-        self.feed(s.ResponseStarted(response_id=response))
-        self.feed(s.ToolCalled(call=ToolCall(id=call_id, name="pay", response_id=response)))
-        self.feed(s.ToolFinished(call_id=call_id, output="ask", approval=token, read_back=text, values=values))
-        self.feed(s.OutputAdded(call_id=call_id))
-        self.feed(s.ResponseFinished(response_id=response, status="completed", has_speech=False))
-
-    def speak(self, words: str = SPOKEN, *, status: s.ResponseStatus = "completed", is_played: bool = True) -> None:
-        """The response that was requested last says this."""
-        number = next(self._numbers)
-        response = f"r{number}"
-        request = self.of(s.RequestResponse)[-1].request_id
-        self.feed(s.ResponseStarted(response_id=response, request_id=request), s.PlaybackStarted(response_id=response))
-        self.feed(s.ResponseFinished(response_id=response, status=status, request_id=request, words=words))
-        self.feed(s.PlaybackStopped(response_id=response) if is_played else s.PlaybackCleared(response_id=response))
-
-    def hear(self, transcript: str | None = "", *, is_written: bool = True) -> str:
-        """The caller says something, and the provider's own reply to it is over."""
-        number = next(self._numbers)
-        item, response = f"item{number}", f"r{number}"
-        self.feed(s.CallerStarted(item_id=item), s.CallerStopped(item_id=item))
-        if is_written:
-            self.feed(s.CallerTranscribed(item_id=item, transcript=transcript))
-        self.feed(s.ResponseStarted(response_id=response), s.ResponseFinished(response_id=response, status="completed"))
-        return item
-
-    def state(self, token: str = "t1") -> str:
-        return self.machine.confirmations.state(token)
 
 
 @pytest.mark.parametrize("yes", ["Yes.", "Oui, merci.", "Да", "好的", "Ja, bitte.", "Yes, 50 euros to Ann"])
@@ -149,7 +89,7 @@ def test_what_is_neither_yes_nor_no_is_asked_again_twice_and_then_given_up(trans
         assert call.state() == "no"
 
     assert len(call.asked) == 3
-    assert "confirmation_given_up" in [one.name for one in call.of(s.Note)]
+    assert "confirmation_given_up" in call.notes
     assert "not clearly agreed" in call.of(s.SendMessage)[-1].text
     assert not call.of(s.RefuseApproval)
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from handrail.core.consent import Answer as Reading
 from handrail.core.consent import read_answer
+from handrail.core.locales import LANGUAGES, load_locale
 from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.wording import mentions_value, split_words
@@ -155,6 +156,15 @@ class Confirmations:
         self._confirmations.pop(token, None)
         if self._open == token:
             self._open = None
+
+
+def is_listening_sound(transcript: str | None) -> bool:
+    """Whether words only say that somebody listens ("mm-hm", "okay, thanks"), and ask for nothing."""
+    if transcript is None:
+        return False
+    # With a yes before them they are a yes in some language: then they are nothing else.
+    agreements = ((language, load_locale(language)["consent.yes"].partition("|")[0]) for language in LANGUAGES)
+    return any(read_answer(f"{yes}. {transcript}", locales=(language,)) == "yes" for language, yes in agreements)
 
 
 def describe_call(built: ToolBuildResult, name: str, arguments: Mapping[str, Any], texts: Texts) -> ReadBack:

@@ -26,7 +26,7 @@ from handrail.phone.tenant_executors import TenantExecutors
 from handrail.phone.transport import RealtimeTransport, Transport
 from handrail.phone.webhook import Headers, Webhook, WebhookClaims, WebhookResponse
 from handrail.phone.webhook_intake import WebhookIntake
-from handrail.tenants.builder import ToolBuilder
+from handrail.tenants.builder import ToolBuilder, ToolBuildResult
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.directory import Tenants
 
@@ -140,9 +140,9 @@ class PhoneGateway:
                 await self._converse(session)
         except asyncio.CancelledError:
             raise
-        except Exception:  # one call that cannot be taken costs no other
+        except Exception as error:  # one call that cannot be taken costs no other
             log.exception("the phone call %s could not be taken", call.session_id)
-            self._note(call.session_id, "phone_call_failed", "error", call=call)
+            self._note(call.session_id, "phone_call_failed", "error", call=call, reason=type(error).__name__)
             if call.session_id not in self.calls:
                 await self._transport.reject(call.session_id, status_code=UNAVAILABLE)
 
@@ -194,14 +194,22 @@ class PhoneGateway:
             )
             context = await self._context(call)
             session = describe_session(tools.built, tools.definitions)
-            outcome = await self._transport.accept(call.session_id, session)
+            acceptance = await self._transport.accept(call.session_id, session)
             self._note(
-                call.session_id, f"phone_call_{outcome}", call=call, tenant_id=cfg.tenant_id, version=cfg.version
+                call.session_id,
+                f"phone_call_{acceptance.outcome}",
+                "error" if acceptance.outcome == "failed" else "info",
+                call=call,
+                tenant_id=cfg.tenant_id,
+                version=cfg.version,
+                reason=acceptance.reason,
             )
-            if outcome != "accepted":
+            if acceptance.outcome == "failed":  # Nobody would answer: the caller hears that at once.
+                await self._transport.reject(call.session_id, status_code=UNAVAILABLE)
+            if acceptance.outcome != "accepted":
                 return None
             accepted = True
-            options = self._options_of(tools.built.config)
+            options = self._options_of(tools.built)
             call_session = CallSession(
                 call=call,
                 built=tools.built,
@@ -238,7 +246,8 @@ class PhoneGateway:
             raise ConfigError(f"context must return a ToolContext, got {type(context).__name__}.")
         return context
 
-    def _options_of(self, cfg: TenantConfig) -> MachineOptions:
+    def _options_of(self, built: ToolBuildResult) -> MachineOptions:
+        cfg = built.config
         texts, limits = cfg.locale_texts(), cfg.limits
         greeting = texts("say.greeting", text=cfg.greeting) if cfg.greeting.strip() else ""
         return structs.replace(
@@ -250,6 +259,7 @@ class PhoneGateway:
             max_consecutive_calls=limits.max_consecutive_calls,
             max_tokens=limits.max_tokens,
             has_transcripts=cfg.transcription_model is not None,
+            is_tool_choice_forced=built.tool_choice not in ("auto", "none"),
         )
 
     def _recorder(self, call: IncomingCall, cfg: TenantConfig, options: MachineOptions) -> CallRecorder | None:
@@ -272,20 +282,32 @@ class PhoneGateway:
 
     # The end.
 
-    async def drain(self, *, grace: float = 10.0) -> None:
-        """Take no more calls; let those under way end, and end those that do not."""
+    async def drain(self, *, grace: float = 10.0, farewell: float = 10.0) -> None:
+        """Take no more calls; let those under way end, say goodbye in those that do not, and end them.
+
+        `farewell` is how long the goodbye may take.
+        """
         self._is_draining = True
         await self._webhooks.drain()
-        if not self._tasks:
-            return
-        _, late = await asyncio.wait(list(self._tasks.values()), timeout=grace)
+        late = await self._wait_for_calls(grace)
+        if late and farewell > 0:
+            for session in list(self.calls.values()):
+                session.hang_up()
+            late = await self._wait_for_calls(farewell)
         for session in list(self.calls.values()):
             session.end("shutdown")
         if late:
-            _, stuck = await asyncio.wait(late, timeout=self._settle_grace * 2 + 5.0)
+            stuck = await self._wait_for_calls(self._settle_grace * 2 + 5.0)
             for task in stuck:
                 task.cancel()
             await asyncio.gather(*stuck, return_exceptions=True)
+
+    async def _wait_for_calls(self, timeout: float) -> set[asyncio.Task[None]]:
+        """Wait for the calls under way; those that are not over."""
+        if not self._tasks:
+            return set()
+        _, late = await asyncio.wait(list(self._tasks.values()), timeout=timeout)
+        return late
 
     async def __aenter__(self) -> Self:
         self.tenant_problems = self._executors.check(await self._tenants.list())
@@ -295,7 +317,7 @@ class PhoneGateway:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.drain(grace=0.0)
+        await self.drain(grace=0.0, farewell=0.0)
         await self._executors.aclose()
 
     # What is told.

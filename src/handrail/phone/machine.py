@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from handrail.core.values import Failure, ToolResult
 from handrail.phone import signals as s
-from handrail.phone.confirmation import Confirmations, ReadBack
+from handrail.phone.confirmation import Confirmations, ReadBack, is_listening_sound
 from handrail.phone.handoff import Handoff
 from handrail.phone.options import MachineOptions
 from handrail.phone.signals import Command, Signal
@@ -20,6 +20,10 @@ from handrail.tenants.texts import Texts
 
 ALREADY_ACTIVE: Final = "conversation_already_has_active_response"
 DUPLICATE_ITEM: Final = "item_create_duplicate_item_id"
+_APOLOGY_AFTER: Final = 2
+"""How many responses may fail, one after the other, before the caller hears an apology."""
+_PLAYOUT_MARGIN: Final = 1.0
+"""Seconds that a response may play longer than was estimated."""
 BENIGN: Final = (ALREADY_ACTIVE, "response_cancel_not_active")
 
 
@@ -38,6 +42,7 @@ class CallMachine:
         """Calls that the model has begun to write."""
         self._numbers = 0
         self._consecutive = 0
+        self._is_choice_forced = self.options.is_tool_choice_forced
         self.unsent_calls: tuple[str, ...] = ()
         """Calls that had a result while the provider could be reached, and whose output was not sent all the same."""
         self._out: list[Command] = []
@@ -54,6 +59,7 @@ class CallMachine:
             s.Disconnected: self._on_disconnected,
             s.Ended: self._on_ended,
             s.ResponseStarted: self._on_response_started,
+            s.ResponseContinued: self._on_response_continued,
             s.ResponseFinished: self._on_response_finished,
             s.ToolCallOpened: self._on_opened,
             s.ToolCallDropped: self._on_dropped,
@@ -149,10 +155,12 @@ class CallMachine:
     def _on_response_started(self, signal: s.ResponseStarted) -> None:
         if signal.response_id == self.active or self._slot.is_over(signal.response_id):
             return  # Delivered again: what the response covers is known.
+        speech = self._slot.take_request() if self._slot.answers_request(signal.request_id) else None
+        owes_turn = self._slot.owes_turn and speech is not None and speech.purpose == "apology"
         missed = self._slot.begin(signal.response_id)
+        self._slot.owes_turn = owes_turn  # An apology is no reply.
         if missed is not None:
             self.calls.break_off(missed)
-        speech = self._slot.take_request() if self._slot.is_requested(signal.request_id) else None
         if speech is None:
             # The provider asked by itself: the response knows what was in the conversation before it.
             self.calls.cover(signal.response_id, None)
@@ -164,6 +172,10 @@ class CallMachine:
         if speech.token:
             self.confirmations.begin(speech.token)
 
+    def _on_response_continued(self, signal: s.ResponseContinued) -> None:
+        if signal.response_id == self.active:
+            self._slot.extend()
+
     def _on_response_finished(self, signal: s.ResponseFinished) -> None:
         if self._slot.is_over(signal.response_id):
             return
@@ -171,7 +183,8 @@ class CallMachine:
             self._on_response_started(s.ResponseStarted(response_id=signal.response_id, request_id=signal.request_id))
         self._slot.finish(signal.response_id)
         if signal.status == "completed":
-            self._slot.succeed()
+            if signal.has_speech or self.calls.makes_calls(signal.response_id):
+                self._slot.succeed()
             if signal.has_speech:
                 self.calls.finish(signal.response_id)
             else:
@@ -179,21 +192,34 @@ class CallMachine:
         else:
             self.calls.break_off(signal.response_id, count=signal.response_id not in self._handoff.cancelled)
             self.calls.interrupt(signal.response_id)
-        if signal.status == "failed":
-            self._slot.fail()
+        speech = self._speeches.get(signal.response_id)
+        is_silent = not signal.has_speech and not self.calls.makes_calls(signal.response_id)
+        if signal.status == "failed" or (signal.status != "cancelled" and is_silent):
+            self._on_response_failed(speech)
+        if self._is_choice_forced and (speech is None or speech.purpose == "reply"):
+            self._is_choice_forced = False
+            self._do(s.ReleaseToolChoice())
         self.confirmations.learn_words(signal.words)
         self._limits.count_tokens(signal.usage.get("total_tokens", 0))
-        speech = self._speeches.get(signal.response_id)
         if speech is None:
             return
         speech.words = signal.words
         is_whole = signal.status == "completed" or (signal.status == "incomplete" and speech.purpose != "read_back")
         if is_whole and signal.has_speech:
             speech.is_complete = True
-            self._start("playout", self.options.playout_timeout)
+            is_told = self._speeches.has_playback
+            self._start("playout", self.options.playout_timeout if is_told else signal.audio_seconds + _PLAYOUT_MARGIN)
         else:
             self._speeches.take(signal.response_id)
             self._break_off(speech, failed=signal.status != "cancelled")
+
+    def _on_response_failed(self, speech: Speech | None) -> None:
+        """Nobody heard anything: it is asked for again after a while, and the second time with an apology."""
+        self._slot.fail()
+        if speech is None or (speech.purpose == "reply" and not speech.covers):
+            self._slot.owes_turn = True
+        if self._slot.failures == _APOLOGY_AFTER:
+            self._speeches.add("apology", self._texts("say.exactly", text=self._texts("failure.apology")))
 
     def _on_response_timeout(self, response_id: str) -> None:
         """Its end was missed: what it owes is asked for again. If it goes on after all, the provider refuses that."""
@@ -297,7 +323,13 @@ class CallMachine:
         self.confirmations.answer(signal.item_id)
         self._speeches.drop_for_caller()
         self.calls.interrupt()
-        self._speeches.drop(self._ending.interrupt())
+        if not self._speeches.has_playback:  # Nobody tells that what was still playing was cut off.
+            for speech in self._speeches.take_complete():
+                self._break_off(speech, failed=False)
+        if self._ending.is_announcing and self.options.has_transcripts:
+            self._ending.doubt_announcement(signal.item_id)
+        else:
+            self._speeches.drop(self._ending.interrupt())
 
     def _on_caller_stopped(self, signal: s.CallerStopped) -> None:
         self._slot.is_caller_speaking = False
@@ -312,6 +344,10 @@ class CallMachine:
             self._slot.await_turn()
 
     def _on_transcribed(self, signal: s.CallerTranscribed) -> None:
+        if self._ending.doubt == signal.item_id:
+            self._ending.settle_doubt()
+            if not is_listening_sound(signal.transcript):
+                self._speeches.drop(self._ending.interrupt())
         answer = self.confirmations.transcribe(signal.item_id, signal.transcript)
         if answer is None:
             if self.options.has_transcripts and self.confirmations.refuses(signal.transcript):
@@ -381,7 +417,8 @@ class CallMachine:
     def _assume_heard(self) -> None:
         """Nobody said that it was heard: that is assumed of what is complete."""
         for speech in self._speeches.take_complete():
-            if speech.purpose != "read_back":  # Only what was heard can be agreed to.
+            # Only what was heard can be agreed to; where nobody tells that, the length of the audio has to do.
+            if speech.purpose != "read_back" or not self._speeches.has_playback:
                 self._hear(speech)
 
     def _break_off(self, speech: Speech, *, failed: bool) -> None:
@@ -392,7 +429,8 @@ class CallMachine:
         elif speech.purpose == "read_back":
             self._ask_again(speech.token, covers=speech.covers)
         elif speech.purpose == "announcement" and self._ending.is_announcing:
-            self._ending.interrupt()
+            if self._ending.doubt is None:
+                self._ending.interrupt()
         elif speech.purpose == "goodbye" and self._ending.interrupt() is None:
             self._ending.close()  # Nobody asked for this goodbye: the call ends all the same.
 
@@ -419,6 +457,11 @@ class CallMachine:
                 self._slot.unblock()
             case "playout":
                 self._assume_heard()
+            case "trying":
+                self._ending.tell_trying()
+            case "words" if self._ending.doubt is not None:
+                self._ending.settle_doubt()
+                self._speeches.drop(self._ending.interrupt())
             case "transfer":
                 if self._ending.expire_transfer():
                     self._tell(self._texts("transfer.not_taken"))
@@ -480,7 +523,7 @@ class CallMachine:
         speech = self._next_speech()
         if speech is not None:
             self._request(speech)
-        elif self._speeches.is_quiet and self._ending.is_announcing:
+        elif self._speeches.is_quiet and self._ending.is_announcing and self._ending.doubt is None:
             self._stop("playout")
             self._ending.start_transfer()
 

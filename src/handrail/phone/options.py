@@ -23,10 +23,16 @@ class MachineOptions(Struct, frozen=True, kw_only=True):
     request_timeout: float = 10.0
     """How long a requested response may take to begin."""
     response_timeout: float = 20.0
-    """How long a response may take to be generated, after which its end counts as missed."""
+    """How long nothing may come of a response that is being generated, after which its end counts as missed."""
+    is_tool_choice_forced: bool = False
+    """Whether the model has to call a tool in its first own response."""
     turn_timeout: float = 2.0
     """How long the provider may take to answer the caller by itself."""
     playout_timeout: float = 20.0
+    words_timeout: float = 3.0
+    """How long the transcript of what the caller says over an announcement is waited for."""
+    trying_after: float = 3.0
+    """How long a transfer may take before the caller hears that it is being tried."""
     transfer_grace: float = 15.0
     """How long a transferred call may take to end."""
     batch_timeout: float = 1.5

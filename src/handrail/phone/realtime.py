@@ -18,6 +18,10 @@ _MAX_ITEMS: Final = 1_000
 _MAX_CALLS: Final = 20_000
 _REQUEST: Final = "handrail_request"
 """The key in a response's metadata that names the request it answers."""
+_BYTES_PER_SECOND: Final = 48_000
+"""16 bit at 24 kHz; telephone codecs have fewer, so that a read-back never counts as heard too early."""
+_SECONDS_PER_TOKEN: Final = 0.05
+_CHARS_PER_SECOND: Final = 12.0
 _TURN_DETECTION: Final = {"type": "server_vad"}
 
 
@@ -45,6 +49,8 @@ class RealtimeAdapter:
         """The tool calls whose results were sent as messages, by the message's item."""
         self._outputs: dict[str, str] = {}
         """The tool calls whose results were sent as outputs, by the output's item."""
+        self._audio: dict[str, int] = {}
+        """The bytes of audio of each response, where the provider sends it here."""
         self._items: set[str] = set()
         """The items that were told."""
 
@@ -55,6 +61,17 @@ class RealtimeAdapter:
                 return self._read_created(_mapping(event.get("response")))
             case "response.done":
                 return self._read_done(event)
+            case (
+                "response.output_audio_transcript.delta"
+                | "response.output_text.delta"
+                | "response.function_call_arguments.delta"
+            ):
+                return [s.ResponseContinued(response_id=_text(event.get("response_id")))]
+            case "response.output_audio.delta":
+                response_id, delta = _text(event.get("response_id")), _text(event.get("delta"))
+                if len(self._audio) < _MAX_ITEMS:
+                    self._audio[response_id] = self._audio.get(response_id, 0) + len(delta) * 3 // 4
+                return [s.ResponseContinued(response_id=response_id)]
             case "response.output_item.added":
                 return self._read_opened(event)
             case "response.output_item.done":
@@ -123,7 +140,8 @@ class RealtimeAdapter:
             reason=_text(details.get("reason")) or _text(_mapping(details.get("error")).get("code")),
             request_id=_request_of(response),
             has_speech=_has_speech(response),
-            words=_read_words(response),
+            words=(words := _read_words(response)),
+            audio_seconds=self._estimate_audio(response, words),
             usage=_usage(_mapping(response.get("usage"))),
         )
         # A call whose own event was missed is in here too.
@@ -132,6 +150,15 @@ class RealtimeAdapter:
         for call in missed:
             self._opened.pop(call.item_id or "", None)
         return [*self._build_call_signals(missed), finished]
+
+    def _estimate_audio(self, response: Mapping[str, Any], words: str) -> float:
+        """How long a response plays: by its audio, by its tokens, or by its words."""
+        size = self._audio.pop(_text(response.get("id")), 0)
+        if size:
+            return size / _BYTES_PER_SECOND
+        details = _mapping(_mapping(response.get("usage")).get("output_token_details"))
+        tokens = details.get("audio_tokens")
+        return tokens * _SECONDS_PER_TOKEN if type(tokens) is int and tokens > 0 else len(words) / _CHARS_PER_SECOND
 
     def _misses(self, response: Mapping[str, Any]) -> bool:
         """Whether a response lists a tool call that no event of its own has told."""
@@ -222,6 +249,8 @@ class RealtimeAdapter:
             case s.SetAutomaticTurns():
                 audio = {"input": {"turn_detection": {**_TURN_DETECTION, "create_response": command.is_automatic}}}
                 return {"type": "session.update", "session": {"type": "realtime", "audio": audio}}
+            case s.ReleaseToolChoice():
+                return {"type": "session.update", "session": {"type": "realtime", "tool_choice": "auto"}}
             case s.CancelResponse():
                 return {"type": "response.cancel", "response_id": command.response_id}
             case s.DeleteItem():

@@ -29,6 +29,8 @@ from handrail.tenants.targets import normalise_target
 
 _SEND_TIMEOUT = 10.0
 _MAX_EVENT_BYTES = 16_000_000
+_YOUNG = 2.0
+"""Seconds after the first connection in which its end is not taken for the end of the call."""
 
 
 class CallSession:
@@ -88,6 +90,7 @@ class CallSession:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._over = asyncio.Event()
+        self._has_hung_up = False
         self._started_at = time.monotonic()
 
     # What the outside can ask.
@@ -146,8 +149,9 @@ class CallSession:
         except asyncio.CancelledError:
             self.end("shutdown")
             raise
-        except Exception:  # a bug here must not leave tools running
+        except Exception as error:  # a bug here must not leave tools running
             log.exception("the phone call %s failed", self.session_id)
+            self._events.note("phone_call_failed", "error", reason=type(error).__name__)
             self.end("failed")
         finally:
             if not self.is_over:
@@ -155,18 +159,24 @@ class CallSession:
             await self._settle()
 
     async def _converse(self) -> None:
-        is_resumed = False
+        clock = asyncio.get_running_loop().time
+        connected_at: float | None = None
+        is_young = True
+        """Whether the call has only just been accepted: then the provider may not know it yet."""
         attempts = 0
         while not self.is_over:
             try:
                 async with self._transport.connect(self.session_id) as connection:
                     self._outgoing = asyncio.Queue()  # What was not sent before is asked for again.
-                    self.feed(s.Connected(resumed=is_resumed))
-                    is_resumed, attempts = True, 0
+                    self.feed(s.Connected(resumed=connected_at is not None))
+                    is_young = connected_at is None
+                    connected_at, attempts = clock(), 0
                     await self._exchange(connection)
             except ConnectionLost as lost:
                 self.feed(s.Disconnected())
-                if lost.is_over:
+                is_early = is_young and (connected_at is None or clock() - connected_at < _YOUNG)
+                is_young = is_young and connected_at is None
+                if lost.is_over and not is_early:
                     self.feed(s.Ended(reason="caller"))
                 elif attempts >= len(self._reconnect_delays):
                     self.feed(s.Ended(reason="lost"))
@@ -232,9 +242,10 @@ class CallSession:
         """Reads are dropped, effects have a grace to finish; then nothing of this call is left running."""
         for timer in self._timers.values():
             timer.cancel()
-        if self.end_reason in ("shutdown", "failed", "lost"):
-            # Nobody looks after this call any more: its agent would go on without tools, and without an end.
-            await self._transport.hang_up(self.session_id)
+        if self.end_reason != "transferred" and not self._has_hung_up:
+            # Whatever the reason, nobody looks after this call any more: its agent would go on without tools, and
+            # without an end. One that is over already is not found, which is as good.
+            await self._hang_up_once()
         await self.executor.cancel_all(self.session_id, grace=self._settle_grace)
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         if tasks:
@@ -350,9 +361,15 @@ class CallSession:
         self.feed(s.TransferAnswered(outcome=outcome))
 
     async def _hang_up(self) -> None:
+        await self._hang_up_once()
+        self.feed(s.Ended(reason="agent"))
+
+    async def _hang_up_once(self) -> None:
+        """Hang up; a request that fails is repeated."""
+        self._has_hung_up = True
         if self._recorder is not None:
             self._recorder.record_request("hangup")
         for _ in range(2):
             if await self._transport.hang_up(self.session_id):
-                break
-        self.feed(s.Ended(reason="agent"))
+                return
+        self._events.note("phone_call_not_hung_up", "error")

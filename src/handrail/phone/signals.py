@@ -8,7 +8,9 @@ from msgspec import Struct
 from handrail.core.values import ToolCall
 from handrail.tenants.call_control import HangUpOutcome, TransferOutcome
 
-Purpose = Literal["reply", "greeting", "announcement", "goodbye", "operator", "read_back", "wrap_up", "filler"]
+Purpose = Literal[
+    "reply", "greeting", "apology", "announcement", "goodbye", "operator", "read_back", "wrap_up", "filler"
+]
 ResponseStatus = Literal["completed", "cancelled", "failed", "incomplete"]
 TransferAnswer = Literal["transferred", "failed", "unknown"]
 """What the provider made of a request to transfer: `unknown` is a server error, or no answer at all."""
@@ -46,6 +48,12 @@ class ResponseStarted(Signal, frozen=True, kw_only=True):
     """The request that led to it; None if the provider created it."""
 
 
+class ResponseContinued(Signal, frozen=True, kw_only=True):
+    """The model is still at its answer."""
+
+    response_id: str
+
+
 class ResponseFinished(Signal, frozen=True, kw_only=True):
     """The model's answer is complete, or broken off; it may still be playing."""
 
@@ -57,6 +65,8 @@ class ResponseFinished(Signal, frozen=True, kw_only=True):
     """Whether there is anything to hear in it."""
     words: str = ""
     """What it says, in writing; empty if the provider does not tell."""
+    audio_seconds: float = 0.0
+    """How long it takes to play, as far as that can be told."""
     usage: Mapping[str, int] = {}
 
 
@@ -279,6 +289,10 @@ class SetAutomaticTurns(ProviderCommand, frozen=True, kw_only=True):
     """Have the provider answer the caller by itself, or not."""
 
     is_automatic: bool
+
+
+class ReleaseToolChoice(ProviderCommand, frozen=True, kw_only=True):
+    """Let the model decide from now on whether it calls a tool."""
 
 
 class CancelResponse(ProviderCommand, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from handrail.phone.signals import Command, Purpose
 _MAX_DELAY: Final = 8.0
 _ORDER: Final[Mapping[Purpose, int]] = {
     "greeting": 0,
+    "apology": 0,
     "announcement": 1,
     "goodbye": 1,
     "operator": 1,
@@ -22,9 +23,9 @@ _ORDER: Final[Mapping[Purpose, int]] = {
     "filler": 5,
 }
 _DROPPED_BY_CALLER: Final = ("filler", "greeting")
-_ENDING: Final = ("announcement", "goodbye")
+_ENDING: Final = ("announcement", "goodbye", "apology")
 _BY_OPERATOR: Final = (*_ENDING, "operator")
-_SAID_AGAIN: Final = ("greeting", "announcement", "goodbye", "operator", "read_back")
+_SAID_AGAIN: Final = ("greeting", "apology", "announcement", "goodbye", "operator", "read_back")
 
 
 class Speech(Struct, eq=False):
@@ -64,7 +65,10 @@ class ResponseSlot:
         self._requested: ResponseRequest | None = None
         self._is_blocked = False
         """Responses are held back until a timer fires."""
-        self._failures = 0
+        self.failures = 0
+        """How many responses have failed, one after the other."""
+        self._echoes_requests = False
+        """Whether the provider says which request a response answers."""
         self._finished: deque[str] = deque(maxlen=32)
         """The newest responses that are over."""
 
@@ -97,6 +101,21 @@ class ResponseSlot:
     def is_requested(self, request_id: str | None) -> bool:
         """Whether this is the request that waits for its response."""
         return self._requested is not None and self._requested.id == request_id
+
+    def answers_request(self, request_id: str | None) -> bool:
+        """Whether a response that begins is the one that was asked for.
+
+        Some servers do not say which request a response answers: then it is the one that is out, unless the provider
+        is about to answer the caller by itself.
+        """
+        self._echoes_requests = self._echoes_requests or request_id is not None
+        if request_id is None and not self._echoes_requests:
+            return self._requested is not None and not self.awaits_turn and not self.is_caller_speaking
+        return self.is_requested(request_id)
+
+    def extend(self) -> None:
+        """The response that is being generated goes on."""
+        self._start("response", self._options.response_timeout)
 
     def take_request(self) -> Speech | None:
         """What was asked for and has not begun: it is asked for no longer."""
@@ -152,12 +171,12 @@ class ResponseSlot:
 
     def succeed(self) -> None:
         """A response was complete."""
-        self._failures = 0
+        self.failures = 0
 
     def fail(self) -> None:
         """A response failed: hold the next one back, longer each time."""
-        self._failures += 1
-        self.block(min(self._options.retry_delay * 2 ** min(self._failures - 1, 3), _MAX_DELAY))
+        self.failures += 1
+        self.block(min(self._options.retry_delay * 2 ** min(self.failures - 1, 3), _MAX_DELAY))
 
     def block(self, delay: float | None = None) -> None:
         """Hold responses back for a while."""
@@ -189,6 +208,8 @@ class Speeches:
         self._speaking: dict[str, Speech] = {}
         """What was asked for, by response, until it was heard."""
         self._playing: set[str] = set()
+        self.has_playback = False
+        """Whether the provider tells what the caller hears."""
 
     # What waits.
 
@@ -281,6 +302,7 @@ class Speeches:
 
     def start_playing(self, response_id: str) -> None:
         """The caller hears a response."""
+        self.has_playback = True
         self._playing.add(response_id)
 
     def stop_playing(self, response_id: str | None = None) -> None:

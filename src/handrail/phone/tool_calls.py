@@ -253,7 +253,7 @@ class ToolCalls:
         """A response has spoken about what it covers; results that were for one reply only are no longer needed."""
         self._covered.pop(response_id, None)
         seen = self._seen_transient.pop(response_id, ())
-        if seen and not self._makes_calls(response_id):  # Else the reply to come needs them too.
+        if seen and not self.makes_calls(response_id):  # Else the reply to come needs them too.
             unspoken = self.unspoken
             for id in seen:
                 if id in self._transient and id not in unspoken:
@@ -267,13 +267,14 @@ class ToolCalls:
         if state.call.item_id and state.call.id in state.sent_as:  # An output that was refused had no call.
             self._do(s.DeleteItem(item_id=state.call.item_id))
 
-    def _makes_calls(self, response_id: str) -> bool:
+    def makes_calls(self, response_id: str) -> bool:
+        """Whether a response called a tool."""
         return any(state.call.response_id == response_id for state in self._calls.values())
 
     def finish_without_words(self, response_id: str) -> None:
         """A response said nothing: if it made calls, its results are spoken about with theirs."""
         self._unheard.pop(response_id, None)
-        makes_calls = self._makes_calls(response_id)
+        makes_calls = self.makes_calls(response_id)
         ids = self._covered.pop(response_id, ())
         for id in ids:
             if makes_calls:

@@ -43,6 +43,9 @@ class CallEnding:
         """Whether the agent says nothing more than what ends the call."""
         self._transfer: _Transfer | None = None
         self._hang_up: s.HangUpRequested | None = None
+        self.doubt: str | None = None
+        """What the caller says over the announcement, until it is known whether that stops the transfer."""
+        self._is_trying_told = False
         self.is_closing = False
         """Whether the goodbye was heard, so that only the hang-up is left."""
         self._has_hung_up = False
@@ -74,6 +77,8 @@ class CallEnding:
         """The announcement was heard: transfer the call, once."""
         if self._transfer is not None and self._transfer.state == "announcing":
             self._transfer.state = "requested"
+            self._is_trying_told = False
+            self._do(s.StartTimer(name="trying", seconds=self._options.trying_after))
             self._do(s.TransferCall(target_uri=self._transfer.target_uri))
 
     def answer_transfer(self, outcome: s.TransferAnswer) -> None:
@@ -86,14 +91,35 @@ class CallEnding:
             return
         self._do(s.StartTimer(name="transfer", seconds=self._options.transfer_grace))
         transfer.state = outcome
+        if outcome == "unknown":
+            self.tell_trying()
         if outcome == "transferred":
+            self._do(s.StopTimer(name="trying"))
             self._do(s.FinishTransfer(request_id=transfer.request_id, outcome="transferred"))
+
+    def tell_trying(self) -> None:
+        """The transfer takes long, or the provider failed: the caller hears that it is being tried, once."""
+        transfer = self._transfer
+        if transfer is not None and transfer.state in ("requested", "unknown") and not self._is_trying_told:
+            self._is_trying_told = True
+            self._say("announcement", self._texts("say.exactly", text=self._texts("transfer.trying")))
+
+    def doubt_announcement(self, item_id: str) -> None:
+        """The caller speaks over the announcement: what they say decides whether that stops the transfer."""
+        self.doubt = item_id
+        self._do(s.StartTimer(name="words", seconds=self._options.words_timeout))
+
+    def settle_doubt(self) -> None:
+        """What the caller said over the announcement does not stop it, or nobody knows: that is decided elsewhere."""
+        self.doubt = None
+        self._do(s.StopTimer(name="words"))
 
     def finish_transfer(self, outcome: s.TransferOutcome) -> None:
         """The transfer is over, and the conversation goes on."""
         transfer = self._take_transfer()
         if transfer is not None:
             self._do(s.StopTimer(name="transfer"))
+            self._do(s.StopTimer(name="trying"))
             self._do(s.FinishTransfer(request_id=transfer.request_id, outcome=outcome))
 
     def _take_transfer(self) -> _Transfer | None:

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from msgspec import Struct
+
 from handrail.core.log import log, quiet_library
 from handrail.errors import MissingExtraError
 from handrail.phone.signals import TransferAnswer
@@ -14,7 +16,13 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
     from openai.resources.realtime.realtime import AsyncRealtimeConnection
 
-AcceptOutcome = Literal["accepted", "gone", "failed"]
+
+class Acceptance(Struct, frozen=True, kw_only=True):
+    """What became of the attempt to take a call."""
+
+    outcome: Literal["accepted", "gone", "failed"]
+    """`gone`: the caller has hung up."""
+    reason: str = ""
 
 
 class ConnectionLost(Exception):
@@ -41,7 +49,7 @@ class Sideband(Protocol):
 class Transport(Protocol):
     """Call control of one provider. None of these raises for an answer that the provider gave."""
 
-    async def accept(self, session_id: str, session: Mapping[str, Any]) -> AcceptOutcome:
+    async def accept(self, session_id: str, session: Mapping[str, Any]) -> Acceptance:
         """Take the call, with this configuration of the session."""
         ...
 
@@ -72,27 +80,28 @@ class RealtimeTransport:
         self._timeout = timeout
         self._attempts = accept_attempts
 
-    async def accept(self, session_id: str, session: Mapping[str, Any]) -> AcceptOutcome:
+    async def accept(self, session_id: str, session: Mapping[str, Any]) -> Acceptance:
         """Take the call. An attempt whose outcome is not known is repeated."""
         from openai import APIConnectionError, APIStatusError  # noqa: PLC0415  # optional
 
-        is_unknown = False
+        is_unknown, reason = False, ""
         for _ in range(self._attempts):
             try:
                 await self._client.realtime.calls.accept(session_id, type="realtime", **session)
-            except APIConnectionError:
-                is_unknown = True
+            except APIConnectionError as error:
+                is_unknown, reason = True, f"the provider did not answer: {type(error).__name__}"
             except APIStatusError as error:
                 if error.status_code < 500:
                     # After an attempt that got no answer, "accepted already" means that it was taken.
                     if is_unknown and error.status_code != 404:
-                        return "accepted"
-                    log.error("the phone call %s was not accepted: %s %s", session_id, error.status_code, error.code)
-                    return "gone" if error.status_code == 404 else "failed"
-                is_unknown = True
+                        return Acceptance(outcome="accepted")
+                    reason = f"the provider answered {error.status_code} {error.code or ''}".strip()
+                    log.error("the phone call %s was not accepted: %s: %s", session_id, reason, error.message)
+                    return Acceptance(outcome="gone" if error.status_code == 404 else "failed", reason=reason)
+                is_unknown, reason = True, f"the provider answered {error.status_code}"
             else:
-                return "accepted"
-        return "failed"
+                return Acceptance(outcome="accepted")
+        return Acceptance(outcome="failed", reason=reason)
 
     async def reject(self, session_id: str, *, status_code: int) -> None:
         """Turn the call away; a caller who has hung up meanwhile is turned away already."""
