@@ -33,6 +33,8 @@ class ScriptedTransport:
         self.sent: list[Mapping[str, Any]] = []
         self.requests: list[str] = []
         self.connections = 0
+        self.is_over = False
+        """Whether the provider does not know the call any more."""
         self._changed = asyncio.Condition()
         self._incoming: asyncio.Queue[str | bytes | ConnectionLost] = asyncio.Queue()
 
@@ -53,6 +55,8 @@ class ScriptedTransport:
     @asynccontextmanager
     async def connect(self, session_id: str) -> AsyncGenerator[Sideband]:
         self.connections += 1
+        if self.is_over:
+            raise ConnectionLost(is_over=True)
         self.opened.set()
         yield self
 
@@ -78,6 +82,7 @@ class ScriptedTransport:
         self._incoming.put_nowait(data)
 
     def close(self, *, is_over: bool) -> None:
+        self.is_over = is_over
         self._incoming.put_nowait(ConnectionLost(is_over=is_over))
 
     def call(self, call_id: str, name: str, arguments: str = "{}", *, response_id: str = "r1") -> None:

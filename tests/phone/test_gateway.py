@@ -187,14 +187,16 @@ def test_draining_takes_no_more_calls_and_settles_what_runs() -> None:
         refused = await simulator.play(to_other(), gateway.handle_webhook)
         await draining
         assert gateway.calls == {}
-        assert [one.verb for one in simulator.report(call.id).http] == ["accept", "hangup"]
+        report = simulator.report(call.id)
+        assert [one.verb for one in report.http] == ["accept", "hangup"]
+        assert "Goodbye." in json.dumps(report.client_events("response.create")[-1])  # Before they are hung up on.
         return [one.verb for one in refused.http], [one for one in heard if isinstance(one, PhoneCallEnded)]
 
     verbs, [told] = in_gateway(main, tenants=[cfg], tools=builder)
 
     assert verbs == ["reject"]
     assert ended == ["write"]
-    assert told.reason == "shutdown"
+    assert told.reason == "agent"
 
 
 def test_the_context_of_a_call_is_made_once_and_carries_the_users_own_services() -> None:
@@ -245,8 +247,10 @@ def test_a_call_that_cannot_be_set_up_is_turned_away_and_costs_no_other(broken: 
     played = play({**HELLO, "http": http}, context=fail if broken == "context" else None, check=False)
 
     verbs = [one.verb for one in played.report.http]
-    assert verbs == (["reject"] if broken == "context" else ["accept"] * 3)
-    assert ("phone_call_failed" in played.notes) or ("phone_call_accepted" not in played.notes)
+    assert verbs == (["reject"] if broken == "context" else ["accept", "accept", "accept", "reject"])
+    [failed] = [one for one in played.of(LogEvent) if one.name == "phone_call_failed"]
+    assert failed.severity == "error"
+    assert failed.fields["reason"] == ("RuntimeError" if broken == "context" else "the provider answered 500")
 
 
 def test_an_accept_without_an_answer_is_repeated() -> None:

@@ -1,7 +1,10 @@
 """One session over a provider that the test writes by hand: what is told, and what happens when everything fails."""
 
 import asyncio
+import errno
+import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from handrail import ToolCall
 from handrail.core import Event, LogEvent
 from handrail.phone import ConnectionLost, MachineOptions, PhoneCallEnded
+from handrail.phone.recording import CallRecorder
 from tests.phone.scripted import BrokenExecutor, ScriptedTransport, make_session
 from tests.tenants.samples import acme, refer
 
@@ -142,3 +146,64 @@ async def test_a_filler_is_spoken_while_a_tool_takes_long() -> None:
     [filler] = [one for one in transport.sent if one["type"] == "response.create"]
     assert "still working" in filler["response"]["instructions"]
     assert filler["response"]["tool_choice"] == "none"
+
+
+@pytest.mark.parametrize("fault", ["the first handshake finds no call", "the first socket closes at once"])
+async def test_a_call_that_the_provider_does_not_know_yet_is_tried_again(fault: str) -> None:
+    class Late(ScriptedTransport):
+        def connect(self, session_id: str) -> Any:
+            if self.connections == 0 and "handshake" in fault:
+                self.connections += 1
+                raise ConnectionLost(is_over=True)
+            return super().connect(session_id)
+
+    transport = Late()
+    session = make_session(transport, reconnect_delays=(0.0, 0.0))
+    running = asyncio.create_task(session.run())
+    await transport.opened.wait()
+    if "closes" in fault:
+        transport.opened.clear()
+        transport.close(is_over=True)
+        transport.is_over = False
+        await transport.opened.wait()
+    assert not session.is_over
+    transport.close(is_over=True)
+    await running
+
+    assert session.end_reason == "caller"
+    assert transport.connections >= 2
+
+
+@pytest.mark.parametrize("reason", ["caller", "agent", "shutdown", "lost", "failed", "expired", "transferred"])
+async def test_whatever_ends_a_call_it_is_hung_up_once(reason: Any) -> None:
+    transport = ScriptedTransport()
+    session = make_session(transport)
+    running = asyncio.create_task(session.run())
+    await transport.opened.wait()
+    session.end(reason)
+    await running
+
+    # A call that was transferred belongs to somebody else.
+    assert transport.requests == ([] if reason == "transferred" else ["hangup"])
+
+
+async def test_a_recording_that_cannot_be_written_is_an_event_and_not_the_end_of_the_call(tmp_path: Path) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    recorder = CallRecorder(tmp_path / "call.jsonl", about={}, options=MachineOptions())
+    recorder._file.close()
+    recorder._file = Full()  # type: ignore[assignment]  # the disk is full from now on
+    transport, heard = ScriptedTransport(), Heard()
+    session = make_session(transport, emit=heard.append, recorder=recorder)
+    running = asyncio.create_task(session.run())
+    await transport.opened.wait()
+    transport.call("c1", "nothing")
+    await transport.wait_for_outputs(1)
+    session.end("caller")
+    await running
+
+    assert session.end_reason == "caller"
+    [note] = heard.notes("recording_failed")
+    assert (note.severity, note.fields["reason"]) == ("error", "No space left on device")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from handrail.core.values import ToolCall
+from handrail import ToolCall
 from handrail.phone import signals as s
 from handrail.phone.realtime import RealtimeAdapter
 from tests.phone.machine_call import SPOKEN, Call

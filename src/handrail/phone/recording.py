@@ -1,5 +1,6 @@
 """Everything that happened in a phone call as lines of JSON, redacted; and the same call again."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -44,6 +45,11 @@ class CallRecorder:
         self._file = Path(path).open("x", encoding="utf-8")  # noqa: SIM115  # open for as long as the call
         self._began = time.monotonic()
         self._is_reading = False
+        self._lines: list[str] = []
+        self._flushing: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.error: str | None = None
+        """Why nothing more is written; None as long as it is."""
         self._write("call", {**about, "options": msgspec.to_builtins(options)})
 
     def record_event(self, event: Mapping[str, Any]) -> None:
@@ -74,15 +80,41 @@ class CallRecorder:
         """A request of call control."""
         self._write("requested", {"verb": verb})
 
-    def close(self) -> None:
-        """No more comes."""
-        self._file.close()
+    async def aclose(self) -> None:
+        """No more comes: write what is left, and close the file."""
+        self._is_closed = True
+        if self._flushing is not None:
+            await self._flushing
+        await asyncio.to_thread(self._write_lines, self._take_lines())
+        await asyncio.to_thread(self._file.close)
 
     def _write(self, kind: str, value: Mapping[str, Any]) -> None:
-        if not self._file.closed:
-            line = {"at": round(time.monotonic() - self._began, 6), kind: self._redactor.value(value)}
-            self._file.write(compact_json(line) + "\n")
+        if self._is_closed or self.error is not None:
+            return
+        line = {"at": round(time.monotonic() - self._began, 6), kind: self._redactor.value(value)}
+        self._lines.append(compact_json(line) + "\n")
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        """Write the lines that wait, in a thread: a slow disk delays no call."""
+        try:
+            while self._lines and self.error is None:
+                await asyncio.to_thread(self._write_lines, self._take_lines())
+        finally:
+            self._flushing = None
+
+    def _take_lines(self) -> str:
+        text = "".join(self._lines)
+        self._lines.clear()
+        return text
+
+    def _write_lines(self, text: str) -> None:
+        try:
+            self._file.write(text)
             self._file.flush()
+        except (OSError, ValueError) as error:
+            self.error = self.error or getattr(error, "strerror", None) or str(error)
 
 
 class Replay(Struct, frozen=True, kw_only=True):
