@@ -88,6 +88,7 @@ async def test_the_end_of_a_call_is_reported_once_with_what_was_cut_off() -> Non
     transport, heard = ScriptedTransport(), Heard()
     session = make_session(transport, emit=heard.append)
     running = asyncio.create_task(session.run())
+    await transport.opened.wait()
     transport.close(is_over=True)
     await running
     session.end("shutdown")

@@ -179,7 +179,7 @@ class CallSession:
                 if lost.is_over and not is_early:
                     self.feed(s.Ended(reason="caller"))
                 elif attempts >= len(self._reconnect_delays):
-                    self.feed(s.Ended(reason="caller" if lost.is_over and connected_at is not None else "lost"))
+                    self.feed(s.Ended(reason="caller" if lost.is_over else "lost"))
                 else:
                     self._events.note("sideband_reconnecting", "warning", attempt=attempts + 1)
                     await self._wait_over(self._reconnect_delays[attempts])
