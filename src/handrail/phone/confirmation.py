@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from handrail.core.consent import Answer as Reading
 from handrail.core.consent import read_answer
-from handrail.core.locales import LANGUAGES, load_locale
+from handrail.core.locale_texts import LANGUAGES, load_locale
 from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.wording import mentions_value, split_words
