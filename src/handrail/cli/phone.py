@@ -62,6 +62,8 @@ def run(given: argparse.Namespace) -> int:
         scripts = [load_script(file) for file in files]
     except ScriptError as error:
         raise ConfigError(str(error)) from error
+    except ImportError as error:  # The simulator knows nothing of Handrail, not even its errors.
+        raise MissingExtraError("pyyaml", extra="yaml") from error
     tenants = TenantDirectory.from_files(given.tenants or folder / "tenants")
     # The tools of a folder belong to its tenants.
     own = folder / "agent.py" if given.tenants is None and (folder / "agent.py").is_file() else None
