@@ -118,7 +118,7 @@ def _normalize(value: Any) -> Any:
     """A text in its NFKC form, in which characters that look alike are equal; also each text of a list."""
     if isinstance(value, str):
         return unicodedata.normalize("NFKC", value)
-    return [_normalize(one) for one in cast(list[Any], value)] if isinstance(value, list | tuple) else value
+    return [_normalize(item) for item in cast(list[Any], value)] if isinstance(value, list | tuple) else value
 
 
 def _negate(outcome: bool | None) -> bool | None:

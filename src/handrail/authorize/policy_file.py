@@ -81,7 +81,7 @@ def _parse_json_policy(text: str, *, source: str) -> Policy:
     if unknown := next((key for key in policy if key not in ("rules", "default")), None):
         raise ConfigError(f"{source}: `{unknown}` is not known here; a policy has `rules` and `default`.")
     rules = policy["rules"]
-    if not isinstance(rules, list) or any(not isinstance(one, dict) for one in cast(list[Any], rules)):
+    if not isinstance(rules, list) or any(not isinstance(rule, dict) for rule in cast(list[Any], rules)):
         raise ConfigError(f"{source}: `rules` is a list of objects.")
     default = policy.get("default")
     return Policy(

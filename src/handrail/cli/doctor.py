@@ -58,9 +58,9 @@ def run(options: argparse.Namespace) -> int:
     if set(states.values()) != {"installed"}:
         print("  A missing one is installed with: pip install 'handrail[NAME]'")
     print(f"\nModels in {get_cache_directory()}:")
-    for one in list_models():
-        state = "downloaded" if one.is_complete else f"handrail model pull {one.model.name}"
-        print(f"  {one.model.name:<20}{format_size(one.model.size):>8}  {state}")
+    for listed in list_models():
+        state = "downloaded" if listed.is_complete else f"handrail model pull {listed.model.name}"
+        print(f"  {listed.model.name:<20}{format_size(listed.model.size):>8}  {state}")
     if options.store is None:
         return 0
     print("\nStore:")

@@ -36,10 +36,10 @@ def run(options: argparse.Namespace) -> int:
 async def _list(options: argparse.Namespace) -> int:
     async with open_store(options.store, migrate=False) as store:
         found = await Executor(store=store).doubts(session_id=options.session, limit=options.limit)
-    for one in found:
-        at = format_time(one.claimed_at)
-        print(f"{at}  {one.tool}  session {one.session_id}  call {one.call_id}  key {one.idempotency_key}")
-        print(f"    version {one.version}")
+    for doubt in found:
+        at = format_time(doubt.claimed_at)
+        print(f"{at}  {doubt.tool}  session {doubt.session_id}  call {doubt.call_id}  key {doubt.idempotency_key}")
+        print(f"    version {doubt.version}")
     print(f"{len(found)} in doubt" if found else "nothing is in doubt", file=sys.stderr)
     return 0
 

@@ -35,18 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     guided = actions.add_parser(
         "guided", help="count right guidelines, calls and insights, on the cases of guided calling that need judgement"
     )
-    for one in (tools, guided):
-        one.add_argument(
+    for command in (tools, guided):
+        command.add_argument(
             "--provider",
             choices=PROVIDERS,
             metavar="NAME",
             help=f"{', '.join(PROVIDERS)} (default: the first that the environment configures)",
         )
-        one.add_argument(
+        command.add_argument(
             "--model", metavar="MODEL", help="the provider's model; for the embedded provider a name or a path"
         )
-        one.add_argument("--limit", type=int, metavar="N", help="run only N of them, evenly spread over the set")
-        one.add_argument("--verbose", action="store_true", help="print every one that got a wrong response")
+        command.add_argument("--limit", type=int, metavar="N", help="run only N of them, evenly spread over the set")
+        command.add_argument("--verbose", action="store_true", help="print every one that got a wrong response")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -89,7 +89,7 @@ async def _evaluate_guided(provider: Provider, cases: Sequence[GuidedCase]) -> G
 
 
 def _format_wrong_case(score: GuidedScore) -> str:
-    calls = ", ".join(f"{one.tool} {dict(one.arguments)}" for one in score.calls) or "no call"
+    calls = ", ".join(f"{call.tool} {dict(call.arguments)}" for call in score.calls) or "no call"
     found = f"guidelines {list(score.matches)}, {calls}, missing {list(score.missing)}, invalid {list(score.invalid)}"
     return f"  {score.case.name} ({score.case.message!r}): {score.error or found}"
 

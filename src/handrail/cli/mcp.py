@@ -52,7 +52,7 @@ def run(given: argparse.Namespace) -> int:
         return 0
     servers = _load_servers(given.server)
     if given.action == "inspect":
-        return asyncio.run(_inspect([replace(one, trusted=one.trusted or given.trusted) for one in servers]))
+        return asyncio.run(_inspect([replace(server, trusted=server.trusted or given.trusted) for server in servers]))
     return asyncio.run(_pins(given, servers))
 
 
@@ -67,8 +67,8 @@ async def _inspect(servers: Sequence[McpServer]) -> int:
                     print(f"  {tool.name}  ({kind})  {shorten(tool.description, 100)}")
             for skipped in status.skipped:
                 print(f"  skipped: {skipped.name}: {skipped.reason}")
-            for one in status.differences:
-                print(f"  not accepted: {shorten(one.tool)} ({one.kind}); see `handrail mcp diff`")
+            for difference in status.differences:
+                print(f"  not accepted: {shorten(difference.tool)} ({difference.kind}); see `handrail mcp diff`")
         return 0 if all(status.state == "connected" for status in sources.status.values()) else 1
 
 
@@ -88,8 +88,8 @@ async def _pins(given: argparse.Namespace, servers: Sequence[McpServer]) -> int:
         else:
             differences = compare_pins(pinned, current)
             code = 1 if differences else code
-            for one in differences:
-                print(f"{server.name}: {shorten(one.tool)} is {one.kind}\n{one.diff}\n")
+            for difference in differences:
+                print(f"{server.name}: {shorten(difference.tool)} is {difference.kind}\n{difference.diff}\n")
             if not differences:
                 print(f"{server.name}: as accepted")
     return code
@@ -101,7 +101,7 @@ def _accept(path: Any, server: str, pinned: Any, current: dict[str, Any], tools:
     chosen = set(tools) or current.keys() | pinned.keys()
     kept = {tool: one for tool, one in pinned.items() if tool not in chosen}
     write_pins(path, server, {**kept, **{tool: one for tool, one in current.items() if tool in chosen}})
-    changed = [one.tool for one in compare_pins(pinned, current) if one.tool in chosen]
+    changed = [difference.tool for difference in compare_pins(pinned, current) if difference.tool in chosen]
     print(f"{server}: {len(changed)} accepted{': ' + ', '.join(map(shorten, changed)) if changed else ''}")
 
 
@@ -125,7 +125,7 @@ def _load_servers(text: str) -> list[McpServer]:
         return [McpServer("server", command=shlex.split(text))]
     given: object = load_object(text)
     servers = list(cast(Sequence[object], given)) if isinstance(given, list | tuple) else [given]
-    if not servers or not all(isinstance(one, McpServer) for one in servers):
+    if not servers or not all(isinstance(server, McpServer) for server in servers):
         raise ConfigError(f"{text} must be an McpServer or a list of them, got {type(cast(object, given)).__name__}.")
     return cast(list[McpServer], servers)
 

@@ -40,8 +40,8 @@ def run(given: argparse.Namespace) -> int:
         print(_line(tool))
         if given.schemas:
             print(json.dumps(tool.input_schema, indent=2, ensure_ascii=False))
-    for one in api.skipped:
-        print(f"skipped: {one.name}: {one.reason}")
+    for skipped in api.skipped:
+        print(f"skipped: {skipped.name}: {skipped.reason}")
     consequential = sum(not tool.read_only for tool in api.tools())
     print(f"{len(api.tools())} tools, {consequential} of them consequential; {len(api.skipped)} operations skipped")
     return 0 if api.tools() else 1

@@ -86,7 +86,7 @@ def run(given: argparse.Namespace) -> int:
 def _describe(event: LogEvent, tenants: TenantDirectory) -> str:
     text = f"{event.name} {compact_json(event.fields)}"
     if event.name == "phone_call_rejected" and event.fields.get("status") == NOT_FOUND:
-        text += f"; the tenants have {', '.join(one for cfg in tenants for one in cfg.numbers) or 'no numbers'}"
+        text += f"; the tenants have {', '.join(number for cfg in tenants for number in cfg.numbers) or 'no numbers'}"
     return text
 
 

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _check(policy: Policy, given: Sequence[object], agent: AgentFile | None) -> int:
     """Check a policy against tools, of which those of sources are listed now."""
-    if executor := next((one for one in given if isinstance(one, Executor)), None):
+    if executor := next((value for value in given if isinstance(value, Executor)), None):
         if len(given) > 1 or agent is not None:
             raise ConfigError("An Executor has all of its tools; name it alone.")
         return _report(policy, executor, is_open=executor.is_open)
@@ -67,9 +67,9 @@ async def _check(policy: Policy, given: Sequence[object], agent: AgentFile | Non
     if agent is not None:
         tools, sources = [*agent.tools, *tools], [*agent.sources, *sources]
     async with connect(sources) as opened:
-        unknown = [one for one in opened.status.values() if one.state != "connected"]
-        for one in unknown:
-            print(f"{one.name} is {one.state}: {one.reason}")
+        unknown = [status for status in opened.status.values() if status.state != "connected"]
+        for status in unknown:
+            print(f"{status.name} is {status.state}: {status.reason}")
         listed = Executor([*tools, *opened.tools], declared=declared)
     return _report(policy, listed, is_open=bool(unknown))
 
@@ -77,15 +77,15 @@ async def _check(policy: Policy, given: Sequence[object], agent: AgentFile | Non
 def _sort_objects(given: Iterable[object]) -> tuple[list[Any], list[Source], dict[str, ToolFlags]]:
     """The tools, the sources and the declared tools among objects and lists of them."""
     tools, sources, declared = list[Any](), list[Source](), dict[str, ToolFlags]()
-    for one in given:
-        if isinstance(one, Mapping) and all(isinstance(flags, ToolFlags) for flags in cast(Any, one).values()):
-            declared.update(cast(Mapping[str, ToolFlags], one))
-        elif _is_source(cast(object, one)):
-            sources.append(cast(Source, one))
-        elif isinstance(one, Tool | Mapping | type) or not hasattr(one, "__iter__"):
-            tools.append(one)
+    for value in given:
+        if isinstance(value, Mapping) and all(isinstance(flags, ToolFlags) for flags in cast(Any, value).values()):
+            declared.update(cast(Mapping[str, ToolFlags], value))
+        elif _is_source(cast(object, value)):
+            sources.append(cast(Source, value))
+        elif isinstance(value, Tool | Mapping | type) or not hasattr(value, "__iter__"):
+            tools.append(value)
         else:
-            for member in cast(Iterable[object], one):
+            for member in cast(Iterable[object], value):
                 (sources if _is_source(member) else tools).append(cast(Any, member))
     return tools, sources, declared
 
@@ -102,8 +102,8 @@ def _report(policy: Policy, executor: Executor, *, is_open: bool) -> int:
         print(f"{count} read; without tools their names and arguments were not checked.")
         return 2
     problems = executor.find_policy_problems(policy)
-    for one in problems:
-        print(f"{one.source}: {'note' if is_open else 'error'}: rule {one.number}: {one.text}")
+    for problem in problems:
+        print(f"{problem.source}: {'note' if is_open else 'error'}: rule {problem.number}: {problem.text}")
     found = f"{len(problems)} can never apply" if problems else "all can apply"
     print(f"{count}, {known} tool{'s' * (known != 1)}: {found}.")
     if problems and is_open:

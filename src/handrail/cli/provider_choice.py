@@ -88,7 +88,7 @@ def _build_compatible(env: Env, model: str | None) -> Provider:
     if model is not None or provider.endpoint.is_official:
         return provider
     models = _fetch_json(f"{base_url.rstrip('/')}/models", key=key)
-    names = [str(one["id"]) for one in _read_items(models, "data") if one.get("id")]
+    names = [str(model["id"]) for model in _read_items(models, "data") if model.get("id")]
     if not names:
         raise ConfigError("the server at OPENAI_BASE_URL lists no models: name one with --model or HANDRAIL_MODEL.")
     return OpenAIChat(names[0], api_key=key, base_url=base_url)
@@ -139,7 +139,7 @@ def _read_ollama_address(env: Env) -> str:
 
 def _list_ollama_models(env: Env) -> list[str]:
     models = _fetch_json(f"{_read_ollama_address(env)}/api/tags", key=None)
-    return [str(one["name"]) for one in _read_items(models, "models") if one.get("name")]
+    return [str(model["name"]) for model in _read_items(models, "models") if model.get("name")]
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -166,4 +166,4 @@ def _fetch_json(address: str, *, key: str | None) -> Any:
 def _read_items(body: Any, name: str) -> list[Mapping[str, Any]]:
     found: Any = cast(Mapping[str, Any], body).get(name) if isinstance(body, Mapping) else None
     entries = cast(list[Any], found) if isinstance(found, list) else []
-    return [cast(Mapping[str, Any], one) for one in entries if isinstance(one, Mapping)]
+    return [cast(Mapping[str, Any], entry) for entry in entries if isinstance(entry, Mapping)]

@@ -71,9 +71,9 @@ class TerminalChat:
         self._context = ToolContext(session_id=self._name, customer_id="you", deps=self._agent.make_deps())
         self._sessions = FileSessionStore(find_sessions_directory(os.environ))
         async with connect(self._agent.sources) as sources:
-            for one in sources.status.values():
-                if one.state != "connected":
-                    self._screen.print_notice(f"{one.name} is {one.state}: {one.reason}")
+            for status in sources.status.values():
+                if status.state != "connected":
+                    self._screen.print_notice(f"{status.name} is {status.state}: {status.reason}")
             agent = self._agent.agent
             self._session = await (self._open_guided(agent) if agent else self._open_plain(sources))
             executor = self._session.executor
@@ -120,9 +120,9 @@ class TerminalChat:
         turns = f"{conversation.turn} turn{'s' * (conversation.turn != 1)}"
         self._screen.print_notice(f"Resumed {self._name}, {turns}. It ended like this:")
         said = [
-            ("you" if isinstance(one, UserMessage) else "agent", one.text)
-            for one in conversation.messages
-            if isinstance(one, UserMessage | AssistantMessage) and one.text
+            ("you" if isinstance(message, UserMessage) else "agent", message.text)
+            for message in conversation.messages
+            if isinstance(message, UserMessage | AssistantMessage) and message.text
         ]
         for who, text in said[-_MAX_SHOWN_MESSAGES:]:
             self._screen.print_message(who, text)
@@ -131,7 +131,9 @@ class TerminalChat:
         if open_calls := self._session.conversation.open_calls:
             self._screen.print_notice("The last turn of this conversation is not finished.")
             registry = self._session.executor.registry
-            effects = [one for one in open_calls if one.name not in registry or not registry.get(one.name).read_only]
+            effects = [
+                call for call in open_calls if call.name not in registry or not registry.get(call.name).read_only
+            ]
             if len(await self._session.approvals()) >= len(effects):
                 await self._run_turn(self._session.resume_stream)
             else:  # The ledger was in memory, so it is not known whether they ran.
@@ -180,7 +182,7 @@ class TerminalChat:
             if isinstance(result, GuidedTurnResult):
                 return  # A guided agent reads calls back, and the person replies with a message.
             if result is not None and result.approvals:
-                decisions = [await self._ask_approval(one) for one in result.approvals]
+                decisions = [await self._ask_approval(approval) for approval in result.approvals]
                 stream = self._session.resume_stream if all(decisions) else None
 
     async def _ask_approval(self, approval: Approval) -> bool:
@@ -224,12 +226,12 @@ class TerminalChat:
             self._screen.print_notice(self._result.trace.why(last.id))
 
     async def _approve(self) -> None:
-        approvals = [one for one in await self._session.approvals() if one.by == "customer"]
+        approvals = [approval for approval in await self._session.approvals() if approval.by == "customer"]
         if not approvals:
             self._screen.print_notice("Nothing awaits your approval.")
             return
-        for one in approvals:
-            await self._session.approve(one.token)
+        for approval in approvals:
+            await self._session.approve(approval.token)
         await self._run_turn(self._session.resume_stream)
 
     def _tools(self) -> None:
@@ -237,7 +239,8 @@ class TerminalChat:
         actions: dict[str, str] = {}
         for tool in executor.registry:
             possible = {
-                f"{one.action} {one.by or ''}".strip() for one in self._agent.policy.compile(tool).possible_decisions()
+                f"{decision.action} {decision.by or ''}".strip()
+                for decision in self._agent.policy.compile(tool).possible_decisions()
             }
             actions[tool.name] = " or ".join(sorted(possible))
         self._screen.print_tools(executor.registry, actions)

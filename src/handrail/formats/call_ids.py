@@ -30,7 +30,7 @@ def is_random_id(call_id: str) -> bool:
     if _RANDOM_FORMS.fullmatch(call_id) is None:
         return False
     tail = re.split(r"[_-]", call_id, maxsplit=1)[-1]
-    return len(set(tail)) >= _MIN_DISTINCT_CHARS and any(one.isdigit() for one in tail)
+    return len(set(tail)) >= _MIN_DISTINCT_CHARS and any(character.isdigit() for character in tail)
 
 
 def make_ids_unique(calls: Iterable[ToolCall]) -> list[ToolCall]:

@@ -276,7 +276,7 @@ class Speeches:
     # What is heard.
 
     def begin(self, response_id: str, speech: Speech) -> None:
-        """A response says it."""
+        """Note that a response began, and what it says."""
         self._speaking[response_id] = speech
 
     def get(self, response_id: str) -> Speech | None:

@@ -1,4 +1,4 @@
-"""Anthropic Messages."""
+"""Anthropic's Messages API: requests, responses, streams and errors."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -91,7 +91,7 @@ class AnthropicMessages(SdkProvider):
 
 
 class _MessagesAdapter:
-    """Anthropic Messages."""
+    """Builds requests for Anthropic Messages, and reads its responses."""
 
     label: ClassVar[str] = "anthropic"
     format: ClassVar[str] = "anthropic"

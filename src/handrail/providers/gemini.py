@@ -1,4 +1,4 @@
-"""Google Gemini: generateContent."""
+"""Google's generateContent API: requests, responses, streams and errors."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -101,7 +101,7 @@ class GeminiModel(SdkProvider):
 
 
 class _GenerateContentAdapter:
-    """Gemini's generateContent."""
+    """Builds requests for generateContent, and reads its responses."""
 
     label: ClassVar[str] = "gemini"
     format: ClassVar[str] = "gemini"

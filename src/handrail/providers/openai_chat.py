@@ -79,7 +79,7 @@ class OpenAIChat(SdkProvider):
 
 
 class _ChatAdapter:
-    """Chat Completions."""
+    """Builds requests for Chat Completions, and reads its responses."""
 
     label: ClassVar[str] = "openai"
     format: ClassVar[str] = "openai_chat"

@@ -1,4 +1,4 @@
-"""OpenAI Responses."""
+"""OpenAI's Responses API: requests, responses, streams and errors."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -72,7 +72,7 @@ class OpenAIResponses(SdkProvider):
 
 
 class _ResponsesAdapter:
-    """Responses."""
+    """Builds requests for Responses, and reads its responses."""
 
     label: ClassVar[str] = "openai-responses"
     format: ClassVar[str] = "openai_responses"

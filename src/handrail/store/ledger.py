@@ -44,7 +44,7 @@ from handrail.store.tables import ledger as table
 
 
 class _NotClaimed(Exception):
-    """Rolls a transaction back."""
+    """Another process has claimed the call: the transaction is rolled back."""
 
 
 class SqlLedger:

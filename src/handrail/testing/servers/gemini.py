@@ -34,7 +34,7 @@ class GeminiServer(StrictServer):
 
 
 class GeminiApi:
-    """Gemini's generateContent."""
+    """Checks requests for generateContent as the API does, and renders scripted responses."""
 
     def __init__(self, *, call_ids: bool = True) -> None:
         self._call_ids = call_ids

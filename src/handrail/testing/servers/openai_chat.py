@@ -15,7 +15,7 @@ CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceed
 
 
 class ChatApi:
-    """OpenAI Chat Completions."""
+    """Checks requests for Chat Completions as the API does, and renders scripted responses."""
 
     def can_serve(self, path: str) -> bool:
         return path == "/v1/chat/completions"

@@ -11,7 +11,7 @@ PURGED = "audit_purged_before"
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables and their indexes."""
     op.create_table(
         "handrail_settings",
         sa.Column("name", sa.String, primary_key=True),

@@ -8,7 +8,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables and their indexes."""
     op.create_table(
         "handrail_tenants",
         sa.Column("tenant_id", sa.String, primary_key=True),

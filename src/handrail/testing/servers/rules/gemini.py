@@ -28,9 +28,7 @@ TOOL_FIELDS = words(
     fileSearch mcpServers
     """
 )
-DECLARATION_FIELDS = words(
-    "name description parameters parametersJsonSchema response responseJsonSchema behavior"  # 5.5
-)
+DECLARATION_FIELDS = words("name description parameters parametersJsonSchema response responseJsonSchema behavior")
 SCHEMA_FIELDS = words(
     """
     type format title description nullable enum default example items minItems maxItems properties required

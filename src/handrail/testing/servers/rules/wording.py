@@ -51,7 +51,7 @@ class OpenAIWording:
 
 @dataclass(frozen=True, slots=True)
 class AnthropicWording:
-    """Messages."""
+    """How Anthropic Messages words a refusal."""
 
     def spellings(self, key: str) -> tuple[str, ...]:
         return (key,)
