@@ -166,3 +166,38 @@ async def test_a_file_that_is_wrong_is_named_with_the_place(text: str, told: str
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match=r"nowhere.yaml: the file cannot be read"):
         Agent.from_file("nowhere.yaml")
+
+
+async def test_a_tool_state_is_met_by_its_own_call_each_time_through_a_loop() -> None:
+    done: list[str] = []
+
+    @tool(read_only=True)
+    async def draw() -> str:
+        """Draw a card."""
+        done.append("draw")
+        return "seven"
+
+    @tool(read_only=True)
+    async def score() -> str:
+        """Count the points."""
+        done.append("score")
+        return "points"
+
+    judge = scripted([plan(["other"]), *[plan(["game", "game.draw"]), plan(["game", "game.again"])] * 2], ["Ok."] * 9)
+    agent = agent_with(judge, [draw, score])
+    await agent.create_guideline("Customer tries a card", tools=[draw], id="other")
+    journey = await agent.create_journey("a game", "Customer plays", id="game")
+    first = await journey.add_state("draw", tools=[draw])
+    second = await journey.add_state("score", tools=[score])
+    await journey.add_transition(first, second)
+    again = await journey.add_state("again", action="Ask whether to go on")
+    await journey.add_transition(second, again)
+    await journey.add_transition(second, first, condition="they want to go on")
+    session = open_session(agent)
+    await session.send("Just one card")  # Not a call of the journey.
+    assert done == ["draw"]
+    for _ in range(2):
+        await session.send("Play")
+        assert done[-2:] == ["draw", "score"]
+        await session.send("Hm")
+    assert done == ["draw", "draw", "score", "draw", "score"]

@@ -154,12 +154,18 @@ async def test_the_model_reads_guidelines_tools_variables_terms_and_what_is_pend
 
     for part in ("g1: when Customer asks for their balance, then Tell them", "transfer_money (for g2) CHANGES THINGS"):
         assert part in plan[0]
-    for part in ("account_name: Jerry Seinfeld", "carrot: a kind of fruit", "You are at a bank.", "customer: Send 500"):
+    for part in (
+        "account_name: Jerry Seinfeld",
+        "carrot: a kind of fruit",
+        "You are at a bank.",
+        '["customer","Send 500 to Sophie."]',
+    ):
         assert part in plan[0]
         assert part in reply[0]
     assert "Never guess" in plan[1]
-    assert 'guided_1_1_1: transfer_money {"recipient_name":"Sophie","amount":500}' in second[0]
-    assert "waits for the customer" in reply[0]
+    assert '["guided_1_1_1","transfer_money",{"recipient_name":"Sophie","amount":500}]' in second[0]
+    assert '"waits for","customer"]' in reply[0]
+    assert all("Now: " in one[0] for one in (plan, reply, second, last))
     assert "Pending" not in last[0]
     assert all(not one.tools for one in provider.requests)  # The provider's own tool calling is not used.
 

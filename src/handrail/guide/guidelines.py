@@ -1,7 +1,7 @@
 """Which guidelines are active: relationships, the states of journeys, and what follows from a match."""
 
 from collections.abc import Iterable, Mapping, Set
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -114,6 +114,10 @@ class Resolution(Struct, frozen=True, kw_only=True):
     reasons: Mapping[str, str]
 
 
+CallOrder: TypeAlias = Mapping[tuple[str, str], int]
+"""The guidelines and tools of the calls that have a result, with the order of the last one."""
+
+
 class JourneyStates(Struct, frozen=True, kw_only=True):
     """The states of all journeys of an agent, by the id of their guideline."""
 
@@ -124,12 +128,15 @@ class JourneyStates(Struct, frozen=True, kw_only=True):
     """The states that follow each state without a condition."""
     roots: Mapping[str, str] = {}
     """The journey of each state."""
+    starts: frozenset[str] = frozenset()
+    """The states that journeys start with: they wait for nothing, even if a loop leads back to them."""
 
-    def resolve(self, matched: Iterable[str], done: Set[str]) -> tuple[set[str], dict[str, str]]:
-        """Return the guidelines that apply, given the tools that have a result, and why others do not.
+    def resolve(self, matched: Iterable[str], done: CallOrder) -> tuple[set[str], dict[str, str]]:
+        """Return the guidelines that apply, given the calls that have a result, and why others do not.
 
-        A state waits until the tools of the state before it have results. A state whose tools have results is passed,
-        and the states that follow it without a condition apply instead.
+        A state waits until the calls of the state before it have results. A state whose own calls have results is
+        passed, and the states that follow it without a condition apply instead. In a loop, the calls of the time before
+        do not count: those of the state before it came later.
         """
         applied, reasons = set(matched), dict[str, str]()
         if not self.tools:
@@ -158,15 +165,27 @@ class JourneyStates(Struct, frozen=True, kw_only=True):
         before = _find_reachable(self.sources, [source for state in states for source in self.sources.get(state, ())])
         return before - {target for state in states for target in self.following.get(state, ())}
 
-    def _is_waiting(self, state: str, done: Set[str]) -> bool:
+    def _is_waiting(self, state: str, done: CallOrder) -> bool:
         sources = self.sources.get(state, ())
-        return bool(sources) and all(self._has_tools_left(source, done) for source in sources)
+        return (
+            bool(sources) and state not in self.starts and all(self._has_tools_left(source, done) for source in sources)
+        )
 
-    def _is_passed(self, state: str, done: Set[str]) -> bool:
+    def _is_passed(self, state: str, done: CallOrder) -> bool:
         return bool(self.tools.get(state) and self.following.get(state)) and not self._has_tools_left(state, done)
 
-    def _has_tools_left(self, state: str, done: Set[str]) -> bool:
-        return any(tool not in done for tool in self.tools.get(state, ()))
+    def _has_tools_left(self, state: str, done: CallOrder) -> bool:
+        return any(not self.is_done(state, tool, done) for tool in self.tools.get(state, ()))
+
+    def is_done(self, state: str, tool: str, done: CallOrder) -> bool:
+        """Whether the call of a state has a result that is not older than those of the states before it."""
+        before = [
+            done[source, other]
+            for source in self.sources.get(state, ())
+            for other in self.tools.get(source, ())
+            if (source, other) in done
+        ]
+        return (state, tool) in done and all(done[state, tool] >= order for order in before)
 
 
 def _find_reachable(edges: Mapping[str, Iterable[str]], start: Iterable[str]) -> set[str]:

@@ -108,6 +108,7 @@ class Journey:
                 for start, targets in self._transitions.items()
             },
             roots=dict.fromkeys(self._states, self.id),
+            starts=frozenset(list(self._states)[:1]),
         )
 
 
@@ -119,4 +120,5 @@ def merge_journeys(journeys: Iterable[Journey]) -> JourneyStates:
         sources={key: value for item in every for key, value in item.sources.items()},
         following={key: value for item in every for key, value in item.following.items()},
         roots={key: value for item in every for key, value in item.roots.items()},
+        starts=frozenset(start for item in every for start in item.starts),
     )

@@ -123,6 +123,20 @@ class JudgeClient:
 _READ_TIMEOUT: Final = 10.0
 
 
+def order_calls(messages: Sequence[Message]) -> dict[tuple[str, str], int]:
+    """Order the calls of a conversation that have a result, by the guidelines that they were made for."""
+    done = {
+        result.call_id
+        for message in messages
+        if isinstance(message, ToolMessage)
+        for result in message.results
+        if result.ok and result.output != DROPPED_OUTPUT
+    }
+    made = (message.calls for message in messages if isinstance(message, AssistantMessage))
+    calls = [call for calls in made for call in calls if call.id in done]
+    return {(guideline, call.name): order for order, call in enumerate(calls) for guideline in call.guideline_ids}
+
+
 class VariableReader:
     """Reads the variables of one session, and caches each for its `fresh_for`."""
 
@@ -164,8 +178,6 @@ class TurnInputs(Struct, frozen=True, kw_only=True):
     variables: Mapping[str, Any]
     choices: Mapping[str, Mapping[str, Sequence[Any]] | None]
     """The choices of parameters, by tool; None if they could not be read."""
-    known_tools: frozenset[str]
-    """The tools whose result was in the conversation before this turn planned anything."""
 
     def find_sources(self, guide: Guide, messages: Sequence[Message]) -> EvidenceSources:
         """Find the texts that the judge can quote for a value."""
@@ -188,20 +200,11 @@ def _render(value: Any) -> str:
     return value if isinstance(value, str) else compact_json(value)
 
 
-async def read_inputs(
-    guide: Guide, context: ToolContext[Any], messages: Sequence[Message], variables: VariableReader
-) -> TurnInputs:
-    """Read the variables and choices of a turn, and what its conversation knows already."""
+async def read_inputs(guide: Guide, context: ToolContext[Any], variables: VariableReader) -> TurnInputs:
+    """Read the variables and choices of a turn."""
     return TurnInputs(
         choices={name: await _read_choices(tool, context) for name, tool in guide.tools.items() if tool.options},
         variables=await variables.read(guide.variables, context),
-        known_tools=frozenset(
-            result.tool_name
-            for message in messages
-            if isinstance(message, ToolMessage)
-            for result in message.results
-            if result.ok and result.output != DROPPED_OUTPUT
-        ),
     )
 
 

@@ -12,7 +12,7 @@ from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.tool import Tool
 from handrail.errors import ConfigError, shorten
-from handrail.schema.schema_nodes import NotRepresentable, can_be_null
+from handrail.schema.schema_nodes import NotRepresentable, can_be_null, get_branches, get_types, resolve
 
 Choices = Sequence[Any] | Callable[[ToolContext[Any]], Awaitable[Sequence[Any]] | Sequence[Any]]
 
@@ -143,14 +143,14 @@ def add_choices(
     properties = dict(cast(Mapping[str, Any], schema.get("properties", {})))
     changed = False
     for name, node in properties.items():
-        extra: dict[str, Any] = {}
+        if not isinstance(node, Mapping):
+            continue
+        known = cast(Mapping[str, Any], node)
         if name in choices:
-            is_array = isinstance(node, Mapping) and cast(Mapping[str, Any], node).get("type") == "array"
-            extra["items" if is_array else "enum"] = {"enum": list(choices[name])} if is_array else list(choices[name])
+            properties[name] = known = _restrict(known, choices[name])
+            changed = True
         if examples and examples.get(name):
-            extra["examples"] = list(examples[name])
-        if extra and isinstance(node, Mapping):
-            properties[name] = {**cast(Mapping[str, Any], node), **extra}
+            properties[name] = {**known, "examples": list(examples[name])}
             changed = True
     return {**schema, "properties": properties} if changed else schema
 
@@ -207,3 +207,40 @@ def read_enum(node: Any, root: Mapping[str, Any]) -> Sequence[Any]:
         return read_enum(cast(Mapping[str, Any], root.get("$defs", {})).get(target.rpartition("/")[2]), {})
     branches = cast(Sequence[Any], schema.get("anyOf", schema.get("oneOf", ())))
     return [value for branch in branches for value in read_enum(branch, root)] or read_enum(schema.get("items"), root)
+
+
+def _restrict(node: Mapping[str, Any], choices: Sequence[Any]) -> dict[str, Any]:
+    """Restrict a node to some values: the items of a list, and every branch but null. An enum always has a type."""
+    if node.get("type") == "array":
+        items: Any = node.get("items")
+        return {
+            **node,
+            "items": _restrict(cast(Mapping[str, Any], items) if isinstance(items, Mapping) else {}, choices),
+        }
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in node:
+            branches = [cast(Mapping[str, Any], branch) for branch in cast(Sequence[Any], node[keyword])]
+            return {
+                **node,
+                keyword: [one if one.get("type") == "null" else _restrict(one, choices) for one in branches],
+            }
+    plain = {key: value for key, value in node.items() if key != "$ref"}
+    values = [choice for choice in choices if choice != ""]  # Some providers refuse an empty text in an enum.
+    kinds = {next((name for kind, name in _TYPES if isinstance(value, kind)), "string") for value in values}
+    return {"type": sorted(kinds)[0] if len(kinds) == 1 else "string", **plain, "enum": values}
+
+
+_TYPES: Final = ((str, "string"), (bool, "boolean"), (int, "integer"), (float, "number"))
+
+
+def list_types(node: Any, root: Mapping[str, Any]) -> frozenset[str]:
+    """List the types that a node of a schema accepts, in all of its branches; none if it accepts any."""
+    if not isinstance(node, Mapping):
+        return frozenset()
+    try:
+        found = resolve(dict(cast(Mapping[str, Any], node)), dict(root))
+    except NotRepresentable:
+        return frozenset()
+    if (branches := get_branches(found)) is not None:
+        return frozenset(kind for branch in branches for kind in list_types(branch, root))
+    return frozenset(get_types(found) or ())

@@ -1,7 +1,7 @@
 """One guided turn: plan, run, plan again with the results, reply."""
 
 import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -18,7 +18,16 @@ from handrail.errors import ApprovalError, ProviderError, shorten
 from handrail.formats.parse import parse_object
 from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state, find_objection
 from handrail.guide.definition import Guide
-from handrail.guide.judging import JudgeClient, Planner, PlanningResult, TurnInputs, VariableReader, read_inputs
+from handrail.guide.guidelines import CallOrder
+from handrail.guide.judging import (
+    JudgeClient,
+    Planner,
+    PlanningResult,
+    TurnInputs,
+    VariableReader,
+    order_calls,
+    read_inputs,
+)
 from handrail.guide.reply import ReplyWriter, WrittenReply, describe_outcome
 from handrail.guide.trace import Recorder, TurnTrace
 from handrail.guide.values import Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ReplyRequest, ToolInsights
@@ -76,7 +85,7 @@ class GuidedTurn:
         if not _is_reply_needed(state) or state.check_budget() is not None:
             await state.end_with_pending()
             return
-        inputs = await read_inputs(self._guide, state.context, state.conversation.messages, self._variables)
+        inputs = await read_inputs(self._guide, state.context, self._variables)
         if has_spoken or not self._calls:  # After an approval alone, reply first; the reply may match more guidelines.
             await self._plan_and_run_or_reply(inputs)
         while state.check_budget() is None and (written := await self._write(inputs)) is not None:
@@ -84,7 +93,7 @@ class GuidedTurn:
                 await self._save_reply(written.text)
                 break
             self._guidelines.add_matches(written.new_matches)
-            self._resolve_guidelines(inputs)
+            self._resolve_guidelines()
             await self._plan_and_run_or_reply(inputs, only_new=True)
         await state.end_with_pending()
 
@@ -171,7 +180,7 @@ class GuidedTurn:
             await self._iterate(inputs, asks_judge=asks_judge)
             if self._state.check_budget() is not None or self._iteration >= self._guide.settings.max_iterations:
                 return
-            self._resolve_guidelines(inputs)  # The results may have led to the next state of a journey.
+            self._resolve_guidelines()  # The results may have led to the next state of a journey.
             if new := self._guidelines.list_new_candidates():
                 asks_judge = self._is_inference_needed(new)
             elif self._should_plan_again():
@@ -192,7 +201,7 @@ class GuidedTurn:
             planned = await self._planner.plan(self._build_plan_request(inputs), matched, inputs)
         if planned is None:
             return
-        self._match(planned, inputs)
+        self._match(planned)
         if calls := await self._decide(planned, inputs):
             await self._state.run_calls(calls)
 
@@ -207,11 +216,11 @@ class GuidedTurn:
             pending=self._state.conversation.pending,
         )
 
-    def _match(self, planned: PlanningResult, inputs: TurnInputs) -> None:
+    def _match(self, planned: PlanningResult) -> None:
         """Update the active guidelines with what the judge matched."""
         for unknown in self._guidelines.add_matches(planned.matches):
             self._recorder.add_note(f"the judge named an unknown guideline: {shorten(unknown)}")
-        reasons = self._resolve_guidelines(inputs)
+        reasons = self._resolve_guidelines()
         self._recorder.record_guidelines(self._guidelines.explain(reasons))
         self._guidelines.consider_candidates()
         if planned.error:
@@ -221,9 +230,8 @@ class GuidedTurn:
         for tool, reason in planned.failed.items():
             self._recorder.record_failure(tool, reason, self._iteration)
 
-    def _resolve_guidelines(self, inputs: TurnInputs) -> dict[str, str]:
-        done = {result.tool_name for result in self._state.results if result.ok} | inputs.known_tools
-        return self._guidelines.resolve(done)
+    def _resolve_guidelines(self) -> dict[str, str]:
+        return self._guidelines.resolve(order_calls(self._state.conversation.messages))
 
     async def _decide(self, planned: PlanningResult, inputs: TurnInputs) -> list[ToolCall]:
         """Return the calls of this iteration: those that the customer confirmed, and new ones that pass every check."""
@@ -252,7 +260,7 @@ class GuidedTurn:
                 candidates=self._guidelines.candidates,
                 choices=inputs.choices,
                 done=self._done | kept,
-                known=inputs.known_tools,
+                known_calls=order_calls(state.conversation.messages),
                 ran={call.name for call in self._calls},
                 sources=inputs.find_sources(guide, state.conversation.messages),
             ),
@@ -373,6 +381,7 @@ class GuidedTurn:
             pending=state.conversation.pending,
             variables=inputs.variables,
             terms=guide.terms,
+            now=guide.clock(),
         )
         may_plan = self._iteration < guide.settings.max_iterations
         return await self._writer.write(request, considered=self._guidelines.considered, may_plan=may_plan)
@@ -451,7 +460,7 @@ class _ActiveGuidelines:
         """Guidelines of calls that an earlier turn prepared: they apply to the reply, and add no candidates."""
         self.considered: set[str] = set()
         """Every tool that was a candidate in this turn."""
-        self._done: Set[str] = frozenset()
+        self._done: CallOrder = {}
 
     def add_matches(self, matches: Iterable[GuidelineMatch]) -> list[str]:
         """Add what the judge matched; return the ids that it made up."""
@@ -467,8 +476,8 @@ class _ActiveGuidelines:
         """Add the guidelines of a call that an earlier turn prepared."""
         self._prepared.update(guideline_id for guideline_id in guideline_ids if guideline_id in self._guide.by_id)
 
-    def resolve(self, done: Set[str]) -> dict[str, str]:
-        """Find the active guidelines, given the tools that have a result; return why others are not active."""
+    def resolve(self, done: CallOrder) -> dict[str, str]:
+        """Find the active guidelines, given the calls that have a result; return why others are not active."""
         guide = self._guide
         self._done = done
         matched, reasons = guide.journeys.resolve(self.get_matched_ids() | guide.always, done)

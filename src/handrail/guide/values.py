@@ -141,9 +141,10 @@ class ReplyRequest(Struct, frozen=True, kw_only=True):
     results: tuple[ToolResult, ...] = ()
     insights: ToolInsights = ToolInsights()
     pending: tuple[PendingCall, ...] = ()
-    """Pending calls: the reply reads them back and asks for a confirmation."""
+    """Pending calls. The question that reads them back is added to the reply."""
     variables: Mapping[str, Any] = {}
     terms: Mapping[str, str] = {}
+    now: datetime | None = None
     error: str = ""
     """What was wrong with the previous draft, if the request is repeated."""
 

@@ -13,6 +13,7 @@ from handrail.core.text import canonical_json, encodable, faithful_json
 from handrail.core.wording import contains_words, mentions_value
 from handrail.errors import InvalidArgumentsError, ToolError, shorten
 from handrail.guide.definition import RANK, Guide
+from handrail.guide.guidelines import CallOrder
 from handrail.guide.parameters import GuidedTool, read_enum
 from handrail.guide.values import (
     GuidelineMatch,
@@ -314,8 +315,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     """The choices of parameters, by tool; None if they could not be read."""
     done: Set[str]
     """The keys of calls that were made in this turn, or that the customer rejected."""
-    known: Set[str]
-    """Tools whose result was in the conversation before this turn."""
+    known_calls: CallOrder
+    """The calls that have a result."""
     ran: Set[str]
     """Tools that were called in this turn."""
     sources: EvidenceSources
@@ -470,7 +471,11 @@ class _VerdictChecker:
                     self._add_evaluation(name, state, reason, asked_by)
                 continue
             key = build_arguments_key(tool, "{}")
-            if key in here.done or name in here.known:
+            journeys = here.guide.journeys
+            states = [
+                one for one in asked_by if one in journeys.roots and journeys.is_done(one, name, here.known_calls)
+            ]
+            if key in here.done or len(states) == len(asked_by):  # A state of a journey asks once.
                 self._add_evaluation(name, "data_already_in_context", "its result is already there", asked_by)
                 continue
             self._add_call(tool, CheckedArguments(key=key), asked_by, "it needs no arguments")
