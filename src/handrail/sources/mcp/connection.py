@@ -14,6 +14,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from handrail.core.context import ToolContext
 from handrail.core.log import log, quiet_library
+from handrail.core.version import __version__
 from handrail.errors import ConfigError, shorten
 from handrail.sources.mcp.definitions import McpDefinition
 from handrail.sources.mcp.elicitation import ElicitationHandler
@@ -27,7 +28,7 @@ from handrail.sources.source import SkippedTool
 _PAGES: Final = 1_000
 """How many pages a list of tools may have: one that never ends must not be read for ever."""
 _CLOSE_TIMEOUT: Final = 10.0
-_INFO: Final = types.Implementation(name="handrail", version="0.1.0")
+_INFO: Final = types.Implementation(name="handrail", version=__version__)
 
 
 class ConnectionFailed(Exception):

@@ -26,6 +26,7 @@ from handrail.core.events import Event, Progress
 from handrail.core.log import log, quiet_library
 from handrail.core.text import compact_json
 from handrail.core.values import Approval, ToolCall, ToolResult
+from handrail.core.version import __version__
 from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.formats import mcp as wire
@@ -87,7 +88,7 @@ class McpEndpoint:
         """The loop that serves the clients, once there is one."""
         self.server: Server[Any] = Server(
             name,
-            version="0.1.0",
+            version=__version__,
             instructions=instructions,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
