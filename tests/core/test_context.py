@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from handrail import ToolCall, ToolContext, tool
+from handrail import ConfigError, ToolCall, ToolContext, tool
 from handrail.core import Event, Progress
 
 
@@ -96,3 +96,9 @@ def test_without_a_listener_telling_is_silent() -> None:
     context.progress("nobody hears this")
 
     assert context.listener is None
+
+
+def test_a_session_id_that_no_database_can_store_is_refused_when_the_context_is_built() -> None:
+    with pytest.raises(ConfigError, match="session_id must be valid Unicode text"):
+        ToolContext(session_id="s-\ud800")
+    assert ToolContext(session_id="s-ä").session_id == "s-ä"

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from math import nan
 from typing import Any
 
 import pytest
@@ -71,7 +72,7 @@ async def test_a_conversation_runs_until_the_model_responds_with_text(provider: 
         {"booked": "table", "people": 1},
         None,
     ]
-    assert provider.answers(done.messages) == [one.call_id for one in done.results]
+    assert provider.answers(done.messages) == [one.wire_id for one in done.results]
     assert done.messages[0] == provider.user("Plan my evening.")
     assert len(server.requests) == 3
 
@@ -89,7 +90,7 @@ async def test_a_collected_stream_is_a_response_too(provider: Provider) -> None:
         )
 
     assert done.stop_reason == "completed"
-    assert provider.answers(done.messages) == [one.call_id for one in done.results]
+    assert provider.answers(done.messages) == [one.wire_id for one in done.results]
     assert len(done.results) == 4
 
 
@@ -126,7 +127,7 @@ async def test_a_budget_that_runs_out_leaves_every_call_with_a_result(
         assert len(server.requests) == asked
         refused = [one for one in done.results if one.error and one.error.code == "rate_limited"]
         assert len(done.results) - len(refused) == ran
-        assert provider.answers(done.messages) == [one.call_id for one in done.results]
+        assert provider.answers(done.messages) == [one.wire_id for one in done.results]
         # The server takes a history in which every call has its answer, and no other.
         more = [provider.user("Thanks.")] if stop_reason == "completed" else []
         provider.ask(server, [*done.messages, *more], provider.wire.tools(executor().registry))
@@ -236,7 +237,10 @@ async def test_a_step_that_fails_reaches_the_caller() -> None:
         await run_until_done(step, executor(), at(), wire=openai_chat, messages=[])
 
 
-@pytest.mark.parametrize("wrong", [{"max_steps": 0}, {"max_calls": -1}, {"timeout": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_steps": 0}, {"max_calls": -1}, {"timeout": 0}, {"max_steps": nan}, {"max_tokens": nan}, {"timeout": nan}],
+)
 def test_a_budget_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Budget(**wrong)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -126,6 +127,24 @@ async def test_a_thread_that_outlives_its_timeout_is_counted_and_visible(
 
     assert code_of(result) == code
     assert executor.stranded_threads == 1
+    latch.go.set()
+    await until(lambda: executor.stranded_threads == 0)
+
+
+async def test_calls_that_wait_for_a_thread_of_a_tool_that_hangs_are_refused_and_strand_no_more(latch: Latch) -> None:
+    @tool(read_only=True, concurrency_safe=True, timeout=0.2)
+    def work(n: int) -> str:
+        """Block."""
+        return latch()
+
+    executor = Executor([work], policy=ALLOWED, limits=Limits(max_threads=4))
+    results = await executor.run_all([call("work", f"c-{n}", n=n) for n in range(60)], at())
+
+    codes = Counter(code_of(one) for one in results)
+    assert latch.runs <= 12  # The 8 that strand, and those that ran beside the last of them.
+    assert executor.stranded_threads == latch.runs
+    assert codes["tool_timeout"] >= latch.runs
+    assert set(codes) <= {"tool_timeout", "unavailable"}
     latch.go.set()
     await until(lambda: executor.stranded_threads == 0)
 

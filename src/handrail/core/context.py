@@ -8,7 +8,9 @@ from msgspec import Struct
 from typing_extensions import TypeVar
 
 from handrail.core.events import Event, Progress
+from handrail.core.text import encodable
 from handrail.core.values import ToolCall
+from handrail.errors import ConfigError
 
 DepsT = TypeVar("DepsT", default=Any, covariant=True)
 
@@ -40,6 +42,11 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     """What a tool can do with the call it runs in; `handrail.tenants.get_call_control(context)` is the typed way."""
     listener: Callable[[Event], object] | None = None
     """Receives the events that the handler emits."""
+
+    def __post_init__(self) -> None:
+        # It is the key of the ledger, and a database cannot store half of a surrogate pair.
+        if not self.session_id.isascii() and encodable(self.session_id) != self.session_id:
+            raise ConfigError(f"session_id must be valid Unicode text, got {self.session_id!r}.")
 
     def __repr__(self) -> str:
         # Secrets and deps are left out: contexts end up in logs and tracebacks.

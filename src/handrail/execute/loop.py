@@ -58,8 +58,8 @@ class Budget(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, minimum in (("max_steps", 1), ("max_calls", 0), ("max_tokens", 1)):
             value = getattr(self, name)
-            if value is not None and value < minimum:
-                raise ConfigError(f"{name} must be at least {minimum}, got {value!r}.")
+            if value is not None and (type(value) is not int or value < minimum):
+                raise ConfigError(f"{name} must be a whole number of at least {minimum}, got {value!r}.")
         if not self.timeout > 0:
             raise ConfigError(f"timeout must be more than 0 seconds, got {self.timeout!r}.")
 

@@ -82,7 +82,8 @@ class WorkerThreads:
     """Daemon threads, at most `max_threads` at work. One that never returns does not keep the process alive.
 
     A thread whose call was given up is stranded. It no longer counts against `max_threads`, so that a tool that hangs
-    does not starve the others, but against its own tool: with `max_stranded` of them, the tool gets no more threads.
+    does not starve the others, but against its own tool: with `max_stranded` of them, the tool gets no more threads,
+    and its calls that wait for one are refused.
     """
 
     def __init__(self, *, max_threads: int = 32, max_stranded: int = 8) -> None:
@@ -111,7 +112,7 @@ class WorkerThreads:
         job = ThreadJob(function, on_start, owner)
         with self._changed:
             if not self.has_room(owner):
-                raise ThreadsStrandedError(f"{self._stranded_of[owner]} threads of {owner!r} never came back")
+                raise self._build_error(owner)
             self._queue.append(job)
             # A job that was submitted from a worker thread must not wait for that very thread.
             is_full = self._threads - self._stranded >= self._max_threads and OWNER.get() is None
@@ -148,11 +149,23 @@ class WorkerThreads:
                 job.is_abandoned = True
                 self._stranded += 1
                 self._stranded_of[job.owner] += 1
+                if not self.has_room(job.owner):
+                    self._refuse_waiting(job.owner)
                 if self._queue:  # Its place is free for the next one.
                     self._threads += 1
                     threading.Thread(target=self._work, name="handrail-tool", daemon=True).start()
             else:
                 self._queue.remove(job)
+
+    def _refuse_waiting(self, owner: str) -> None:
+        """The tool gets no more threads: what waits for one would only strand the next."""
+        for job in [job for job in self._queue if job.owner == owner]:
+            self._queue.remove(job)
+            job.is_finished = True
+            job.report(self._build_error(owner), True)
+
+    def _build_error(self, owner: str) -> ThreadsStrandedError:
+        return ThreadsStrandedError(f"{self._stranded_of[owner]} threads of {owner!r} never came back")
 
     def _work(self) -> None:
         while True:
