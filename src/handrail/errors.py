@@ -138,13 +138,23 @@ class ToolError(HandrailError):
 
     code = "tool_execution_failed"
     retryable: bool = False
+    after: float | None = None
 
-    def __init__(self, message: object = "", *, code: str | None = None, retryable: bool | None = None) -> None:
+    def __init__(
+        self,
+        message: object = "",
+        *,
+        code: str | None = None,
+        retryable: bool | None = None,
+        after: float | None = None,
+    ) -> None:
         super().__init__(message)
         if code is not None:
             self.code = code
         if retryable is not None:
             self.retryable = retryable
+        self.after = after
+        """In how many seconds another attempt makes sense, if that is known."""
 
     def to_log_dict(self) -> dict[str, Any]:
         # The message is for the model, and may quote what the model sent.

@@ -44,6 +44,8 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     """What the outcome says about the tool's health: good, bad, or nothing."""
     chars: int = 0
     """How many characters the output has as text."""
+    after: float | None = None
+    """In how many seconds another attempt makes sense, if the handler knows."""
 
 
 class HandlerRunner:
@@ -92,6 +94,10 @@ class HandlerRunner:
             if not can_retry or running.stopped_by is not None:
                 return outcome
             delay = self._retry.delay_after(attempt) * (0.5 + random.random() / 2)
+            if outcome.after is not None:
+                if outcome.after > self._retry.max_delay:
+                    return outcome  # Longer than this call waits: the caller hears when to try again.
+                delay = max(delay, outcome.after)
             try:
                 await running.wait(asyncio.sleep(delay))
             except CallStopped as stopped:
@@ -246,7 +252,8 @@ def outcome_of_error(compiled: CompiledTool, error: BaseException, *, has_begun:
     if isinstance(error, CallPausedError):
         return Outcome(result=failure_results.error_result(error), happened="no", is_healthy=True)
     if isinstance(error, ToolError):
-        return _outcome_of_failure(compiled, failure_results.error_result(error))
+        outcome = _outcome_of_failure(compiled, failure_results.error_result(error))
+        return outcome if error.after is None else structs.replace(outcome, after=error.after)
     if isinstance(error, UnusableOutputError):
         return _outcome_of_unusable(compiled, str(error))
     if isinstance(error, CallStopped):

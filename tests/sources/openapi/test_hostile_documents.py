@@ -41,7 +41,7 @@ def test_a_value_of_the_wrong_kind_breaks_no_more_than_its_operation(
         holder = holder[key]
     holder[place[-1]] = copy.deepcopy(data.draw(st.sampled_from(ODD)))
 
-    api = OpenApi(changed, bearer="env:TOKEN")
+    api = OpenApi(changed, bearer="env:TOKEN", base_url="https://api.example")
     try:
         tools = api.tools()
     except (SourceError, ConfigError):

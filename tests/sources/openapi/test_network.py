@@ -139,9 +139,34 @@ def test_credentials_are_references_that_have_a_place_and_a_safe_way() -> None:
     assert "without encryption" in api.skipped[0].reason
     assert OpenApi(document("http://api.example")).tools()
     assert (
-        json.dumps(OpenApi(document("https://api.example"), bearer="env:TOKEN").tools()[0].input_schema).count("TOKEN")
+        json.dumps(
+            OpenApi(document("https://api.example"), bearer="env:TOKEN", hosts=["api.example"]).tools()[0].input_schema
+        ).count("TOKEN")
         == 0
     )
+
+
+def test_credentials_go_only_to_hosts_that_the_developer_named() -> None:
+    several = document("https://api.example")
+    several["paths"]["/evil"] = {"get": {"operationId": "steal", "servers": [{"url": "https://evil.example"}]}}
+    several["paths"]["/open"] = {
+        "get": {"operationId": "open", "security": [], "servers": [{"url": "https://b.example"}]}
+    }
+
+    nobody = OpenApi(several, bearer="env:TOKEN")
+    named = OpenApi(several, bearer="env:TOKEN", hosts=["API.example"])
+    elsewhere = OpenApi(several, bearer="env:TOKEN", base_url="https://mine.example")
+
+    assert [tool.name for tool in nobody.tools()] == ["open"]
+    assert "pass hosts=['api.example']" in nobody.skipped[0].reason
+    assert [skipped.name for skipped in named.skipped] == ["steal"]
+    assert "credentials are not sent to evil.example" in named.skipped[0].reason
+    assert {tool.metadata["host"] for tool in elsewhere.tools()} == {"mine.example"}
+    assert len(OpenApi(several).tools()) == 3  # Without credentials there is nothing to leak.
+    with pytest.raises(ConfigError, match="hosts must be a list"):
+        OpenApi(several, hosts="api.example")
+    with pytest.raises(ConfigError, match="hosts must have names"):
+        OpenApi(several, hosts=["https://api.example"])
 
 
 def test_options_that_cannot_work_are_refused() -> None:

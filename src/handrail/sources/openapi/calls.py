@@ -4,7 +4,9 @@ import base64
 import binascii
 import re
 import secrets as randomness
+import time
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Final, cast
 from urllib.parse import quote, urljoin, urlsplit
@@ -37,6 +39,8 @@ from handrail.sources.openapi.styles import (
 _MAX_REDIRECTS: Final = 5
 _MAX_QUOTED: Final = 2_000
 """How much of an error's body the model reads."""
+_MIN_SECRET_CHARS: Final = 6
+_REDACTED: Final = "[redacted]"
 _NEVER_RAN: Final = frozenset({501, 505})
 """Errors of a server that say that it did not even try."""
 _CHARSET: Final = re.compile(
@@ -83,7 +87,7 @@ class OperationCall:
             if not self._read_only:
                 raise ConnectionError(f"{self._name}: {error}") from error
             raise ToolError(f"The API did not answer: {error}.", code="unavailable", retryable=True) from error
-        return self._result(_redact(response, signature))
+        return self._result(response, _Redaction(signature))
 
     async def _send(self, request: HttpRequest) -> HttpResponse:
         """Send, and follow redirects as long as they stay on the same host and nothing was done yet."""
@@ -104,21 +108,24 @@ class OperationCall:
             request = msgspec.structs.replace(request, url=target)
         raise RequestNotSentError(f"the server redirects more than {_MAX_REDIRECTS} times")
 
-    def _result(self, response: HttpResponse) -> Any:
+    def _result(self, response: HttpResponse, redaction: "_Redaction") -> Any:
         status = response.status
         if status < 400:
-            return self._output(response)
+            return redaction.clean(self._output(redaction.clean_bytes(response)))
         said = f"{self._operation.method} {self._operation.path} answered {status}{_get_phrase(status)}"
-        if body := _decode_text(response).strip():
+        if body := redaction.clean_text(_decode_text(response)).strip():
             said = f"{said}: {body[:_MAX_QUOTED]}"
+        after = _read_retry_after(response)
+        if after is not None:
+            said = f"{said} Try again in {after:g} seconds."
         if status >= 500 and not self._read_only and status not in _NEVER_RAN:
             # Nobody knows how far the server came.
             raise ConnectionError(f"{self._name}: the server answered {status}")
         if status == 429:
-            raise ToolError(said, code="rate_limited", retryable=True)
+            raise ToolError(said, code="rate_limited", retryable=True, after=after)
         if status >= 500:
-            raise ToolError(said, code="unavailable", retryable=True)
-        raise ToolError(said, retryable=status in (408, 425))
+            raise ToolError(said, code="unavailable", retryable=True, after=after)
+        raise ToolError(said, retryable=status in (408, 425), after=after)
 
     def _output(self, response: HttpResponse) -> Any:
         if self._operation.method == "HEAD":
@@ -242,8 +249,10 @@ def _encode_multipart(fields: Mapping[str, Any], files: frozenset[str]) -> tuple
     lines: list[bytes] = []
     for name, value in fields.items():
         plain = name.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
-        values: list[Any] = cast(Any, value) if isinstance(value, list) and name not in files else [value]
+        values: list[Any] = cast(Any, value) if isinstance(value, list) else [value]
         for item in values:
+            if item is None and name in files:
+                continue
             head = f'--{boundary}\r\nContent-Disposition: form-data; name="{plain}"'
             if name in files:
                 head += '; filename="file"\r\nContent-Type: application/octet-stream'
@@ -278,13 +287,58 @@ def _resolve_same_host(url: str, location: str) -> str | None:
     return target if here.hostname == there.hostname and (same or safer) else None
 
 
-def _redact(response: HttpResponse, signature: RequestCredentials) -> HttpResponse:
-    """An answer without the credentials, where a server repeats them."""
-    content = response.content
-    for secret in signature.secrets:
-        if len(secret) >= 6:
-            content = content.replace(secret.encode(), b"[redacted]")
-    return response if content is response.content else msgspec.structs.replace(response, content=content)
+class _Redaction:
+    """Removes the credentials of a request from what the server answers, where it repeats them."""
+
+    def __init__(self, signature: RequestCredentials) -> None:
+        self._secrets = [secret for secret in signature.secrets if len(secret) >= _MIN_SECRET_CHARS]
+
+    def clean(self, value: Any) -> Any:
+        """A decoded value without the credentials, however they were escaped or encoded."""
+        if not self._secrets:
+            return value
+        match value:
+            case str():
+                for secret in self._secrets:
+                    value = value.replace(secret, _REDACTED)
+                return value
+            case dict():
+                members = cast(dict[str, Any], value).items()
+                return {self.clean(name): self.clean(member) for name, member in members}
+            case list():
+                return [self.clean(item) for item in cast(list[Any], value)]
+            case _:
+                return value
+
+    def clean_text(self, text: str) -> str:
+        """A text without the credentials; one that is JSON may have them in escaped form."""
+        if not self._secrets:
+            return text
+        try:
+            decoded = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            return self.clean(text)
+        cleaned = self.clean(decoded)
+        return self.clean(text) if cleaned == decoded else compact_json(cleaned)
+
+    def clean_bytes(self, response: HttpResponse) -> HttpResponse:
+        """An answer without the credentials in its bytes, for what is not decoded here."""
+        content = response.content
+        for secret in self._secrets:
+            for encoding in ("utf-8", "utf-16-le", "utf-16-be"):
+                content = content.replace(secret.encode(encoding), _REDACTED.encode(encoding))
+        return response if content is response.content else msgspec.structs.replace(response, content=content)
+
+
+def _read_retry_after(response: HttpResponse) -> float | None:
+    """The seconds of a `Retry-After` header, which has a number of them or a date."""
+    text = response.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    try:
+        return max(0.0, round(parsedate_to_datetime(text).timestamp() - time.time()))
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _is_text(kind: str) -> bool:

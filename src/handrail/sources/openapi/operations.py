@@ -236,9 +236,7 @@ class OperationCompiler:
         if plain is not None and not fields and ("properties" in plain or kind != "json"):
             return (body if required else None), []  # An object that can only be empty.
         files = frozenset(name for name, field in fields.items() if kind == "multipart" and _is_file(field))
-        fields = {
-            name: {**field, "contentEncoding": "base64"} if name in files else field for name, field in fields.items()
-        }
+        fields = {name: _mark_base64(field) if name in files else field for name, field in fields.items()}
         body = structs.replace(body, files=files)
         if not fields or (demanded and not required) or not fields.keys() >= set(demanded):
             found.every |= inner.every
@@ -342,14 +340,14 @@ def _assign_arguments(slots: list[_Slot], fields: list[_Slot]) -> dict[str, _Slo
     for name in plain.values():
         count[name] = count.get(name, 0) + 1
     named: dict[str, _Slot] = {}
-    for schema in every:
-        name = plain[id(schema)]
+    for slot in every:
+        name = plain[id(slot)]
         if count[name] > 1:
-            name = f"{name[:56]}_{'body' if schema.place == 'field' else schema.place}"
+            name = f"{name[:56]}_{'body' if slot.place == 'field' else slot.place}"
         base, number = name, 2
-        while name in named or (name != plain[id(schema)] and name in count):
+        while name in named or (name != plain[id(slot)] and name in count):
             name, number = f"{base}_{number}", number + 1
-        named[name] = schema
+        named[name] = slot
     return named
 
 
@@ -370,7 +368,36 @@ def _parse_encoding(encoding: Any) -> dict[str, tuple[str, bool]]:
 
 
 def _is_file(schema: Any) -> bool:
-    return isinstance(schema, dict) and cast(Node, schema).get("format") in ("binary", "byte")
+    """Whether a field of a form is a file, or a list of files."""
+    if not isinstance(schema, dict):
+        return False
+    node = cast(Node, schema)
+    if node.get("format") in ("binary", "byte"):
+        return True
+    media_type = str(node.get("contentMediaType", ""))
+    if media_type and "contentEncoding" not in node and _classify_media_type(media_type) == "binary":
+        return True
+    return any(_is_file(part) for part in _get_file_parts(node))
+
+
+def _get_file_parts(node: Node) -> list[Any]:
+    """The items of a list, and the alternatives of what may be null."""
+    either: list[Any] = [part for key in ("anyOf", "oneOf") for part in cast(list[Any], node.get(key) or ())]
+    others: list[Any] = [part for part in either if as_node(part).get("type") != "null"]
+    return [node["items"]] if "items" in node else others if len(others) == 1 else []
+
+
+def _mark_base64(schema: Any) -> Any:
+    """The schema of a file, or of a list of files, as Base64 text."""
+    node = {key: value for key, value in cast(Node, schema).items() if key != "contentMediaType"}
+    if not _get_file_parts(node):
+        return {**node, "contentEncoding": "base64"}
+    for key in ("anyOf", "oneOf"):
+        if key in node:
+            node[key] = [_mark_base64(part) if _is_file(part) else part for part in node[key]]
+    if "items" in node:
+        node["items"] = _mark_base64(node["items"])
+    return node
 
 
 def _add_description(schema: Any, text: Any) -> Any:

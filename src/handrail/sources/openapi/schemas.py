@@ -21,7 +21,7 @@ _KEPT: Final = frozenset(
     {
         *("type", "format", "enum", "const", "default", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
         *("multipleOf", "minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties"),
-        *("maxProperties", "dependentRequired", "contentEncoding"),
+        *("maxProperties", "dependentRequired", "contentEncoding", "contentMediaType"),
     }
 )
 _MAX_DESCRIPTION: Final = 1_000

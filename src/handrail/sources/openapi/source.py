@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self, cast
 from urllib.parse import urljoin, urlsplit
@@ -44,7 +44,9 @@ class OpenApi:
     """The operations of an OpenAPI document, one tool for each.
 
     `source` is a path, an http or https URL, or the document as a mapping. `bearer`, `basic` and `api_key` are
-    references to secrets (`env:NAME`, `file:/path`, `secret:name` for one of the call's own), never their values.
+    references to secrets (`env:NAME`, `file:/path`, `secret:name` for one of the call's own), never their values. They
+    are sent to the hosts that you name and to no other one of the document: that of `base_url`, `hosts`, and that of
+    the URL where the document is.
     `include` and `exclude` select operations by id, tag, path or method; `overrides` has options of the tool for each
     selector.
     """
@@ -58,6 +60,7 @@ class OpenApi:
         basic: Reference | tuple[str, Reference] | None = None,
         api_key: Reference | Mapping[str, Reference] | None = None,
         base_url: str | None = None,
+        hosts: Iterable[str] = (),
         include: Iterable[str] | None = None,
         exclude: Iterable[str] | None = None,
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
@@ -73,6 +76,8 @@ class OpenApi:
         self.name = name or _name_of(source)
         self._credentials = Credentials(bearer=bearer, basic=basic, api_key=api_key)
         self._base_url = None if base_url is None else _check_base_url(base_url)
+        self._hosts = frozenset(_list_hosts(source, self._base_url, hosts))
+        """The hosts that the developer has named."""
         self._include = include
         self._exclude = exclude
         self._overrides = _check_overrides(overrides or {})
@@ -218,6 +223,12 @@ class OpenApi:
         if operation.base_url not in self._checked:
             self._check_server(operation.base_url)
             self._checked.add(operation.base_url)
+        host = (urlsplit(operation.base_url).hostname or "").lower()
+        if self._credentials and operation.security != () and host not in self._hosts:
+            raise UnusableError(
+                f"credentials are not sent to {host}, which only the document names; "
+                f"pass hosts=[{host!r}] if they are meant for it, or base_url='https://…'"
+            )
         read_only = entry.method in ("GET", "HEAD")
         options: dict[str, Any] = {
             "name": entry.name,
@@ -249,7 +260,7 @@ class OpenApi:
             parsers=arguments.build_parsers(),
             dump=arguments.dump,
             source=f"openapi:{self.name}",
-            metadata={"method": entry.method, "path": entry.path, "operation_id": entry.operation_id},
+            metadata={"method": entry.method, "path": entry.path, "operation_id": entry.operation_id, "host": host},
             aclose=self.aclose,
             **normalize_options(options),
         )
@@ -310,6 +321,18 @@ def _name_of(source: object) -> str:
     else:
         raise ConfigError(f"OpenApi takes a path, a URL or a mapping, got {type(source).__name__}.")
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") or "openapi"
+
+
+def _list_hosts(source: object, base_url: str | None, hosts: Iterable[str]) -> Iterator[str]:
+    if isinstance(hosts, str):
+        raise ConfigError(f"hosts must be a list of host names, got one text: [{hosts!r}].")
+    for host in hosts:
+        if not isinstance(host, str) or not re.fullmatch(r"[A-Za-z0-9._:\[\]-]+", host):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"hosts must have names such as 'api.example.com', got {host!r}.")
+        yield host.strip("[]").lower()
+    for url in (source if _is_url(source) else None, base_url):
+        if isinstance(url, str) and (named := urlsplit(url).hostname):
+            yield named.lower()
 
 
 def _check_base_url(url: str) -> str:
