@@ -123,6 +123,7 @@ def test_the_tools_of_sources_are_listed_and_checked(folder: Path, capsys: pytes
         ('{"rules": [], "default": "ask"}', "bad.json: `default` is one of"),
         ('{"rules": [{"allow": "pay"}, {"deny": 3}]}', "rule 2 of bad.json: name a tool"),
         ('{"rules": [{"allow": "pay", "where": {"amount": {"over": 3}}}]}', "rule 1 of bad.json: "),
+        ('{"rules": [{"deny": "pay", "where": {"amount": {"above": NaN}}}]}', "bad.json: `NaN` is not a number"),
         ('{"rules": {"deny": "pay"}}', "bad.json: `rules` is a list of objects."),
         ("[" * 100_000, "bad.json: this is not JSON that can be read"),
     ],

@@ -69,8 +69,11 @@ def _parse_json_policy(text: str, *, source: str) -> Policy:
             raise ConfigError(f"{source}: the key {twice!r} is in an object twice.")
         return dict(pairs)
 
+    def refuse_constant(text: str) -> Any:
+        raise ConfigError(f"{source}: `{text}` is not a number that JSON has.")
+
     try:
-        values: Any = json.loads(text, object_pairs_hook=build_object)
+        values: Any = json.loads(text, object_pairs_hook=build_object, parse_constant=refuse_constant)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{source}:{error.lineno}: this is not JSON: {error.msg}.") from error
     except (ValueError, RecursionError) as error:
