@@ -129,12 +129,12 @@ class MemoryApprovals:
     ) -> list[Approval]:
         now = time.time()
         found = [
-            one
-            for one in self._list(session_id)
-            if one.state == "pending"
-            and not one.is_expired(now)
-            and tenant_id in (None, one.tenant_id)
-            and (after is None or pending_position(one) > pending_position(after))
+            approval
+            for approval in self._list(session_id)
+            if approval.state == "pending"
+            and not approval.is_expired(now)
+            and tenant_id in (None, approval.tenant_id)
+            and (after is None or pending_position(approval) > pending_position(after))
         ]
         return sorted(found, key=pending_position)[: check_limit(limit)]
 
@@ -143,10 +143,10 @@ class MemoryApprovals:
     ) -> list[Approval]:
         wanted = read_filters(filters)
         found = [
-            one
-            for one in self._list(wanted.get("session_id"))
-            if all(getattr(one, name) == value for name, value in wanted.items())
-            and (before is None or history_position(one) < history_position(before))
+            approval
+            for approval in self._list(wanted.get("session_id"))
+            if all(getattr(approval, name) == value for name, value in wanted.items())
+            and (before is None or history_position(approval) < history_position(before))
         ]
         return sorted(found, key=history_position)[-check_limit(limit) :]
 
@@ -162,15 +162,15 @@ class MemoryApprovals:
     def _forget_expired(self, now: float) -> None:
         """Forget up to 100 of the oldest approvals that have expired, if there are too many."""
         excess = min(len(self._approvals) - _MAX_HISTORY, 100)
-        for token, one in list(itertools.islice(self._approvals.items(), max(excess, 0))):
-            if not one.is_expired(now):
+        for token, approval in list(itertools.islice(self._approvals.items(), max(excess, 0))):
+            if not approval.is_expired(now):
                 return
             del self._approvals[token]
-            tokens = self._by_session[one.session_id]
+            tokens = self._by_session[approval.session_id]
             del tokens[token]
             if not tokens:
-                del self._by_session[one.session_id]
-            self._close(one)
+                del self._by_session[approval.session_id]
+            self._close(approval)
 
 
 def _subject_key(approval: Approval) -> tuple[object, ...]:
