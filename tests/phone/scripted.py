@@ -123,7 +123,7 @@ def make_session(
         call=IncomingCall(session_id="rtc_1", sip_call_id="sip-1"),
         built=built,
         executor=(made := executor(built.tools, policy=Policy(built.rules), listeners=[emit])),
-        definitions=made.registry.to_openai_realtime_tools(),
+        session={"tools": made.registry.to_openai_realtime_tools()},
         transport=transport,
         context=ToolContext(session_id="rtc_1"),
         emit=emit,

@@ -56,7 +56,7 @@ def test_a_transfer_without_confirmation() -> None:
     )
 
     session = next(entry.data["body"] for entry in played.report.timeline if entry.type == "accept")
-    assert session["instructions"] == "Sois bref."
+    assert session["instructions"].startswith("Sois bref.\n\nDate et heure actuelles : ")
     assert [tool["name"] for tool in session["tools"]] == ["request_transfer"]
     assert session["tool_choice"] == "auto"
     [refers] = [one for one in played.report.http if one.verb == "refer"]

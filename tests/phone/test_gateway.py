@@ -30,7 +30,7 @@ def test_two_tenants_are_told_apart_by_the_number_that_was_dialled() -> None:
     sessions = [next(one.data["body"] for one in each.report.timeline if one.type == "accept") for each in played]
     assert [[tool["name"] for tool in one.get("tools", [])] for one in sessions] == [["request_transfer"], []]
     assert [one["tool_choice"] for one in sessions] == ["auto", "none"]
-    assert sessions[1]["instructions"] == "Be kind."
+    assert sessions[1]["instructions"].startswith("Be kind.\n\nThe date and time now: ")
     assert [each.of(PhoneCallEnded)[0].tenant_id for each in played] == ["acme-corp", "other"]
 
 

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from handrail.phone.options import MachineOptions
     from handrail.phone.recording import Replay, replay
     from handrail.phone.session import CallSession
+    from handrail.phone.setup import CallSetup, Reject
     from handrail.phone.transport import ConnectionLost, RealtimeTransport, Sideband, Transport
     from handrail.phone.webhook import WebhookClaims, WebhookResponse
 
 __all__ = [
     "CallSession",
+    "CallSetup",
     "ConnectionLost",
     "IncomingCall",
     "MachineOptions",
@@ -23,6 +25,7 @@ __all__ = [
     "PhoneGateway",
     "PhoneStore",
     "RealtimeTransport",
+    "Reject",
     "Replay",
     "ResultSpoken",
     "Sideband",
@@ -35,6 +38,7 @@ __all__ = [
 # Loaded on first use, so that the log and the metrics can import the events of phone calls and nothing else.
 _ON_FIRST_USE = {
     "CallSession": "handrail.phone.session",
+    "CallSetup": "handrail.phone.setup",
     "ConnectionLost": "handrail.phone.transport",
     "IncomingCall": "handrail.phone.incoming",
     "MachineOptions": "handrail.phone.options",
@@ -42,6 +46,7 @@ _ON_FIRST_USE = {
     "PhoneGateway": "handrail.phone.gateway",
     "PhoneStore": "handrail.phone.gateway",
     "RealtimeTransport": "handrail.phone.transport",
+    "Reject": "handrail.phone.setup",
     "Replay": "handrail.phone.recording",
     "ResultSpoken": "handrail.phone.events",
     "Sideband": "handrail.phone.transport",

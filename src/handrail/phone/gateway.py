@@ -17,11 +17,11 @@ from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
 from handrail.execute.store import Store
 from handrail.phone.events import Listeners
-from handrail.phone.incoming import IncomingCall
+from handrail.phone.incoming import IncomingCall, read_header_numbers
 from handrail.phone.options import MachineOptions
-from handrail.phone.realtime import describe_session
 from handrail.phone.recording import CallRecorder
 from handrail.phone.session import CallSession
+from handrail.phone.setup import CallSetup, Prepare, Reject, describe_session, prepare_call
 from handrail.phone.tenant_executors import TenantExecutors
 from handrail.phone.transport import RealtimeTransport, Transport
 from handrail.phone.webhook import Headers, Webhook, WebhookClaims, WebhookResponse
@@ -58,6 +58,10 @@ class PhoneGateway:
         store: PhoneStore | None = None,
         listeners: Iterable[Listener] = (),
         context: MakeContext | None = None,
+        prepare: Prepare | None = None,
+        prepare_timeout: float = 2.0,
+        dialled_number_header: str | None = None,
+        on_digits: Callable[[CallSession, str], object] | None = None,
         policy: Iterable[Rule] = (),
         max_calls: int = 1_000,
         recordings: str | Path | None = None,
@@ -81,7 +85,13 @@ class PhoneGateway:
         self._client = client
         self._tenants = tenants
         self._events = Listeners((*listeners, *((store.audit,) if store is not None else ())))
+        if context is not None and prepare is not None:
+            raise ConfigError("PhoneGateway takes either context or prepare, got both.")
         self._make_context = context
+        self._prepare = prepare
+        self._prepare_timeout = prepare_timeout
+        self._dialled_header = dialled_number_header
+        self._on_digits = on_digits
         self._max_calls = max_calls
         self._recordings = Path(recordings) if recordings is not None else None
         self._redactor = redactor or Redactor()
@@ -149,7 +159,7 @@ class PhoneGateway:
     async def _find_tenant(self, call: IncomingCall) -> TenantConfig | int:
         """The tenant that a call is for, or the status to turn it away with."""
         cfg = None
-        for number in call.dialled:
+        for number in (*read_header_numbers(call, self._dialled_header), *call.dialled):
             cfg = await self._tenants.find(number)
             if cfg is not None:
                 break
@@ -192,8 +202,15 @@ class PhoneGateway:
                     call.session_id, "tool_source_opened", severity, call=call, tenant_id=cfg.tenant_id, **fields
                 ),
             )
-            context = await self._context(call)
-            session = describe_session(tools.built, tools.definitions)
+            setup, problem = await prepare_call(self._prepare, call, tools.built.config, timeout=self._prepare_timeout)
+            if problem:
+                self._note(call.session_id, "phone_call_unprepared", "error", call=call, reason=problem)
+            if isinstance(setup, Reject):
+                self._turn_away(call, setup.status_code, problem or "prepare rejected it", cfg)
+                await self._transport.reject(call.session_id, status_code=setup.status_code)
+                return None
+            context = await self._context(call, setup)
+            session = describe_session(tools.built, tools.definitions, setup)
             acceptance = await self._transport.accept(call.session_id, session)
             self._note(
                 call.session_id,
@@ -209,12 +226,14 @@ class PhoneGateway:
             if acceptance.outcome != "accepted":
                 return None
             accepted = True
-            options = self._options_of(tools.built)
+            options = self._options_of(tools.built, setup)
             call_session = CallSession(
                 call=call,
                 built=tools.built,
                 executor=tools.executor,
-                definitions=tools.definitions,
+                session=session,
+                exclude=setup.exclude,
+                on_digits=self._on_digits,
                 transport=self._transport,
                 context=context,
                 emit=self._events.emit,
@@ -237,19 +256,21 @@ class PhoneGateway:
             used = {(session.tenant.tenant_id, session.tenant.version) for session in self.calls.values()}
             await self._executors.forget(used=used, ringing=set(self._ringing.values()))
 
-    async def _context(self, call: IncomingCall) -> ToolContext[Any]:
+    async def _context(self, call: IncomingCall, setup: CallSetup) -> ToolContext[Any]:
         if self._make_context is None:
-            return ToolContext(session_id=call.session_id, customer_id=call.caller)
+            customer_id = setup.customer_id or call.caller
+            return ToolContext(session_id=call.session_id, customer_id=customer_id, deps=setup.deps)
         made = self._make_context(call)
         context = await made if inspect.isawaitable(made) else made
         if not isinstance(context, ToolContext):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"context must return a ToolContext, got {type(context).__name__}.")
         return context
 
-    def _options_of(self, built: ToolBuildResult) -> MachineOptions:
+    def _options_of(self, built: ToolBuildResult, setup: CallSetup) -> MachineOptions:
         cfg = built.config
         texts, limits = cfg.locale_texts(), cfg.limits
-        greeting = texts("say.greeting", text=cfg.greeting) if cfg.greeting.strip() else ""
+        words = cfg.greeting if setup.greeting is None else setup.greeting
+        greeting = texts("say.greeting", text=words) if words.strip() else ""
         return structs.replace(
             self._options,
             greeting=greeting,
@@ -258,7 +279,7 @@ class PhoneGateway:
             max_tool_calls=limits.max_tool_calls,
             max_consecutive_calls=limits.max_consecutive_calls,
             max_tokens=limits.max_tokens,
-            has_transcripts=cfg.transcription_model is not None,
+            has_transcripts=cfg.has_transcripts,
             is_tool_choice_forced=built.tool_choice not in ("auto", "none"),
         )
 

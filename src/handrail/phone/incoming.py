@@ -50,6 +50,14 @@ def read_incoming(data: Mapping[str, Any]) -> IncomingCall | None:
     )
 
 
+def read_header_numbers(call: IncomingCall, header: str | None) -> tuple[str, ...]:
+    """The numbers in a SIP header of a call; none without one."""
+    wanted = (header or "").lower()
+    return tuple(
+        number for name, value in call.sip_headers if name.lower() == wanted and wanted for number in _numbers(value)
+    )
+
+
 def _read_headers(given: Any) -> Iterable[tuple[str, str]]:
     if not isinstance(given, list):
         return

@@ -2,13 +2,18 @@
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
 from handrail.phone import signals as s
 from handrail.tenants.call_control import Digits, HangUpOutcome, TransferOutcome
+
+_KEPT_FOR: Final = 10.0
+"""Seconds for which keys are kept that nobody collects."""
+_MAX_KEPT: Final = 64
 
 
 class DigitCollector:
@@ -17,17 +22,31 @@ class DigitCollector:
     def __init__(self) -> None:
         self._collected: dict[str, str] = {}
         self._pressed: asyncio.Queue[str] | None = None
+        self._kept: deque[tuple[float, str]] = deque(maxlen=_MAX_KEPT)
+        """Keys that were pressed before anybody collected them, and when."""
+
+    @property
+    def is_collecting(self) -> bool:
+        """Whether a tool waits for keys."""
+        return self._pressed is not None
 
     def press(self, key: str) -> None:
-        """Take a key; one that nobody collects is dropped."""
+        """Take a key; one that nobody collects is kept for a while: people type while the agent still speaks."""
         if self._pressed is not None:
             self._pressed.put_nowait(key)
+        else:
+            self._kept.append((asyncio.get_running_loop().time(), key))
 
     async def collect(self, *, max_digits: int, timeout: float, terminator: str) -> Digits | None:
         """Wait for keys until the terminator, the expected number, or a silence; None while others are collected."""
         if self._pressed is not None:
             return None
         pressed = self._pressed = asyncio.Queue[str]()
+        now = asyncio.get_running_loop().time()
+        for at, key in self._kept:
+            if now - at <= _KEPT_FOR:
+                pressed.put_nowait(key)
+        self._kept.clear()
         keys = ""
         complete = False
         try:

@@ -71,6 +71,7 @@ class CallMachine:
             s.CallerStopped: self._on_caller_stopped,
             s.CallerTranscribed: self._on_transcribed,
             s.SilenceNoticed: self._on_silence,
+            s.KeyPressed: self._on_key,
             s.PlaybackStarted: self._on_playback_started,
             s.PlaybackStopped: self._on_playback_stopped,
             s.PlaybackCleared: self._on_playback_cleared,
@@ -322,7 +323,8 @@ class CallMachine:
         self._filler.reset()
         self.confirmations.answer(signal.item_id)
         self._speeches.drop_for_caller()
-        self.calls.interrupt()
+        if not self.options.has_transcripts:  # Else what they say decides.
+            self.calls.interrupt()
         if not self._speeches.has_playback:  # Nobody tells that what was still playing was cut off.
             for speech in self._speeches.take_complete():
                 self._break_off(speech, failed=False)
@@ -343,7 +345,12 @@ class CallMachine:
         if self.active is None:
             self._slot.await_turn()
 
+    def _on_key(self, signal: s.KeyPressed) -> None:
+        self._limits.touch()
+
     def _on_transcribed(self, signal: s.CallerTranscribed) -> None:
+        if not is_listening_sound(signal.transcript):
+            self.calls.interrupt()
         if self._ending.doubt == signal.item_id:
             self._ending.settle_doubt()
             if not is_listening_sound(signal.transcript):
@@ -376,7 +383,7 @@ class CallMachine:
         self._speeches.drop_read_back(token)
         self.confirmations.forget(token)
         self._do(s.Note(name="confirmation_given_up", severity="warning"))
-        self._tell(self._texts("calls.not_confirmed"))
+        self.tell(self._texts("calls.not_confirmed"))
 
     # What the caller hears.
 
@@ -464,7 +471,7 @@ class CallMachine:
                 self._speeches.drop(self._ending.interrupt())
             case "transfer":
                 if self._ending.expire_transfer():
-                    self._tell(self._texts("transfer.not_taken"))
+                    self.tell(self._texts("transfer.not_taken"))
             case "hang_up" if self._ending.is_closing:
                 self._ending.hang_up()
             case "batch":
@@ -548,7 +555,7 @@ class CallMachine:
         may_call = self._consecutive < self.options.max_consecutive_calls
         self._slot.request(self._new_id("response"), speech, allow_tools=is_reply and may_call)
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
         """Tell the model something, and have it speak."""
         self._do(s.SendMessage(request_id=self._new_id("message"), text=text))
         self._slot.owes_turn = True

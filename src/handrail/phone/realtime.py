@@ -12,7 +12,6 @@ from handrail.core.values import ToolCall
 from handrail.formats import openai_realtime as wire
 from handrail.phone import signals as s
 from handrail.phone.signals import ResponseStatus, Signal
-from handrail.tenants.builder import ToolBuildResult
 
 _MAX_ITEMS: Final = 1_000
 _MAX_CALLS: Final = 20_000
@@ -22,7 +21,6 @@ _BYTES_PER_SECOND: Final = 48_000
 """16 bit at 24 kHz; telephone codecs have fewer, so that a read-back never counts as heard too early."""
 _SECONDS_PER_TOKEN: Final = 0.05
 _CHARS_PER_SECOND: Final = 12.0
-_TURN_DETECTION: Final = {"type": "server_vad"}
 
 
 def parse_event(data: str | bytes) -> Mapping[str, Any] | None:
@@ -39,8 +37,14 @@ def parse_event(data: str | bytes) -> Mapping[str, Any] | None:
 class RealtimeAdapter:
     """Translates for one phone call; it remembers the items whose end has not come."""
 
-    def __init__(self, definitions: Sequence[Any] = ()) -> None:
-        self._definitions = definitions
+    def __init__(self, session: Mapping[str, Any] | None = None) -> None:
+        """`session` is what the call was accepted with."""
+        given = session or {}
+        self._definitions: Sequence[Any] = given.get("tools", ())
+        self._persona: str = given.get("instructions", "")
+        """What the agent is told for every response: the instructions of one response would replace it."""
+        listening = _mapping(_mapping(given.get("audio")).get("input"))
+        self._turn_detection = {"type": "server_vad", **_mapping(listening.get("turn_detection"))}
         self._opened: dict[str, Mapping[str, Any]] = {}
         """The events that opened tool calls, by item: older servers name the tool only there."""
         self._read_calls: dict[str, ToolCall] = {}
@@ -242,12 +246,13 @@ class RealtimeAdapter:
             case s.RequestResponse():
                 response: dict[str, Any] = {"metadata": {_REQUEST: command.request_id}}
                 if command.instructions is not None:
-                    response["instructions"] = escape_special_tokens(command.instructions)
+                    parts = [part for part in (self._persona, command.instructions) if part]
+                    response["instructions"] = escape_special_tokens("\n\n".join(parts))
                 if not command.allow_tools:
                     response["tool_choice"] = "none"
                 return {"type": "response.create", "event_id": command.request_id, "response": response}
             case s.SetAutomaticTurns():
-                audio = {"input": {"turn_detection": {**_TURN_DETECTION, "create_response": command.is_automatic}}}
+                audio = {"input": {"turn_detection": {**self._turn_detection, "create_response": command.is_automatic}}}
                 return {"type": "session.update", "session": {"type": "realtime", "audio": audio}}
             case s.ReleaseToolChoice():
                 return {"type": "session.update", "session": {"type": "realtime", "tool_choice": "auto"}}
@@ -259,30 +264,6 @@ class RealtimeAdapter:
                 return {"type": "conversation.item.retrieve", "item_id": command.item_id}
             case _:
                 raise AssertionError(f"unknown command {command!r}")
-
-
-def describe_session(built: ToolBuildResult, definitions: list[Any]) -> Mapping[str, Any]:
-    """The configuration that a call is accepted with: instructions with each tool's prompt, tools and tool choice."""
-    cfg = built.config
-    instructions = "\n\n".join(part for part in (cfg.instructions.strip(), built.prompt) if part)
-    audio: dict[str, Any] = {"input": {"turn_detection": dict(_TURN_DETECTION)}}
-    if cfg.transcription_model is not None:
-        audio["input"]["transcription"] = {
-            "model": cfg.transcription_model,
-            "language": cfg.locale.partition("-")[0].lower(),
-        }
-    if cfg.voice is not None:
-        audio["output"] = {"voice": cfg.voice}
-    session: dict[str, Any] = {
-        "model": cfg.model,
-        "audio": audio,
-        "tools": definitions,
-        "tool_choice": built.tool_choice,
-        "output_modalities": ["audio"],
-    }
-    if instructions:
-        session["instructions"] = instructions
-    return session
 
 
 def _identify(call: ToolCall) -> str:

@@ -1,8 +1,9 @@
 """One phone call under way: the state machine, driven by a socket, timers and the executor."""
 
 import asyncio
+import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -45,10 +46,12 @@ class CallSession:
         call: IncomingCall,
         built: ToolBuildResult,
         executor: Executor,
-        definitions: Sequence[Mapping[str, Any]],
+        session: Mapping[str, Any],
         transport: Transport,
         context: ToolContext[Any],
         emit: Callable[[Event], None],
+        exclude: Collection[str] = (),
+        on_digits: "Callable[[CallSession, str], object] | None" = None,
         options: MachineOptions | None = None,
         recorder: CallRecorder | None = None,
         settle_grace: float = 5.0,
@@ -60,6 +63,8 @@ class CallSession:
         self.usage: dict[str, int] = {}
         self.end_reason: s.EndReason | None = None
         self.executor = executor = executor.snapshot()  # The tools of a phone call are those that it began with.
+        if exclude:
+            executor.replace_tools([tool for tool in executor.registry if tool.name not in exclude])
         self._background = built.background
         self._transport = transport
         self._recorder = recorder
@@ -67,7 +72,7 @@ class CallSession:
         self._reconnect_delays = tuple(reconnect_delays)
         self._texts = self.tenant.locale_texts()
         self._machine = CallMachine(options, texts=self._texts)
-        self._adapter = RealtimeAdapter(definitions)
+        self._adapter = RealtimeAdapter(session)
         self._events = CallLog(
             session_id=call.session_id, sip_call_id=call.sip_call_id, tenant_id=self.tenant.tenant_id, emit=emit
         )
@@ -91,6 +96,7 @@ class CallSession:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._over = asyncio.Event()
         self._has_hung_up = False
+        self._on_digits = on_digits
         self._started_at = time.monotonic()
 
     # What the outside can ask.
@@ -277,8 +283,7 @@ class CallSession:
         if self._recorder is not None:
             self._recorder.record_signal(signal)
         if isinstance(signal, s.KeyPressed):
-            self._control.digits.press(signal.key)
-            return
+            self._press(signal.key)
         if isinstance(signal, s.ToolCalled):
             self._events.note("ws_tool_call_received", call=signal.call)
         if isinstance(signal, s.ResponseFinished):
@@ -289,6 +294,24 @@ class CallSession:
             self._runner.transcribe()
         for command in commands:
             self._do(command)
+
+    def _press(self, key: str) -> None:
+        """Give a key to whoever collects keys, else to the program, the model or those who collect them next."""
+        digits = self._control.digits
+        if digits.is_collecting or (self._on_digits is None and self.tenant.keys == "keep"):
+            digits.press(key)
+        elif self._on_digits is None:
+            self._machine.tell(self._texts("digits.pressed", digit=key))
+        else:
+            self._spawn(self._handle_key(self._on_digits, key), "key")
+
+    async def _handle_key(self, on_digits: "Callable[[CallSession, str], object]", key: str) -> None:
+        try:
+            handled = on_digits(self, key)
+            if inspect.isawaitable(handled):
+                await handled
+        except Exception:  # user code never ends a call
+            log.exception("on_digits failed in the phone call %s", self.session_id)
 
     def _do(self, command: s.Command) -> None:
         match command:

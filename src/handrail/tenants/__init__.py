@@ -3,9 +3,10 @@
 from handrail.tenants.builder import BuildDiagnostic, ToolBuilder, ToolBuildResult
 from handrail.tenants.built import BuiltTool, NoTool
 from handrail.tenants.call_control import CallControl, Digits, get_call_control
-from handrail.tenants.config import Destination, Features, Section, TenantConfig, TenantLimits, TransferFeature
+from handrail.tenants.config import Destination, Features, TenantConfig, TenantLimits, TransferFeature
 from handrail.tenants.directory import TenantDirectory, Tenants
 from handrail.tenants.opening_hours import OpeningHours
+from handrail.tenants.section import Section
 from handrail.tenants.texts import Texts
 
 __all__ = [

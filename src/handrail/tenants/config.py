@@ -27,8 +27,10 @@ from handrail.errors import ConfigError, ToolDefinitionError
 from handrail.guide.values import Guideline
 from handrail.sources.mcp.server import McpServer
 from handrail.sources.openapi import OpenApi
+from handrail.tenants.audio import Audio, Transcription
 from handrail.tenants.guidelines import TenantGuideline
 from handrail.tenants.opening_hours import OpeningHours, Timezone
+from handrail.tenants.section import Section
 from handrail.tenants.targets import normalise_number, normalise_target
 from handrail.tenants.texts import Texts
 
@@ -46,12 +48,6 @@ def _check_number(number: Any) -> Any:
 
 
 Number = Annotated[str, BeforeValidator(_check_number), AfterValidator(normalise_number)]
-
-
-class Section(BaseModel):
-    """A part of a configuration: frozen, and without unknown fields. Features of your own can inherit from it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class Destination(Section):
@@ -270,6 +266,19 @@ class TenantConfig(BaseModel):
     """When destinations without hours of their own can be reached; None is always."""
     transcription_model: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Writes down what the caller says; a transcript that refuses withdraws a confirmation."""
+    audio: Audio = Field(default_factory=Audio)
+    """Turn detection, noise reduction, transcription, voice and speed; `voice` and `transcription_model` are short for
+    two of them."""
+    max_output_tokens: Annotated[int, Field(ge=1, le=4_096)] | Literal["inf"] | None = None
+    """Tokens of one response."""
+    truncation: Literal["auto", "disabled"] | None = None
+    reasoning_effort: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
+    tell_time: bool = True
+    """Whether the instructions say the date and the time in the tenant's time zone."""
+    on_prepare_failure: Literal["accept", "reject"] = "accept"
+    """What becomes of a call for which the gateway's `prepare` fails."""
+    keys: Literal["keep", "model"] = "keep"
+    """Keys that nobody collects: `keep` them for a while for `collect_digits`, or tell the `model`."""
     features: Features = Field(default_factory=Features)
     tool_choice: Literal["auto", "none", "required"] | FunctionChoice | str | None = None
     """`auto`, `none`, `required` or the name of one tool; unset, it is `auto` with tools and `none` without."""
@@ -327,6 +336,14 @@ class TenantConfig(BaseModel):
         return sources
 
     @model_validator(mode="after")
+    def _check_audio(self) -> "TenantConfig":
+        if self.voice is not None and self.audio.voice is not None:
+            raise ValueError("must have either voice or audio.voice")
+        if self.transcription_model is not None and self.audio.transcription is not None:
+            raise ValueError("must have either transcription_model or audio.transcription")
+        return self
+
+    @model_validator(mode="after")
     def _check_policy_and_texts(self) -> "TenantConfig":
         try:
             self._rules = tuple(read_rules(self.policy, source=self.source))
@@ -344,6 +361,20 @@ class TenantConfig(BaseModel):
     def locale_texts(self) -> Texts:
         """The texts of the tenant's locale, with its own in their place."""
         return self._locale_texts
+
+    @property
+    def has_transcripts(self) -> bool:
+        """Whether what callers say is written down."""
+        return self.transcription_model is not None or self.audio.transcription is not None
+
+    def describe_audio(self) -> dict[str, Any]:
+        """The `audio` of a session, as the Realtime API takes it."""
+        own: dict[str, Any] = {}
+        if self.voice is not None:
+            own["voice"] = self.voice
+        if self.transcription_model is not None:
+            own["transcription"] = Transcription(model=self.transcription_model)
+        return self.audio.model_copy(update=own).describe(language=self.locale.partition("-")[0].lower())
 
     @property
     def source(self) -> str:

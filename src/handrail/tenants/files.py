@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from handrail.core.suggestions import suggest
 from handrail.core.yaml_reader import YamlPath, YamlReader, read_config_file
 from handrail.errors import ConfigError, MissingExtraError
-from handrail.tenants.config import Features, Section, TenantConfig
+from handrail.tenants.config import Features, TenantConfig
+from handrail.tenants.section import Section
 
 SUFFIXES: Final = (".json", ".yaml", ".yml")
 _MAX_VALUES: Final = 100_000
