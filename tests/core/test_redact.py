@@ -154,6 +154,8 @@ def test_a_key_that_gives_itself_away_is_hidden_too() -> None:
     [
         ("Authorization: Basic dXNlcjpwYXNz\nAccept: */*", f"Authorization: {HIDDEN}\nAccept: */*"),
         ("Cookie: a=b; c=d", f"Cookie: {HIDDEN}"),
+        ("Cookie:a=1; b=2", f"Cookie:{HIDDEN}"),
+        ("Authorization:Digest x", f"Authorization:{HIDDEN}"),
         ('oops {"credentials": {"user": "u", "pass": "p"}}', f'oops {{"credentials": {HIDDEN}'),
         ('{"a": 1, "password": "hunt', f'{{"a": 1, "password": {HIDDEN}'),
         ("https://api.test/x?token=abc&page=2", f"https://api.test/x?token={HIDDEN}&page=2"),

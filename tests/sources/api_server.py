@@ -69,7 +69,7 @@ class ApiServer:
                 request = Request(
                     method=self.command,
                     target=self.path,
-                    headers={name.lower(): value for name, value in self.headers.items()},
+                    headers={name.lower(): ", ".join(self.headers.get_all(name) or ()) for name in self.headers},
                     body=self.rfile.read(length),
                 )
                 server.requests.append(request)

@@ -14,6 +14,7 @@ from mcp.server.mcpserver import Context, MCPServer
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
 from handrail.execute import Timeouts
 from handrail.sources import McpServer, Sources, connect
+from handrail.sources.mcp import client
 from tests.sources.serving import listening
 
 ALLOW = Policy([Rule.allow("*")])
@@ -364,3 +365,25 @@ def test_credentials_are_not_sent_over_plain_http_to_a_public_host(credentials: 
             McpServer("crm", url=url, **credentials)
     for url in ("https://mcp.example.com/mcp", "http://127.0.0.1/mcp", "http://10.0.0.7/mcp", "http://crm:8080/mcp"):
         McpServer("crm", url=url, **credentials)
+
+
+async def test_a_connection_with_a_call_under_way_is_not_closed_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_MAX_CONNECTIONS", 1)
+    app = Answers()
+
+    def headers(context: ToolContext[Any] | None) -> dict[str, str]:
+        return {"X-Tenant": context.tenant_id or ""} if context is not None else {}
+
+    async with (
+        listening(app) as url,
+        connect([McpServer("crm", url=f"{url}/mcp", headers=headers, trusted=True)]) as sources,
+    ):
+        paying = asyncio.create_task(run(sources, "pay", tenant_id="a"))
+        await app.paying.wait()
+        for tenant in ("b", "c", "d"):
+            await run(sources, "broken", tenant_id=tenant)
+        app.may_pay.set()
+        paid = await paying
+
+    assert (paid.ok, paid.output) == (True, "paid")
+    assert app.sessions == 5  # The listing's, and one for each tenant.

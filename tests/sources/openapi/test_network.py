@@ -1,7 +1,9 @@
 """Which servers are asked, whatever a document or the DNS says."""
 
+import gzip
 import json
 import socket
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from handrail import ConfigError, Executor, ToolCall, ToolContext, ToolResult
 from handrail.sources import OpenApi
 from handrail.sources.openapi.network import find_address_problem
-from tests.sources.api_server import serving
+from tests.sources.api_server import Reply, serving
 
 
 def document(url: str, **more: Any) -> dict[str, Any]:
@@ -176,3 +178,54 @@ def test_options_that_cannot_work_are_refused() -> None:
         OpenApi(document("https://api.example"), timeout=0)
     with pytest.raises(ConfigError, match="takes a path, a URL or a mapping"):
         OpenApi(7)  # type: ignore[arg-type]
+
+
+async def test_a_redirect_to_another_name_is_refused_also_on_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(lambda request: Reply(status=307, headers={"Location": away})) as server:
+        port = int(server.url.rpartition(":")[2])
+        away = f"http://other.example:{port}/x"
+        resolve(monkeypatch, [["127.0.0.1"]])
+        api = OpenApi(document(f"http://api.example:{port}"), allow_private=True, hosts=["api.example"], bearer=token)
+        result = await ask(api)
+
+    assert result.error is not None
+    assert "redirects to another host" in result.error.message
+    assert [request.headers["host"] for request in server.requests] == [f"api.example:{port}"]
+
+
+def token() -> str:
+    return "tok-123456"
+
+
+async def test_a_bomb_is_bounded_in_memory_too() -> None:
+    packed = gzip.compress(bytes(50_000_000))
+    with serving(lambda request: Reply(body=packed, headers={"Content-Encoding": "gzip"})) as server:
+        api = OpenApi(document(server.url), allow_private=True, max_response_bytes=1_000_000)
+        tracemalloc.start()
+        try:
+            result = await ask(api)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    assert not result.ok
+    assert peak < 5_000_000  # Twice the limit, and what the server of this test and the executor need.
+
+
+async def test_an_argument_never_takes_the_place_of_the_credentials_however_its_header_is_spelled() -> None:
+    schemes = {"securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}}}
+    parameter = {"name": "x-KEY", "in": "header", "schema": {"type": "string"}}
+    operation = {"operationId": "look", "parameters": [parameter], "security": [{"key": []}]}
+    with serving(lambda request: {"ok": 1}) as server:
+        api = OpenApi(
+            {**document(server.url), "components": schemes, "paths": {"/x": {"get": operation}}},
+            base_url=server.url,
+            allow_private=True,
+            api_key=token,
+        )
+        async with Executor(api.tools()) as executor:
+            (argument,) = executor.registry.get("look").input_schema["properties"] or ["none"]
+            arguments = json.dumps({argument: "forged"})
+            await executor.run(ToolCall(id="c", name="look", arguments_json=arguments), ToolContext(session_id="s"))
+
+    assert server.last.headers["x-key"] == "tok-123456"
