@@ -17,9 +17,9 @@ from handrail.authorize.approvals import check_limit
 from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed, Event
 from handrail.core.log import log
 from handrail.errors import ConfigError, StoreError
+from handrail.store.audit_rows import AuditRow, AuditRowBuilder, find_kind
 from handrail.store.database import Database, to_storable
 from handrail.store.erasure import ERASED
-from handrail.store.facts import Fact, FactBuilder, find_kind
 from handrail.store.tables import audit as table
 
 DROPPED = "events_dropped"
@@ -40,7 +40,7 @@ class Audit:
     """
 
     def __init__(
-        self, database: Database, *, facts: FactBuilder, batch_size: int, interval: float, max_waiting: int
+        self, database: Database, *, row_builder: AuditRowBuilder, batch_size: int, interval: float, max_waiting: int
     ) -> None:
         if batch_size < 1:
             raise ConfigError(f"audit_batch_size must be at least 1, got {batch_size}.")
@@ -49,7 +49,7 @@ class Audit:
         if max_waiting < batch_size:
             raise ConfigError(f"audit_max_waiting must be at least audit_batch_size, {batch_size}, got {max_waiting}.")
         self._database = database
-        self._facts = facts
+        self._row_builder = row_builder
         self._batch_size = batch_size
         self._interval = interval
         self._max_waiting = max_waiting
@@ -113,7 +113,7 @@ class Audit:
         self._add_row(row | {"tenant_id": tenant_id})
 
     def _add(self, event: Event) -> None:
-        self._add_row(self._facts.build(event))
+        self._add_row(self._row_builder.build(event))
 
     def _add_row(self, row: dict[str, Any]) -> None:
         with self._lock:
@@ -179,8 +179,8 @@ class Audit:
         since: float | None = None,
         until: float | None = None,
         limit: int = 100,
-        before: Fact | None = None,
-    ) -> list[Fact]:
+        before: AuditRow | None = None,
+    ) -> list[AuditRow]:
         """Return the newest matching rows, at most `limit`, oldest first.
 
         `outcome` is `ok` or an error code. `before` is the first row of a page: the page of older ones is returned.
@@ -205,7 +205,7 @@ class Audit:
             position = tuple_(table.c.at, table.c.writer, table.c.number)
             query = query.where(position < tuple_(literal(before.at), literal(before.writer), literal(before.number)))
         newest = query.order_by(table.c.at.desc(), table.c.writer.desc(), table.c.number.desc())
-        return [_build_fact(row) for row in reversed(await self._database.fetch(newest.limit(check_limit(limit))))]
+        return [_build_row(row) for row in reversed(await self._database.fetch(newest.limit(check_limit(limit))))]
 
     # The writer.
 
@@ -269,7 +269,7 @@ class Audit:
         return row
 
     def _build_own_row(self, kind: str, detail: dict[str, Any]) -> dict[str, Any]:
-        return self._facts.build(Event(at=time.time(), session_id="")) | {"kind": kind, "detail": detail}
+        return self._row_builder.build(Event(at=time.time(), session_id="")) | {"kind": kind, "detail": detail}
 
     async def _write(self, rows: Sequence[dict[str, Any]]) -> None:
         """Write a batch, and retry while the database is unreachable; write row by row if it refuses the batch."""
@@ -312,9 +312,9 @@ def _is_refusal(error: BaseException) -> bool:
     return str(getattr(error.orig, "sqlstate", None) or "")[:2] in ("22", "54")
 
 
-def _build_fact(row: tuple[Any, ...]) -> Fact:
+def _build_row(row: tuple[Any, ...]) -> AuditRow:
     values = dict(zip(table.columns.keys(), row, strict=True))
     values["guideline_ids"] = tuple(values["guideline_ids"] or ())
     values["argument_keys"] = None if values["argument_keys"] is None else tuple(values["argument_keys"])
     values["detail"] = values["detail"] or {}
-    return Fact(**values)
+    return AuditRow(**values)

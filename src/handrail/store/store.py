@@ -8,10 +8,10 @@ from msgspec import structs
 from handrail.core.redact import Redactor
 from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
+from handrail.store.audit_rows import AuditRowBuilder
 from handrail.store.database import Database
 from handrail.store.encryption import Cipher, EncryptionKey
 from handrail.store.erasure import Erasure, digest_customer, erase_customer
-from handrail.store.facts import FactBuilder
 from handrail.store.ledger import SqlLedger
 from handrail.store.retention import purge_approvals, purge_audit, purge_sessions, purge_settled
 from handrail.store.schema_version import ensure_newest
@@ -50,7 +50,7 @@ class SqlStore:
         self._database = database = Database(url, pool_size=pool_size, timeout=timeout, prepare=self._prepare)
         self.audit = Audit(
             database,
-            facts=FactBuilder(redactor=redactor, values=audit_values),
+            row_builder=AuditRowBuilder(redactor=redactor, values=audit_values),
             batch_size=audit_batch_size,
             interval=audit_interval,
             max_waiting=audit_max_waiting,
@@ -106,9 +106,9 @@ class SqlStore:
         deleted += await purge_approvals(self._database, before=before)
         deleted += await purge_sessions(self._database, before=before)
         if audit_before is not None:
-            facts = await purge_audit(self._database, before=audit_before)
-            self.audit.record_purge(before=audit_before, count=facts)
-            deleted += facts
+            rows = await purge_audit(self._database, before=audit_before)
+            self.audit.record_purge(before=audit_before, count=rows)
+            deleted += rows
         return deleted
 
     async def erase(

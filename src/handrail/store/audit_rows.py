@@ -22,7 +22,7 @@ _MAX_CACHED = 4_096
 """Redacted names in the cache."""
 
 
-class Fact(Struct, frozen=True, kw_only=True):
+class AuditRow(Struct, frozen=True, kw_only=True):
     """One row of the audit."""
 
     writer: str
@@ -64,7 +64,7 @@ class Fact(Struct, frozen=True, kw_only=True):
     """When the values of its customer were erased: ids, names, codes and counts are left."""
 
 
-_COLUMNS = dict.fromkeys(name for name in Fact.__struct_fields__ if name not in ("writer", "number"))
+_COLUMNS = dict.fromkeys(name for name in AuditRow.__struct_fields__ if name not in ("writer", "number"))
 _ENVELOPE = frozenset(Event.__struct_fields__)
 _TEXTS = {
     "call_id": "call_id",
@@ -103,7 +103,7 @@ def find_kind(event: type[Event]) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", event.__name__).lower()
 
 
-class FactBuilder:
+class AuditRowBuilder:
     """Builds the row of an event."""
 
     def __init__(self, *, redactor: Redactor, values: bool) -> None:
