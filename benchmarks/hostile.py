@@ -121,8 +121,8 @@ async def pay_once(url: str, world: Path, call_id: str, *, has_verify: bool) -> 
         return "paid"
 
     async with open_store(url, migrate=False) as store:
-        # The lease is as short as it can be: that of a process that was killed is over when this one looks.
-        executor = Executor([pay], policy=ALLOWED, ledger=store.ledger, timeouts=Timeouts(lease_grace=-0.2))
+        # The lease is as short as it can be: one of a process that was killed is over in a moment.
+        executor = Executor([pay], policy=ALLOWED, ledger=store.ledger, timeouts=Timeouts(lease_grace=0))
         call = ToolCall(id=call_id, name="pay", arguments_json=json.dumps({"invoice_id": world.name}))
         result = await executor.run(call, ToolContext(session_id=world.name, customer_id=world.name, turn=1))
         return result.error.code if result.error else "ok"

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
+from msgspec import structs
 
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolResult, tool
 from handrail.authorize import MemoryApprovals
@@ -82,13 +83,16 @@ class Doomed:
 
     is_immediate, needs_lease, is_written = False, True, True
 
-    def __init__(self, ledger: Any) -> None:
+    def __init__(self, ledger: Any, *, lease_over: bool) -> None:
         self._ledger = ledger
+        self._lease_over = lease_over
         self._claimed: Entry | None = None
         self.digest_key, self.recall = ledger.digest_key, ledger.recall
 
     async def claim(self, entry: Entry, **options: Any) -> bool:
         self._claimed = entry
+        if self._lease_over:
+            entry = structs.replace(entry, lease_until=0.0, run_until=0.0)
         return await self._ledger.claim(entry, **options)
 
     async def settle(self, entry: Entry) -> None:
@@ -120,14 +124,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
         self.runner.run(begun())
 
-    def executor(self, *, lease_grace: float = FOR_EVER, timeout: float = 0.005, ledger: Any = None) -> Executor:
+    def executor(self, *, timeout: float = 0.005, ledger: Any = None) -> Executor:
         return Executor(
             self.world.tools(),
             policy=Policy([Rule.allow("pay"), Rule.ask("wire", by="operator")]),
             ledger=ledger or self.ledger,
             approvals=self.approvals,
             # Nobody renews the lease of a process that is only said to be dead.
-            timeouts=Timeouts(call=timeout, lease_grace=lease_grace, in_progress=0, lease=3_600),
+            timeouts=Timeouts(call=timeout, lease_grace=FOR_EVER, in_progress=0, lease=3_600),
         )
 
     def context(self, wanted: Wanted) -> ToolContext[Any]:
@@ -260,7 +264,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.model.lines[-1].state = "unknown"
 
         async def made() -> ToolResult:
-            doomed = self.executor(lease_grace=-FOR_EVER if lease_over else FOR_EVER, ledger=Doomed(self.ledger))
+            doomed = self.executor(ledger=Doomed(self.ledger, lease_over=lease_over))
             return await (await self.started(doomed, call))
 
         result = self.runner.run(made())

@@ -131,6 +131,15 @@ async def test_while_the_store_cannot_be_reached_a_webhook_is_refused_and_taken_
     assert transport.requests == ["reject 404"]
 
 
+async def test_a_gateway_opens_a_store_that_nobody_opened(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/phone.db")
+    client = AsyncOpenAI(api_key="sk-test", webhook_secret=SECRET)
+    async with client, PhoneGateway(client=client, tenants=TenantDirectory([acme()]), store=store) as gateway:
+        assert store.is_open
+        assert gateway.tenant_problems == {}
+    await store.aclose()
+
+
 class HeldClaims:
     """Claims that are decided when the test says so: the first as given, the others as new."""
 
@@ -152,7 +161,7 @@ class HeldStore:
     """A store whose claims of webhooks are held back."""
 
     def __init__(self, store: Any, claims: HeldClaims) -> None:
-        self.ledger, self.approvals, self.audit = store.ledger, store.approvals, store.audit
+        self.ledger, self.approvals, self.audit, self.open = store.ledger, store.approvals, store.audit, store.open
         self.webhooks = claims
 
 

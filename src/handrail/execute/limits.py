@@ -107,11 +107,9 @@ class Timeouts(Struct, frozen=True, kw_only=True):
         for name in ("call", "slow_after", "overhead", "lease", "approval"):
             if not _is_number(seconds := getattr(self, name)) or not seconds > 0:
                 raise ConfigError(f"{name} must be more than 0 seconds, got {seconds!r}.")
-        for name in ("in_progress", "repeat_window"):
+        for name in ("in_progress", "lease_grace", "repeat_window"):
             if not _is_number(seconds := getattr(self, name)) or not seconds >= 0:
                 raise ConfigError(f"{name} must be 0 seconds or more, got {seconds!r}.")
-        if not _is_number(self.lease_grace) or self.lease_grace != self.lease_grace:
-            raise ConfigError(f"lease_grace must be a number of seconds, got {self.lease_grace!r}.")
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):

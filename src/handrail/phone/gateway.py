@@ -87,6 +87,7 @@ class PhoneGateway:
         self._events = Listeners((*listeners, *((store.audit,) if store is not None else ())))
         if context is not None and prepare is not None:
             raise ConfigError("PhoneGateway takes either context or prepare, got both.")
+        self._store = store
         self._make_context = context
         self._prepare = prepare
         self._prepare_timeout = prepare_timeout
@@ -331,6 +332,8 @@ class PhoneGateway:
         return late
 
     async def __aenter__(self) -> Self:
+        if self._store is not None:
+            await self._store.open()
         self.tenant_problems = self._executors.check(await self._tenants.list())
         for tenant_id, problem in self.tenant_problems.items():
             log.error("the tenant %s: %s", tenant_id, problem)
