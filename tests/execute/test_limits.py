@@ -134,6 +134,19 @@ async def test_a_store_is_ledger_approvals_and_audit_in_one_word() -> None:
     assert [type(event).__name__ for event in store.events] == ["CallAccepted", "CallStarted", "CallFinished"]
 
 
+class CountedLedger(MemoryLedger):
+    """Says how many entries it has, and is false as long as it has none."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_a_ledger_that_is_empty_is_still_the_one_that_was_passed() -> None:
+    ledger = CountedLedger()
+
+    assert "CountedLedger" in repr(Executor(ledger=ledger))
+
+
 @pytest.mark.parametrize("other", [{"ledger": MemoryLedger()}, {"approvals": MemoryApprovals()}])
 def test_a_store_with_a_ledger_or_approvals_beside_it_is_refused(other: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="store must be passed without ledger and approvals: it has its own"):

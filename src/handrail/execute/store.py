@@ -61,7 +61,10 @@ def choose_store(
     only if there is a URL. It says what to install.
     """
     if store is None:
-        return StoreParts(ledger=ledger or MemoryLedger(), approvals=approvals or MemoryApprovals())
+        return StoreParts(
+            ledger=MemoryLedger() if ledger is None else ledger,
+            approvals=MemoryApprovals() if approvals is None else approvals,
+        )
     if ledger is not None or approvals is not None:
         raise ConfigError("store must be passed without ledger and approvals: it has its own.")
     if isinstance(store, str):

@@ -79,7 +79,8 @@ class Agent:
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         tools, listeners = list(tools), list(listeners)
-        if executor is not None and (tools or policy or store or ledger or approvals or listeners):
+        has_parts = any(part is not None for part in (policy, store, ledger, approvals))
+        if executor is not None and (tools or listeners or has_parts):
             raise ConfigError(
                 "executor must be passed without tools, policy, store, ledger, approvals and listeners: it has its own."
             )
