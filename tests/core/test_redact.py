@@ -378,3 +378,26 @@ def test_a_name_is_redacted_whether_it_is_remembered_or_not() -> None:
     assert first[0] == "pay"
     assert "abcdefghijklmnop" not in first[1]
     assert (first[2], len(first[3])) == ("a�b", 201)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"rows": [{"id": number, "password": "hunter2", "note": "x" * 50} for number in range(30_000)]},
+        ["a text"] * 200_000,
+        {"text": "y" * 1_500_000, "token": "t-0123456789"},
+        {f"k{number}": number for number in range(150_000)},
+    ],
+    ids=["rows", "list", "one text", "members"],
+)
+def test_json_that_is_too_long_stays_json_and_loses_its_end_and_its_secrets(value: Any) -> None:
+    text = json.dumps(value)
+    assert len(text) > 1_000_000
+
+    shown = Redactor().text(text)
+
+    assert type(json.loads(shown)) is type(value)
+    assert len(shown) < 1_200_000
+    assert "left out" in shown
+    assert "hunter2" not in shown
+    assert "t-0123456789" not in shown

@@ -36,6 +36,7 @@ FLAT: Final = (
 """Ends of names that are written without any sign between their words: `clientsecret`, `accesstoken`."""
 
 _SIGN = LazyPattern(r"(?<=[\w\s.\"'\])-])[:=]++\s{0,4}")
+_HEADER = LazyPattern(r"(?i)authorization|cookie|[^\x00-\x7f]")
 _NO_NAME = LazyPattern(r"[^\w.\- ]")
 _VALUE = LazyPattern(
     r"\\{0,16}\"(?:[^\"\\]|\\[\s\S])*+\"?"  # quoted, perhaps cut off
@@ -45,7 +46,11 @@ _VALUE = LazyPattern(
 )
 _REST_OF_LINE = LazyPattern(r"[^\r\n]*")
 _NUMBER = LazyPattern(r"[0-9]+(?![A-Za-z0-9])")
+_AFTER_SIGN = LazyPattern(r"(?<=[^\w.\- ])[\w.\- ]*\Z")
+_ONLY_NAME = LazyPattern(r"(?:[\w.\-]++(?: (?=[\w.\-]))?)++")
 _LONGEST_NAME = 96
+_MAX_KEY_CHARS = 1_000
+"""Of the name of a member, in JSON that is too long."""
 
 _LEVELS = 8
 """How many texts of JSON inside texts of JSON are read; what is deeper is hidden as a whole."""
@@ -57,6 +62,8 @@ _MAX_NAME_CHARS: Final = 200
 """Of the name of a tool, of a rule and so on, where it is written to a log."""
 
 
+_MAX_PARSED = 16
+"""JSON that is so many times as long as a text may be is still read, to be shortened as JSON; longer is cut as text."""
 _MAX_ARGUMENT_CHARS = 100_000
 _MIN_VALUE_CHARS = 6
 """Shorter secrets are not looked for: they would hide ordinary text."""
@@ -257,6 +264,10 @@ class Redactor:
     # Texts.
 
     def _whole_text(self, text: str) -> str:
+        if self._max_chars < len(text) <= _MAX_PARSED * self._max_chars:
+            parsed = _parse(text)
+            if isinstance(parsed, dict | list):  # It stays JSON: what is left out is left out of its values.
+                return compact_json(self._read(_Pruner(self._max_chars).prune(parsed), 1))
         return self._text(encodable(cut_text(text, self._max_chars)), 0)
 
     def _text(self, text: str, level: int) -> str:
@@ -320,15 +331,18 @@ class Redactor:
         headers, addresses, what people write."""
         parts: list[str] = []
         done = 0
+        known, number, rest_of_line, any_value = self._known, _NUMBER.compiled, _REST_OF_LINE.compiled, _VALUE.compiled
         for sign in _SIGN.compiled.finditer(text):
-            place = sign.end()
-            if sign.start() < done or text.startswith(HIDDEN, place):
+            start, place = sign.span()
+            if start < done:
                 continue
-            name = _name_before(text, sign.start())
-            secrecy = self._secrecy(name)
-            if not secrecy or (secrecy == 1 and _NUMBER.compiled.match(text, place)):
+            name = _name_before(text, start)
+            secrecy = known.get(name)
+            if secrecy is None:
+                secrecy = self._secrecy(name)
+            if not secrecy or (secrecy == 1 and number.match(text, place)) or text.startswith(HIDDEN, place):
                 continue
-            value = (_REST_OF_LINE if _is_line(text, sign, name) else _VALUE).compiled.match(text, place)
+            value = (rest_of_line if _is_line(text, sign, name) else any_value).match(text, place)
             if value and value.end() > place:
                 parts += (text[done:place], HIDDEN)
                 done = value.end()
@@ -376,12 +390,19 @@ def _words(name: str) -> list[str]:
 def _name_before(text: str, place: int) -> str:
     """The last words before a sign: `API key` of `the API key: …`."""
     before = text[max(0, place - _LONGEST_NAME) : place].rstrip().rstrip("\"'\\])")
+    name = " ".join(before.rsplit(" ", 3)[-3:])
+    if _ONLY_NAME.compiled.fullmatch(name):  # Most often there is no other sign among the last three words.
+        return name
+    after_sign = _AFTER_SIGN.compiled.search(name)
+    if after_sign is not None:
+        found = after_sign[0].strip()
+        return found if "  " not in found else " ".join(found.split())
     return " ".join(_NO_NAME.compiled.split(before)[-1].split()[-3:])
 
 
 def _is_line(text: str, sign: re.Match[str], name: str) -> bool:
     """Whether a value goes on to the end of its line: in headers, and in what people write, `password: two words`."""
-    if _words(name)[-1].startswith(("authorization", "cookie")):
+    if _HEADER.compiled.search(name) and _words(name)[-1].startswith(("authorization", "cookie")):
         return True
     written = sign[0][-1].isspace() and text[sign.start() - 1] not in "\"'"
     return written and text[sign.end() : sign.end() + 1] not in ('"', "'", "{", "[")
@@ -399,6 +420,40 @@ def _parse(text: str) -> Any:
 
 def _same(one: Any, other: Any) -> bool:
     return one is other
+
+
+class _Pruner:
+    """Shortens a JSON value to about so many characters: long texts are cut, and lists and objects end early."""
+
+    def __init__(self, max_chars: int) -> None:
+        self._left = max_chars
+
+    def prune(self, value: Any) -> Any:
+        """The beginning of a value."""
+        if isinstance(value, str):
+            cut = cut_text(value, max(self._left, 0))
+            self._left -= len(cut) + 2
+            return cut
+        if isinstance(value, list):
+            every = cast(list[Any], value)
+            kept: list[Any] = []
+            for one in every:
+                if self._left <= 0:
+                    return [*kept, f"[{len(every) - len(kept)} more left out]"]
+                kept.append(self.prune(one))
+            return kept
+        if isinstance(value, dict):
+            members = cast(dict[str, Any], value)
+            shown: dict[str, Any] = {}
+            for name, one in members.items():
+                if self._left <= 0:
+                    return {**shown, "[left out]": f"{len(members) - len(shown)} more"}
+                self._left -= len(name) + 4
+                # The name decides whether the value is secret, so that it stays whole unless nobody could want it.
+                shown[cut_text(name, _MAX_KEY_CHARS)] = self.prune(one)
+            return shown
+        self._left -= 8
+        return value
 
 
 def _name_of(value: Any) -> str:

@@ -3,7 +3,7 @@
 import re
 from array import array
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, compress
 from typing import Final
 
@@ -192,14 +192,11 @@ def _end_of_iban(text: str, start: int) -> int | None:
     length = IBAN_LENGTHS.get(text[start : start + 2].upper())
     if length is None:
         return None
-    found, place = "", start
-    while len(found) < length and place < len(text):
-        char = text[place]
-        if char.isascii() and char.isalnum():
-            found += char
-        elif char not in " -" or text[place - 1] in " -":
-            return None
-        place += 1
-    if place < len(text) and text[place].isascii() and text[place].isalnum():
-        return None
-    return place if is_iban(found) else None
+    match = _build_iban_pattern(length).match(text, start)
+    return match.end() if match is not None and is_iban(match[0].replace(" ", "").replace("-", "")) else None
+
+
+@cache
+def _build_iban_pattern(length: int) -> re.Pattern[str]:
+    """So many letters and digits, with one sign between two of them at most."""
+    return re.compile(rf"[A-Za-z0-9](?:[ -]?[A-Za-z0-9]){{{length - 1}}}(?![A-Za-z0-9])")
