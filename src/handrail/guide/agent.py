@@ -1,9 +1,9 @@
 """`Agent`: guidelines, tools, relationships, variables and terms, and the sessions that follow them."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, Self, TypeVar, cast
 
 from msgspec import structs
 
@@ -27,6 +27,7 @@ from handrail.guide.agent_file import load_agent_definition
 from handrail.guide.definition import (
     Guide,
     GuideSettings,
+    Retriever,
     Variable,
     check_guideline,
     check_text,
@@ -45,6 +46,8 @@ from handrail.registry.registry import ToolRegistry
 from handrail.registry.tool_source import ToolSource
 
 _NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+RetrieverFunction = TypeVar("RetrieverFunction", bound=Callable[[ToolContext[Any]], Awaitable[str] | str])
 
 
 class Agent:
@@ -108,6 +111,7 @@ class Agent:
         self._relationships = Relationships()
         self._variables: dict[str, Variable] = {}
         self._terms: dict[str, str] = {}
+        self._retrievers: dict[str, Retriever] = {}
         self._journeys: dict[str, Journey] = {}
         self._guide: Guide | None = None
         self._compiled_with: ToolRegistry | None = None
@@ -158,11 +162,22 @@ class Agent:
         criticality: Criticality = "medium",
         always: bool = False,
         id: str = "",
+        matches: Callable[[ToolContext[Any]], Awaitable[bool] | bool] | None = None,
+        priority: int = 0,
     ) -> Guideline:
         """Add a guideline; its tools are names, or tools."""
         names = tuple(self.resolve_tool_name(tool) for tool in tools)
         return self.add_guideline(
-            Guideline(condition=condition, action=action, tools=names, criticality=criticality, always=always, id=id)
+            Guideline(
+                condition=condition,
+                action=action,
+                tools=names,
+                criticality=criticality,
+                always=always,
+                id=id,
+                matches=matches,
+                priority=priority,
+            )
         )
 
     def add_guideline(self, guideline: Guideline) -> Guideline:
@@ -277,6 +292,18 @@ class Agent:
         self._variables[name] = check_variable(Variable(name=name, value=value, read=read, fresh_for=fresh_for))
         self._guide = None
         return self._variables[name]
+
+    def retriever(self, find: RetrieverFunction) -> RetrieverFunction:
+        """Register a function of the context, sync or async, that finds text for the reply, such as opening hours.
+
+        It is called in every turn, while the judge plans; if it fails, the reply is written without it.
+        """
+        name = getattr(find, "__name__", "retriever")
+        if name in self._retrievers:
+            raise ConfigError(f"two retrievers are called {name!r}.")
+        self._retrievers[name] = Retriever(name=name, find=find)
+        self._guide = None
+        return find
 
     async def create_term(self, name: str, description: str) -> None:
         """Add a term of your business, with its description."""
@@ -434,6 +461,7 @@ class Agent:
             journeys=merge_journeys(self._journeys.values()),
             variables=tuple(self._variables.values()),
             terms=dict(self._terms),
+            retrievers=tuple(self._retrievers.values()),
             settings=self._settings,
             prefilter=self._prefilter,
             clock=self._clock,

@@ -56,6 +56,13 @@ class Variable(Struct, frozen=True, kw_only=True):
     """Seconds for which a session caches the result of `read`."""
 
 
+class Retriever(Struct, frozen=True, kw_only=True):
+    """A function that finds text for the reply, while the turn plans."""
+
+    name: str
+    find: Callable[[ToolContext[Any]], Awaitable[str] | str]
+
+
 class Guide(Struct, frozen=True, kw_only=True):
     """The compiled definition of an agent."""
 
@@ -70,9 +77,13 @@ class Guide(Struct, frozen=True, kw_only=True):
     """Each tool as the judge sees it, with all of its guidelines."""
     effects: Mapping[str, Effect]
     """The effects of the consequential tools."""
+    in_code: tuple[Guideline, ...]
+    """The guidelines whose condition is a function."""
+    has_priorities: bool
     relationships: Relationships
     journeys: JourneyStates
     variables: tuple[Variable, ...]
+    retrievers: tuple[Retriever, ...]
     terms: Mapping[str, str]
     settings: GuideSettings
     prefilter: Prefilter | None
@@ -103,6 +114,7 @@ class _Definition(TypedDict):
     relationships: Relationships
     journeys: JourneyStates
     variables: tuple[Variable, ...]
+    retrievers: tuple[Retriever, ...]
     terms: Mapping[str, str]
     settings: GuideSettings
     prefilter: Prefilter | None
@@ -118,6 +130,8 @@ def compile_guide(
         by_id=dict(guidelines),
         always=frozenset(guideline.id for guideline in guidelines.values() if guideline.always),
         tools=tools,
+        in_code=tuple(guideline for guideline in guidelines.values() if guideline.matches is not None),
+        has_priorities=any(guideline.priority for guideline in guidelines.values()),
         candidates={
             name: CandidateTool(
                 name=name,
@@ -139,8 +153,10 @@ def check_guideline(guideline: Guideline) -> None:
     """Refuse a guideline without a condition, or with an unknown criticality."""
     for name in ("condition", "action"):
         check_text(name, getattr(guideline, name))
-    if not guideline.condition.strip() and not guideline.always:
-        raise ConfigError("condition must not be empty, unless always=True.")
+    if not guideline.condition.strip() and not guideline.always and guideline.matches is None:
+        raise ConfigError("condition must not be empty, unless always=True or matches=function.")
+    if guideline.matches is not None and (guideline.always or not callable(guideline.matches)):
+        raise ConfigError("matches must be a function of the context, and cannot be passed together with always=True.")
     if guideline.criticality not in get_args(Criticality):
         allowed = ", ".join(get_args(Criticality))
         raise ConfigError(f"criticality must be one of {allowed}, got {guideline.criticality!r}.")

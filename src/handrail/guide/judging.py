@@ -13,7 +13,7 @@ from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.errors import BadResponseError, ConfigError, ProviderError, shorten
-from handrail.guide.definition import Guide, Variable
+from handrail.guide.definition import Guide, Retriever, Variable
 from handrail.guide.parameters import GuidedTool, add_choices, resolve_choices
 from handrail.guide.values import CandidateTool, Draft, Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ToolVerdict
 from handrail.guide.verdicts import EvidenceSources, MalformedResponse, check_plan
@@ -121,6 +121,8 @@ class JudgeClient:
 
 
 _READ_TIMEOUT: Final = 10.0
+_MAX_RETRIEVED: Final = 10_000
+"""The most characters of what one retriever found."""
 
 
 def order_calls(messages: Sequence[Message]) -> dict[tuple[str, str], int]:
@@ -164,10 +166,7 @@ class VariableReader:
 
 async def _read_variable(variable: Variable, context: ToolContext[Any]) -> Any:
     assert variable.read is not None
-    async with asyncio.timeout(_READ_TIMEOUT):
-        value: Any = variable.read(context)
-        if inspect.isawaitable(value):
-            value = await value
+    value = await _call(variable.read, context)
     compact_json(value)  # Raises unless it is JSON: it becomes part of a prompt.
     return value
 
@@ -178,6 +177,10 @@ class TurnInputs(Struct, frozen=True, kw_only=True):
     variables: Mapping[str, Any]
     choices: Mapping[str, Mapping[str, Sequence[Any]] | None]
     """The choices of parameters, by tool; None if they could not be read."""
+    matched: frozenset[str]
+    """The guidelines whose condition in code applies."""
+    retrieved: Mapping[str, str]
+    """What the retrievers found, by their names."""
 
     def find_sources(self, guide: Guide, messages: Sequence[Message]) -> EvidenceSources:
         """Find the texts that the judge can quote for a value."""
@@ -201,11 +204,43 @@ def _render(value: Any) -> str:
 
 
 async def read_inputs(guide: Guide, context: ToolContext[Any], variables: VariableReader) -> TurnInputs:
-    """Read the variables and choices of a turn."""
+    """Read the variables and choices of a turn, match the conditions in code, and ask the retrievers."""
+    matched = await asyncio.gather(*(_matches(guideline, context) for guideline in guide.in_code))
     return TurnInputs(
         choices={name: await _read_choices(tool, context) for name, tool in guide.tools.items() if tool.options},
         variables=await variables.read(guide.variables, context),
+        matched=frozenset(one.id for one, applies in zip(guide.in_code, matched, strict=True) if applies),
+        retrieved=await _retrieve(guide.retrievers, context),
     )
+
+
+async def _matches(guideline: Guideline, context: ToolContext[Any]) -> bool:
+    assert guideline.matches is not None
+    try:
+        return await _call(guideline.matches, context) is True
+    except Exception as error:  # the developer's code; a guideline whose condition fails does not apply
+        log.error("the condition of the guideline %s failed", guideline.id, exc_info=error)
+        return False
+
+
+async def _retrieve(retrievers: Sequence[Retriever], context: ToolContext[Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for retriever in retrievers:
+        try:
+            text = await _call(retriever.find, context)
+            if not isinstance(text, str):
+                raise TypeError(f"a retriever must return a text, got {type(text).__name__}")
+        except Exception as error:  # the developer's code; the reply is written without it
+            log.error("the retriever %s failed", retriever.name, exc_info=error)
+            continue
+        found[retriever.name] = text[:_MAX_RETRIEVED]
+    return found
+
+
+async def _call(function: Callable[[ToolContext[Any]], Any], context: ToolContext[Any]) -> Any:
+    async with asyncio.timeout(_READ_TIMEOUT):
+        value: Any = function(context)
+        return await value if inspect.isawaitable(value) else value
 
 
 async def _read_choices(tool: GuidedTool, context: ToolContext[Any]) -> dict[str, tuple[Any, ...]] | None:
@@ -262,11 +297,16 @@ class Planner:
         `request` has what every request of the iteration contains; its guidelines and tools are selected here.
         """
         guide = self._guide
-        scope = await self.select_guidelines(request, matched)
+        scope = [
+            guideline
+            for guideline in await self.select_guidelines(request, matched)
+            if guideline.matches is None or guideline.id in inputs.matched
+        ]
         tools = guide.list_candidates({guideline.id for guideline in scope})
         first = guide.settings.match_first
-        if not tools and not any(not guideline.always for guideline in scope):
-            return PlanningResult()  # Nothing to match or infer.
+        has_conditions = any(not guideline.always and guideline.matches is None for guideline in scope)
+        if not has_conditions and all(guide.tools[name].needs_no_inference for name in tools):
+            return PlanningResult(shown=frozenset(tools))  # Nothing to match or infer.
         if first != "always" and len(tools) <= first:
             response = await self._ask(request, scope, tools, inputs)
             if isinstance(response, NoResponse):
@@ -329,7 +369,12 @@ class Planner:
     ) -> Plan | NoResponse:
         ids = {guideline.id for guideline in scope}
         candidates = tuple(self._build_candidate(name, ids, inputs) for name in names)
-        request = structs.replace(request, guidelines=tuple(scope), tools=candidates, now=self._guide.clock())
+        request = structs.replace(
+            request,
+            guidelines=tuple(scope),
+            tools=candidates,
+            now=self._guide.clock(),
+        )
         response = await self._client.ask(
             lambda error: self._judge.plan(structs.replace(request, error=error) if error else request), check_plan
         )

@@ -29,6 +29,8 @@ class ParameterOptions(Struct, frozen=True, kw_only=True):
     """Whether it must never be mentioned to the customer."""
     display: Literal["whole", "masked"] = "whole"
     """How its value is shown to the customer before they confirm a call: whole, or only its last characters."""
+    description: str = ""
+    """What it means, for the judge; it replaces the description in the tool's schema."""
     significance: str = ""
     """Why it is needed, for the customer."""
     source: Literal["customer", "context", "any", "model"] = "any"
@@ -113,7 +115,9 @@ def compile_tool(
         tool=tool,
         name=tool.name,
         options=every,
-        schema=add_choices(tool.input_schema, static, {name: one.examples for name, one in every.items()}),
+        schema=_add_descriptions(
+            add_choices(tool.input_schema, static, {name: one.examples for name, one in every.items()}), every
+        ),
         properties=properties,
         required=tuple(cast(Iterable[str], tool.input_schema.get("required", ()))),
         hidden=frozenset(name for name, option in every.items() if option.hidden),
@@ -125,6 +129,15 @@ def compile_tool(
         nullable=frozenset(name for name, node in properties.items() if _can_be_null(node, tool.input_schema)),
         runnable=runnable,
     )
+
+
+def _add_descriptions(schema: Mapping[str, Any], options: Mapping[str, ParameterOptions]) -> Mapping[str, Any]:
+    described = {name: option.description for name, option in options.items() if option.description}
+    if not described:
+        return schema
+    properties = cast(Mapping[str, Mapping[str, Any]], schema.get("properties", {}))
+    changed = {name: {**properties[name], "description": text} for name, text in described.items()}
+    return {**schema, "properties": {**properties, **changed}}
 
 
 def _can_be_null(node: Any, root: Mapping[str, Any]) -> bool:

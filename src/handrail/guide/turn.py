@@ -1,7 +1,7 @@
 """One guided turn: plan, run, plan again with the results, reply."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from contextlib import suppress
 from typing import Final
 
@@ -86,6 +86,7 @@ class GuidedTurn:
             await state.end_with_pending()
             return
         inputs = await read_inputs(self._guide, state.context, self._variables)
+        self._guidelines.match_in_code(inputs.matched)
         if has_spoken or not self._calls:  # After an approval alone, reply first; the reply may match more guidelines.
             await self._plan_and_run_or_reply(inputs)
         while state.check_budget() is None and (written := await self._write(inputs)) is not None:
@@ -381,6 +382,7 @@ class GuidedTurn:
             pending=state.conversation.pending,
             variables=inputs.variables,
             terms=guide.terms,
+            retrieved=inputs.retrieved,
             now=guide.clock(),
         )
         may_plan = self._iteration < guide.settings.max_iterations
@@ -453,6 +455,7 @@ class _ActiveGuidelines:
         self._guide = guide
         self._matches: dict[str, GuidelineMatch] = {}
         """The last match of each guideline in this turn."""
+        self._in_code: dict[str, GuidelineMatch] = {}
         self.active: frozenset[str] = frozenset()
         self.candidates: list[str] = []
         """The tools of the active guidelines."""
@@ -467,10 +470,18 @@ class _ActiveGuidelines:
         unknown: list[str] = []
         for match in matches:
             if match.guideline_id in self._guide.by_id:
-                self._matches[match.guideline_id] = match
+                self._matches[match.guideline_id] = self._in_code.get(match.guideline_id, match)
             else:
                 unknown.append(match.guideline_id)
         return unknown
+
+    def match_in_code(self, matched: Set[str]) -> None:
+        """Set the guidelines whose condition in code applies; the judge cannot change that."""
+        self._in_code = {
+            guideline.id: GuidelineMatch(guideline.id, guideline.id in matched, "decided in code")
+            for guideline in self._guide.in_code
+        }
+        self._matches.update(self._in_code)
 
     def add_prepared(self, guideline_ids: Iterable[str]) -> None:
         """Add the guidelines of a call that an earlier turn prepared."""
@@ -482,9 +493,20 @@ class _ActiveGuidelines:
         self._done = done
         matched, reasons = guide.journeys.resolve(self.get_matched_ids() | guide.always, done)
         resolution = guide.relationships.resolve(matched)
-        self.active = resolution.active
+        self.active, reasons = self._select_priority(resolution.active, reasons)
         self.candidates = guide.list_candidates(self.active)
         return {**resolution.reasons, **reasons}
+
+    def _select_priority(
+        self, active: frozenset[str], reasons: Mapping[str, str]
+    ) -> tuple[frozenset[str], dict[str, str]]:
+        """Keep the guidelines with the highest priority, and those that always apply."""
+        guide = self._guide
+        if not guide.has_priorities or not active:
+            return active, dict(reasons)
+        highest = max(guide.by_id[one].priority for one in active)
+        dropped = {one for one in active - guide.always if guide.by_id[one].priority < highest}
+        return active - dropped, {**reasons, **dict.fromkeys(dropped, "a guideline with a higher priority applies")}
 
     def get_matched_ids(self) -> set[str]:
         """Return the guidelines that the judge matched."""
@@ -504,8 +526,9 @@ class _ActiveGuidelines:
             if waiting.approval.by != "customer":
                 assumed = guide.relationships.find_dependencies(assumed)
             resolution = guide.relationships.resolve(matched | assumed)
-            if not known & resolution.active:
-                reasons = sorted(resolution.reasons[one] for one in known if one in resolution.reasons)
+            active, explained = self._select_priority(resolution.active, resolution.reasons)
+            if not known & active:
+                reasons = sorted(explained[one] for one in known if one in explained)
                 removed[waiting.call.id] = (
                     f"its guideline does not apply any more: {'; '.join(reasons) or 'it is gone'}"
                 )

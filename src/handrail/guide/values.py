@@ -1,12 +1,13 @@
 """The values of guided calling: guidelines, the requests to a judge and its responses, and insights."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from handrail.chat.conversation import PendingCall
+from handrail.core.context import ToolContext
 from handrail.core.values import ToolResult
 from handrail.providers.messages import Message
 from handrail.providers.provider import Usage
@@ -18,7 +19,7 @@ Criticality = Literal["low", "medium", "high"]
 class Guideline(Struct, frozen=True, kw_only=True):
     """A condition, the action when it applies, and the tools that the action may need."""
 
-    condition: str
+    condition: str = ""
     action: str = ""
     tools: tuple[str, ...] = ()
     """The names of its tools, which are candidates only while the guideline applies."""
@@ -28,6 +29,11 @@ class Guideline(Struct, frozen=True, kw_only=True):
     """Whether it applies in every turn, without being matched."""
     id: str = ""
     """If left out, the agent assigns `g1`, `g2`, …"""
+    matches: Callable[[ToolContext[Any]], Awaitable[bool] | bool] | None = None
+    """Decides in code, sync or async, whether it applies in a turn. The judge is not asked about it; if the function
+    fails, it does not apply."""
+    priority: int = 0
+    """Of the guidelines that apply, only those with the highest number are active; without one, all are."""
 
 
 class CandidateTool(Struct, frozen=True, kw_only=True):
@@ -144,6 +150,8 @@ class ReplyRequest(Struct, frozen=True, kw_only=True):
     """Pending calls. The question that reads them back is added to the reply."""
     variables: Mapping[str, Any] = {}
     terms: Mapping[str, str] = {}
+    retrieved: Mapping[str, str] = {}
+    """What the agent's retrievers found for this turn, by their names."""
     now: datetime | None = None
     error: str = ""
     """What was wrong with the previous draft, if the request is repeated."""

@@ -295,6 +295,7 @@ def render_reply_request(request: ReplyRequest) -> str:
         _render_section("Guidelines that apply", (_render_guideline(guideline) for guideline in request.guidelines)),
         _render_section("Further guidelines", (f"{one.id}: when {one.condition}" for one in request.candidates)),
         _render_section("Results of this turn", (_render_result(result) for result in request.results)),
+        _render_section("Known", (f"{name}: {text}" for name, text in request.retrieved.items())),
         _render_section("Missing", missing),
         _render_section("Invalid", invalid),
         _render_section("Not run", dict.fromkeys(blocked)),
