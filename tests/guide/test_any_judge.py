@@ -1,4 +1,4 @@
-"""A judge that answers anything at all: nothing runs that it must not, and nothing runs twice."""
+"""A judge that answers anything at all: what runs was shown and agreed to, nothing runs twice, no reply claims more."""
 
 import asyncio
 from collections import defaultdict
@@ -12,6 +12,7 @@ from handrail.authorize import MemoryApprovals
 from handrail.core import Approval
 from handrail.errors import ConfigError
 from handrail.guide import Draft, GuidelineMatch, GuideSettings, Plan, PlanRequest, ReplyRequest, ToolVerdict
+from handrail.providers import AssistantMessage
 
 IDS = ("g1", "g2", "g3", "g4")
 TOOLS = {"g1": ("look",), "g2": ("send",), "g3": ("send", "look"), "g4": ()}
@@ -34,14 +35,15 @@ verdicts = st.builds(
     st.sampled_from(["look", "send", "send", "other", "nothing"]),
     st.sampled_from(STATES) | st.just("needs_to_run") | st.just("needs_to_run"),
     arguments,
-    st.just({"amount": "said", "what": "said"}) | st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=1),
+    st.just({"amount": "send 1 or 2", "what": "send"})
+    | st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=1),
     st.text(max_size=3),
     st.sampled_from([None, "yes", "yes", "no"]),
 )
 likely = st.builds(
     lambda ids, amount, confirmation, more: Plan(
         tuple(GuidelineMatch(one) for one in ids),
-        (ToolVerdict("send", "needs_to_run", {"amount": amount}, {"amount": "said"}, "", confirmation), *more),
+        (ToolVerdict("send", "needs_to_run", {"amount": amount}, {"amount": f"{amount}"}, "", confirmation), *more),
     ),
     st.sampled_from([("g2",), ("g2",), ("g3", "g1"), ("g1",), ()]),
     st.sampled_from([1, 1, 2]),
@@ -53,6 +55,9 @@ odd = st.builds(Plan, st.lists(matches, max_size=4).map(tuple), st.lists(verdict
 plans = st.integers(0, 9).flatmap(
     lambda which: likely if which < 6 else odd if which < 9 else anything | st.just(RuntimeError("a bug"))
 )
+words = st.sampled_from(["Yes.", "Yes.", "yes, send 1", "Yes, send 2", "No, stop!", "Is it 1?", "hm", "Yes, but 3"])
+YES = {"Yes.": {1, 2}, "yes, send 1": {1}, "Yes, send 2": {2}}
+"""What a customer agrees to with these words; nothing with the others."""
 texts = st.sampled_from(["Hello.", "I have sent it.", "Shall I send 1?", ""])
 news = st.lists(st.sampled_from([*IDS, "g9"]), max_size=2).map(tuple)
 drafts = st.integers(0, 9).flatmap(lambda which: st.builds(Draft, texts, news) if which < 9 else anything)
@@ -100,7 +105,9 @@ class CountingApprovals(MemoryApprovals):
     def __init__(self) -> None:
         super().__init__()
         self.used: list[str] = []
-        self.by_words: list[Approval] = []
+        self.by_words: list[tuple[int, Approval]] = []
+        """With the turn in which it was given."""
+        self.turn = 0
 
     async def consume(self, token: str, *, now: float) -> bool:
         used = await super().consume(token, now=now)
@@ -111,7 +118,7 @@ class CountingApprovals(MemoryApprovals):
     async def approve(self, token: str, **how: Any) -> Approval:
         approval = await super().approve(token, **how)
         if how.get("reason") == "agreed in words":
-            self.by_words.append(approval)
+            self.by_words.append((self.turn, approval))
         return approval
 
 
@@ -152,18 +159,32 @@ async def conversation(data: st.DataObject) -> None:
         await agent.create_guideline(f"condition {one}", tools=TOOLS[one], id=one)
     session = agent.session(session_id="s", customer_id="c")
     by_token = 0
+    wrote: dict[int, str] = {}
     for turn in range(1, data.draw(st.integers(2, 4)) + 1):
-        judge.turn = turn
+        judge.turn = approvals.turn = turn
+        shown_before = [one.text for one in session.conversation.messages if isinstance(one, AssistantMessage)]
         if session.conversation.pending and data.draw(st.booleans()):
             for pending in await session.approvals():
                 if data.draw(st.booleans()):
                     await session.approve(pending.token)
                     by_token += 1
         try:
-            result = await (session.resume() if data.draw(st.integers(0, 4)) == 4 else session.send("yes, send 1"))
+            if turn > 1 and data.draw(st.integers(0, 4)) == 4:
+                result = await session.resume()
+            else:
+                wrote[turn] = data.draw(words) if turn > 1 else "Please send 1 or 2"
+                result = await session.send(wrote[turn])
         except ConfigError:  # There is nothing to resume.
             judge.turn = turn
             continue
+        for number, approval in approvals.by_words:
+            if number == turn:
+                amount = approval.arguments["amount"]
+                said = wrote[max(wrote)]
+                assert amount in YES.get(said, ()), "the customer did not agree to it"
+                assert any(f"send (amount: {amount})" in text for text in shown_before), "it was not read back"
+        if "I have sent it." in result.text:
+            assert any(name == "send" for name, *_ in ran), "a reply claims what did not happen"
         assert result.stop_reason in ("completed", "approval_required")
         assert {one.call_id for one in result.results} <= {call_id for _, call_id, _, _ in ran} | {
             one.call_id for one in result.results if not one.ok
@@ -179,9 +200,9 @@ async def conversation(data: st.DataObject) -> None:
     sends = [one for one in ran if one[0] == "send"]
     assert len(sends) == len(approvals.used) == len(set(approvals.used)), "an effect without an approval of its own"
     assert len(sends) <= by_token + len(approvals.by_words)
-    for approval in approvals.by_words:
-        said = [dict(one) for turn, every in judge.agreed.items() if turn > 1 for one in every]
-        assert any(str(one.get("amount")) == str(approval.arguments["amount"]) for one in said)
+    for _, approval in approvals.by_words:
+        agreed = [dict(one) for turn, every in judge.agreed.items() if turn > 1 for one in every]
+        assert any(str(one.get("amount")) == str(approval.arguments["amount"]) for one in agreed)
     counts = {"effects": len(sends), "reads": len(ran) - len(sends), "by words": len(approvals.by_words)}
     for name, count in counts.items():
         event(f"{name}: {min(count, 2)}")

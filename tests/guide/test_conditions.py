@@ -1,4 +1,4 @@
-"""Conditions in code, priorities, retrievers and descriptions; and the rules of relationships that depend on each other."""
+"""Conditions in code, priorities, retrievers and descriptions; and rules of relationships that build on each other."""
 
 import logging
 from typing import Annotated, Any

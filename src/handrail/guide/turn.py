@@ -1,7 +1,7 @@
 """One guided turn: plan, run, plan again with the results, reply."""
 
 import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from typing import Final
 
