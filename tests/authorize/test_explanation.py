@@ -50,7 +50,9 @@ rules:
     marked = [line for line in lines if "=>" in line]
     assert len(marked) == 1
     assert marked[0].endswith("holds")
-    assert any("desk.yaml:2" in line and line.endswith("does not hold") for line in lines)
+    assert any(
+        "desk.yaml:2" in line and line.endswith("does not hold: amount is 500, not above 1000") for line in lines
+    )
     assert not any("desk.yaml:9" in line for line in lines)
     assert any("permission check is asked" in line for line in lines)
     assert "because: too much" in str(executor.explain(call("pay", amount=2_000), at()))
@@ -78,3 +80,29 @@ def test_the_default_is_explained_too() -> None:
 
     assert "by default (default)" in str(explained)
     assert "Rule.allow" in str(explained)
+
+
+@tool
+async def send(to: dict[str, str], token: str, text: str) -> str:
+    """Send."""
+    return text
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        (Rule.allow("send", where={"to.country": "CH"}), "to.country is 'DE', not 'CH'"),
+        (Rule.allow("send", where={"to.city": "Bern"}), "there is no to.city"),
+        (Rule.allow("send", where={"token": "sesame"}), "token is [redacted], not 'sesame'"),
+        (Rule.allow("send", where={"text": {"at_most": 5}}), "text is 'hello', for which `at_most` cannot tell"),
+        (Rule.allow("send", where={"not": {"to.country": "DE"}}), "what stands under `not` holds"),
+        (Rule.allow("send", agent="desk"), "the agent is None"),
+    ],
+)
+def test_a_rule_that_does_not_hold_says_which_condition_failed_and_shows_no_secret(rule: Rule, says: str) -> None:
+    sent = call("send", to={"country": "DE"}, token="tok_51Habcdef9876543210", text="hello")
+
+    explained = str(Executor([send], policy=Policy([rule])).explain(sent, at()))
+
+    assert f"does not hold: {says}" in explained
+    assert "51Habcdef" not in explained

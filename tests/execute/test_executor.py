@@ -344,6 +344,28 @@ def test_a_caller_without_a_loop_gets_the_same_result() -> None:
     assert executor.run_coroutine(executor.approvals.pending()) == []
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_caller_without_a_loop_guards_the_tools_of_its_host(is_async: bool) -> None:
+    ran: list[tuple[object, bool]] = []
+
+    def proceed(arguments: dict[str, Any]) -> str:
+        ran.append((arguments["amount"], threading.current_thread().name == "handrail-portal"))
+        return f"Paid {arguments['amount']}."
+
+    async def proceed_async(arguments: dict[str, Any]) -> str:
+        return proceed(arguments)
+
+    executor = Executor()
+    sent, host = call("pay", amount=5), proceed_async if is_async else proceed
+    asked = executor.guard_sync(sent, at(), host)
+    assert asked.approval is not None
+    executor.run_coroutine(executor.approvals.approve(asked.approval.token, by="customer", who="c-1"))
+
+    assert executor.guard_sync(sent, at(turn=2), host).output == "Paid 5."
+    assert executor.guard_sync(sent, at(turn=2), host).origin == "replayed"
+    assert ran == [(5, is_async)]  # What blocks does not block the loop of the others.
+
+
 async def test_the_sync_form_refuses_to_block_a_running_loop() -> None:
     with pytest.raises(ConfigError, match="await the async form"):
         Executor([echo]).run_sync(call("echo", text="hi"), at())

@@ -9,8 +9,9 @@ from pathlib import PurePath
 from typing import Any, Final, Literal, cast
 
 from handrail.authorize.schema_paths import find_nodes
+from handrail.core.redact import HIDDEN
 from handrail.core.suggestions import suggest
-from handrail.errors import ConfigError
+from handrail.errors import ConfigError, shorten
 from handrail.schema.schema_nodes import get_fixed_values
 from handrail.schema.validation_errors import format_path
 
@@ -18,6 +19,8 @@ Test = Callable[[Any, str | None], bool | None]
 """From a value and the working directory to True, False, or None if the condition cannot compare the value."""
 
 ABSENT: Final = object()
+_MAX_SHOWN: Final = 200
+"""Characters of a value in an explanation."""
 
 
 def _to_number(value: Any) -> Decimal | None:
@@ -121,6 +124,15 @@ def _normalize(value: Any) -> Any:
     return [_normalize(item) for item in cast(list[Any], value)] if isinstance(value, list | tuple) else value
 
 
+def _test_value(value: Any, test: Test, normalized_test: Test, working_directory: str | None) -> bool | None:
+    """The outcome of a test; None also if a text and its NFKC form do not agree."""
+    outcome = test(value, working_directory)
+    if isinstance(value, str) and not value.isascii():
+        normalized = normalized_test(_normalize(value), working_directory)
+        outcome = outcome if outcome is normalized else None
+    return outcome
+
+
 def _negate(outcome: bool | None) -> bool | None:
     return None if outcome is None else not outcome
 
@@ -138,6 +150,19 @@ OPERATORS: Final[Mapping[str, Callable[[Any], Test]]] = {
     "at_most": lambda limit: _build_comparison(limit, lambda found, wanted: found <= wanted),
 }
 
+_FAILURES: Final[Mapping[str, str]] = {
+    "equals": "not",
+    "not_equals": "and must not be",
+    "one_of": "not one of",
+    "matches": "not a match of",
+    "search": "without a match of",
+    "under": "not under",
+    "above": "not above",
+    "below": "not below",
+    "at_least": "not at least",
+    "at_most": "not at most",
+}
+"""How an operator fails, before its operand."""
 _NUMERIC: Final = frozenset({"above", "below", "at_least", "at_most"})
 _TEXTUAL: Final = frozenset({"matches", "search", "under"})
 
@@ -191,13 +216,10 @@ class Condition:
         is_certain = True
         for (steps, _, _, test), normalized_test in zip(self._tests, self._normalized_tests, strict=True):
             found = _look_up(arguments, steps)
-            if found is not ABSENT:
-                outcome = test(found, working_directory)
-                if isinstance(found, str) and not found.isascii():
-                    normalized = normalized_test(_normalize(found), working_directory)
-                    outcome = outcome if outcome is normalized else None
-            else:
+            if found is ABSENT:
                 outcome = None if expected is None or steps[0] in expected or steps[0] in arguments else False
+            else:
+                outcome = _test_value(found, test, normalized_test, working_directory)
             if outcome is False:
                 return False
             is_certain = is_certain and outcome is True
@@ -207,6 +229,24 @@ class Condition:
                 return False
             is_certain = is_certain and outcome is True
         return True if is_certain else None
+
+    def explain_failure(
+        self, arguments: Mapping[str, Any], *, shown: Mapping[str, Any], working_directory: str | None = None
+    ) -> str:
+        """Why this condition does not hold: the first part of it that does not, and the value as `shown` has it."""
+        for (steps, name, operand, test), normalized_test in zip(self._tests, self._normalized_tests, strict=True):
+            path, found = format_path(steps), _look_up(arguments, steps)
+            if found is ABSENT:
+                return f"there is no {path}"
+            outcome = _test_value(found, test, normalized_test, working_directory)
+            if outcome is True:
+                continue
+            value = _look_up(shown, steps)
+            value = HIDDEN if value is ABSENT or value == HIDDEN else shorten(repr(value), _MAX_SHOWN)
+            if outcome is None:
+                return f"{path} is {value}, for which `{name}` cannot tell"
+            return f"{path} is {value}, {_FAILURES[name]} {operand!r}"
+        return "what stands under `not` holds, or may hold"
 
     def find_problems(self, schemas: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         """Why this condition can never hold for any of these schemas: unknown arguments, impossible comparisons."""

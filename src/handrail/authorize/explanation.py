@@ -1,12 +1,13 @@
 """Explains why a call would run or not: the rules that were evaluated, and the one that decided."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
 from handrail.authorize.policy import CompiledPolicy
 from handrail.core.context import ToolContext
+from handrail.core.redact import Redactor
 from handrail.core.values import Decision, ToolCall
 from handrail.errors import ToolError
 
@@ -22,9 +23,9 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def explain_call(
-    call: ToolCall, policy: CompiledPolicy | None, context: ToolContext[Any], *, is_observed: bool
+    call: ToolCall, policy: CompiledPolicy | None, context: ToolContext[Any], *, is_observed: bool, redactor: Redactor
 ) -> Explanation:
-    """Decide about a call as the executor would, without running or asking anything."""
+    """Decide about a call as the executor would, without running or asking anything. Values are redacted."""
     if policy is None:
         return Explanation(decision=None, lines=(f"{call.name}: there is no tool of this name.",))
     tool = policy.tool
@@ -41,7 +42,12 @@ def explain_call(
         lines.append("  observed only: the call would run all the same")
     if tool.permission_check is not None:
         lines.append("  before that, the tool's own permission check is asked")
-    for other, is_match in policy.evaluate_rules(context, arguments):
+    for other, failure in policy.explain_rules(context, arguments, shown=_redact(arguments, redactor)):
         mark = "=>" if other is decision else "  "
-        lines.append(f"  {mark} {other.rule} ({other.source}): {'holds' if is_match else 'does not hold'}")
+        lines.append(f"  {mark} {other.rule} ({other.source}): {f'does not hold: {failure}' if failure else 'holds'}")
     return Explanation(decision=decision, lines=tuple(lines))
+
+
+def _redact(arguments: Mapping[str, Any], redactor: Redactor) -> Mapping[str, Any]:
+    redacted = redactor.arguments(arguments)
+    return cast(Mapping[str, Any], redacted) if isinstance(redacted, Mapping) else {}

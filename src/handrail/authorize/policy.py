@@ -173,6 +173,25 @@ class _CompiledRule:
             arguments(), action=rule.action, expected=expected, working_directory=context.working_directory
         )
 
+    def explain_failure(
+        self,
+        context: ToolContext[Any],
+        arguments: Mapping[str, Any],
+        expected: frozenset[str] | None,
+        shown: Mapping[str, Any],
+    ) -> str | None:
+        """Why the rule does not match a call; None if it does."""
+        if self.matches(context, lambda: arguments, expected):
+            return None
+        for name, wanted, found in (
+            ("tenant", self.rule.tenant, context.tenant_id),
+            ("agent", self.rule.agent, context.agent_id),
+        ):
+            if wanted is not None and wanted != found:
+                return f"the {name} is {found!r}"
+        assert self.condition is not None
+        return self.condition.explain_failure(arguments, shown=shown, working_directory=context.working_directory)
+
 
 DEFAULT: Final = "default"
 """The source of the decision where no rule matches."""
@@ -341,9 +360,14 @@ class CompiledPolicy:
                 return found
         return [*found, self._default]
 
-    def evaluate_rules(self, context: ToolContext[Any], arguments: Mapping[str, Any]) -> list[tuple[Decision, bool]]:
-        """Every rule that can apply to the tool, in order, and whether it matches this call."""
+    def explain_rules(
+        self, context: ToolContext[Any], arguments: Mapping[str, Any], *, shown: Mapping[str, Any]
+    ) -> list[tuple[Decision, str | None]]:
+        """Every rule that can apply to the tool, in order, and why it does not hold for this call; None if it does.
+
+        `shown` are the arguments as a person may see them.
+        """
         return [
-            (candidate.decision, candidate.matches(context, lambda: arguments, self._expected))
+            (candidate.decision, candidate.explain_failure(context, arguments, self._expected, shown))
             for candidate in self._candidates
         ]

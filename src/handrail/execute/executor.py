@@ -183,7 +183,6 @@ class Executor:
             policy=policy,
             fallback=fallback,
             declared=declared or {},
-            threads=self._threads,
             output_limiter=output_limiter,
             timeout=timeouts.call,
             retry=retry,
@@ -336,18 +335,46 @@ class Executor:
         key names, raises `ToolDefinitionError`. `flags` say what the tool is where nothing is registered or declared
         under its name: for a host whose own descriptions are trusted.
         """
+        return await self._guard(call, context, proceed, schema=schema, flags=flags, is_blocking=False)
+
+    async def _guard(
+        self,
+        call: ToolCall,
+        context: ToolContext[Any],
+        proceed: Callable[..., Awaitable[Any] | Any],
+        *,
+        schema: Mapping[str, Any] | None,
+        flags: ToolFlags | None,
+        is_blocking: bool,
+    ) -> ToolResult:
         if not isinstance(call, ToolCall):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller's
             raise build_call_type_error(call)
         if self._is_debug and not SHOW_TEXTS.get():
-            return await self._show_texts(self.guard(call, context, proceed, schema=schema, flags=flags))
+            return await self._show_texts(
+                self._guard(call, context, proceed, schema=schema, flags=flags, is_blocking=is_blocking)
+            )
         self._running.check_loop()
         handler, takes_arguments = build_host_handler(call, proceed)
         registered = self._pool.compiled.get(call.name)
-        compiled = self._pool.host_tools.compile(call.name, handler, schema=schema, registered=registered, flags=flags)
+        compiled = self._pool.host_tools.compile(
+            call.name, handler, schema=schema, registered=registered, flags=flags, is_blocking=is_blocking
+        )
         prepared = await self._prepare(call, context, compiled)
         if not takes_arguments and isinstance(prepared, tuple) and prepared[1].arguments_json != call.arguments_json:
             return await self._refuse(compiled, call, context, failure_results.host_cannot_change(call.name))
         return await self._run_prepared(prepared, call, context)
+
+    def guard_sync(
+        self,
+        call: ToolCall,
+        context: ToolContext[Any],
+        proceed: Callable[..., Awaitable[Any] | Any],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        flags: ToolFlags | None = None,
+    ) -> ToolResult:
+        """`guard` for a caller that has no event loop; `proceed` runs in a worker thread, and may block."""
+        return self.run_coroutine(self._guard(call, context, proceed, schema=schema, flags=flags, is_blocking=True))
 
     async def _prepare(
         self, call: ToolCall, context: ToolContext[Any], compiled: CompiledTool | None = None
@@ -397,13 +424,17 @@ class Executor:
         return True
 
     def explain(self, call: ToolCall, context: ToolContext[Any]) -> Explanation:
-        """Which rule would decide about a call, where it stands, and why. Nothing runs, and nobody is asked."""
+        """Which rule would decide about a call, where it stands, and why; of every other rule, what failed of it.
+
+        Nothing runs, and nobody is asked.
+        """
         compiled = self._pool.compiled.get(call.name) or self._pool.compile_fallback(call)
         if compiled is None and call.name in self._pool.host_tools.declared:
             compiled = self._pool.host_tools.find(call.name)
         if compiled is None:
-            return explain_call(call, None, context, is_observed=False)
-        return explain_call(call, compiled.policy, context, is_observed=self._authorizer.is_observed(compiled.tool))
+            return explain_call(call, None, context, is_observed=False, redactor=self._redactor)
+        is_observed = self._authorizer.is_observed(compiled.tool)
+        return explain_call(call, compiled.policy, context, is_observed=is_observed, redactor=self._redactor)
 
     async def request_approval(
         self,

@@ -21,7 +21,6 @@ from handrail.errors import ConfigError, ToolDefinitionError, ToolError, ToolNot
 from handrail.execute.limits import RetryPolicy
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.scheduler import Concurrency
-from handrail.execute.threads import WorkerThreads
 from handrail.registry.registry import ToolRegistry
 from handrail.registry.tool_source import ToolSource, build_registry
 
@@ -73,10 +72,11 @@ class CompiledTool:
         )
         """Nothing to decide, nothing to claim, nothing to look up: the handler can run at once."""
 
-    def with_handler(self, handler: Callable[[Any, ToolContext[Any]], Any]) -> "CompiledTool":
+    def with_handler(self, handler: Callable[[Any, ToolContext[Any]], Any], *, is_async: bool = True) -> "CompiledTool":
         """The same tool with another handler; made for each call of a host."""
         other = copy.copy(self)
-        other.tool = replace(self.tool, handler=handler)
+        other.tool = replace(self.tool, handler=handler, is_async=is_async)
+        other.is_fast = self.is_fast and is_async
         return other
 
 
@@ -100,12 +100,10 @@ class HostTools:
         self,
         *,
         compile_tool: Callable[[Tool[..., Any]], CompiledTool],
-        threads: WorkerThreads,
         declared: Mapping[str, ToolFlags],
         on_new_tool: Callable[[Tool[..., Any]], None],
     ) -> None:
         self._compile_tool = compile_tool
-        self._threads = threads
         self._on_new_tool = on_new_tool
         if not isinstance(declared, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"declared must be a mapping of names to ToolFlags(…), got {type(declared).__name__}.")
@@ -133,16 +131,16 @@ class HostTools:
         flags: ToolFlags | None = None,
         is_blocking: bool = False,
     ) -> CompiledTool | None:
-        """The tool for one call; None if a tool cannot have this name."""
+        """The tool for one call; None if a tool cannot have this name. One that `is_blocking` runs in a thread."""
 
         async def handler(arguments: Any, context: ToolContext[Any]) -> Any:
-            result = (
-                await self._threads.run(lambda: run(arguments, context)) if is_blocking else run(arguments, context)
-            )
+            result = run(arguments, context)
             return await result if inspect.isawaitable(result) else result
 
         compiled = self.find(name, schema=schema, registered=registered, flags=flags)
-        return None if compiled is None else compiled.with_handler(handler)
+        if compiled is None:
+            return None
+        return compiled.with_handler(run, is_async=False) if is_blocking else compiled.with_handler(handler)
 
     def find(
         self,
@@ -266,7 +264,6 @@ class ToolPool:
         policy: Policy,
         fallback: Fallback | None,
         declared: Mapping[str, ToolFlags],
-        threads: WorkerThreads,
         output_limiter: OutputLimiter,
         timeout: float,
         retry: RetryPolicy,
@@ -281,9 +278,7 @@ class ToolPool:
         self._limits_output = bool(max_output_chars)
         self._max_output_chars = max_output_chars or MAX_OUTPUT_CHARS
         self._max_media_bytes = max_media_bytes
-        self.host_tools = HostTools(
-            compile_tool=self._compile, threads=threads, declared=declared, on_new_tool=self._on_host_tool
-        )
+        self.host_tools = HostTools(compile_tool=self._compile, declared=declared, on_new_tool=self._on_host_tool)
         self._host_schemas: dict[str, Tool[..., Any]] = {}
         self._read_more: Tool[..., Any] | None = None
         self.compiled = {}
