@@ -384,7 +384,7 @@ def test_after_any_failure_the_model_has_an_answer_speaks_and_the_next_call_work
                 {"say": "42."},
             ],
             "caller": [{"say": "Combien ?"}, {"say": "Et maintenant ?", "patience": 20}],
-            "expect": [NEVER_TWO, {"heard": "42."}, {"errors": 0}],
+            "expect": [NEVER_TWO, {"heard": "42."}, {"errors": 0}, {"result": "c1", "error": code}, {"ran": "lookup"}],
         },
         tenants=[french()],
         tools=[lookup, broken, refuses, endless],
@@ -816,7 +816,7 @@ def test_what_a_tool_returns_cannot_pass_for_tokens_of_the_model_nor_for_instruc
         {
             "model": [{"say": "Hello."}, {"calls": calls}, {"say": "Done."}],
             "caller": [{"say": "Look."}, {"wait": "results"}],
-            "expect": [{"errors": 0}],
+            "expect": [{"errors": 0}, {"result": "c3", "ok": False}],
         },
         tenants=[acme(greeting="Hello.")],
         tools=[look, fail],

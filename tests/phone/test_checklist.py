@@ -268,6 +268,7 @@ def test_a_tool_that_is_stopped_says_whether_something_may_have_happened() -> No
             ],
             "otherwise": {"say": "Stopped."},
             "caller": [{"say": "Do it."}, {"barge": "Stop!", "on": "playout"}, {"wait": "results", "patience": 20}],
+            "expect": [{"result": "write", "error": "outcome_unknown"}],
         },
         tenants=[acme(greeting="Hello.", policy=[{"allow": ["write", "queued"]}])],
         tools=[read, write, queued],

@@ -90,6 +90,7 @@ def test_an_error_stays_in_the_conversation() -> None:
         {
             "model": [{"say": "Hello."}, {"calls": [{"id": "c1", "name": "fail"}]}, {"say": "There is none."}],
             "caller": [{"say": "The code, please."}, {"sleep": 10}],
+            "expect": [{"result": "c1", "ok": False}],
         },
         tenants=[acme(greeting="Hello.")],
         tools=[fail],

@@ -113,3 +113,20 @@ def test_a_place_that_is_none_and_a_file_that_is_no_text_are_named(tmp_path: Pat
     (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"a\.yaml: the file cannot be read"):
         TenantDirectory.from_files(tmp_path)
+
+
+def test_one_file_that_is_wrong_costs_its_own_tenant_only(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(f"tenant_id: {name}\ngreeting: Hello\n")
+    (tmp_path / "c.yaml").write_text("tenant_id: c\ngreting: Hello\n")
+
+    tenants = TenantDirectory.from_files(tmp_path, strict=False)
+    assert [tenant.tenant_id for tenant in tenants] == ["a", "b"]
+    [problem] = tenants.problems
+    assert "c.yaml:2: greting: unknown field; did you mean 'greeting'" in problem
+
+    (tmp_path / "c.yaml").write_text("tenant_id: c\n")
+    (tmp_path / "a.yaml").write_text("tenant_id: a\nlocale: zz\n")
+    tenants.reload()
+    assert {tenant.tenant_id: tenant.greeting for tenant in tenants} == {"a": "Hello", "b": "Hello", "c": ""}
+    assert "a.yaml" in tenants.problems[0]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
 
+from handrail.core.log import log
 from handrail.errors import ConfigError
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.files import list_files, read_file
@@ -31,22 +32,51 @@ class TenantDirectory:
 
     def __init__(self, tenants: Iterable[TenantConfig] = ()) -> None:
         self._place: Path | None = None
+        self.problems: tuple[str, ...] = ()
+        """Files that could not be read the last time, each with its line and field; their tenants are missing, or stay
+        as they were."""
+        self._strict = True
+        self._by_file: dict[str, TenantConfig] = {}
         self._by_id, self._by_number = _index([(_check(tenant), "") for tenant in tenants])
 
     @classmethod
-    def from_files(cls, place: str | Path) -> Self:
-        """Read one tenant from each YAML and JSON file of a directory; errors name the file, the line and the field."""
+    def from_files(cls, place: str | Path, *, strict: bool = True) -> Self:
+        """Read one tenant from each YAML and JSON file of a directory; errors name the file, the line and the field.
+
+        With `strict=False` a file that is wrong is one of the `problems`, and the other tenants work.
+        """
         made = cls()
         made._place = Path(place)
+        made._strict = strict
         made.reload()
         return made
 
     def reload(self) -> None:
-        """Read the files again. If one of them is wrong, everything stays as it was."""
+        """Read the files again. If one of them is wrong, everything stays as it was.
+
+        With `strict=False` only the tenant of that file stays as it was.
+        """
         if self._place is None:
             raise ConfigError("reload needs a directory made by TenantDirectory.from_files(…).")
-        read = [(read_file(path), str(path)) for path in list_files(self._place)]
+        read: list[tuple[TenantConfig, str]] = []
+        problems: list[str] = []
+        for path in list_files(self._place):
+            try:
+                cfg = read_file(path)
+                _index([*read, (cfg, str(path))])
+            except ConfigError as error:
+                if self._strict:
+                    raise
+                problems.append(error.message)
+                log.error("a tenant cannot be used: %s", error.message)
+                known = self._by_file.get(str(path))
+                if known is not None and known.tenant_id not in {tenant.tenant_id for tenant, _ in read}:
+                    read.append((known, str(path)))
+            else:
+                read.append((cfg, str(path)))
         self._by_id, self._by_number = _index(read)
+        self._by_file = {file: tenant for tenant, file in read}
+        self.problems = tuple(problems)
 
     def put(self, cfg: TenantConfig) -> None:
         """Add a tenant, or replace the one of its id."""

@@ -177,3 +177,44 @@ def test_many_reports_are_one_summary() -> None:
     assert (summary.calls, summary.tool_calls, summary.unanswered, summary.ok) == (2, 2, 1, False)
     assert summary.call_to_output.count == 1
     assert summarise([]).ok
+
+
+def test_scripts_can_expect_results_and_a_tool_that_failed_does_not_pass_without_a_word() -> None:
+    script = {
+        "model": [{"say": "Hi."}, {"calls": [{"id": "c1", "name": "book"}, {"id": "c2", "name": "pay"}]}],
+        "caller": [{"say": "Book it."}, {"sleep": 5}],
+    }
+    outputs = {"c1": '{"booked": true}', "c2": '{"ok": false, "error": "outcome_unknown", "message": "?"}'}
+
+    def report(*expect: dict[str, object]) -> CallReport:
+        call = SimulatedCall({**script, "expect": list(expect)})
+        tools = [{"type": "function", "name": name} for name in ("book", "pay")]
+        call.request("accept", {"type": "realtime", "model": "m", "tools": tools})
+        call.connect()
+        call.feed({"type": "response.create"})
+        while (due := call.next_due()) is not None and not call.is_ended:
+            call.run_until(due)
+            for frame in call.take():
+                item = (frame.event or {}).get("item", {})
+                if (frame.event or {}).get("type") == "response.output_item.done" and item.get("call_id") in outputs:
+                    output = {
+                        "type": "function_call_output",
+                        "call_id": item["call_id"],
+                        "output": outputs[item["call_id"]],
+                    }
+                    call.feed({"type": "conversation.item.create", "item": output})
+        return call.report()
+
+    plain = report()
+    assert plain.broken == ("c2",)
+    assert not plain.ok
+    met = report(
+        {"result": "c1"},
+        {"result": "c2", "error": "outcome_unknown"},
+        {"ran": "book"},
+        {"ran": "pay", "times": 0},
+        {"said": "hi"},
+    )
+    assert (met.failures, met.broken) == ((), ())
+    missed = report({"result": "c2"}, {"result": "c9"}, {"ran": "book", "times": 2}, {"said": "booked"})
+    assert len(missed.failures) == 4

@@ -225,7 +225,7 @@ class SimulatedCall:
                 f"Error adding item: the previous item with id '{previous}' does not exist.", param="previous_item_id"
             )
         if given["type"] == "function_call_output":
-            self._take_output(given["call_id"])
+            self._take_output(given["call_id"], str(given.get("output", "")))
         item = {
             "object": "realtime.item",
             "status": "completed",
@@ -239,7 +239,7 @@ class SimulatedCall:
         state.emit("conversation.item.added", previous_item_id=after, item=item)
         state.emit("conversation.item.done", previous_item_id=after, item=item)
 
-    def _take_output(self, call_id: str) -> None:
+    def _take_output(self, call_id: str, output: str) -> None:
         record = self._state.record
         if self._state.call_items.get(call_id) not in self._state.items:
             record.unknown_outputs.append(call_id)
@@ -252,6 +252,7 @@ class SimulatedCall:
             record.duplicate_outputs.append(call_id)  # S2
         else:
             call.answered_at = self._state.clock.now
+            call.output = output
 
     def _delete_item(self, event: dict[str, Any]) -> None:
         self._find_item(event)

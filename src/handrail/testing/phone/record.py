@@ -1,7 +1,8 @@
 """What is written down about a call while it is played: one timeline, and what the report counts."""
 
+import json
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 EntrySource: TypeAlias = Literal["server", "client", "caller", "agent", "http", "call"]
 
@@ -33,6 +34,18 @@ class ToolCallRecord:
     """When a response that could speak about the output was completed or heard."""
     voiced_at: float | None = None
     outputs: int = 0
+    output: str | None = None
+    """The first output, as the client sent it."""
+
+    @property
+    def error(self) -> str | None:
+        """The code of the failure that the output is; None for any other output."""
+        try:
+            value: object = json.loads(self.output or "")
+        except ValueError:
+            return None
+        fields = cast(dict[str, object], value) if isinstance(value, dict) else {}
+        return str(fields.get("error")) if fields.get("ok") is False else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,9 @@ from .script import (
     ExpectHttp,
     ExpectNever,
     ExpectNeverVoiced,
+    ExpectRan,
+    ExpectResult,
+    ExpectSaid,
     ExpectSilence,
     ExpectUnanswered,
     Script,
@@ -23,6 +26,8 @@ from .state import CallState, find
 
 ANSWER_GRACE = 30.0
 """A call that the caller cut off this soon after the model asked is not counted as unanswered."""
+_BROKEN = ("tool_execution_failed", "outcome_unknown", "tool_timeout")
+"""Failures of a tool itself: a call that has one of them does not pass without a word."""
 VOICE_GRACE = 2.0
 """So many seconds of silence after an output without a response that speaks about it are too many."""
 
@@ -34,6 +39,8 @@ class ExpectationResult:
     is_met: bool
     expectation: str
     found: str
+    call_id: str | None = None
+    """The call whose result is expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +92,16 @@ class CallReport:
         return tuple(f"{outcome.expectation}: {outcome.found}" for outcome in self.outcomes if not outcome.is_met)
 
     @property
+    def broken(self) -> tuple[str, ...]:
+        """Calls whose tool failed, unless the script expects a result of them: `{result: c1, ok: false}`."""
+        expected = {outcome.call_id for outcome in self.outcomes if outcome.call_id is not None}
+        return tuple(call.call_id for call in self.calls if call.error in _BROKEN and call.call_id not in expected)
+
+    @property
     def ok(self) -> bool:
-        """Whether every expectation was met, every call answered once, and every result spoken."""
-        return not (self.failures or self.problems or self.unanswered or self.never_voiced or self.duplicate_outputs)
+        """Whether every expectation was met, every call answered once, every result spoken, and no tool broken."""
+        wrong = (self.failures, self.problems, self.unanswered, self.never_voiced, self.duplicate_outputs, self.broken)
+        return not any(wrong)
 
     def check(self) -> None:
         """Raise an AssertionError that lists what is not as it should be."""
@@ -97,6 +111,7 @@ class CallReport:
         wrong += [f"unanswered: {call_id}" for call_id in self.unanswered]
         wrong += [f"never voiced: {call_id}" for call_id in self.never_voiced]
         wrong += [f"answered more than once: {call_id}" for call_id in self.duplicate_outputs]
+        wrong += [f"the tool failed: {call_id}" for call_id in self.broken]
         raise AssertionError(f"The call {self.call_id} did not go as expected:\n  " + "\n  ".join(wrong))
 
     def client_events(self, kind: str = "*", **where: Any) -> list[Mapping[str, Any]]:
@@ -213,10 +228,30 @@ def _evaluate(script: Script, report: CallReport, accepted_at: float) -> Iterabl
             case ExpectHeard():
                 said = [line.text for line in report.transcript if line.speaker == "agent"]
                 is_met, found = any(expectation.heard in text for text in said), f"heard {said}"
+            case ExpectResult():
+                is_met, found = _evaluate_result(expectation, report)
+            case ExpectSaid():
+                said = [line.text for line in report.transcript if line.speaker == "agent"]
+                wish = expectation.said.casefold()
+                is_met, found = any(wish in text.casefold() for text in said), f"said {said}"
+            case ExpectRan():
+                ran = [call for call in report.calls if call.name == expectation.ran and call.output is not None]
+                count = sum(call.error is None for call in ran)
+                is_met, found = count == expectation.times, f"{count} times"
             case ExpectSilence():
                 is_met = report.longest_silence <= expectation.max_silence
                 found = f"{report.longest_silence:.2f} s"
-        yield ExpectationResult(is_met=is_met, expectation=words, found=found)
+        call_id = expectation.result if isinstance(expectation, ExpectResult) else None
+        yield ExpectationResult(is_met=is_met, expectation=words, found=found, call_id=call_id)
+
+
+def _evaluate_result(expectation: ExpectResult, report: CallReport) -> tuple[bool, str]:
+    call = next((call for call in report.calls if call.call_id == expectation.result), None)
+    if call is None or call.output is None:
+        return False, "there is no such call" if call is None else "it has no result"
+    is_ok = expectation.ok and expectation.error is None
+    is_met = (call.error is None) is is_ok and expectation.error in (None, call.error)
+    return is_met, f"it failed: {call.error}" if call.error is not None else "it succeeded"
 
 
 def _evaluate_client(expectation: ExpectClient, report: CallReport, accepted_at: float) -> tuple[bool, str]:

@@ -307,6 +307,29 @@ class ExpectHeard(_Part):
     heard: str
 
 
+class ExpectResult(_Part):
+    """A tool call has a result, and it is a success or not."""
+
+    result: str
+    """The id of the call."""
+    ok: bool = True
+    error: str | None = None
+    """The code of the failure."""
+
+
+class ExpectSaid(_Part):
+    """The agent says this, in any case of its letters, heard to the end or not."""
+
+    said: str
+
+
+class ExpectRan(_Part):
+    """A tool ran successfully so many times."""
+
+    ran: str
+    times: int = 1
+
+
 class ExpectSilence(_Part):
     """Nobody speaks for at most so many seconds at a time."""
 
@@ -323,6 +346,9 @@ EXPECTATIONS: Mapping[str, type[_Part]] = {
     "errors": ExpectErrors,
     "ended": ExpectEnded,
     "heard": ExpectHeard,
+    "result": ExpectResult,
+    "said": ExpectSaid,
+    "ran": ExpectRan,
     "max_silence": ExpectSilence,
 }
 
@@ -341,6 +367,9 @@ Expectation: TypeAlias = Annotated[
     | Annotated[ExpectErrors, Tag("errors")]
     | Annotated[ExpectEnded, Tag("ended")]
     | Annotated[ExpectHeard, Tag("heard")]
+    | Annotated[ExpectResult, Tag("result")]
+    | Annotated[ExpectSaid, Tag("said")]
+    | Annotated[ExpectRan, Tag("ran")]
     | Annotated[ExpectSilence, Tag("max_silence")],
     Discriminator(
         _expectation_key,
