@@ -310,6 +310,8 @@ async def test_a_check_is_not_asked_about_arguments_that_do_not_fit() -> None:
         ({"examples": {"invoice": "i-1"}}, "examples must be a list of Mapping"),
         ({"examples": ["i-1"]}, "examples must be a list of Mapping"),
         ({"permission_check": True}, "permission_check must be a function, not True"),
+        ({"verify": lambda: True}, "verify must take the arguments and the context"),
+        ({"verify": lambda arguments: True}, "verify must take the arguments and the context"),
         ({"verify": "later"}, "verify must be a function"),
         ({"readonly": True}, "A tool has no option 'readonly'. It has: name, description"),
         ({"handler": print}, "A tool has no option 'handler'"),

@@ -218,6 +218,11 @@ class Tool(Generic[P, R]):
             function = getattr(self, option)
             if function is not None and not callable(function):
                 raise ToolDefinitionError(f"`{self.name}`: {option} must be a function, not {function!r}.")
+        if self.verify is not None and not _takes_two(self.verify):
+            raise ToolDefinitionError(
+                f"`{self.name}`: verify must take the arguments and the context, verify(arguments, context), but its "
+                f"parameters are {inspect.signature(self.verify)}."
+            )
 
     def _check_argument_names(self, option: str, names: tuple[str, ...]) -> None:
         known = self.input_schema.get("properties")
@@ -345,6 +350,17 @@ class Tool(Generic[P, R]):
             return faithful_json(dict(payload) if isinstance(given, Mapping) else given)
         except ValueError as error:
             raise ToolArgsParseError(f"The arguments cannot be written as JSON: {shorten(str(error))}") from error
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with two positional arguments; one whose parameters are not known can."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def finish(output: Any, *, tool: Tool[..., Any], context: ToolContext[Any], duration_ms: float) -> ToolResult:
