@@ -28,7 +28,7 @@ from openai import AsyncOpenAI
 import handrail
 from handrail import Agent, ChatSession, Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.guide import Draft, GuidelineMatch, Plan, PlanRequest, ReplyRequest, ToolVerdict
-from handrail.phone import PhoneGateway
+from handrail.phone import Acceptance, PhoneGateway
 from handrail.sources import McpServer, connect, mcp_app
 from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
 from handrail.testing import ScriptedProvider
@@ -174,9 +174,9 @@ class Line:
         self._has_given = False
         self._sent: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
 
-    async def accept(self, session_id: str, session: Mapping[str, Any]) -> Any:
+    async def accept(self, session_id: str, session: Mapping[str, Any]) -> Acceptance:
         """Every call is taken."""
-        return "accepted"
+        return Acceptance(outcome="accepted")
 
     async def hang_up(self, session_id: str) -> bool:
         """It is over."""
@@ -228,8 +228,16 @@ async def phone() -> AsyncGenerator[Operation]:
     async def before() -> None:
         """The response to the last result is over, and another one begins with a call."""
         if responding:
-            line.tell("response.created", response={"id": f"said_{len(responding)}", "status": "in_progress"})
-            line.tell("response.done", response={"id": f"said_{len(responding)}", "status": "completed", "output": []})
+            said = {"id": f"said_{len(responding)}", "status": "in_progress"}
+            message = {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "audio", "transcript": "It is 20."}],
+            }
+            line.tell("response.created", response=said)
+            line.tell("output_audio_buffer.started", response_id=said["id"])
+            line.tell("response.done", response={**said, "status": "completed", "output": [message]})
+            line.tell("output_audio_buffer.stopped", response_id=said["id"])
         number = next(numbers)
         item = {"id": f"item_{number}", "type": "function_call", "call_id": f"call_{number}", "name": "balance"}
         line.tell("response.created", response={"id": f"resp_{number}", "status": "in_progress"})

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from handrail.phone.recording import Replay, replay
     from handrail.phone.session import CallSession
     from handrail.phone.setup import CallSetup, Reject
-    from handrail.phone.transport import ConnectionLost, RealtimeTransport, Sideband, Transport
+    from handrail.phone.transport import Acceptance, ConnectionLost, RealtimeTransport, Sideband, Transport
     from handrail.phone.webhook import WebhookClaims, WebhookResponse
 
 __all__ = [
+    "Acceptance",
     "CallSession",
     "CallSetup",
     "ConnectionLost",
@@ -37,6 +38,7 @@ __all__ = [
 
 # Loaded on first use, so that the log and the metrics can import the events of phone calls and nothing else.
 _ON_FIRST_USE = {
+    "Acceptance": "handrail.phone.transport",
     "CallSession": "handrail.phone.session",
     "CallSetup": "handrail.phone.setup",
     "ConnectionLost": "handrail.phone.transport",
