@@ -59,6 +59,23 @@ async def test_a_call_runs_and_its_record_says_so() -> None:
     assert "i-1" not in f"{entry.key} {entry.identity}"
 
 
+async def test_the_same_set_is_the_same_effect_however_python_orders_it() -> None:
+    """3 and 11 collide in a small set, so that they stay in the order of insertion, as text does with a hash seed."""
+    booked: list[set[int]] = []
+
+    @tool
+    async def book(days: set[int]) -> str:
+        """Book rooms."""
+        booked.append(days)
+        return "Booked."
+
+    executor = Executor([book], policy=ALLOWED)
+    for id, days in (("c-1", [3, 11]), ("c-2", [11, 3])):
+        await executor.run(call("book", id, days=days), at())
+
+    assert booked == [{3, 11}]
+
+
 @pytest.mark.proves("PH-33")
 @pytest.mark.parametrize("turn", [1, 2, 9])
 async def test_the_same_call_again_has_the_recorded_result(turn: int) -> None:
