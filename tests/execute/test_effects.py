@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, ToolResult, tool
 from handrail.core import CallFinished, CallIgnored, CallStarted
@@ -59,21 +59,42 @@ async def test_a_call_runs_and_its_record_says_so() -> None:
     assert "i-1" not in f"{entry.key} {entry.identity}"
 
 
-async def test_the_same_set_is_the_same_effect_however_python_orders_it() -> None:
-    """3 and 11 collide in a small set, so that they stay in the order of insertion, as text does with a hash seed."""
-    booked: list[set[int]] = []
+class Day(BaseModel, frozen=True):
+    number: int
+    rooms: frozenset[int] = frozenset({1})
 
-    @tool
-    async def book(days: set[int]) -> str:
+
+@pytest.mark.parametrize("key", [None, "days"])
+@pytest.mark.parametrize(
+    ("kind", "days"),
+    [
+        (set[int], [3, 11]),
+        (set[Day], [{"number": 3, "rooms": [3, 11]}, {"number": 11}]),
+        (list[set[Day]], [[{"number": 3}, {"number": 11}]]),
+        (dict[str, frozenset[Day]], {"a": [{"number": 3}, {"number": 11}]}),
+    ],
+)
+async def test_the_same_set_is_the_same_effect_however_python_orders_it(kind: Any, days: Any, key: str | None) -> None:
+    """3 and 11 collide in a small set, so that they stay in the order of insertion, as text does with a hash seed."""
+    booked: list[Any] = []
+
+    async def book(days: kind) -> str:  # pyright: ignore[reportInvalidTypeForm]
         """Book rooms."""
         booked.append(days)
         return "Booked."
 
-    executor = Executor([book], policy=ALLOWED)
-    for id, days in (("c-1", [3, 11]), ("c-2", [11, 3])):
-        await executor.run(call("book", id, days=days), at())
+    executor = Executor([tool(key=key)(book)], policy=ALLOWED)
+    for id, sent in (("c-1", days), ("c-2", turn_lists(days)), ("c-3", days)):
+        await executor.run(call("book", id, days=sent), at())
 
-    assert booked == [{3, 11}]
+    assert len(booked) == 1
+
+
+def turn_lists(value: Any) -> Any:
+    """A JSON value with all of its lists in the opposite order."""
+    if isinstance(value, dict):
+        return {name: turn_lists(child) for name, child in value.items()}
+    return [turn_lists(child) for child in value[::-1]] if isinstance(value, list) else value
 
 
 @pytest.mark.proves("PH-33")

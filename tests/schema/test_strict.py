@@ -215,6 +215,7 @@ def test_constraints_that_the_provider_does_not_know_are_listed_with_their_place
 def test_what_was_dropped_is_still_checked() -> None:
     @tool(strict=True)
     def greet(name: Annotated[str, Field(min_length=2)]) -> str:
+        """Greet."""
         return ""
 
     assert sent(greet)["strict"] is True

@@ -1,6 +1,6 @@
 """The two canonical texts of validated arguments by which a later release still recognises what was done before."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
@@ -44,9 +44,15 @@ def build_forms(to_python: Callable[..., Any], core_schema: Any) -> ArgumentForm
     options["mode"] = "json" if kinds <= _PLAIN_TYPES and not has_serializers else "python"
     has_defaults = "default" in kinds
 
+    def dump(value: Any, **more: Any) -> Any:
+        try:
+            return to_python(value, **options, **more)
+        except TypeError:  # A set of models: as Python values these are dicts, which no set can hold.
+            return to_python(_open_sets(value), **options, **more)
+
     def write_forms(value: Any, sent: str) -> tuple[str, str]:
-        everything = to_python(value, **options)
-        changed = to_python(value, exclude_defaults=True, **options) if has_defaults else everything
+        everything = dump(value)
+        changed = dump(value, exclude_defaults=True) if has_defaults else everything
         if has_factories:
             source = _decode_object(sent)
             everything, changed = _drop_made(everything, changed, source), _keep_sent(changed, source)
@@ -54,6 +60,20 @@ def build_forms(to_python: Callable[..., Any], core_schema: Any) -> ArgumentForm
         return full, full if changed is everything else _write(changed)
 
     return write_forms
+
+
+def _open_sets(value: Any) -> Any:
+    """A copy of a value with sorted lists in place of sets."""
+    if isinstance(value, set | frozenset):
+        items = [_open_sets(item) for item in cast(Iterable[Any], value)]
+        return sorted(items, key=lambda item: _VALUES.encode(to_jsonable_python(item)))
+    if isinstance(value, dict):
+        return {name: _open_sets(item) for name, item in cast(dict[Any, Any], value).items()}
+    if isinstance(value, list):
+        return [_open_sets(item) for item in cast(list[Any], value)]
+    if isinstance(value, pydantic.BaseModel):
+        return value.model_copy(update={name: _open_sets(item) for name, item in value.__dict__.items()})
+    return value
 
 
 def _write(values: Any) -> str:
