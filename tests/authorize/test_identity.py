@@ -17,7 +17,14 @@ IDS = CallDigests(lambda: b"k" * 32)
 texts = st.text(st.sampled_from('ab"\\\0,[]\ud800ü'), max_size=4)
 values = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, -1.5]) | texts
 arguments = st.dictionaries(texts, values | st.lists(values, max_size=2), max_size=3)
-wheres = st.fixed_dictionaries({"session_id": texts, "tenant_id": st.none() | texts, "customer_id": st.none() | texts})
+ids_of_context = st.text(st.sampled_from('ab"\\,[]ü'), max_size=4)
+wheres = st.fixed_dictionaries(
+    {
+        "session_id": ids_of_context,
+        "tenant_id": st.none() | ids_of_context,
+        "customer_id": st.none() | ids_of_context,
+    }
+)
 
 
 def ids(
