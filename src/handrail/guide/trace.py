@@ -248,16 +248,22 @@ class Recorder:
         )
 
     def record_call(
-        self, call: ToolCall, arguments: Mapping[str, Any], *, reason: str = "", confirmation: str | None = None
+        self,
+        call: ToolCall,
+        arguments: Mapping[str, Any],
+        *,
+        reason: str = "",
+        confirmation: str | None = None,
+        is_new: bool = False,
     ) -> None:
-        """Record a call that is about to run."""
+        """Record a call that is about to run; with `is_new`, for a candidate of its own."""
         trace = CallTrace(id=call.id, arguments=self._redactor.value(dict(arguments)))
         candidates = list(self._iterations[-1].candidates)
         place = next(
             (
                 place
                 for place, one in enumerate(candidates)
-                if confirmation is None and one.tool == call.name and one.state == "needs_to_run" and one.call is None
+                if not is_new and one.tool == call.name and one.state == "needs_to_run" and one.call is None
             ),
             None,
         )

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import structs
 
@@ -141,12 +141,14 @@ class GuidedTurn:
         state = self._state
         if state.conversation.open_calls:
             self._recorder.start_iteration(0)
-            self._record_calls(state.conversation.open_calls)
+            for call in state.conversation.open_calls:
+                self._record_earlier(call, reason="an earlier turn left it without a result")
             await state.run_calls(())
         decided = [pending.call for pending in state.conversation.pending if await self._is_decided(pending)]
         if decided:
             self._recorder.start_iteration(0)
-            self._record_calls(decided)
+            for call in decided:
+                self._record_earlier(call, reason="it was decided since the last turn")
             await state.run_calls(decided)
 
     async def _is_decided(self, pending: PendingCall) -> bool:
@@ -156,14 +158,13 @@ class GuidedTurn:
             return not _is_reply_needed(self._state)
         return state != "pending"
 
-    def _record_calls(self, calls: Iterable[ToolCall]) -> None:
-        for call in calls:
-            self._calls.append(call)
-            self._record_confirmed(call, reason="it was decided since the last turn")
-            self._guidelines.considered.add(call.name)
-
-    def _record_confirmed(self, call: ToolCall, *, reason: str) -> None:
-        self._recorder.record_call(call, parse_object(call.arguments_json), reason=reason, confirmation="yes")
+    def _record_earlier(self, call: ToolCall, *, reason: str, confirmation: Literal["yes"] | None = None) -> None:
+        """Record a call that an earlier turn prepared."""
+        self._calls.append(call)
+        self._guidelines.considered.add(call.name)
+        self._recorder.record_call(
+            call, parse_object(call.arguments_json), reason=reason, confirmation=confirmation, is_new=True
+        )
         self._mark_done(call)
         self._guidelines.add_prepared(call.guideline_ids)
 
@@ -272,7 +273,7 @@ class GuidedTurn:
         for call, one in zip(new, checked.calls, strict=True):
             self._recorder.record_call(call, one.arguments)
             self._done.add(one.key)
-        self._calls += [*confirmed, *new]
+        self._calls += new
         return [*confirmed, *new]
 
     def _build_call(self, number: int, planned: PlannedCall) -> ToolCall:
@@ -348,7 +349,7 @@ class GuidedTurn:
         if decision.action == "run":
             with suppress(ApprovalError):  # Expired, or decided elsewhere: then the executor asks again, or refuses.
                 await approvals.approve(token, by="customer", who=who, reason="agreed in words")
-            self._record_confirmed(call, reason=decision.reason)
+            self._record_earlier(call, reason=decision.reason, confirmation="yes")
             return call
         if decision.action == "deny":
             self._mark_done(call)
