@@ -9,7 +9,7 @@ from handrail import Agent, Policy, Rule, tool
 from handrail.guide import ParameterOptions, PlanRequest, ReplyRequest
 from handrail.guide.judges.provider import build_plan_schema, render_plan_request, render_reply_request
 from handrail.providers import UserMessage
-from handrail.testing.scripted import ScriptedProvider
+from handrail.testing import ScriptedProvider
 from handrail.testing.servers import text
 from tests.guide.kit import Bank, agent_with, get_balance, needs, open_session, plan, scripted, transfer_money
 from tests.guide.test_provider_judge import wrote

@@ -6,9 +6,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from handrail.phone import ConnectionLost, Sideband
+from handrail.phone import Acceptance, ConnectionLost, Sideband
 from handrail.phone.signals import TransferAnswer
-from handrail.phone.transport import Acceptance
 from handrail.testing.phone import Frame, LiveCall, PhoneSimulator
 
 

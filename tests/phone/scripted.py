@@ -8,9 +8,8 @@ from typing import Any
 
 from handrail import Executor, Policy, ToolCall, ToolContext, ToolResult
 from handrail.core import Event
-from handrail.phone import CallSession, ConnectionLost, IncomingCall, MachineOptions, Sideband
+from handrail.phone import Acceptance, CallSession, ConnectionLost, IncomingCall, MachineOptions, Sideband
 from handrail.phone.signals import TransferAnswer
-from handrail.phone.transport import Acceptance
 from handrail.tenants import TenantConfig, ToolBuilder
 from tests.tenants.samples import acme, refer
 
