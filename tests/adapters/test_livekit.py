@@ -5,11 +5,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from livekit.agents import Agent, AgentSession, RunContext, function_tool
-from livekit.agents.llm import LLM, ChatChunk, ChoiceDelta, FunctionToolCall, LLMStream, StopResponse, ToolError
+from livekit.agents import Agent, AgentSession, AgentTask, RunContext, function_tool
+from livekit.agents.llm import (
+    LLM,
+    ChatChunk,
+    ChoiceDelta,
+    FunctionToolCall,
+    LLMStream,
+    StopResponse,
+    ToolError,
+    Toolset,
+)
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags
-from handrail.adapters.livekit import guard_tools
+from handrail.adapters.livekit import guard_agent, guard_tools
 
 ASK = Policy([Rule.ask("pay", by="customer"), Rule.allow("*")])
 ALLOW = Policy([Rule.allow("*")])
@@ -148,3 +157,58 @@ async def test_a_tool_that_wants_no_reply_has_done_its_work() -> None:
 def test_what_is_no_function_tool_cannot_be_guarded() -> None:
     with pytest.raises(ConfigError, match="str is not a function tool"):
         guard_tools(["pay"], Executor(), context=ToolContext(session_id="s-1"))
+
+
+class Confirm(AgentTask[str]):
+    """Asks something by itself, and is done."""
+
+    def __init__(self) -> None:
+        super().__init__(instructions="Ask.")
+
+    async def on_enter(self) -> None:
+        self.complete("yes")
+
+
+class Cashier(Agent):
+    """An agent whose tools are its methods, and one that was passed."""
+
+    def __init__(self, tools: Sequence[Any] = ()) -> None:
+        super().__init__(instructions="Pay.", tools=list(tools))
+        self.paid: list[str] = []
+
+    @function_tool
+    async def pay(self, run: RunContext[Any], invoice_id: str, amount: int) -> str:
+        """Pay."""
+        self.paid.append(f"{invoice_id} {await Confirm()}")
+        return f"paid {amount}"
+
+
+async def test_the_methods_of_an_agent_are_guarded_and_may_await_a_task() -> None:
+    desk = Desk([pay_call("c1")], "May I?", [pay_call("c2")], "Done.")
+    agent = Cashier()
+
+    outside = await guard_agent(agent, desk.executor, context=desk.context)
+    async with AgentSession(llm=desk.model) as session:
+        await session.start(agent)
+        for number, text in enumerate(("Pay R-7.", "Yes.")):
+            desk.turn = number
+            await desk.approve(number)
+            await session.run(user_input=text)
+
+    assert outside == ()
+    assert '"error":"approval_required"' in desk.model.told["c1"]
+    assert agent.paid == ["R-7 yes"]
+    assert await desk.executor.doubts() == []
+
+
+async def test_what_cannot_be_guarded_is_named() -> None:
+    class Everything(Toolset):
+        pass
+
+    desk = Desk("Hello.")
+    agent = Cashier([Everything(id="everything", tools=[])])
+
+    (outside,) = await guard_agent(agent, desk.executor, context=desk.context)
+
+    assert outside.tool == "everything"
+    assert "runs without Handrail" in outside.text

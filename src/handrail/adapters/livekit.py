@@ -1,24 +1,29 @@
 """Handrail under a LiveKit agent: its function tools, run through an executor."""
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from handrail.adapters.host_calls import ContextSource, ControlFlow, resolve_context, run_host_call
+from handrail.core.log import log
 from handrail.core.values import ToolCall
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.execute.executor import Executor
+from handrail.formats.definitions import Diagnostic
 
 try:
-    from livekit.agents import RunContext
+    from livekit.agents import Agent, RunContext
     from livekit.agents.llm import FunctionTool, RawFunctionTool, StopResponse, ToolError, function_tool, utils
 except ImportError as error:  # pragma: no cover
     raise MissingExtraError("livekit-agents", extra="livekit") from error
 
-__all__ = ["guard_tools"]
+__all__ = ["guard_agent", "guard_tools"]
 
 _CONTROL = ControlFlow(failures=(ToolError,))
 _utils: Any = utils  # It is not typed.
+_TASK_INFO = "__livekit_agents_activity_task"
+"""Where LiveKit keeps what a task is for."""
 _SILENT = object()
 """The tool did what it should, and the agent says nothing about it."""
 
@@ -33,6 +38,28 @@ def guard_tools(tools: Iterable[Any], executor: Executor, *, context: ContextSou
     return [_guard_tool(tool, executor, context) for tool in tools]
 
 
+async def guard_agent(
+    agent: Agent, executor: Executor, *, context: ContextSource[RunContext[Any]]
+) -> tuple[Diagnostic, ...]:
+    """Run every function tool of an agent under an executor: those of `tools=` and its `@function_tool` methods.
+
+    Use it as `await guard_agent(agent, executor, context=…)` before the session starts. What cannot be guarded, such as
+    a toolset or a tool that the provider runs, stays as it is, and is returned and logged.
+    """
+    guarded: list[Any] = []
+    outside: list[Diagnostic] = []
+    for tool in agent.tools:
+        if isinstance(tool, FunctionTool | RawFunctionTool):
+            guarded.append(_guard_tool(tool, executor, context))
+        else:
+            text = f"{type(tool).__name__} is not a function tool: it runs without Handrail"
+            outside.append(Diagnostic(tool=str(tool.id), text=text))
+            log.warning("%s: %s", tool.id, text)
+            guarded.append(tool)
+    await agent.update_tools(guarded)
+    return tuple(outside)
+
+
 def _guard_tool(tool: Any, executor: Executor, source: ContextSource[RunContext[Any]]) -> Any:
     if isinstance(tool, RawFunctionTool):
         described: dict[str, Any] = {**tool.info.raw_schema}
@@ -43,7 +70,13 @@ def _guard_tool(tool: Any, executor: Executor, source: ContextSource[RunContext[
     name, schema = described["name"], described["parameters"]
 
     async def run(raw_arguments: dict[str, object], context: RunContext[Any]) -> Any:
+        task_info = getattr(asyncio.current_task(), _TASK_INFO, None)
+
         async def proceed(arguments: Mapping[str, Any], pauses: int) -> Any:
+            if (
+                task_info is not None
+            ):  # A tool that awaits an AgentTask is refused in a task that LiveKit does not know.
+                setattr(asyncio.current_task(), _TASK_INFO, task_info)
             positional, named = _utils.prepare_function_arguments(
                 fnc=tool, json_arguments=dict(arguments), call_ctx=context
             )
