@@ -1,21 +1,24 @@
 """The tests of a framework that is not installed here are left out: `.ci/adapters` runs them where it is."""
 
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.tools import is_installed
 
 HOSTS = {
     "test_langchain.py": "langchain",
     "test_openai_agents.py": "agents",
     "test_fastmcp.py": "fastmcp",
     "test_livekit.py": "livekit",
+    "test_google_adk.py": "google.adk",
 }
 """Every framework that is not in the environment of the other tests."""
 
-collect_ignore = [file for file, module in HOSTS.items() if find_spec(module) is None]
-if find_spec("pydantic_ai") is None:
+
+collect_ignore = [file for file, module in HOSTS.items() if not is_installed(module)]
+if not is_installed("pydantic_ai"):
     collect_ignore.append("test_pydantic_ai.py")
 
 

@@ -12,7 +12,6 @@ import io
 import logging
 import re
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +20,7 @@ from pytest_examples import CodeExample, find_examples
 
 from handrail.models.catalogue import MINILM, SMOLLM2
 from tests.models.weights import fetched
+from tests.tools import is_installed
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -34,7 +34,7 @@ def find_snippets(page: Path) -> list[CodeExample]:
     in the environment of each framework.
     """
     needs = [(one, one.prefix_settings().get("needs")) for one in find_examples(page)]
-    return [one for one, module in needs if module is None or find_spec(module) is not None]
+    return [one for one, module in needs if module is None or is_installed(module)]
 
 
 def run_page(page: Path) -> None:

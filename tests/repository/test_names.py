@@ -19,6 +19,7 @@ SAME_CONCEPT = {
 """Names that two modules define on purpose."""
 
 CALLED_BY_OTHERS = {
+    "before_tool_callback": "Google ADK",
     "connect_tcp": "httpcore",
     "do_POST": "http.server",
     "downgrade": "Alembic",
