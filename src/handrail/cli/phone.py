@@ -12,7 +12,7 @@ from handrail.cli.agent_file import find_example, run_file
 from handrail.core.events import Event, LogEvent
 from handrail.core.text import compact_json
 from handrail.errors import ConfigError, MissingExtraError
-from handrail.phone import PhoneGateway
+from handrail.phone import PhoneGateway, read_transcript
 from handrail.phone.gateway import NOT_FOUND
 from handrail.tenants import TenantDirectory, ToolBuilder
 from handrail.testing.phone import (
@@ -50,10 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--agent", metavar="FILE", help="a Python file with TOOLS, a ToolBuilder, and make_context (default: agent.py)"
     )
     simulate.add_argument("--verbose", action="store_true", help="every event")
+    transcript = actions.add_parser("transcript", help="print what was said in a recorded call")
+    transcript.add_argument("recording", metavar="RECORDING", help="a file of PhoneGateway(recordings=…)")
+
+
+def _print_transcript(given: argparse.Namespace) -> int:
+    for line in read_transcript(given.recording):
+        print(line)
+    return 0
 
 
 def run(given: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a call did not meet the expectations of its script."""
+    if given.action == "transcript":
+        return _print_transcript(given)
     folder = Path() if Path("tenants").is_dir() else find_example(_EXAMPLE)
     files = [Path(script) for script in given.scripts] or sorted((folder / "calls").glob("*.yaml"))
     if not files:

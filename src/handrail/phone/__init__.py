@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
-    from handrail.phone.events import PhoneCallEnded, ResultSpoken
+    from handrail.phone.events import PhoneCallEnded, ResultSpoken, SpeechTranscribed
     from handrail.phone.gateway import PhoneGateway, PhoneStore
     from handrail.phone.incoming import IncomingCall
     from handrail.phone.options import MachineOptions
     from handrail.phone.recording import Replay, replay
     from handrail.phone.session import CallSession
     from handrail.phone.setup import CallSetup, Reject
+    from handrail.phone.transcript import SpokenLine, read_transcript
     from handrail.phone.transport import Acceptance, ConnectionLost, RealtimeTransport, Sideband, Transport
     from handrail.phone.webhook import WebhookClaims, WebhookResponse
 
@@ -30,9 +31,12 @@ __all__ = [
     "Replay",
     "ResultSpoken",
     "Sideband",
+    "SpeechTranscribed",
+    "SpokenLine",
     "Transport",
     "WebhookClaims",
     "WebhookResponse",
+    "read_transcript",
     "replay",
 ]
 
@@ -52,9 +56,12 @@ _ON_FIRST_USE = {
     "Replay": "handrail.phone.recording",
     "ResultSpoken": "handrail.phone.events",
     "Sideband": "handrail.phone.transport",
+    "SpeechTranscribed": "handrail.phone.events",
+    "SpokenLine": "handrail.phone.transcript",
     "Transport": "handrail.phone.transport",
     "WebhookClaims": "handrail.phone.webhook",
     "WebhookResponse": "handrail.phone.webhook",
+    "read_transcript": "handrail.phone.transcript",
     "replay": "handrail.phone.recording",
 }
 

@@ -22,6 +22,18 @@ class ResultSpoken(Event, frozen=True, kw_only=True):
     """Since the model made the call."""
 
 
+class SpeechTranscribed(Event, frozen=True, kw_only=True):
+    """Something was said in a phone call: the caller's words, or the agent's once they were played."""
+
+    speaker: Literal["agent", "caller"]
+    text: str
+    """Redacted as recordings are. A log does not write it."""
+    seconds: float
+    """Since the beginning of the call."""
+    is_interrupted: bool = False
+    """Whether the caller did not hear it to its end."""
+
+
 class PhoneCallEnded(Event, frozen=True, kw_only=True):
     """A phone call is over, and all its tool calls are settled."""
 

@@ -240,6 +240,7 @@ class PhoneGateway:
                 emit=self._events.emit,
                 options=options,
                 recorder=self._recorder(call, cfg, options),
+                redactor=self._redactor,
                 settle_grace=self._settle_grace,
             )
             self.calls[call.session_id] = call_session

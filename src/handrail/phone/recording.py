@@ -138,7 +138,7 @@ class Replay(Struct, frozen=True, kw_only=True):
 
 def replay(path: str | Path) -> Replay:
     """Run a recorded call through the state machine of today, without a provider and without tools."""
-    lines = list(_read(Path(path)))
+    lines = list(read_recording(Path(path)))
     if not lines or not isinstance(lines[0].get("call"), dict):
         raise ConfigError(f"{path}:1: a recording begins with a line `call`.")
     about: dict[str, Any] = lines[0]["call"]
@@ -174,7 +174,8 @@ def _take(line: Mapping[str, Any], adapter: RealtimeAdapter) -> list[s.Signal]:
     return []
 
 
-def _read(path: Path) -> Iterator[dict[str, Any]]:
+def read_recording(path: Path) -> Iterator[dict[str, Any]]:
+    """Read the lines of a recording."""
     for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
         try:
             value = json.loads(line)

@@ -11,10 +11,11 @@ from msgspec import structs
 from handrail.core.context import ToolContext
 from handrail.core.events import Event
 from handrail.core.log import log
+from handrail.core.redact import Redactor
 from handrail.core.values import ToolCall
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
-from handrail.phone.events import CallLog, PhoneCallEnded
+from handrail.phone.events import CallLog, PhoneCallEnded, SpeechTranscribed
 from handrail.phone.incoming import IncomingCall
 from handrail.phone.live_control import LiveControl, ToolCallControl
 from handrail.phone.machine import CallMachine
@@ -22,6 +23,7 @@ from handrail.phone.options import MachineOptions
 from handrail.phone.realtime import RealtimeAdapter, parse_event
 from handrail.phone.recording import CallRecorder
 from handrail.phone.tool_runner import ToolRunner
+from handrail.phone.transcript import SpokenLine, Transcript
 from handrail.phone.transport import ConnectionLost, Sideband, Transport
 from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.call_control import TransferOutcome
@@ -54,6 +56,7 @@ class CallSession:
         on_digits: "Callable[[CallSession, str], object] | None" = None,
         options: MachineOptions | None = None,
         recorder: CallRecorder | None = None,
+        redactor: Redactor | None = None,
         settle_grace: float = 5.0,
         reconnect_delays: Sequence[float] = (0.1, 0.5, 1.0, 2.0, 4.0),
     ) -> None:
@@ -77,6 +80,7 @@ class CallSession:
             session_id=call.session_id, sip_call_id=call.sip_call_id, tenant_id=self.tenant.tenant_id, emit=emit
         )
         self._control = LiveControl(self.feed)
+        self._transcript = Transcript(redact=(redactor or Redactor()).value, on_line=self._report_line)
         self._runner = ToolRunner(
             executor=executor,
             built=built,
@@ -105,6 +109,11 @@ class CallSession:
     def turn(self) -> int:
         """How often the caller has begun to speak."""
         return self._machine.turn
+
+    @property
+    def transcript(self) -> tuple[SpokenLine, ...]:
+        """What was said so far; the caller's words only with a transcription model."""
+        return tuple(line for line in self._transcript.lines if line.text)
 
     @property
     def is_over(self) -> bool:
@@ -289,11 +298,21 @@ class CallSession:
         if isinstance(signal, s.ResponseFinished):
             for name, count in signal.usage.items():
                 self.usage[name] = self.usage.get(name, 0) + count
+        self._transcript.take(signal, at=time.monotonic() - self._started_at)
         commands = self._machine.handle(signal)
         if isinstance(signal, s.CallerTranscribed):
             self._runner.transcribe()
         for command in commands:
             self._do(command)
+
+    def _report_line(self, line: SpokenLine) -> None:
+        self._events.emit(
+            SpeechTranscribed,
+            speaker=line.speaker,
+            text=line.text,
+            seconds=line.at,
+            is_interrupted=line.is_interrupted,
+        )
 
     def _press(self, key: str) -> None:
         """Give a key to whoever collects keys, else to the program, the model or those who collect them next."""

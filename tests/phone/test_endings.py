@@ -1,0 +1,58 @@
+"""How a call ends, told to the state machine step by step."""
+
+import pytest
+
+from handrail import ToolCall
+from handrail.phone import signals as s
+from tests.phone.machine_call import Call
+
+
+def want_end(call: Call, request_id: str = "h1") -> None:
+    call.feed(s.HangUpRequested(request_id=request_id, call_id="e1", goodbye="Goodbye."))
+
+
+def test_a_tool_cannot_hang_up_before_the_caller_has_spoken() -> None:
+    call = Call()
+    want_end(call)
+    assert [one.outcome for one in call.of(s.FinishHangUp)] == ["too_early"]
+    call.hear("Hello?")
+    want_end(call, "h2")
+
+    assert call.requests[-1] == "goodbye"
+    assert [one.outcome for one in call.of(s.FinishHangUp)] == ["too_early"]  # The second one is under way.
+
+
+@pytest.mark.parametrize("after", ["the caller hangs up", "the goodbye is reported twice", "the timer fires as well"])
+def test_whoever_wants_to_hang_up_is_told_once(after: str) -> None:
+    call = Call()
+    call.hear("That is all.")
+    want_end(call)
+    call.speak("Goodbye.")
+    if after == "the goodbye is reported twice":
+        call.feed(s.PlaybackStopped(response_id="r3"), s.TimerFired(name="playout"))
+    elif after == "the timer fires as well":
+        call.feed(s.TimerFired(name="hang_up"))
+    call.feed(s.Ended(reason="caller"))
+
+    assert [one.outcome for one in call.of(s.FinishHangUp)] == ["ended"]
+    assert len(call.of(s.HangUp)) == 1
+    assert call.machine.ended == "agent"
+
+
+def test_a_late_duplicate_of_a_responses_beginning_changes_nothing() -> None:
+    call = Call()
+    call.feed(s.ResponseStarted(response_id="r"), s.ToolCalled(call=ToolCall(id="c", name="t", response_id="r")))
+    call.feed(s.ToolFinished(call_id="c", output="done"), s.OutputAdded(call_id="c"))
+    call.feed(s.ResponseFinished(response_id="r", status="completed", has_speech=False))
+    assert call.requests[-1] == "reply"
+    request = call.of(s.RequestResponse)[-1].request_id
+    call.feed(s.ResponseStarted(response_id="answer", request_id=request))
+    call.feed(s.ResponseStarted(response_id="r"))  # Over long ago.
+    call.feed(s.ResponseStarted(response_id="answer", request_id=request))
+    assert call.machine.active == "answer"
+    call.feed(s.ResponseFinished(response_id="answer", status="completed", words="Done."))
+    call.feed(s.ResponseStarted(response_id="answer"), s.TimerFired(name="response"))
+
+    assert call.machine.active is None
+    assert call.requests.count("reply") == 1
+    assert call.machine.calls.unspoken == ()
