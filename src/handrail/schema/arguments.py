@@ -277,7 +277,7 @@ def _write_whole_floats(text: str, error: ValidationError) -> str | None:
     paths = [
         detail["loc"]
         for detail in error.errors(include_url=False, include_context=False)
-        if detail["type"] == "int_type" and isinstance(detail["input"], float) and detail["input"].is_integer()
+        if detail["type"] == "int_type" and is_exact_integer(detail["input"])
     ]
     if not paths:
         return None
@@ -291,6 +291,11 @@ def _write_whole_floats(text: str, error: ValidationError) -> str | None:
         if last is not None and isinstance(here[last], NumberText):
             here[last] = NumberText(int(float(here[last])))
     return write_json(value)
+
+
+def is_exact_integer(value: object) -> bool:
+    """Whether a float is a whole number that it holds exactly: from 2⁵³ on, another one may have been sent."""
+    return isinstance(value, float) and value.is_integer() and abs(value) < 2**53
 
 
 def build_output_schema(annotation: Any) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from handrail.errors import ToolDefinitionError, shorten
 from handrail.schema import validation_errors
-from handrail.schema.arguments import Arguments, refuse_infinite
+from handrail.schema.arguments import Arguments, is_exact_integer, refuse_infinite
 from handrail.schema.expansion import MAX_CHECKS, is_explosive
 from handrail.schema.schema_nodes import NotRepresentable, get_branches, get_types, rename_definitions, resolve
 
@@ -210,8 +210,12 @@ def _convert_whole_floats(value: Any, node: Any, root: dict[str, Any]) -> Any:
     """The value with 2.0 as 2 where the schema wants an integer; for a `number` it stays a float."""
     types, node = _find_types(node, root)
     if isinstance(value, float):
-        is_integer = value.is_integer() and "integer" in types and "number" not in types
-        return int(value) if is_integer else value
+        if not value.is_integer() or "integer" not in types or "number" in types:
+            return value
+        if not is_exact_integer(value):
+            text = f"is too long for a number with a decimal point, got {value!r}: write all digits of the integer"
+            raise validation_errors.build_invalid_error([("", text)])
+        return int(value)
     if isinstance(value, dict):
         properties: Any = node.get("properties")
         known = cast(dict[str, Any], properties) if isinstance(properties, dict) else {}
