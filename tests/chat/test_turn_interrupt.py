@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from handrail import Executor, Policy, Rule, tool
-from handrail.chat import ChatSession, TurnResult
-from handrail.core import CallStarted
+from handrail import Executor, Policy, Rule, ToolCall, tool
+from handrail.chat import ChatSession, Conversation, TurnResult
+from handrail.core import CallStarted, TurnStarted
 from handrail.providers import (
     AssistantMessage,
     ModelRequest,
@@ -156,3 +156,43 @@ async def test_a_caller_that_leaves_at_any_moment_leaves_a_history_that_continue
     await asyncio.wait_for(session.send("And?"), 20)
     assert session.conversation.open_calls == ()
     assert len(bank.paid) <= 1
+
+
+def left_by_a_crash(bank: Bank) -> tuple[ChatSession, ToolCall]:
+    """A session with a call that an earlier process left open, which is interrupted as soon as a turn begins."""
+    call = ToolCall(id="c1", name="pay", arguments_json='{"amount": 5}')
+    conversation = Conversation(
+        session_id="s-1",
+        customer_id="ann",
+        turn=1,
+        messages=(UserMessage(text="Pay 5"), AssistantMessage(calls=(call,))),
+    )
+    registry = chat([], bank).executor.registry
+    executor = Executor(
+        [*registry],
+        policy=ALLOWED,
+        listeners=[lambda event: session.interrupt() if isinstance(event, TurnStarted) else None],
+    )
+    session = chat(["Hm."], bank, executor=executor, conversation=conversation)
+    return session, call
+
+
+async def test_a_call_of_an_earlier_turn_stays_open_if_the_turn_is_interrupted_before_it_runs() -> None:
+    bank = Bank()
+    session, call = left_by_a_crash(bank)
+    result = await session.resume()
+
+    assert (result.stop_reason, bank.paid) == ("interrupted", [])
+    assert session.conversation.open_calls == (call,)
+
+
+async def test_a_new_message_finds_what_was_recorded_about_an_open_call_meanwhile() -> None:
+    bank = Bank()
+    session, call = left_by_a_crash(bank)
+    done = await session.executor.run(call, at(bank))
+    assert done.ok
+    await session.send("And?")
+
+    (result,) = session.conversation.results
+    assert (result.ok, result.call_id, len(bank.paid)) == (True, "c1", 1)
+    assert session.conversation.unsettled == ()

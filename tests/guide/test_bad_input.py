@@ -334,3 +334,53 @@ async def test_a_guideline_that_is_added_counts_from_the_next_turn_on() -> None:
     await session.send("Hi.")
 
     assert [len(one.guidelines) for one in judge.plan_requests] == [1, 2]
+
+
+class Unreadable(dict[str, Any]):
+    """A mapping that cannot be read."""
+
+    def items(self) -> Any:
+        raise RuntimeError("no items")
+
+
+def _nest(depth: int) -> dict[str, Any]:
+    node: dict[str, Any] = {}
+    for _ in range(depth):
+        node = {"in": node}
+    return node
+
+
+@pytest.mark.parametrize("arguments", [Unreadable(a=1), {"recipient_name": _nest(5_000), "amount": 5}])
+async def test_arguments_that_cannot_be_read_run_nothing_and_the_turn_has_a_reply(arguments: Any) -> None:
+    bank = Bank()
+    verdict = ToolVerdict("transfer_money", "needs_to_run", arguments, {"recipient_name": "Ann", "amount": "5"})
+    agent = agent_with(scripted([plan(["g1"], verdict)] * 3, ["Ok."]), policy=Policy([Rule.allow("*")]))
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    result = await open_session(agent, bank).send("Send 5 to Ann")
+
+    assert (bank.sent, result.text, result.stop_reason) == ([], "Ok.", "completed")
+    assert result.insights.evaluations[0].state == "cannot_run"
+
+
+async def test_eighty_tools_that_match_at_once_are_asked_about_in_batches() -> None:
+    def build(number: int) -> Any:
+        async def read(x: int) -> str:
+            """Read something."""
+            return f"{number}"
+
+        read.__name__ = f"read_{number}"
+        return tool(read_only=True)(read)
+
+    tools = [build(number) for number in range(80)]
+    judge = ScriptedJudge(
+        lambda request: Plan(
+            (GuidelineMatch("g1"),), tuple(ToolVerdict(one.name, "needs_to_run", {"x": 1}) for one in request.tools)
+        ),
+        ["Ok."],
+    )
+    agent = agent_with(judge, tools)
+    await agent.create_guideline("Customer asks", tools=tools)
+    result = await open_session(agent).send("Go")
+
+    assert (len(result.results), result.text) == (80, "Ok.")
+    assert max(len(one.tools) for one in judge.plan_requests) <= 12

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import date
 from typing import Any, Final, TypedDict, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from pydantic_core import from_json
 
 from handrail.core.log import log
@@ -78,18 +78,33 @@ def check_plan(response: object) -> Plan:
         _check_type(match.guideline_id, str, f"matches[{place}].guideline_id")
         _check_type(match.applies, bool, f"matches[{place}].applies")
         _check_type(match.reason, str, f"matches[{place}].reason")
+    checked: list[ToolVerdict] = []
     for place, verdict in enumerate(verdicts):
         if not isinstance(verdict, ToolVerdict):
             raise MalformedResponse(f"verdicts[{place}] must be a ToolVerdict, got {type(verdict).__name__}.")
         _check_type(verdict.tool, str, f"verdicts[{place}].tool")
         _check_type(verdict.reason, str, f"verdicts[{place}].reason")
-        _check_type(verdict.arguments, Mapping, f"verdicts[{place}].arguments")
-        _check_type(verdict.evidence, Mapping, f"verdicts[{place}].evidence")
         if verdict.state not in _STATES:
             raise MalformedResponse(f"verdicts[{place}].state must be one of {', '.join(_STATES)}.")
         if verdict.confirmation not in (None, "yes", "no"):
             raise MalformedResponse(f"verdicts[{place}].confirmation must be 'yes', 'no' or None.")
-    return response
+        checked.append(
+            structs.replace(
+                verdict,
+                arguments=_copy_mapping(verdict.arguments, f"verdicts[{place}].arguments"),
+                evidence=_copy_mapping(verdict.evidence, f"verdicts[{place}].evidence"),
+            )
+        )
+    return structs.replace(response, matches=matches, verdicts=tuple(checked))
+
+
+def _copy_mapping(value: object, place: str) -> dict[str, Any]:
+    """Copy a mapping of a judge: whatever it does when it is read, it does here."""
+    _check_type(value, Mapping, place)
+    try:
+        return dict(cast(Mapping[str, Any], value).items())
+    except Exception as error:
+        raise MalformedResponse(f"{place} cannot be read: {type(error).__name__}.") from error
 
 
 def _check_tuple(value: object, name: str, limit: int) -> tuple[object, ...]:
