@@ -26,7 +26,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags
 from handrail.adapters import pydantic_ai as adapter
-from handrail.adapters.pydantic_ai import HandrailToolset
+from handrail.adapters.pydantic_ai import HandrailToolset, guard_agent
 from handrail.cli.main import main
 from handrail.errors import MissingExtraError
 from handrail.store import open_store
@@ -533,3 +533,40 @@ def test_without_pydantic_ai_the_import_says_how_to_install_it(monkeypatch: pyte
 
     with pytest.raises(MissingExtraError, match=r"pip install 'handrail\[pydantic-ai\]'"):
         spec.loader.exec_module(module_from_spec(spec))
+
+
+async def test_every_tool_of_an_agent_is_guarded_also_those_of_its_decorator() -> None:
+    paid: list[str] = []
+    model = Model([("c1", "pay", {"invoice_id": "R-7"}), ("c2", "refund", {"invoice_id": "R-8"})], "Done.")
+    toolset = FunctionToolset[None]()
+    agent = Agent(FunctionModel(model), toolsets=[toolset], output_type=[str, DeferredToolRequests])
+
+    @agent.tool_plain
+    async def pay(invoice_id: str) -> str:
+        paid.append(invoice_id)
+        return "paid"
+
+    @toolset.tool_plain
+    async def refund(invoice_id: str) -> str:
+        paid.append(invoice_id)
+        return "refunded"
+
+    executor = Executor(policy=Policy([Rule.ask("pay", by="customer"), Rule.ask("refund", by="customer")]))
+    with guard_agent(agent, executor, context=CONTEXT):
+        result = await agent.run("Go.")
+
+    assert isinstance(result.output, DeferredToolRequests)
+    assert {call.tool_name for call in result.output.approvals} == {"pay", "refund"}
+    assert paid == []
+
+
+async def test_a_toolset_that_is_guarded_already_is_guarded_once_and_one_of_a_run_does_not_go_unguarded() -> None:
+    desk = Desk([pay_call("c1")], "Done.", policy=ALLOW)
+    other = FunctionToolset[None]()
+    other.add_function(desk._pay, name="pay_unguarded")
+
+    with guard_agent(desk.agent, desk.executor, context=CONTEXT):
+        result = await desk.agent.run("Go.", toolsets=[other])
+
+    assert result.output == "Done."
+    assert desk.paid == [("R-7", 100)]

@@ -1,7 +1,8 @@
 """Handrail under a pydantic-ai agent: a toolset that runs every call through an executor."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, cast
 
@@ -17,13 +18,14 @@ from handrail.execute.executor import Executor
 
 try:
     from pydantic_ai import ApprovalRequired, CallDeferred, ModelRetry, RunContext, ToolFailed, ToolReturn
+    from pydantic_ai.agent import AbstractAgent
     from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
     from pydantic_ai.tools import AgentDepsT
-    from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
+    from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 except ImportError as error:  # pragma: no cover
     raise MissingExtraError("pydantic-ai", extra="pydantic-ai") from error
 
-__all__ = ["HandrailToolset"]
+__all__ = ["HandrailToolset", "guard_agent"]
 
 _CONTROL = ControlFlow(failures=(ModelRetry, ToolFailed), pauses=(ApprovalRequired, CallDeferred))
 _TO_PLAIN = SchemaSerializer(core_schema.any_schema())
@@ -96,6 +98,30 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
         if not isinstance(annotations, Mapping):
             return None
         return ToolFlags.from_annotations(cast(Mapping[str, Any], annotations))
+
+
+@contextmanager
+def guard_agent(
+    agent: AbstractAgent[AgentDepsT, Any],
+    executor: Executor,
+    *,
+    context: ContextSource[RunContext[AgentDepsT]],
+    trust_annotations: bool = False,
+) -> Generator[None]:
+    """Run every tool of an agent under an executor while the block lasts, also those of `@agent.tool`.
+
+    Use it as `with guard_agent(agent, executor, context=…): await agent.run(…)`. Toolsets that a run adds by itself
+    (`agent.run(toolsets=…)`) are left out inside of the block, so that nothing runs unguarded; tools that the provider
+    runs are not ours to guard.
+    """
+    guarded: list[AbstractToolset[AgentDepsT]] = [
+        toolset
+        if isinstance(toolset, HandrailToolset)
+        else HandrailToolset(toolset, executor, context=context, trust_annotations=trust_annotations)
+        for toolset in agent.toolsets
+    ]
+    with agent.override(toolsets=guarded, tools=[]):
+        yield
 
 
 def _hide_secrets(tool_args: dict[str, Any], executor: Executor, secrets: dict[str, Any]) -> dict[str, Any]:
