@@ -29,10 +29,10 @@ def test_the_example_goes_as_its_scripts_expect(capsys: pytest.CaptureFixture[st
 
     printed = capsys.readouterr().out
     assert 'caller  "Yes, please."' in printed
-    assert "output of again: The order A-17 is cancelled." in printed
+    assert "output of booked: Booked: monday, 09:30, Ann Lee." in printed
     assert 'refer {"target_uri": "tel:+441632960101"} -> 200' in printed
     assert "FAIL" not in printed
-    assert printed.count("unanswered 0, never voiced 0, duplicate outputs 0, errors 0") == 2
+    assert printed.count("unanswered 0, never voiced 0, duplicate outputs 0, errors 0") == 3
 
 
 def test_a_call_that_does_not_go_as_expected_fails(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,17 +74,17 @@ def test_a_copy_of_the_example_is_played_where_it_is(
     shutil.copytree(find_example("phone_agent"), tmp_path / "mine")
     monkeypatch.chdir(tmp_path / "mine")
     agent = Path("agent.py")
-    agent.write_text(agent.read_text().replace('"packed"', '"lost"'))
+    agent.write_text(agent.read_text().replace('"14:00"', '"17:00"'))
 
-    assert main(["phone", "simulate", "calls/cancel_order.yaml"]) == 0
-    assert "output of status: lost" in capsys.readouterr().out
+    assert main(["phone", "simulate", "calls/book.yaml"]) == 0
+    assert '"10:00","17:00"' in capsys.readouterr().out
     Path("calls/other.yaml").write_text('call: {to: "+4915100000"}\nexpect: [{ended: caller}]\n')
     assert main(["phone", "simulate"]) == 1
     printed = capsys.readouterr().out
     assert "FAIL ended: caller (it ended: rejected)" in printed
     assert "no tenant has the dialled number +4915100000" in printed
-    assert "the tenants have +33199000100, +441632960100" in printed
-    assert printed.endswith("3 calls, 1 failed\n")
+    assert "the tenants have +441632960100, +33199000100" in printed
+    assert printed.endswith("4 calls, 1 failed\n")
     agent.write_text("import os\nos.nothing\n")
     assert main(["phone", "simulate"]) == 1
     assert "agent.py:2: AttributeError: module 'os' has no attribute 'nothing'" in capsys.readouterr().err

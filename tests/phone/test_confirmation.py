@@ -1,11 +1,15 @@
 """A yes is a yes: what the agent said is compared, all words of the caller count, one question is asked at a time."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from handrail import tool
 from handrail.phone import signals as s
+from handrail.phone.confirmation import describe_call
+from handrail.tenants import BuiltTool, Texts, ToolBuilder
 from tests.phone.calls import play
 from tests.phone.machine_call import READ_BACK, Call
 from tests.tenants.samples import acme, refer
@@ -177,3 +181,20 @@ def test_a_caller_who_changes_their_mind_is_asked_again_and_transferred() -> Non
     outputs = {item["call_id"]: json.loads(item["output"]) for item in items if item["type"] == "function_call_output"}
     assert outputs["c1"]["error"] == outputs["c2"]["error"] == "approval_required"
     assert outputs["c3"]["message"] == "call_transfer_requested"
+
+
+def test_the_numbers_of_a_tools_own_read_back_have_to_be_said_too() -> None:
+    def read_back(arguments: Mapping[str, Any]) -> str:
+        return f"Pay {arguments['amount']} to Al"
+
+    @tool
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    builder = ToolBuilder()
+    builder.register(lambda cfg: BuiltTool(tool=pay, read_back=read_back))
+
+    described = describe_call(builder.build_tools(acme()), "pay", {"amount": 50}, Texts())
+
+    assert described.values == ("pay", "50")

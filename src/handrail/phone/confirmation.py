@@ -175,8 +175,9 @@ def describe_call(built: ToolBuildResult, name: str, arguments: Mapping[str, Any
             text = own(arguments)
             if isinstance(text, str) and text.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
                 text = text[:_MAX_CHARS]
-                words = [word for word in split_words(text) if len(word) >= _MIN_WORD or not word.isascii()]
-                return ReadBack(text=text, values=tuple(words), action=_words(name))
+                return ReadBack(
+                    text=text, values=tuple(filter(_has_to_be_said, split_words(text))), action=_words(name)
+                )
         except Exception:  # user code: the arguments can still be listed
             log.exception("the read-back of %s failed", name)
     given = {key: value for key, value in arguments.items() if value is not None}
@@ -186,6 +187,11 @@ def describe_call(built: ToolBuildResult, name: str, arguments: Mapping[str, Any
     )
     text = texts("read_back.call", tool=_words(name), arguments=listed) if listed else _words(name)
     return ReadBack(text=text[:_MAX_CHARS], values=tuple(given.values()) or (_words(name),), action=_words(name))
+
+
+def _has_to_be_said(word: str) -> bool:
+    """Whether a word of a read-back is more than an article: long, a number, or of another script."""
+    return len(word) >= _MIN_WORD or not word.isascii() or any(char.isdigit() for char in word)
 
 
 def _words(name: str) -> str:
