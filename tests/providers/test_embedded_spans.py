@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from handrail import Tool, tool
-from handrail.providers.embedded.constrain import build_decodable_schema
 from handrail.providers.embedded.prompts import ask_for_missing_value
+from handrail.providers.embedded.schema_reduction import build_decodable_schema
 from handrail.providers.embedded.spans import extract, extract_money, extract_numbers, find_kind, is_request
 from handrail.testing.evaluations import DOMAINS, load_domain_prompts
 

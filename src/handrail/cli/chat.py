@@ -36,9 +36,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         from rich.console import Console  # noqa: PLC0415  # optional
 
+        from handrail.cli.chat_terminal import TerminalChat  # noqa: PLC0415
         from handrail.cli.demo import play_demo  # noqa: PLC0415
         from handrail.cli.screen import Screen  # noqa: PLC0415
-        from handrail.cli.terminal import TerminalChat  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "rich", extra="cli") from error
     screen = Screen(Console(highlight=False), quiet=options.quiet)

@@ -13,7 +13,7 @@ from handrail.errors import ToolError
 from handrail.guide.reply import build_plain_reply, format_read_back
 from handrail.guide.values import CandidateTool, Draft, GuidelineMatch, Plan, PlanRequest, ReplyRequest, ToolVerdict
 from handrail.models.embedding import Embedding
-from handrail.providers.embedded.picking import SMALL_TALK, ToolRanker
+from handrail.providers.embedded.tool_ranking import SMALL_TALK, ToolRanker
 from handrail.providers.messages import Message, UserMessage
 from handrail.providers.provider import ModelRequest, Provider
 from handrail.registry.ranking import Embedder, TextSimilarity

@@ -21,7 +21,7 @@ from handrail.errors import (
     ProviderError,
     shorten,
 )
-from handrail.providers.embedded.constrain import as_list, as_mapping
+from handrail.providers.embedded.schema_reduction import as_list, as_mapping
 from handrail.providers.provider import FinishReason, Usage
 
 _COMPACT: Final = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}

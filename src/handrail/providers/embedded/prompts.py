@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
-from handrail.providers.embedded.constrain import as_list, as_mapping
+from handrail.providers.embedded.schema_reduction import as_list, as_mapping
 from handrail.providers.embedded.spans import extract, extract_numbers, find_kind, is_request
 
 PromptTurns = list[dict[str, str]]

@@ -17,10 +17,10 @@ from handrail.models.cache import find_directory
 from handrail.models.catalogue import CATALOGUE, SMOLLM2
 from handrail.models.embedding import Embedding
 from handrail.providers.embedded import prompts
-from handrail.providers.embedded.constrain import build_decodable_schema
 from handrail.providers.embedded.engine import Completion, Engine
-from handrail.providers.embedded.picking import ToolRanker
+from handrail.providers.embedded.schema_reduction import build_decodable_schema
 from handrail.providers.embedded.spans import is_request
+from handrail.providers.embedded.tool_ranking import ToolRanker
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from handrail.providers.provider import FinishReason, ModelRequest, ModelResponse, StreamEvent, TextDelta, Usage
 from handrail.providers.response_schema import check_response_schema

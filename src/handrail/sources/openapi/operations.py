@@ -12,7 +12,7 @@ from handrail.errors import SourceError, shorten
 from handrail.schema.raw import find_schema_problem
 from handrail.sources.openapi import swagger
 from handrail.sources.openapi.document import Documents, Node, UnusableError, as_node
-from handrail.sources.openapi.entries import OperationEntry
+from handrail.sources.openapi.operation_list import OperationEntry
 from handrail.sources.openapi.schemas import References, Schema, SchemaCompiler, find_references
 
 ParameterPlace = Literal["path", "query", "header", "cookie"]

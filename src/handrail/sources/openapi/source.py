@@ -23,7 +23,6 @@ from handrail.sources.openapi.document import (
     open_document,
     read_file,
 )
-from handrail.sources.openapi.entries import OperationEntry, choose_entries, list_entries, parse_selector
 from handrail.sources.openapi.network import (
     AddressRefusedError,
     ConnectionLostError,
@@ -33,6 +32,7 @@ from handrail.sources.openapi.network import (
     check_url,
     find_address_problem,
 )
+from handrail.sources.openapi.operation_list import OperationEntry, choose_entries, list_entries, parse_selector
 from handrail.sources.openapi.operations import Operation, OperationCompiler
 from handrail.sources.source import SkippedTool, SourceStatus
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail.providers.embedded.constrain import build_decodable_schema, extract_spans, has_mention
+from handrail.providers.embedded.schema_reduction import build_decodable_schema, extract_spans, has_mention
 from handrail.providers.embedded.spans import extract_numbers
 
 WORDS = st.sampled_from(
