@@ -135,6 +135,39 @@ async def test_a_file_that_was_deleted_is_not_written_any_more(tmp_path: Path, r
         assert path.exists() == replaced
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_deleted_write_ahead_log_is_noticed_before_the_next_claim(tmp_path: Path, replaced: bool) -> None:
+    """SQLite would go on with the deleted log, which no other process sees."""
+    path = tmp_path / "executor.db"
+    async with open_store(f"sqlite+aiosqlite:///{path}", timeout=1) as store:
+        entry = an_entry()
+        assert await store.ledger.claim(entry, approval=None, approvals=store.approvals)
+        (tmp_path / "executor.db-wal").unlink()
+        if replaced:
+            (tmp_path / "executor.db-wal").touch()
+
+        with pytest.raises(StoreError, match=r"executor\.db-wal was deleted or replaced"):
+            await store.ledger.claim(an_entry(), approval=None, approvals=store.approvals)
+        with pytest.raises(StoreError, match=r"executor\.db-wal was deleted or replaced"):
+            await store.ledger.recall(session_id="s", call_id="c", key="k")
+
+    async with open_store(f"sqlite+aiosqlite:///{path}") as store:
+        known = await store.ledger.recall(session_id=entry.session_id, call_id=entry.call_id)
+        assert replaced or known.by_id == entry
+
+
+async def test_a_write_ahead_log_that_sqlite_itself_deletes_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "executor.db"
+    async with open_store(f"sqlite+aiosqlite:///{path}") as store:
+        entry = an_entry()
+        await store.ledger.claim(entry, approval=None, approvals=store.approvals)
+        await store.audit.flush()
+        await store._database.close_idle()  # pyright: ignore[reportPrivateUsage]  # as when an event loop ends
+        assert not (tmp_path / "executor.db-wal").exists()
+
+        assert not await store.ledger.claim(entry, approval=None, approvals=store.approvals)
+
+
 # A server that was restarted.
 
 

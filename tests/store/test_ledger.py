@@ -188,12 +188,17 @@ class ApprovalsAway(MemoryApprovals):
     async def consume(self, token: str, *, now: float) -> bool:
         raise ConnectionError("away")
 
+    async def withdraw_pending(self, *, session_id: str, call_id: str) -> None:
+        raise ConnectionError("away")
 
-async def test_approvals_that_cannot_be_reached_leave_no_entry_behind(kept: Any) -> None:
-    entry = an_entry()
+
+@pytest.mark.parametrize("token", ["apr_x", None])
+async def test_approvals_that_cannot_be_reached_leave_no_entry_behind(kept: Any, token: str | None) -> None:
+    entry, elsewhere = an_entry(), ApprovalsAway()
+    await elsewhere.ask(an_approval(session_id=entry.session_id, call_id=entry.call_id))
 
     with pytest.raises((ConnectionError, StoreError)):
-        await kept.ledger.claim(entry, approval="apr_x", approvals=ApprovalsAway())
+        await kept.ledger.claim(entry, approval=token, approvals=elsewhere)
 
     assert await recalled(kept.ledger, entry) == (None, None)
     assert await claimed(kept, entry)
@@ -339,7 +344,6 @@ async def test_every_entry_comes_back_as_it_was(store: SqlStore, data: st.DataOb
         tool=data.draw(texts),
         tenant_id=data.draw(st.none() | texts),
         identity=data.draw(st.text(string.hexdigits)),
-        number=data.draw(whole),
         repeat=data.draw(whole),
         turn=data.draw(whole),
         claimed_at=data.draw(moments),

@@ -90,6 +90,10 @@ class MemoryApprovals:
         if known.state in ("pending", "approved"):
             self._approvals[token] = structs.replace(known, state="withdrawn")
 
+    def has_asked(self, session_id: str) -> bool:
+        """Whether anything was ever asked in a session."""
+        return session_id in self._by_session
+
     async def withdraw_pending(self, *, session_id: str, call_id: str) -> None:
         for token in tuple(self._by_session.get(session_id, ())):
             known = self._approvals[token]

@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from handrail.authorize.approvals import Approvals
 from handrail.authorize.authorizer import Refusal
 from handrail.authorize.identity import CallArguments
+from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
@@ -370,18 +371,19 @@ class MemoryLedger:
             self._make_room(entry.claimed_at)
         # The entry is written before the approval is consumed, so that nobody can claim in between.
         self._write(entry)
-        if approval is not None:
-            is_consumed = False
-            try:
-                is_consumed = await approvals.consume(approval, now=entry.claimed_at)
-            finally:
-                if not is_consumed:
-                    self._undo(entry, newest, newest_full)
-            if not is_consumed:
-                return False
-        else:
-            await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
-        return True
+        if approval is None and isinstance(approvals, MemoryApprovals) and not approvals.has_asked(entry.session_id):
+            return True
+        is_claimed = False
+        try:
+            if approval is not None:
+                is_claimed = await approvals.consume(approval, now=entry.claimed_at)
+            else:
+                await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
+                is_claimed = True
+        finally:
+            if not is_claimed:
+                self._undo(entry, newest, newest_full)
+        return is_claimed
 
     def _undo(self, entry: Entry, newest: Entry | None, newest_full: Entry | None) -> None:
         ref = (entry.session_id, entry.call_id)

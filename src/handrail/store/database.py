@@ -1,7 +1,6 @@
 """Connections to SQLite and Postgres: single statements, transactions, and driver errors as `StoreError`."""
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from sqlalchemy.pool import NullPool
 from handrail.core.log import quiet_library
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError, StoreError
+from handrail.store.sqlite_files import SqliteFiles
 
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -46,13 +46,13 @@ class Database:
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where it is open."""
         self._opening: asyncio.Task[None] | None = None
-        self._file: tuple[int, int] | None = None
         self._make_engine()
 
     def _make_engine(self) -> None:
         self._engine = build_engine(
             self.url, connect_timeout=self._timeout, statement_timeout=self._timeout, pool_size=self._pool_size
         )
+        self._files = SqliteFiles(self.url.database or "", self._engine) if self.is_sqlite else None
         self._transactional = self._engine.execution_options(isolation_level="READ COMMITTED")  # of Postgres
         # SQLite has one writer at a time. It waits for other processes by polling, in growing intervals; this
         # lock is faster between the tasks of this process.
@@ -155,14 +155,13 @@ class Database:
             self._write_lock.release()
 
     def pin_file(self) -> None:
-        """Remember the identity of the SQLite file, to notice when it is replaced."""
-        if self.is_sqlite:
-            self._file = _identity(self.url)
+        """Remember which SQLite file it is, to notice when it is replaced."""
+        if self._files is not None:
+            self._files.pin()
 
     def _require_same_file(self) -> None:
-        """Raise if the SQLite file was deleted or replaced: SQLite would keep writing to the deleted file."""
-        if self._file is not None and _identity(self.url) != self._file:
-            raise StoreError(f"the database {self.url.database} was deleted or replaced while it was in use.")
+        if self._files is not None:
+            self._files.require_same()
 
     async def close(self) -> None:
         """Close all connections; the next statement opens new ones."""
@@ -179,7 +178,8 @@ class Database:
 
     async def _dispose(self) -> None:
         self._loop = None
-        self._file = None
+        if self._files is not None:
+            self._files.forget()
         await self._engine.dispose()
 
 
@@ -288,11 +288,3 @@ async def begin_immediate(engine: AsyncEngine) -> AsyncGenerator[AsyncConnection
 def to_storable(text: str) -> str:
     """Replace what the databases cannot store: lone surrogates, and, in Postgres, the zero character."""
     return encodable(text).replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
-def _identity(url: URL) -> tuple[int, int] | None:
-    try:
-        found = os.stat(url.database or "")
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

@@ -95,13 +95,10 @@ class SqlLedger:
     async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
         """Write the entry and consume the approval, both or neither."""
         values = self._values(entry)
-        if approval is None:
-            is_claimed = await self._database.write(self._insert, values) == 1
-            if is_claimed and not self._has_in_same_database(approvals):
-                await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
-            return is_claimed
-        if not isinstance(approvals, SqlApprovals) or not self._has_in_same_database(approvals):
+        if not isinstance(approvals, SqlApprovals) or not approvals.is_in(self._database):
             return await self._claim_with_other_approvals(entry, values, approval, approvals)
+        if approval is None:  # A trigger withdraws what is pending about the call.
+            return await self._database.write(self._insert, values) == 1
         consumed = {"of_token": approval, "now": entry.claimed_at}
         if self._database.is_sqlite:
             is_claimed = await self._claim_in_two_steps(values, consumed)
@@ -110,9 +107,6 @@ class SqlLedger:
         if is_claimed:
             await approvals.emit_used(approval, call_id=entry.call_id)
         return is_claimed
-
-    def _has_in_same_database(self, approvals: Approvals) -> bool:
-        return isinstance(approvals, SqlApprovals) and approvals.is_in(self._database)
 
     async def _claim_in_one_step(self, values: Mapping[str, Any], consumed: Mapping[str, Any]) -> bool:
         try:
@@ -134,25 +128,28 @@ class SqlLedger:
         return True
 
     async def _claim_with_other_approvals(
-        self, entry: Entry, values: Mapping[str, Any], approval: str, approvals: Approvals
+        self, entry: Entry, values: Mapping[str, Any], approval: str | None, approvals: Approvals
     ) -> bool:
         """Claim with approvals that another store keeps.
 
         The approval is consumed before the entry is committed, so that no other call can claim in between, and restored
-        if the commit fails.
+        if the commit fails. What is pending about a call that needs no approval is withdrawn before, too.
         """
         is_consumed = False
         try:
             async with self._database.transaction() as connection:
                 if (await connection.execute(self._insert, values)).rowcount != 1:
                     raise _NotClaimed
+                if approval is None:
+                    await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
+                    return True
                 is_consumed = await approvals.consume(approval, now=entry.claimed_at)
                 if not is_consumed:
                     raise _NotClaimed
         except _NotClaimed:
             return False
         except BaseException:
-            if is_consumed:
+            if approval is not None and is_consumed:
                 await approvals.restore(approval)
             raise
         return True
