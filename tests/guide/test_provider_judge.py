@@ -29,7 +29,8 @@ def said(*ids: str, **verdict: Any) -> Any:
 
 def wrote(words: str, *new: str, claims: tuple[str, ...] = ()) -> Any:
     """What a model answers to the question of a reply."""
-    return text(json.dumps({"text": words, "new_matches": list(new), "claims": list(claims)}))
+    claimed = [{"tool": one, "arguments": []} for one in claims]
+    return text(json.dumps({"text": words, "new_matches": list(new), "claims": claimed}))
 
 
 async def an_agent(provider: Any, **more: Any) -> Agent:

@@ -6,7 +6,7 @@ import pytest
 from pydantic import SecretStr
 
 from handrail import ConfigError, Policy, Rule, tool
-from handrail.guide import CandidateTool, ParameterOptions, ScriptedJudge, ToolVerdict
+from handrail.guide import CandidateTool, Claim, Draft, ParameterOptions, ScriptedJudge, ToolVerdict
 from tests.guide.kit import (
     READ_BACK,
     SEND_500,
@@ -212,3 +212,32 @@ async def test_a_tool_of_a_source_that_is_down_is_a_result_that_the_reply_reads(
 
 def test_a_candidate_is_consequential_unless_it_says_otherwise() -> None:
     assert CandidateTool(name="x").consequential
+
+
+async def two_turns(*drafts: Draft | str) -> Any:
+    """500 were sent to Sophie in the first turn; the second asks for nothing."""
+    judge = scripted(
+        [plan(["g1"], needs("transfer_money", SEND_500)), plan([])], ["It was sent.", *drafts, "Anything else?"]
+    )
+    agent = agent_with(judge, policy=Policy([Rule.allow("*")]))
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    session = open_session(agent, Bank())
+    await session.send("Send 500 to Sophie")
+    return await session.send("And?")
+
+
+@pytest.mark.parametrize(
+    ("draft", "is_true"),
+    [
+        ("I have transferred 500 to Sophie.", True),
+        ("I have transferred 900 to Tom.", False),
+        (Draft("All good.", claims=(Claim("transfer_money", {"amount": "500"}),)), True),
+        (Draft("All good.", claims=(Claim("transfer_money", {"amount": 500, "recipient_name": "Sophie"}),)), True),
+        (Draft("All good.", claims=(Claim("transfer_money", {"amount": 900}),)), False),
+        (Draft("All good.", claims=(Claim("transfer_money", {"recipient_name": "Tom"}),)), False),
+        (Draft("All good.", claims=("transfer_money",)), True),
+    ],
+)
+async def test_an_earlier_success_does_not_excuse_a_claim_about_another_effect(draft: Any, is_true: bool) -> None:
+    result = await two_turns(draft)
+    assert result.text == ((draft if isinstance(draft, str) else draft.text) if is_true else "Anything else?")

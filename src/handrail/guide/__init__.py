@@ -10,6 +10,7 @@ from handrail.guide.trace import TurnTrace
 from handrail.guide.turn import GuidedSession, GuidedStrategy, GuidedTurnResult
 from handrail.guide.values import (
     CandidateTool,
+    Claim,
     ClaimChecker,
     Draft,
     Guideline,
@@ -29,6 +30,7 @@ __all__ = [
     "Agent",
     "CandidateTool",
     "CheckingJudge",
+    "Claim",
     "ClaimChecker",
     "Draft",
     "EmbeddedJudge",

@@ -48,6 +48,7 @@ _PASSIVE: Final = re.compile(
 _BARE: Final = re.compile(
     r"^(?:ok(?:ay)?|great|sure|perfect|alright|all right|yes|there)?[ ]?(?:successfully )?(\w+)\b"
 )
+_CLAUSE: Final = re.compile(r"[,;:–—()]|\bbut\b|\bso\b|\bhowever\b")
 _STOP: Final = frozenset(
     (
         "the", "and", "are", "can", "for", "from", "get", "has", "have", "into", "its", "one", "out", "their", "them",
@@ -81,17 +82,23 @@ def build_effect(name: str, description: str = "") -> Effect:
 
 
 def find_false_claims(
-    text: str, *, candidates: Sequence[Effect], others: Sequence[Effect] = (), committed: Sequence[Effect] = ()
+    text: str,
+    *,
+    candidates: Sequence[Effect],
+    others: Sequence[Effect] = (),
+    committed: Sequence[Effect] = (),
+    earlier: Sequence[Effect] = (),
 ) -> tuple[str, ...]:
     """Find the sentences that claim an effect which did not happen.
 
     `candidates` were considered in this turn and have no successful result: every claim that no committed effect
     explains counts for them. `others` were not considered: only a claim in the first person that names one counts.
+    `earlier` happened in earlier turns, with their `done_values`: they do not excuse a claim with another number.
     """
     return tuple(
         sentence
         for sentence in _split_sentences(text)
-        if _is_false_claim(sentence, candidates, others, tuple(committed))
+        if _is_false_claim(sentence, candidates, others, tuple(committed)) or _is_other_effect(sentence, earlier)
     )
 
 
@@ -101,7 +108,7 @@ def _is_false_claim(
     lowered = sentence.casefold().replace("’", "'")
     if lowered.rstrip(" \"'*)").endswith("?") or _CONDITIONAL.search(lowered):
         return False
-    for clause in re.split(r"[,;:–—()]|\bbut\b|\bso\b|\bhowever\b", lowered):
+    for clause in re.split(_CLAUSE, lowered):
         how = _find_claim_kind(clause.strip())
         if how is None:
             continue
@@ -114,6 +121,18 @@ def _is_false_claim(
         if how == "person" and not done and any(effect.stems & stems for effect in others):
             return True
     return False
+
+
+def _is_other_effect(sentence: str, earlier: Sequence[Effect]) -> bool:
+    """Whether a sentence claims an effect of an earlier turn with a number that the effect did not have."""
+    lowered = sentence.casefold().replace("’", "'")
+    if not earlier or lowered.rstrip(" \"'*)").endswith("?") or _CONDITIONAL.search(lowered):
+        return False
+    if all(_find_claim_kind(clause.strip()) is None for clause in re.split(_CLAUSE, lowered)):
+        return False
+    stems = {_stem(word) for word in _split_words(lowered)}
+    numbers = {word for word in extract_value_words(lowered) if word.isdigit()}
+    return any(effect.stems & stems and numbers - effect.done_values for effect in earlier)
 
 
 def _find_claim_kind(clause: str) -> str | None:

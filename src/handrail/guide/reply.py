@@ -12,7 +12,7 @@ from handrail.core.log import log
 from handrail.core.redact import HIDDEN
 from handrail.core.text import compact_json, encodable, faithful_json
 from handrail.core.values import ToolCall, ToolResult
-from handrail.core.wording import contains_words
+from handrail.core.wording import contains_words, mentions_value
 from handrail.errors import ProviderError, shorten
 from handrail.formats.parse import parse_object
 from handrail.guide.claims import Effect, extract_value_words, find_false_claims
@@ -21,6 +21,7 @@ from handrail.guide.judging import JudgeClient, NoResponse
 from handrail.guide.parameters import GuidedTool, ParameterOptions
 from handrail.guide.trace import ReplyTrace
 from handrail.guide.values import (
+    Claim,
     ClaimChecker,
     Draft,
     GuidelineMatch,
@@ -132,11 +133,14 @@ class ReplyWriter:
         in_turn -= {effect.tool for effect in open_effects}
         others = [one for name, one in guide.effects.items() if name not in considered and name not in committed]
         done = [guide.effects[name] for name in (in_turn if open_effects else committed)]
-        if found := find_false_claims(text, candidates=open_effects, others=others, committed=done):
-            return f"it claims an effect that did not happen: {found[0]}"
         names = {effect.tool for effect in open_effects}
-        if any(isinstance(claim, str) and claim in names for claim in draft.claims):  # pyright: ignore[reportUnnecessaryIsInstance]
-            return "it claims an effect that did not happen"
+        if (claimed_tool := _find_false_claim(draft, calls, request, guide, names)) is not None:
+            return f"it claims an effect that did not happen: {claimed_tool}"
+        earlier = _find_earlier_effects(guide, calls, request)
+        if found := find_false_claims(
+            text, candidates=open_effects, others=others, committed=done, earlier=() if open_effects else earlier
+        ):
+            return f"it claims an effect that did not happen: {found[0]}"
         if names and isinstance(self._judge, ClaimChecker):
             claimed = await self._client.ask(
                 lambda _: cast(ClaimChecker, self._judge).check(text, tuple(sorted(names))), _check_tool_names
@@ -148,6 +152,49 @@ class ReplyWriter:
             else:
                 log.warning("a reply could not be checked by the judge: %s", claimed.reason)
         return None
+
+
+def _find_false_claim(
+    draft: Draft, calls: Sequence[ToolCall], request: ReplyRequest, guide: Guide, open_tools: Set[str]
+) -> str | None:
+    """Find a claim that the judge itself reports, and that no successful call of this conversation bears out."""
+    ok = _list_successes(request)
+    for claim in draft.claims:
+        effect = Claim(claim) if isinstance(claim, str) else claim
+        tool, claimed = effect.tool, effect.arguments
+        if tool not in guide.effects:
+            continue
+        made = [parse_object(call.arguments_json) for call in calls if call.name == tool and call.id in ok]
+        if tool in open_tools and not claimed:
+            return tool
+        if not any(all(_is_equal(given.get(name), value) for name, value in claimed.items()) for given in made):
+            return f"{tool}({compact_json(dict(claimed))})" if claimed else tool
+    return None
+
+
+def _is_equal(given: Any, claimed: Any) -> bool:
+    return given == claimed or (isinstance(claimed, str | int | float) and mentions_value(str(claimed), given))
+
+
+def _list_successes(request: ReplyRequest) -> set[str]:
+    """List the calls of this conversation that succeeded."""
+    history = (message.results for message in request.messages if isinstance(message, ToolMessage))
+    return {result.call_id for results in (*history, request.results) for result in results if result.ok}
+
+
+def _find_earlier_effects(guide: Guide, calls: Sequence[ToolCall], request: ReplyRequest) -> list[Effect]:
+    """Find the effects that happened in this conversation, with the words of their arguments and outputs."""
+    ok = _list_successes(request)
+    said = [result.for_model() for one in request.messages if isinstance(one, ToolMessage) for result in one.results]
+    shared = extract_value_words(" ".join([*said, *(result.for_model() for result in request.results)]))
+    return [
+        structs.replace(
+            effect,
+            done_values=shared.union(*(extract_value_words(call.arguments_json) for call in made)),
+        )
+        for name, effect in guide.effects.items()
+        if (made := [call for call in calls if call.name == name and call.id in ok])
+    ]
 
 
 def _find_open_effects(guide: Guide, request: ReplyRequest, considered: Set[str], in_turn: Set[str]) -> list[Effect]:
@@ -226,6 +273,8 @@ def check_draft(response: object) -> Draft:
     for name in ("new_matches", "claims"):
         if not isinstance(getattr(given, name), tuple | list) or len(getattr(given, name)) > _MAX_MATCHES:
             raise MalformedResponse(f"{name} must be a tuple of at most {_MAX_MATCHES} entries.")
+    if any(not isinstance(claim, Claim | str) for claim in given.claims):
+        raise MalformedResponse("claims must have names of tools, or Claim values.")
     if any(not isinstance(match, GuidelineMatch | str) for match in given.new_matches):
         raise MalformedResponse("new_matches must have ids of guidelines, or GuidelineMatch values.")
     if not given.text.strip() and not given.new_matches:

@@ -157,14 +157,23 @@ class ReplyRequest(Struct, frozen=True, kw_only=True):
     """What was wrong with the previous draft, if the request is repeated."""
 
 
+class Claim(Struct, frozen=True):
+    """An effect that a text says has happened."""
+
+    tool: str
+    arguments: Mapping[str, Any] = {}
+    """The arguments that the text mentions."""
+
+
 class Draft(Struct, frozen=True):
     """The judge's response to a `ReplyRequest`."""
 
     text: str
     new_matches: tuple[GuidelineMatch | str, ...] = ()
     """Further guidelines that apply now. The draft is dropped, and planning continues with them."""
-    claims: tuple[str, ...] = ()
-    """Tools whose effect the text claims, if the judge can tell."""
+    claims: tuple["Claim | str", ...] = ()
+    """The effects that the text claims, if the judge can tell: each must have a successful result. A tool's name alone
+    claims its effect with any arguments."""
     usage: Usage = Usage()
     model_calls: int = 1
 
