@@ -387,3 +387,62 @@ async def test_a_connection_with_a_call_under_way_is_not_closed_as_idle(monkeypa
 
     assert (paid.ok, paid.output) == (True, "paid")
     assert app.sessions == 5  # The listing's, and one for each tenant.
+
+
+PLAIN: dict[str, Any] = {"type": "object"}
+BAD_DEFINITIONS: list[Any] = [
+    *(None, "a text", 5, [], {}, {"inputSchema": PLAIN}, {"name": 5, "inputSchema": PLAIN}, {"name": "none"}),
+    *({"name": "s", "inputSchema": schema} for schema in ([], True, {}, {"type": "string"}, {"type": ["object"]})),
+    *({"name": "p", "inputSchema": {**PLAIN, "properties": value}} for value in (None, [], {"x": True}, {"x": None})),
+    *({"name": "r", "inputSchema": {**PLAIN, "required": value}} for value in (None, "x", [1])),
+    *({"name": "o", "inputSchema": PLAIN, "outputSchema": value} for value in ([], {**PLAIN, "required": "x"})),
+    {"name": "d", "inputSchema": {**PLAIN, "$schema": 5}},
+    {"name": "e", "inputSchema": PLAIN, "outputSchema": {**PLAIN, "$schema": 5}},
+    *({"name": "a", "inputSchema": PLAIN, "annotations": value} for value in ("x", {"readOnlyHint": "perhaps"})),
+    *({"name": "m", "inputSchema": PLAIN, key: 5} for key in ("description", "title", "icons", "_meta")),
+]
+
+
+class Listing(Dropping):
+    """A server of one revision of the protocol that lists bad definitions, and good ones."""
+
+    def __init__(self, version: str, tools: list[Any]) -> None:
+        super().__init__()
+        self.version = version
+        self.tools = tools
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            return await super().__call__(scope, receive, send)
+        message = json.loads((await receive())["body"])
+        info = {"capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
+        modern = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        results: dict[str, Any] = {"tools/list": {"tools": self.tools, **modern}}
+        if self.version.startswith("2026"):
+            results["server/discover"] = {"supportedVersions": [self.version], **info, **modern}
+        else:
+            results["initialize"] = {"protocolVersion": self.version, **info}
+        if "id" not in message:
+            return await self.respond(send, 202, b"")
+        answer = (
+            {"result": results[message["method"]]}
+            if message["method"] in results
+            else {"error": {"code": -32601, "message": "Method not found"}}
+        )
+        await self.respond(send, 200, json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}).encode())
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"])
+async def test_a_bad_definition_is_one_diagnostic_on_every_revision(version: str) -> None:
+    good = {"name": "ok", "inputSchema": PLAIN}
+    text = {"name": "text", "inputSchema": PLAIN, "outputSchema": {"type": "string"}}
+    is_modern = version.startswith("2026")
+    async with (
+        listening(Listing(version, [*BAD_DEFINITIONS, text, good])) as url,
+        connect([McpServer("crm", url=f"{url}/mcp")]) as sources,
+    ):
+        status = sources.status["crm"]
+        assert status.state == "connected", status.reason
+        # Only the newest revision has outputs that are no objects.
+        assert [tool.name for tool in sources.tools] == (["crm__text", "crm__ok"] if is_modern else ["crm__ok"])
+        assert status.skipped

@@ -39,6 +39,8 @@ class CheckedStream:
         self._inner = inner
         self._limit = max_definition_bytes
         self._on_skip = on_skip
+        self._is_legacy = False
+        """Whether the server was initialized, as in the older revisions of the protocol."""
 
     @property
     def last_context(self) -> Any:
@@ -58,6 +60,7 @@ class CheckedStream:
                 message.message.error.code = types.INTERNAL_ERROR
         elif isinstance(message.message, types.JSONRPCResponse):
             result = message.message.result
+            self._is_legacy = self._is_legacy or "protocolVersion" in result
             listed: object = result.get("tools")
             if isinstance(listed, list):
                 result["tools"] = await self._select_tools(cast(list[object], listed))
@@ -77,7 +80,7 @@ class CheckedStream:
         return found
 
     def _is_tool(self, given: object) -> bool:
-        problem = find_problem(given, self._limit)
+        problem = find_problem(given, self._limit, is_legacy=self._is_legacy)
         if problem is None:
             return True
         name = cast(dict[str, object], given).get("name") if isinstance(given, dict) else None
@@ -101,8 +104,8 @@ class CheckedStream:
         await self.aclose()
 
 
-def find_problem(given: object, max_definition_bytes: int) -> str | None:
-    """Why this is no definition of a tool; None if it may be one."""
+def find_problem(given: object, max_definition_bytes: int, *, is_legacy: bool) -> str | None:
+    """Why this is no definition of a tool; None if it may be one. Older revisions want more of it."""
     if not isinstance(given, dict):
         return "its definition is not an object"
     definition = cast(dict[str, Any], given)
@@ -114,11 +117,23 @@ def find_problem(given: object, max_definition_bytes: int) -> str | None:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"its definition is not valid at {'.'.join(map(str, first['loc']))}: {first['msg']}"
-    properties, required = found.input_schema.get("properties", {}), found.input_schema.get("required", [])
     if found.input_schema.get("type") != "object":
         return "its inputSchema must have type 'object'"
+    problem = _find_schema_problem("inputSchema", found.input_schema)
+    if problem is None and found.output_schema is not None:
+        if is_legacy and found.output_schema.get("type") != "object":
+            return "its outputSchema must have type 'object' in this revision of the protocol"
+        problem = _find_schema_problem("outputSchema", found.output_schema)
+    return problem
+
+
+def _find_schema_problem(name: str, schema: dict[str, Any]) -> str | None:
+    """What the SDK would refuse the whole list for."""
+    properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not all(isinstance(item, dict) for item in cast(Any, properties).values()):
-        return "its inputSchema is not valid at properties: each must be a schema"
+        return f"its {name} is not valid at properties: each must be a schema"
     if not isinstance(required, list) or not all(isinstance(item, str) for item in cast(Any, required)):
-        return "its inputSchema is not valid at required: must be a list of names"
+        return f"its {name} is not valid at required: must be a list of names"
+    if not isinstance(schema.get("$schema", ""), str):
+        return f"its {name} is not valid at $schema: must be a text"
     return None
