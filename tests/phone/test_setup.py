@@ -220,3 +220,22 @@ def test_a_lookup_goes_on_while_the_caller_only_says_that_they_listen(words: str
     call.feed(s.CallerTranscribed(item_id="i", transcript=words))
 
     assert bool(call.of(s.InterruptTools)) is interrupts
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_opening_hours_choose_the_greeting_the_instructions_and_the_tools(is_open: bool) -> None:
+    hours = dict.fromkeys(("mon", "tue", "wed", "thu", "fri", "sat", "sun"), "00:00-24:00") if is_open else {}
+    cfg = acme(
+        greeting="Hello.",
+        opening_hours=hours,
+        out_of_hours={"greeting": "We are closed.", "instructions": "Offer to call back.", "exclude": ["whoami"]},
+    )
+
+    played = play({**HELLO, "model": [{"say": "Hello."}]}, tenants=[cfg], tools=[whoami])
+
+    session = accepted(played)
+    names = [definition["name"] for definition in session["tools"]]
+    greeting = played.report.client_events("response.create")[0]["response"]["instructions"]
+    assert ("whoami" in names) is is_open
+    assert ("Offer to call back." in session["instructions"]) is not is_open
+    assert greeting.endswith("Hello." if is_open else "We are closed.")

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
@@ -21,7 +22,7 @@ from handrail.phone.incoming import IncomingCall, read_header_numbers
 from handrail.phone.options import MachineOptions
 from handrail.phone.recording import CallRecorder
 from handrail.phone.session import CallSession
-from handrail.phone.setup import CallSetup, Prepare, Reject, describe_session, prepare_call
+from handrail.phone.setup import CallSetup, Prepare, Reject, apply_hours, describe_session, prepare_call
 from handrail.phone.tenant_executors import TenantExecutors
 from handrail.phone.transport import RealtimeTransport, Transport
 from handrail.phone.webhook import Headers, Webhook, WebhookClaims, WebhookResponse
@@ -210,6 +211,7 @@ class PhoneGateway:
                 self._turn_away(call, setup.status_code, problem or "prepare rejected it", cfg)
                 await self._transport.reject(call.session_id, status_code=setup.status_code)
                 return None
+            setup = apply_hours(setup, tools.built.config, at=datetime.now(UTC))
             context = await self._context(call, setup)
             session = describe_session(tools.built, tools.definitions, setup)
             acceptance = await self._transport.accept(call.session_id, session)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from handrail.core.log import log
 from handrail.errors import ConfigError
@@ -63,6 +63,19 @@ async def prepare_call(
         log.exception("prepare failed for the phone call %s", call.session_id)
         problem = f"prepare raised {type(error).__name__}"
     return (CallSetup() if cfg.on_prepare_failure == "accept" else Reject(480)), problem
+
+
+def apply_hours(setup: CallSetup, cfg: TenantConfig, *, at: datetime) -> CallSetup:
+    """What a call is set up with at this moment: outside the opening hours the tenant's `out_of_hours` is added."""
+    hours, closed = cfg.opening_hours, cfg.out_of_hours
+    if hours is None or hours.is_open(at, timezone=cfg.timezone):
+        return setup
+    return structs.replace(
+        setup,
+        greeting=closed.greeting if setup.greeting is None else setup.greeting,
+        instructions="\n\n".join(part for part in (closed.instructions.strip(), setup.instructions.strip()) if part),
+        exclude=(*setup.exclude, *closed.exclude),
+    )
 
 
 def describe_session(built: ToolBuildResult, definitions: list[Any], setup: CallSetup) -> dict[str, Any]:

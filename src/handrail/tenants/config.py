@@ -134,8 +134,8 @@ class TenantLimits(Section):
 
     max_calls: Annotated[int, Field(ge=1)] = 100
     """Phone calls at the same time; further callers hear that the line is busy."""
-    max_duration: Annotated[float, Field(gt=0, le=3_600)] = 3_000.0
-    """Seconds after which the agent brings a call to its end; the provider cuts it off after 3,600."""
+    max_duration: Annotated[float, Field(gt=0, le=3_500)] = 3_000.0
+    """Seconds after which the agent brings a call to its end; the provider cuts it off after 3,600, farewell or not."""
     idle_timeout: Annotated[float, Field(gt=0)] | None = 300.0
     """Seconds in which nobody speaks, after which a call ends."""
     max_tool_calls: Annotated[int, Field(ge=1, le=10_000)] = 200
@@ -238,6 +238,17 @@ class OpenApiConfig(Section):
 SourceT = TypeVar("SourceT", McpServerConfig, OpenApiConfig)
 
 
+class OutOfHours(Section):
+    """What is different outside the tenant's `opening_hours`."""
+
+    greeting: Annotated[str, Field(max_length=2_000)] | None = None
+    """The first words in place of `greeting`."""
+    instructions: Text = ""
+    """Added to `instructions`: what the agent can offer now, and the way out."""
+    exclude: tuple[str, ...] = ()
+    """Tools that such a call does not have, by name."""
+
+
 class FunctionChoice(Section):
     """One tool that the model has to call."""
 
@@ -264,6 +275,7 @@ class TenantConfig(BaseModel):
     timezone: Timezone = "UTC"
     opening_hours: OpeningHours | None = None
     """When destinations without hours of their own can be reached; None is always."""
+    out_of_hours: OutOfHours = Field(default_factory=OutOfHours)
     transcription_model: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Writes down what the caller says; a transcript that refuses withdraws a confirmation."""
     audio: Audio = Field(default_factory=Audio)

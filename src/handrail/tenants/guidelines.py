@@ -27,18 +27,27 @@ class _GuidelineFields(BaseModel):
     tools: tuple[Annotated[str, AfterValidator(_check_tool)], ...] = ()
     criticality: Criticality = "medium"
     always: bool = False
+    priority: int = 0
     id: Annotated[str, Field(max_length=64)] = ""
 
     @model_validator(mode="before")
     @classmethod
     def _take_value(cls, given: Any) -> Any:
-        return structs.asdict(given) if isinstance(given, Guideline) else given
+        if not isinstance(given, Guideline):
+            return given
+        if given.matches is not None:
+            raise ValueError("matches is code, which a configuration cannot have; write a condition")
+        return _dump(given)
 
     @model_validator(mode="after")
     def _check_condition(self) -> "_GuidelineFields":
         if not self.condition.strip() and not self.always:
             raise ValueError("must have a condition, or `always: true`")
         return self
+
+
+def _dump(guideline: Guideline) -> dict[str, Any]:
+    return {name: value for name, value in structs.asdict(guideline).items() if name != "matches"}
 
 
 def _to_guideline(fields: _GuidelineFields) -> Guideline:
@@ -51,7 +60,7 @@ TenantGuideline = Annotated[
         lambda _, handler: core_schema.no_info_after_validator_function(
             _to_guideline,
             handler.generate_schema(_GuidelineFields),
-            serialization=core_schema.plain_serializer_function_ser_schema(structs.asdict),
+            serialization=core_schema.plain_serializer_function_ser_schema(_dump),
         )
     ),
 ]
