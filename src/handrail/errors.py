@@ -11,6 +11,7 @@
     ├── ApprovalError               for the approver: this approval cannot be decided
     ├── StoreError                  for the operator: the database was replaced, or an entry is missing
     ├── LedgerFullError             for the operator: a ledger in memory can forget no entry
+    ├── CallTakenOverError          for the operator: another worker has taken a call over
     ├── ThreadsStrandedError        for the operator: too many threads of one tool never came back
     ├── UnusableOutputError         for the operator: what a handler returned cannot become a result
     ├── McpCallError                for the operator: an MCP server did not say what became of a call
@@ -65,6 +66,7 @@ __all__ = [
     "ApprovalError",
     "BadResponseError",
     "CallPausedError",
+    "CallTakenOverError",
     "ConfigError",
     "ContextTooLongError",
     "DuplicateToolError",
@@ -237,6 +239,12 @@ class LedgerFullError(HandrailError):
     """A ledger in memory holds as many entries as it may, and none of them can be forgotten."""
 
     code = "ledger_full"
+
+
+class CallTakenOverError(HandrailError):
+    """Another worker has taken the call over, so that this one can write nothing about it."""
+
+    code = "call_taken_over"
 
 
 class ThreadsStrandedError(HandrailError):

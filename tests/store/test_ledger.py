@@ -12,7 +12,7 @@ from msgspec import structs
 
 from handrail import Control, Failure
 from handrail.authorize import MemoryApprovals
-from handrail.errors import StoreError
+from handrail.errors import CallTakenOverError, StoreError
 from handrail.execute import Entry
 from handrail.execute.ledger import RecordedResult
 from handrail.store import SqlStore, open_store
@@ -393,3 +393,35 @@ async def test_the_key_of_the_digests_is_made_once_for_a_database(url: str) -> N
 async def test_two_databases_have_two_keys(url: str, tmp_path: Any) -> None:
     async with open_store(url) as first, open_store(f"sqlite+aiosqlite:///{tmp_path}/other.db") as second:
         assert first.ledger.digest_key != second.ledger.digest_key
+
+
+# Taking over.
+
+
+async def test_an_entry_is_taken_over_once_and_its_old_owner_can_write_nothing_more(kept: Any) -> None:
+    entry = an_entry(lease_until=time.time() - 1)
+    assert await claimed(kept, entry)
+    new = {"lease_until": time.time() + 60, "run_until": time.time() + 90}
+
+    taken = await kept.ledger.take_over(entry, owner="another", **new)
+    again = await kept.ledger.take_over(entry, owner="a third", **new)
+    await kept.ledger.renew([entry], lease_until=time.time() + 1_000)
+    with pytest.raises(CallTakenOverError):
+        await kept.ledger.settle(done(entry))
+
+    assert again is None
+    assert (await recalled(kept.ledger, entry))[0] == taken
+    assert (taken.owner, taken.state, taken.idempotency_key) == ("another", "running", entry.idempotency_key)
+    await kept.ledger.settle(done(taken))
+    assert await kept.ledger.take_over(done(taken), owner="a fourth", **new) is None
+
+
+@pytest.mark.parametrize("change", [{"owner": "somebody"}, {"state": "unknown"}, {"lease_until": 1.0}])
+async def test_an_entry_that_changed_since_it_was_read_is_not_taken_over(kept: Any, change: dict[str, Any]) -> None:
+    entry = an_entry()
+    assert await claimed(kept, entry)
+
+    seen = structs.replace(entry, **change)
+
+    assert await kept.ledger.take_over(seen, owner="another", lease_until=1.0, run_until=1.0) is None
+    assert (await recalled(kept.ledger, entry))[0] == entry

@@ -258,10 +258,15 @@ class EffectRunner:
         for _ in range(_MAX_ROUNDS):
             known = await self._reader.decide(effect.sent, running.ref, effect.tool, effect.context, effect.budget)
             if known.step not in ("run", "ask_again"):
-                result = await self._answer_known(effect, known, admission)
-                if result is not None:
-                    return result
-                continue  # `verify` found out that nothing happened: recall again.
+                answer = await self._answer_known(effect, known, admission)
+                if isinstance(answer, ToolResult):
+                    return answer
+                if answer is None:  # The entry changed: recall again.
+                    continue
+                result = await self._take_over(effect, answer, admission)
+                if result is None:
+                    continue
+                return result
             effect.is_recalled = True
             if running.stopped_by is not None:
                 raise CallStopped(running.stopped_by)
@@ -279,22 +284,26 @@ class EffectRunner:
             effect.actual = effect.sent
             if authorization.call is not effect.sent.call:
                 known = await self._apply_changes(effect, authorization, known, admission)
-            queue_entry = effect.queue_entry
-            if not queue_entry.is_granted:
-                await running.wait(queue_entry.wait())
-            if self._is_limited:
-                await running.wait(admission.acquire(effect.context))
-            if running.stopped_by is not None:
-                raise CallStopped(running.stopped_by)
+            await self._wait_for_turn(effect, admission)
             entry = self._build_entry(effect, known)
             self._claims[running.ref] = running
             try:
                 if await self._claim(effect, entry, authorization):
-                    return await self._run_claimed(effect, entry, authorization, admission)
+                    return await self._run_claimed(effect, entry, authorization.approval, admission)
             finally:
                 del self._claims[running.ref]
         log.error("%s could not be claimed, and nothing in the ledger says why", effect.tool.name)
         return failure_results.ledger_unreadable(effect.tool.name)
+
+    async def _wait_for_turn(self, effect: EffectCall, admission: Admission) -> None:
+        """Wait in the queue of the session or of the lock key, and for the limits."""
+        running = effect.running
+        if not effect.queue_entry.is_granted:
+            await running.wait(effect.queue_entry.wait())
+        if self._is_limited:
+            await running.wait(admission.acquire(effect.context))
+        if running.stopped_by is not None:
+            raise CallStopped(running.stopped_by)
 
     # 1. Recall.
 
@@ -313,8 +322,10 @@ class EffectRunner:
             log.exception("a question about %s could not be withdrawn", effect.tool.name)
         return True
 
-    async def _answer_known(self, effect: EffectCall, known: LedgerDecision, admission: Admission) -> ToolResult | None:
-        """The result of a call that must not run; None if nothing happened before, and it may."""
+    async def _answer_known(
+        self, effect: EffectCall, known: LedgerDecision, admission: Admission
+    ) -> ToolResult | Entry | None:
+        """The result of a call that must not run, or the entry to take over; None if the ledger must be read again."""
         name, entry, ref = effect.tool.name, known.entry, effect.running.ref
         assert entry is not None
         if known.step == "duplicate_id":
@@ -335,7 +346,62 @@ class EffectRunner:
             except CallStopped:  # The other process goes on.
                 return failure_results.in_progress(name)
             return None if is_over else failure_results.in_progress(name)
-        return await self.recall.verify(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
+        return await self._end_doubt(effect, entry)
+
+    async def _end_doubt(self, effect: EffectCall, entry: Entry) -> ToolResult | Entry | None:
+        """What becomes of a call that was begun, and of which nobody knows the outcome: the first that fits counts.
+
+        An idempotent tool is run again with the same idempotency key. `verify` says what happened; its "no" counts once
+        the first handler can no longer be alive. Anything else is a doubt, for an operator.
+        """
+        tool, unknown = effect.tool, failure_results.outcome_unknown(effect.tool.name)
+        if not tool.idempotent:
+            found = await self.recall.verify(effect.compiled, effect.sent, effect.context, entry, effect.budget)
+            if found != "nothing happened":
+                return found or unknown
+        try:
+            is_abandoned = await effect.running.wait(self.recall.wait_until_abandoned(entry))
+        except CallStopped:
+            return unknown
+        return entry if is_abandoned else unknown
+
+    async def _take_over(self, effect: EffectCall, entry: Entry, admission: Admission) -> ToolResult | None:
+        """Run a call that another owner began. Nobody is asked again, but what is denied now stays a doubt.
+
+        None if another worker was faster.
+        """
+        compiled, sent, context, unknown = effect.compiled, effect.sent, effect.context, failure_results.outcome_unknown
+        try:
+            if entry.changed_arguments is not None:  # What was authorised then.
+                changed = structs.replace(sent.call, arguments_json=entry.changed_arguments)
+                value = effect.tool.parse(entry.changed_arguments)
+                effect.actual = self._digests.build_arguments(effect.tool, changed, value, context, sent.identity)
+            arguments = effect.actual.arguments
+            await self._authorizer.check_access(
+                compiled.policy, effect.actual.call, lambda: arguments, context, effect.budget
+            )
+        except Refusal as refusal:
+            raise Refusal(unknown(effect.tool.name), refusal.decision) from refusal
+        except Exception as error:  # The tool is not what it was.
+            log.exception("%s could not be taken over", effect.tool.name)
+            raise Refusal(unknown(effect.tool.name), effect.decision) from error
+        await self._wait_for_turn(effect, admission)
+        run_until, lease_until = self._settlement.leases.begin(time.time(), compiled.max_duration)
+        taking = self._ledger.take_over(entry, owner=self._owner, lease_until=lease_until, run_until=run_until)
+        try:
+            taken = await effect.budget.run(taking)
+        except Exception as error:
+            log.exception("the ledger cannot be written")
+            raise Refusal(unknown(effect.tool.name), effect.decision) from error
+        if taken is None:
+            return None
+        log.warning("%s is taken over from another owner, and runs again", effect.tool.name)
+        ref = (entry.session_id, entry.call_id)
+        self._claims[ref] = effect.running
+        try:
+            return await self._run_claimed(effect, taken, None, admission)
+        finally:
+            del self._claims[ref]
 
     async def _join_same_effect(self, effect: EffectCall, other: RunningCall, admission: Admission) -> ToolResult:
         """Wait for another call of the same effect, which runs in this process, and return its result."""
@@ -469,7 +535,7 @@ class EffectRunner:
     # 4. Run and settle.
 
     async def _run_claimed(
-        self, effect: EffectCall, entry: Entry, authorization: Authorization, admission: Admission
+        self, effect: EffectCall, entry: Entry, approval: Approval | None, admission: Admission
     ) -> ToolResult:
         running, compiled, context, value = effect.running, effect.compiled, effect.context, effect.actual.value
         self._events.emit_started(effect.actual.call, context)
@@ -496,8 +562,8 @@ class EffectRunner:
                 compiled, effect.actual.call, effect.context, entry, arguments, budget=effect.budget, has_ended=True
             )
             outcome = verified or outcome
-        if not running.has_begun and authorization.approval is not None:
-            await self._restore_approval(authorization.approval)
+        if not running.has_begun and approval is not None:
+            await self._restore_approval(approval)
         is_recorded = await self._settlement.settle_within(entry, outcome, effect.budget)
         return outcome.result if is_recorded else structs.replace(outcome.result, recorded=False)
 

@@ -142,6 +142,7 @@ class Executor:
         )
         self._portal = SyncPortal(current_loop=lambda: handlers.deadlines.loop)
         admission = AdmissionControl(limits, events=events)
+        self._leases = leases = LeaseKeeper(ledger, lease_timeout=timeouts.lease, lease_grace=timeouts.lease_grace)
         self._effects = EffectRunner(
             ledger=ledger,
             approvals=self.approvals,
@@ -152,7 +153,7 @@ class Executor:
                 ledger=ledger,
                 handlers=handlers,
                 redactor=redactor,
-                leases=LeaseKeeper(ledger, lease_timeout=timeouts.lease, lease_grace=timeouts.lease_grace),
+                leases=leases,
             ),
             scheduler=scheduler,
             admission=admission,
@@ -510,7 +511,7 @@ class Executor:
 
     async def doubts(self, *, session_id: str | None = None, limit: int = 100) -> list[Doubt]:
         """List the consequential calls whose outcome is not known, the oldest first."""
-        return await list_doubts(self._ledger, session_id=session_id, limit=limit)
+        return await list_doubts(self._ledger, session_id=session_id, limit=limit, redactor=self._redactor)
 
     async def resolve(
         self,
@@ -524,8 +525,9 @@ class Executor:
     ) -> ToolResult:
         """Record what an operator found out about a call in doubt: whether its effect took place.
 
-        The next look at the call gets the returned result. `expected` is the `version` of the doubt that was looked at:
-        if the entry has changed since, nothing is written. Raises `ConfigError` if there is no such doubt.
+        The next look at the call gets the returned result. That nothing happened (`happened=False`) is refused while
+        the handler may still run. `expected` is the `version` of the doubt that was looked at: if the entry has changed
+        since, nothing is written. Raises `ConfigError` if there is no such doubt.
         """
         return await resolve_doubt(
             self._ledger,
@@ -537,6 +539,8 @@ class Executor:
             reason=reason,
             expected=expected,
             redactor=self._redactor,
+            leases=self._leases,
+            is_running=self._running.find((session_id, call_id)) is not None,
         )
 
     def subscribe(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:

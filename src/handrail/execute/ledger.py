@@ -22,7 +22,7 @@ from handrail.core.media import MediaPart
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Control, Failure, ToolResult
-from handrail.errors import ConfigError, LedgerFullError
+from handrail.errors import CallTakenOverError, ConfigError, LedgerFullError
 from handrail.execute.scheduler import CallRef
 
 State = Literal["running", "committed", "failed", "unknown"]
@@ -121,6 +121,25 @@ def settle_entry(entry: Entry, state: State, recorded: RecordedResult, *, now: f
     return structs.replace(entry, state=state, settled_at=now, recorded=recorded, changed_arguments=changed)
 
 
+def take_entry(entry: Entry, *, owner: str, lease_until: float, run_until: float) -> Entry:
+    """The entry as another owner runs it again: the same effect, with the same idempotency key."""
+    return structs.replace(
+        entry,
+        owner=owner,
+        state="running",
+        lease_until=lease_until,
+        run_until=run_until,
+        repeat_until=max(entry.repeat_until, run_until),
+        settled_at=None,
+        recorded=None,
+    )
+
+
+def is_unchanged(known: Entry, entry: Entry) -> bool:
+    """Whether an entry is still as it was read, in what its owner changes."""
+    return (known.owner, known.state, known.lease_until) == (entry.owner, entry.state, entry.lease_until)
+
+
 class Recalled(Struct, frozen=True, gc=False):
     """The entries that a call may have to do with."""
 
@@ -161,7 +180,15 @@ class Ledger(Protocol):
         ...
 
     async def settle(self, entry: Entry) -> None:
-        """Write the outcome of a claimed call, unless the entry is another owner's or already committed."""
+        """Write the outcome of a claimed call, unless it is already committed. Raises `CallTakenOverError` if the entry
+        is another owner's."""
+        ...
+
+    async def take_over(self, entry: Entry, *, owner: str, lease_until: float, run_until: float) -> Entry | None:
+        """Make another owner's entry this one's, running again; None if it was changed since it was read.
+
+        The old owner can then write nothing more: its `settle` raises `CallTakenOverError`.
+        """
         ...
 
     async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
@@ -185,7 +212,7 @@ class LedgerDecision(Struct, frozen=True, kw_only=True, gc=False):
 
     `run`: nothing is in the way. `replay`: return the recorded result. `in_progress`: it is running. `duplicate_id`:
     the id belongs to another call. `duplicate_effect`: the effect was done with other arguments. `unknown`: it may have
-    happened; never run it, ask `verify`. `ask_again`: it was done; somebody has to approve a repetition.
+    happened; it is taken over, verified or a doubt. `ask_again`: it was done; somebody has to approve a repetition.
     """
 
     step: Literal["run", "replay", "in_progress", "duplicate_id", "duplicate_effect", "unknown", "ask_again"]
@@ -212,7 +239,6 @@ def decide_from_ledger(
     turn: int,
     now: float,
     repeat_window: float,
-    is_idempotent: bool = False,
 ) -> LedgerDecision:
     """What to do with a call, given the entry with its id and the newest entries with its keys."""
     if recalled.by_id is not None:
@@ -234,7 +260,7 @@ def decide_from_ledger(
         case "running":
             return structs.replace(decision, step="in_progress")
         case "unknown":
-            return decision if is_idempotent and is_same else structs.replace(decision, step="unknown")
+            return structs.replace(decision, step="unknown")
         case "failed":  # Nothing happened: another attempt of the same effect.
             # The approval of a repetition was consumed: a repetition that failed is not a first time.
             return structs.replace(decision, step="ask_again") if entry.repeat and is_repetition else decision
@@ -301,7 +327,6 @@ class LedgerReader:
             turn=context.turn,
             now=time.time(),
             repeat_window=self._repeat_window,
-            is_idempotent=tool.idempotent,
         )
 
     async def get(self, ref: CallRef, budget: TimeBudget) -> Entry | None:
@@ -399,7 +424,9 @@ class MemoryLedger:
 
     async def settle(self, entry: Entry) -> None:
         known = self._by_id.get((entry.session_id, entry.call_id))
-        if known is not None and known.owner == entry.owner and known.state != "committed":
+        if known is not None and known.owner != entry.owner:
+            raise CallTakenOverError(entry.tool)
+        if known is not None and known.state != "committed":
             self._write(entry)
             if (size := _measure_entry(entry)) > _SMALL:
                 self._limit_bytes((entry.session_id, entry.call_id), size)
@@ -421,6 +448,15 @@ class MemoryLedger:
             self._by_full_key[whole.full_key] = entry
         if self._by_sent_key.get(whole.sent_key) is whole:
             self._by_sent_key[whole.sent_key] = entry
+
+    async def take_over(self, entry: Entry, *, owner: str, lease_until: float, run_until: float) -> Entry | None:
+        known = self._by_id.get((entry.session_id, entry.call_id))
+        if known is None or not is_unchanged(known, entry):
+            return None
+        taken = take_entry(entry, owner=owner, lease_until=lease_until, run_until=run_until)
+        self._settled.pop((entry.session_id, entry.call_id), None)
+        self._write(taken)
+        return taken
 
     async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
         for entry in entries:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import structs
 
@@ -15,7 +15,7 @@ from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
-from handrail.execute.ledger import Entry, LedgerDecision, LedgerReader
+from handrail.execute.ledger import Entry, LedgerDecision, LedgerReader, is_unchanged
 from handrail.execute.results import CallResults, describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import RunningCalls
 from handrail.execute.scheduler import CallRef
@@ -101,16 +101,35 @@ class CallRecall:
                 return True
         return False
 
+    async def wait_until_abandoned(self, entry: Entry) -> bool:
+        """Wait until the owner of an entry whose lease is over is known to be gone.
+
+        Returns whether it is; False if the entry changed, or the time is over.
+        """
+        ref, leases = (entry.session_id, entry.call_id), self._settlement.leases
+        ends = time.monotonic() + self._in_progress_timeout
+        while not leases.is_abandoned(entry):
+            if (left := ends - time.monotonic()) <= 0:
+                return False
+            await asyncio.sleep(min(_LAST_LOOK, left))
+            try:
+                now_known = await self._reader.get(ref, TimeBudget(self._overhead_timeout))
+            except Exception:
+                log.exception("the ledger cannot be read")
+                return False
+            if now_known is None or not is_unchanged(now_known, entry):
+                return False
+        return True
+
     async def verify(
         self,
         compiled: CompiledTool,
         sent: CallArguments,
-        ref: CallRef,
         context: ToolContext[Any],
         entry: Entry,
         budget: TimeBudget,
-    ) -> ToolResult | None:
-        """Ask the tool what became of an earlier call; None if nothing did, and this call may run."""
+    ) -> "ToolResult | Literal['nothing happened'] | None":
+        """Ask the tool what became of a call in doubt, and record it if it happened; None if it cannot tell."""
         tool, arguments = compiled.tool, sent.arguments
         if entry.changed_arguments is not None:  # Those of the call in doubt.
             arguments = tool.dump(tool.parse(entry.changed_arguments))
@@ -120,12 +139,10 @@ class CallRecall:
             compiled, sent.call, context, entry, arguments, budget=budget, has_ended=has_ended
         )
         if outcome is None:
-            return failure_results.outcome_unknown(tool.name)
-        is_recorded = await self._settlement.settle(entry, outcome)
+            return None
         if outcome.happened == "no":
-            if not is_recorded:  # Other processes do not know it: it stays unknown.
-                return failure_results.outcome_unknown(tool.name)
-            return outcome.result if is_entry_of(entry, ref) else None
+            return "nothing happened"
+        await self._settlement.settle(entry, outcome)
         return structs.replace(outcome.result, origin="verified")
 
     # Looking up what became of a call, without running it.
@@ -198,8 +215,11 @@ class CallRecall:
         is_running = known.step == "in_progress" or self._running.find((entry.session_id, entry.call_id)) is not None
         if is_running or not known.is_same:
             return failure_results.unsettled(name, is_running=is_running)
-        result = await self.verify(compiled, sent, ref, context, entry, budget)
-        return failure_results.not_started(name) if result is None else result
+        found = await self.verify(compiled, sent, context, entry, budget)
+        if found != "nothing happened":
+            return found or failure_results.outcome_unknown(name)
+        is_recorded = await self._settlement.settle_as_failed(entry)  # Others must know it, or it stays unknown.
+        return failure_results.verified_failure(name) if is_recorded else failure_results.outcome_unknown(name)
 
 
 def is_entry_of(entry: Entry, ref: CallRef) -> bool:

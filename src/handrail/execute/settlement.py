@@ -20,9 +20,17 @@ from handrail.core.media import limit_media
 from handrail.core.redact import Redactor
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
-from handrail.errors import ConfigError, must_propagate
+from handrail.errors import CallTakenOverError, ConfigError, must_propagate
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
-from handrail.execute.ledger import MAX_RECORDED_MEDIA_BYTES, Entry, Ledger, RecordedResult, State, settle_entry
+from handrail.execute.ledger import (
+    MAX_RECORDED_MEDIA_BYTES,
+    Entry,
+    Ledger,
+    RecordedResult,
+    State,
+    is_unchanged,
+    settle_entry,
+)
 from handrail.execute.results import finish_result
 from handrail.execute.scheduler import CallRef
 from handrail.execute.threads import ThreadJob
@@ -32,6 +40,10 @@ from handrail.execute.tool_pool import CompiledTool
 
 _IDLE_ROUNDS: Final = 6
 """After so many rounds without a call, the thread ends."""
+
+
+_MAX_OBSERVED: Final = 10_000
+"""Entries of other owners that are watched at once; above it, all are watched anew."""
 
 
 class LeaseKeeper:
@@ -46,9 +58,12 @@ class LeaseKeeper:
         self._needs_lease = ledger.needs_lease
         self._lease = lease_timeout
         self._grace = lease_grace
-        self._interval = lease_timeout / 3
+        self.interval = lease_timeout / 3
+        """Seconds between two renewals."""
         self._entries: dict[CallRef, Entry] = {}
         self._renewed: dict[CallRef, float] = {}
+        self._observed: dict[CallRef, tuple[tuple[str, float], float]] = {}
+        """Owner and lease of entries whose lease is over, and when they were first seen so, by the monotonic clock."""
         self._wake = threading.Condition()
         self._is_running = False
 
@@ -67,6 +82,22 @@ class LeaseKeeper:
                 self._is_running = True
                 threading.Thread(target=self._run, name="handrail-leases", daemon=True).start()
 
+    def is_abandoned(self, entry: Entry) -> bool:
+        """Whether the owner of an entry has ended it, or is known to be gone: what it had begun may be taken over.
+
+        A lease that is over by the clock counts only after it was seen unchanged for as long as a lease lasts, by the
+        monotonic clock of this process: a clock that jumps shows a doubt, and runs nothing.
+        """
+        if entry.state == "unknown" or not self._needs_lease:
+            return True
+        ref, now, seen = (entry.session_id, entry.call_id), time.monotonic(), (entry.owner, entry.lease_until)
+        if len(self._observed) > _MAX_OBSERVED:
+            self._observed.clear()
+        first = self._observed.get(ref)
+        if first is None or first[0] != seen:
+            self._observed[ref] = first = (seen, now)
+        return now - first[1] >= self._lease
+
     def release(self, entry: Entry) -> None:
         """The call is settled, or must not be held any longer."""
         ref = (entry.session_id, entry.call_id)
@@ -80,12 +111,12 @@ class LeaseKeeper:
             idle = 0
             while True:
                 with self._wake:
-                    self._wake.wait(self._interval)
+                    self._wake.wait(self.interval)
                     idle = 0 if self._entries else idle + 1
                     if idle > _IDLE_ROUNDS:
                         self._is_running = False
                         return
-                    soon = time.time() + 2 * self._interval
+                    soon = time.time() + 2 * self.interval
                     due = [entry for ref, entry in self._entries.items() if self._renewed[ref] <= soon]
                 if due:
                     self._renew(runner, due)
@@ -93,7 +124,7 @@ class LeaseKeeper:
     def _renew(self, runner: asyncio.Runner, due: list[Entry]) -> None:
         until = time.time() + self._lease
         try:
-            runner.run(asyncio.wait_for(self._ledger.renew(due, lease_until=until), self._interval))
+            runner.run(asyncio.wait_for(self._ledger.renew(due, lease_until=until), self.interval))
         except Exception:  # The database is away: the next round tries again.
             log.warning("the leases of %d calls could not be renewed", len(due), exc_info=True)
             return
@@ -133,11 +164,19 @@ class Settlement:
             try:
                 await self._ledger.settle(settled)
                 return True
+            except CallTakenOverError:
+                log.warning("the outcome of %s is not recorded here: another worker has taken it over", entry.tool)
+                return False
             except Exception:
                 log.exception("the outcome of %s could not be recorded", entry.tool)
                 if (delay := next(delays, None)) is None:
                     return False
                 await asyncio.sleep(delay)
+
+    async def settle_as_failed(self, entry: Entry) -> bool:
+        """Record that nothing happened, as it was verified; returns whether it is written."""
+        outcome = Outcome(result=failure_results.verified_failure(entry.tool), happened="no")
+        return await self.settle(entry, outcome)
 
     async def settle_within(self, entry: Entry, outcome: Outcome, budget: TimeBudget) -> bool:
         """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
@@ -280,33 +319,60 @@ class Doubt(Struct, frozen=True, kw_only=True):
     call_id: str
     tool: str
     tenant_id: str | None
+    customer_id: str | None
     turn: int
+    arguments: str
+    """The arguments that ran, as JSON; redacted."""
     claimed_at: float
     """Seconds since the epoch."""
+    run_until: float
+    """From when on it can be said that nothing happened: until then the handler may still run."""
     idempotency_key: str
     """What the handler was given to send to other services: search for it there."""
     version: str
     """Changes with the entry; give it to `Executor.resolve(expected=…)`."""
 
     @classmethod
-    def from_entry(cls, entry: Entry) -> "Doubt":
+    def from_entry(cls, entry: Entry, redactor: Redactor) -> "Doubt":
         """The doubt about an entry."""
         return cls(
             session_id=entry.session_id,
             call_id=entry.call_id,
             tool=entry.tool,
             tenant_id=entry.tenant_id,
+            customer_id=entry.customer_id,
             turn=entry.turn,
+            arguments=redactor.text(entry.arguments),
             claimed_at=entry.claimed_at,
+            run_until=entry.claimed_at if entry.state == "unknown" else entry.run_until,
             idempotency_key=entry.idempotency_key,
-            version=f"{entry.owner}-{entry.number}-{entry.state}",
+            version=_get_version(entry),
         )
 
 
-async def list_doubts(ledger: Ledger, *, session_id: str | None, limit: int) -> list[Doubt]:
+def _get_version(entry: Entry) -> str:
+    return f"{entry.owner}-{entry.number}-{entry.state}"
+
+
+async def list_doubts(ledger: Ledger, *, session_id: str | None, limit: int, redactor: Redactor) -> list[Doubt]:
     """The calls in doubt, of one session or of all, the oldest first."""
     entries = await ledger.find_doubts(now=time.time(), session_id=session_id, limit=check_limit(limit))
-    return [Doubt.from_entry(entry) for entry in entries]
+    return [Doubt.from_entry(entry, redactor) for entry in entries]
+
+
+async def _refuse_while_alive(ledger: Ledger, entry: Entry, leases: LeaseKeeper, *, is_running: bool) -> None:
+    """Raise `ConfigError` if the handler of a call may still run: it cannot be said yet that nothing happened."""
+    what = f"the call {entry.call_id!r} of {entry.tool!r}"
+    if is_running:
+        raise ConfigError(f"{what} still runs in this process: happened must be True, or wait for its end.")
+    if entry.state == "running" and time.time() < entry.run_until:
+        until = failure_results.format_time(entry.run_until)
+        raise ConfigError(f"{what} may still run until {until}: before that, happened must be True.")
+    while not leases.is_abandoned(entry):  # At most one lease: a clock may have jumped.
+        await asyncio.sleep(leases.interval / 2)
+        known = (await ledger.recall(session_id=entry.session_id, call_id=entry.call_id)).by_id
+        if known is None or not is_unchanged(known, entry):
+            raise ConfigError(f"{what} is alive, or was settled meanwhile: list the doubts again.")
 
 
 async def resolve_doubt(
@@ -320,6 +386,8 @@ async def resolve_doubt(
     reason: str,
     expected: str | None,
     redactor: Redactor,
+    leases: LeaseKeeper,
+    is_running: bool,
 ) -> ToolResult:
     """Settle the entry of a call in doubt, and return its result; raises `ConfigError` if there is no such doubt."""
     if not who:
@@ -329,8 +397,10 @@ async def resolve_doubt(
         raise ConfigError(f"there is no call {call_id!r} in the ledger of session {session_id!r}.")
     if (state := entry.state_at(time.time())) != "unknown":
         raise ConfigError(f"the call {call_id!r} of {entry.tool!r} is not in doubt: it is {state}.")
-    if expected is not None and expected != (version := Doubt.from_entry(entry).version):
+    if expected is not None and expected != (version := _get_version(entry)):
         raise ConfigError(f"expected must be the version of the doubt, {version!r}, got {expected!r}.")
+    if not happened:
+        await _refuse_while_alive(ledger, entry, leases, is_running=is_running)
     who, reason = redactor.text(who), redactor.text(reason)  # A person may quote anything.
     by = f"{who}: {reason}" if reason else who
     result = (failure_results.confirmed_effect if happened else failure_results.confirmed_failure)(entry.tool, by)

@@ -32,8 +32,8 @@ from handrail.authorize.approvals import Approvals
 from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.values import Failure
-from handrail.errors import StoreError
-from handrail.execute.ledger import Entry, Recalled, RecordedResult
+from handrail.errors import CallTakenOverError, StoreError
+from handrail.execute.ledger import Entry, Recalled, RecordedResult, take_entry
 from handrail.store.approvals import CONSUME, SqlApprovals
 from handrail.store.database import Database, build_engine
 from handrail.store.encryption import Cipher
@@ -171,8 +171,26 @@ class SqlLedger:
         if entry.state == "failed":  # Nothing happened, so a missing entry is no harm.
             return
         known = (await self.recall(session_id=entry.session_id, call_id=entry.call_id)).by_id
-        if known is None or known.owner != entry.owner:
+        if known is None:
             raise StoreError(f"the ledger has no entry for this call of {entry.tool!r}.")
+        if known.owner != entry.owner:
+            raise CallTakenOverError(entry.tool)
+
+    async def take_over(self, entry: Entry, *, owner: str, lease_until: float, run_until: float) -> Entry | None:
+        """Make another owner's entry this one's, if it is still as it was read."""
+        taken = take_entry(entry, owner=owner, lease_until=lease_until, run_until=run_until)
+        values = {
+            "of_session": entry.session_id,
+            "of_call": entry.call_id,
+            "of_owner": entry.owner,
+            "of_state": entry.state,
+            "of_lease": entry.lease_until,
+            "to_owner": owner,
+            "to_lease_until": lease_until,
+            "to_run_until": run_until,
+            "to_repeat_until": taken.repeat_until,
+        }
+        return taken if await self._database.write(_TAKE_OVER, values) == 1 else None
 
     async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
         """Move the leases of running entries, on a connection of its own."""
@@ -357,6 +375,26 @@ _SETTLE = (
 )
 
 
+_TAKE_OVER = (
+    update(table)
+    .where(
+        table.c.session_id == bindparam("of_session"),
+        table.c.call_id == bindparam("of_call"),
+        table.c.owner == bindparam("of_owner"),
+        table.c.state == bindparam("of_state"),
+        table.c.lease_until == bindparam("of_lease"),
+        UNSETTLED,
+    )
+    .values(
+        owner=bindparam("to_owner"),
+        state=literal_column("'running'"),
+        lease_until=bindparam("to_lease_until"),
+        run_until=bindparam("to_run_until"),
+        repeat_until=bindparam("to_repeat_until"),
+        settled_at=None,
+        recorded=None,
+    )
+)
 _RENEW = (
     update(table)
     .where(

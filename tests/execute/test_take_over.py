@@ -1,0 +1,197 @@
+"""A call whose owner is gone ends in the truth: run again where that is safe, verified, or a doubt."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from handrail import ConfigError, Executor, Policy, Rule, ToolContext, tool
+from handrail.execute import MemoryLedger, Timeouts
+from handrail.execute.ledger import Entry
+from tests.execute.helpers import ALLOWED, at, call, code_of
+
+LEASE = 0.2
+TIMEOUTS = Timeouts(call=0.5, lease=LEASE, lease_grace=0.01, in_progress=20)
+SLOW = Timeouts(call=600, lease=LEASE, in_progress=1.5)
+"""With these a handler may run for ten minutes."""
+
+
+class SharedLedger(MemoryLedger):
+    """A ledger that other processes see, too; one of them dies before it writes what became of its call."""
+
+    is_immediate, needs_lease = False, True
+    is_owner_dead = True
+
+    async def settle(self, entry: Entry) -> None:
+        if not self.is_owner_dead:
+            await super().settle(entry)
+
+
+class Bank:
+    """Pays, and keeps with which idempotency key."""
+
+    def __init__(self, **options: Any) -> None:
+        self.keys: list[str | None] = []
+        self.ledger = SharedLedger()
+        self.options = options
+
+    def start(self, policy: Policy = ALLOWED, timeouts: Timeouts = TIMEOUTS) -> Executor:
+        """Another process."""
+
+        @tool(**self.options)
+        async def pay(invoice: str, context: ToolContext[Any]) -> str:
+            """Pay."""
+            self.keys.append(context.idempotency_key)
+            return "paid"
+
+        return Executor([pay], policy=policy, ledger=self.ledger, timeouts=timeouts)
+
+    async def die(self, timeouts: Timeouts = TIMEOUTS) -> None:
+        """Pay, and die before it is recorded."""
+        await self.start(timeouts=timeouts).run(PAYMENT, at(customer_id="ann"))
+        self.ledger.is_owner_dead = False
+
+
+PAYMENT = call("pay", "c-1", invoice="R-1")
+AGAIN = call("pay", "c-2", invoice="R-1")
+
+
+@pytest.mark.parametrize("sent", [PAYMENT, AGAIN])
+async def test_an_idempotent_call_is_taken_over_and_runs_again_with_the_same_key(sent: Any) -> None:
+    bank = Bank(idempotent=True)
+    await bank.die()
+    worker = bank.start()
+
+    result = await worker.run(sent, at(customer_id="ann"))
+    replayed = await worker.run(PAYMENT, at(customer_id="ann"))
+
+    assert (result.output, result.origin, replayed.origin) == ("paid", "run", "replayed")
+    assert len(bank.keys) == 2
+    assert len(set(bank.keys)) == 1
+    assert await worker.doubts() == []
+
+
+@pytest.mark.parametrize("sent", [PAYMENT, AGAIN])
+async def test_verify_settles_what_happened(sent: Any) -> None:
+    bank = Bank(verify=lambda arguments, context: "receipt 7")
+    await bank.die()
+
+    result = await bank.start().run(sent, at(customer_id="ann"))
+
+    assert (result.output, result.origin, len(bank.keys)) == ("receipt 7", "verified", 1)
+
+
+@pytest.mark.parametrize("sent", [PAYMENT, AGAIN])
+async def test_what_did_not_happen_is_taken_over_once_the_first_handler_can_no_longer_be_alive(sent: Any) -> None:
+    bank = Bank(verify=lambda arguments, context: False)
+    await bank.die()
+    await asyncio.sleep(TIMEOUTS.call + TIMEOUTS.lease_grace)  # Time is the subject.
+
+    result = await bank.start().run(sent, at(customer_id="ann"))
+
+    assert (result.output, len(bank.keys), len(set(bank.keys))) == ("paid", 2, 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"verify": lambda arguments, context: None}])
+async def test_anything_else_is_a_doubt(options: dict[str, Any]) -> None:
+    bank = Bank(**options)
+    await bank.die()
+    worker = bank.start()
+
+    for sent in (PAYMENT, AGAIN, PAYMENT):
+        assert code_of(await worker.run(sent, at(customer_id="ann"))) == "outcome_unknown"
+    assert [doubt.call_id for doubt in await worker.doubts()] == ["c-1"]
+    assert len(bank.keys) == 1
+
+
+async def test_a_handler_that_may_still_run_is_not_run_again_because_verify_finds_nothing_yet() -> None:
+    bank = Bank(verify=lambda arguments, context: False)
+    await bank.die(timeouts=SLOW)
+
+    result = await bank.start(timeouts=SLOW).run(PAYMENT, at(customer_id="ann"))
+
+    assert (code_of(result), len(bank.keys)) == ("outcome_unknown", 1)
+
+
+async def test_what_is_denied_now_is_not_taken_over_and_stays_a_doubt() -> None:
+    bank = Bank(idempotent=True)
+    await bank.die()
+    worker = bank.start(policy=Policy([Rule.deny("pay", reason="closed")]))
+
+    result = await worker.run(PAYMENT, at(customer_id="ann"))
+
+    assert (code_of(result), len(bank.keys)) == ("outcome_unknown", 1)
+    assert len(await worker.doubts()) == 1
+
+
+async def test_a_takeover_asks_nobody_again() -> None:
+    bank = Bank(idempotent=True)
+    asking = Policy([Rule.ask("pay", by="operator")])
+    first = bank.start(policy=asking)
+    approval = (await first.run(PAYMENT, at(customer_id="ann"))).approval
+    assert approval is not None
+    await first.approvals.approve(approval.token, by="operator", who="bo")
+    await first.run(PAYMENT, at(customer_id="ann"))
+    bank.ledger.is_owner_dead = False
+
+    result = await bank.start(policy=asking).run(PAYMENT, at(customer_id="ann"))
+
+    assert (result.output, len(bank.keys)) == ("paid", 2)
+
+
+async def test_a_lease_that_is_renewed_while_it_is_watched_is_not_taken_over() -> None:
+    bank = Bank(idempotent=True)
+    await bank.die(timeouts=SLOW)
+
+    class Renewing(SharedLedger):
+        """Its owner lives, and its clock is behind: every lease is over, and is renewed all the same."""
+
+        async def recall(self, **given: Any) -> Any:
+            for number, entry in enumerate(list(self._by_id.values())):
+                await self.renew([entry], lease_until=1_000.0 + time.monotonic() + number)
+            return await super().recall(**given)
+
+    bank.ledger.__class__ = Renewing
+    result = await bank.start(timeouts=SLOW).run(PAYMENT, at(customer_id="ann"))
+
+    assert (code_of(result), len(bank.keys)) == ("outcome_unknown", 1)
+
+
+async def test_of_two_workers_one_takes_the_call_over() -> None:
+    bank = Bank(idempotent=True)
+    await bank.die()
+
+    results = await asyncio.gather(*(bank.start().run(PAYMENT, at(customer_id="ann")) for _ in range(4)))
+
+    assert len(bank.keys) == 2
+    assert {result.output for result in results if result.ok} == {"paid"}
+
+
+async def test_an_operator_cannot_say_that_nothing_happened_while_the_handler_may_still_run() -> None:
+    bank = Bank()
+    await bank.die(timeouts=SLOW)
+    worker = bank.start(timeouts=SLOW)
+    assert code_of(await worker.run(PAYMENT, at(customer_id="ann"))) == "outcome_unknown"
+    doubt = (await worker.doubts())[0]
+
+    with pytest.raises(ConfigError, match="may still run until"):
+        await worker.resolve(session_id="s-1", call_id="c-1", happened=False, who="bo")
+    result = await worker.resolve(session_id="s-1", call_id="c-1", happened=True, who="bo")
+
+    assert (doubt.arguments, doubt.customer_id) == ('{"invoice":"R-1"}', "ann")
+    assert doubt.run_until > doubt.claimed_at + 500
+    assert result.ok
+
+
+async def test_an_operator_says_that_nothing_happened_once_the_owner_is_known_to_be_gone() -> None:
+    bank = Bank()
+    await bank.die()
+    worker = bank.start()
+    assert code_of(await worker.run(PAYMENT, at(customer_id="ann"))) == "outcome_unknown"
+    await asyncio.sleep(TIMEOUTS.call + TIMEOUTS.lease_grace)  # Time is the subject.
+
+    await worker.resolve(session_id="s-1", call_id="c-1", happened=False, who="bo")
+
+    assert await worker.doubts() == []
+    assert (await worker.run(AGAIN, at(customer_id="ann"))).output == "paid"
