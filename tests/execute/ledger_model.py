@@ -87,6 +87,7 @@ class Model:
 
     lines: list[Line] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
+    newest_run: Line | None = None
 
     def by_id(self, wanted: Wanted) -> Line | None:
         return next((line for line in self.lines if line.wanted.place == wanted.place), None)
@@ -104,7 +105,7 @@ class Model:
                 return self._replay(known, same_call=True)
             if known.state == "running":
                 return Answer(says="in_progress")
-            return self._find_out(known, wanted) or Answer(says="tool_execution_failed")
+            return self._find_out(known, wanted) or self._run_line(known, wanted, dies=dies)
         newest = self.newest(wanted)
         if newest is not None:
             is_same = newest.wanted.identity == wanted.identity
@@ -113,9 +114,7 @@ class Model:
             if newest.state == "unknown" and not is_same:  # Another's outcome says nothing about this one.
                 return Answer(says="outcome_unknown")
             if newest.state == "unknown":
-                answer = self._find_out(newest, wanted)
-                if answer is not None:
-                    return answer
+                return self._find_out(newest, wanted) or self._run_line(newest, wanted, dies=dies)
             elif newest.state == "committed" and (newest.wanted.session, newest.wanted.turn) == (
                 wanted.session,
                 wanted.turn,
@@ -134,7 +133,6 @@ class Model:
         if not wanted.tells:
             return Answer(says="outcome_unknown")
         if not line.happened:
-            line.state, line.said = "failed", "tool_execution_failed"
             return None
         line.state, line.said = "committed", "found "
         return Answer(says="found ", ok=True)
@@ -164,8 +162,16 @@ class Model:
         return None
 
     def _run(self, wanted: Wanted, newest: Line | None, *, dies: bool) -> Answer:
-        line = Line(wanted=wanted, repeat=self.repeat_of(newest), happened=wanted.ending in AFTER)
+        line = Line(wanted=wanted, repeat=self.repeat_of(newest))
         self.lines.append(line)
+        # What is claimed needs no answer any more.
+        self.questions = [one for one in self.questions if one.state != "pending" or one.asked.place != wanted.place]
+        return self._run_line(line, wanted, dies=dies)
+
+    def _run_line(self, line: Line, wanted: Wanted, *, dies: bool) -> Answer:
+        """Run a call: its own entry, or one that it takes over because nothing happened."""
+        self.newest_run = line
+        line.state, line.happened = "running", wanted.ending in AFTER
         if dies:
             return Answer(says="", ran=True)
         if wanted.ending == "ok":
@@ -175,5 +181,9 @@ class Model:
             line.state, line.said = "failed", "no_money"
             return Answer(says="no_money", ran=True)
         line.state = "unknown"
-        found = self._find_out(line, wanted) or Answer(says="tool_execution_failed")
+        found = self._find_out(line, wanted)
+        if found is None:
+            line.state = "failed"
+            found = Answer(says="tool_execution_failed")
+            line.said = found.says
         return Answer(says=found.says, ok=found.ok, ran=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -90,10 +91,21 @@ class Doomed:
         self.digest_key, self.recall = ledger.digest_key, ledger.recall
 
     async def claim(self, entry: Entry, **options: Any) -> bool:
+        is_claimed = await self._ledger.claim(entry, **options)
+        if is_claimed:
+            await self._hold(entry)
+        return is_claimed
+
+    async def take_over(self, entry: Entry, **options: Any) -> Entry | None:
+        taken = await self._ledger.take_over(entry, **options)
+        if taken is not None:
+            await self._hold(taken)
+        return taken
+
+    async def _hold(self, entry: Entry) -> None:
         self._claimed = entry
         if self._lease_over:
-            entry = structs.replace(entry, lease_until=0.0, run_until=0.0)
-        return await self._ledger.claim(entry, **options)
+            await self._ledger.settle(structs.replace(entry, state="unknown", settled_at=time.time()))
 
     async def settle(self, entry: Entry) -> None:
         if self._claimed is None or entry.call_id != self._claimed.call_id:
@@ -261,7 +273,8 @@ class LedgerMachine(RuleBasedStateMachine):
         call = Wanted(**{**wanted, "ending": ending}, turn=self.turn)
         expected = self.model.arrives(call, dies=True)
         if expected.ran and lease_over:
-            self.model.lines[-1].state = "unknown"
+            assert self.model.newest_run is not None
+            self.model.newest_run.state = "unknown"
 
         async def made() -> ToolResult:
             doomed = self.executor(ledger=Doomed(self.ledger, lease_over=lease_over))
