@@ -16,6 +16,8 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolFlags
@@ -405,3 +407,44 @@ async def test_a_tool_that_only_reads_may_be_retried_inside() -> None:
 
     assert await desk.run() == []
     assert (len(entered), desk.model.told) == (3, {"c1": "seen"})
+
+
+async def test_in_a_tool_node_no_answer_reaches_a_question_of_another_tool() -> None:
+    answers: list[Any] = []
+    desk = Desk()
+
+    async def delete(name: str) -> str:
+        answers.append(interrupt({"delete": name}))
+        return f"deleted: {answers[-1]}"
+
+    middleware = HandrailMiddleware(desk.executor, context=ToolContext(session_id="s-1", customer_id="c-1", turn=1))
+    tools = [Desk._tool("pay", desk._pay), Desk._tool("delete", delete)]
+    graph: Any = StateGraph(MessagesState)
+    graph.add_node("tools", ToolNode(tools, awrap_tool_call=middleware.awrap_tool_call))
+    graph.add_edge(START, "tools")
+    agent = graph.compile(checkpointer=InMemorySaver())
+    calls = [{"id": i, "name": n, "args": a} for i, n, a in (pay_call("c1"), ("c2", "delete", {"name": "x"}))]
+
+    first = await agent.ainvoke({"messages": [AIMessage("", tool_calls=calls)]}, desk.thread)
+    (asked,) = first["__interrupt__"]
+    await desk.executor.approvals.approve(
+        (await desk.executor.approvals.pending(session_id="s-1"))[0].token, by="customer", who="c-1"
+    )
+    result = await agent.ainvoke(Command(resume={asked.id: "no"}), desk.thread)
+
+    assert asked.value == {"delete": "x"}  # The question of the tool, and none of ours.
+    assert answers == ["no"]
+    told = {one.tool_call_id: one.text for one in result["messages"] if isinstance(one, ToolMessage)}
+    assert told["c2"] == "deleted: no"
+    assert desk.paid == [("R-7", 100)]  # It was approved meanwhile, and runs once.
+
+
+async def test_a_tool_that_only_reads_gets_the_answer_to_its_own_interrupt() -> None:
+    async def look(what: str) -> str:
+        return f"saw {interrupt({'which': what})}"
+
+    desk = Desk([("c1", "look", {"what": "x"})], "Done.", policy=ALLOW, tools=[Desk._tool("look", look)])
+
+    asked = await desk.run()
+    assert await desk.wake(asked, "the left one") == []
+    assert desk.model.told == {"c1": "saw the left one"}

@@ -253,3 +253,21 @@ async def test_the_fallback_knows_what_was_declared() -> None:
     assert Executor(declared={"search": ToolFlags(read_only=True)}).explain(call("search"), at()).decision.action == (
         "allow"
     )
+
+
+def test_a_tool_only_reads_if_it_was_registered_or_declared_so() -> None:
+    @tool(read_only=True)
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    @tool
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    declared = {"find": ToolFlags(read_only=True), "send": ToolFlags()}
+    executor = Executor([look, pay], declared=declared)
+
+    found = {name: executor.is_read_only(name) for name in ("look", "find", "send", "pay", "invented")}
+    assert found == {"look": True, "find": True, "send": False, "pay": False, "invented": False}

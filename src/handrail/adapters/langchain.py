@@ -52,7 +52,8 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
     A call that somebody has to agree to interrupts the graph; the value of the interrupt has the token for
     `executor.approvals.approve(…)`. `Command(resume=…)` only wakes the graph: without an approval in the executor's own
     store it is interrupted again. A call whose outcome is not known interrupts the same way, with
-    `"reason": "outcome_unknown"`, until `executor.resolve(…)`.
+    `"reason": "outcome_unknown"`, until `executor.resolve(…)`. In a `ToolNode` that runs several calls of one response
+    in one task, a call that has to wait is a failed result instead, and the model calls again after the approval.
     """
 
     def __init__(self, executor: Executor, *, context: ContextSource[ToolRuntime[Any, Any]]) -> None:
@@ -100,11 +101,16 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
             cut = Failure(code="tool_args_parse_error", message=text, retryable=True)
             return _to_message(request, ToolResult(error=cut, tool_name=sent["name"]))
 
+        is_shared = _shares_task(messages, sent["id"])
+        is_read_only = self._executor.is_read_only(sent["name"])
+        # Only the answers to our own interrupts: those of a task with several calls, and of a read, are the tools' own.
+        own_answers = 0 if is_shared or is_read_only else resumes - used
+
         async def proceed(arguments: Mapping[str, Any], pauses: int) -> Response:
-            for _ in range(resumes - used - pauses):
+            for _ in range(own_answers - pauses):
                 interrupt(None)  # A resume value of ours: the tool's own interrupts must not get it.
             changed = request.override(tool_call={**sent, "args": dict(arguments)})
-            if request.tool is not None and not self._executor.is_read_only(sent["name"]):
+            if request.tool is not None and not is_read_only:
                 changed = changed.override(tool=cast(Any, OneRun(request.tool, sent["name"], "invoke", "ainvoke")))
             response = await handler(changed)
             if request.tool is None and _is_no_tool(response, sent["name"]):
@@ -124,7 +130,7 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
             control=_CONTROL,
             record=_get_content,
         )
-        if host.is_pause:
+        if host.is_pause and not is_shared:
             return host
         is_response = isinstance(cast(object, host.value), ToolMessage | Command)
         response: Response = host.value if is_response else _to_message(request, host.result)
@@ -138,6 +144,25 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
         if known is None or known[0] is not tool:
             known = self._schemas[tool.name] = tool, convert_to_openai_tool(tool)["function"].get("parameters", {})
         return known[1]
+
+
+def _shares_task(messages: Sequence[AnyMessage], call_id: str | None) -> bool:
+    """Whether several calls run in one task of the graph, as in a `ToolNode`; an agent gives each call its own.
+
+    LangGraph gives the answers to interrupts to a task in the order of its interrupts. If we interrupted there, too,
+    the answer that wakes us could be taken for the answer to a question of another tool.
+    """
+    triggers: Any = get_config().get("metadata", {}).get("langgraph_triggers", ())
+    if any("__pregel_push" in str(trigger) for trigger in triggers):
+        return False
+    message = _find_response(messages, call_id)
+    return message is not None and len(message.tool_calls) > 1
+
+
+def _find_response(messages: Sequence[AnyMessage], call_id: str | None) -> AIMessage | None:
+    """The response of the model that has this call."""
+    responses = (message for message in reversed(messages) if isinstance(message, AIMessage))
+    return next((said for said in responses if any(call["id"] == call_id for call in said.tool_calls)), None)
 
 
 def _is_no_tool(response: Response, name: str) -> bool:
@@ -167,8 +192,7 @@ def _get_messages(state: Any) -> list[AnyMessage]:
 
 def _is_cut(messages: Sequence[AnyMessage], call_id: str | None) -> bool:
     """Whether the response with this call was cut off: LangChain repairs its arguments, which may then be others."""
-    responses = (message for message in reversed(messages) if isinstance(message, AIMessage))
-    message = next((said for said in responses if any(call["id"] == call_id for call in said.tool_calls)), None)
+    message = _find_response(messages, call_id)
     said = cast(dict[str, Any], {} if message is None else cast(Any, message).response_metadata)
     reasons: list[Any] = [said.get(name) for name in ("finish_reason", "stop_reason", "done_reason")]
     details: Any = said.get("incomplete_details") or {}
