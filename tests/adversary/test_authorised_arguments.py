@@ -121,6 +121,30 @@ async def test_a_host_runs_the_arguments_that_the_approver_wants(kept: dict[str,
     assert ran == [{"invoice": "R-1", "amount": 300}]
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_the_model_is_told_which_arguments_of_the_approver_ran(read_only: bool, kept: dict[str, Any]) -> None:
+    @tool(read_only=read_only)
+    async def send(text: str, password: str) -> str:
+        """Send."""
+        return f"sent {text}"
+
+    executor = Executor([send], policy=Policy([Rule.ask("send", by="operator")]), **kept)
+    sent = call("send", text="all of it", password="Tr0ub4dor-and-3")
+    await approve(executor, await executor.run(sent, at()), text="half of it", password="Tr0ub4dor-and-4")
+
+    first, again = await executor.run(sent, at()), await executor.run(sent, at())
+
+    for result in (first, again):
+        assert result.output == "sent half of it"
+        told = result.for_model()
+        assert "changed its arguments" in told
+        assert '"text":"half of it"' in told.replace(": ", ":")
+        assert "Tr0ub4dor" not in told
+    unchanged = await executor.run(call("send", "c-2", text="x", password="y"), at())
+    await approve(executor, unchanged)
+    assert (await executor.run(call("send", "c-2", text="x", password="y"), at())).for_model() == "sent x"
+
+
 async def test_a_host_runs_the_arguments_that_a_hook_made_and_the_policy_judged() -> None:
     ran: list[Any] = []
     policy = Policy([Rule.deny("pay", where={"amount": {"above": 10}}), Rule.allow("pay")])

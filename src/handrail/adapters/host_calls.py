@@ -177,7 +177,8 @@ async def run_host_call(
         pauses += 1
         again = structs.replace(call, id=f"{call.id}.{pauses}")
         result = await executor.guard(again, context, run, schema=schema, flags=flags)
-    if not result.ok or result.origin != "run" or result.output != recorded:  # Else it may be too long for a model.
+    is_shown = result.ok and result.origin == "run" and not result.notice
+    if not is_shown or result.output != recorded:  # Else it may be too long for a model.
         value = result.for_model() if result.notice else result.output
     if raised is not None and result.error is not None and result.error.code != "outcome_unknown":
         if not isinstance(raised, HostAnswerError):

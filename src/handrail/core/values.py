@@ -184,7 +184,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     recorded: bool = True
     """False if the call took effect, but its result could not be written to the ledger."""
     notice: str = ""
-    """Sent to the model before the output: that the effect was already done, and when."""
+    """Sent to the model before the output: when the effect was already done, or which arguments an approver changed."""
     silent: bool = False
     """True if the conversation was interrupted and the tool has `on_interrupt="finish_silently"`."""
     provider_id: str | None = None

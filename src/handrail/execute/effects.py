@@ -550,6 +550,8 @@ class EffectRunner:
             lost = Outcome(result=failure_results.outcome_unknown(effect.tool.name), happened="unknown")
             await self._settlement.settle(entry, lost, retry_delays=())
             raise
+        if running.has_begun:
+            outcome = self._settlement.note_changes(entry, outcome)
         if self._is_limited:
             admission.report(outcome.is_healthy)
         if outcome.happened == "unknown" and running.stranded_job is not None:

@@ -174,6 +174,7 @@ class Executor:
             admission=admission,
             events=events,
             results=self._results,
+            redactor=redactor,
             running=self._running,
             overhead_timeout=timeouts.overhead,
             max_remembered_bytes=limits.max_remembered_bytes,

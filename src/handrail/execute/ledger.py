@@ -49,12 +49,19 @@ class RecordedResult(Struct, frozen=True, kw_only=True, gc=False):
     control: Control | None = None
     metadata: Mapping[str, Any] = {}
     media: tuple[MediaPart, ...] = ()
+    notice: str = ""
+    """What the model reads before the output: the arguments that an approver changed."""
 
     def to_result(self) -> ToolResult:
         """The result that was recorded."""
         output: Any = from_json(self.text) if self.is_json and self.text is not None else self.text
         return ToolResult(
-            output=output, error=self.failure, control=self.control, metadata=self.metadata, media=self.media
+            output=output,
+            error=self.failure,
+            control=self.control,
+            metadata=self.metadata,
+            media=self.media,
+            notice=self.notice,
         )
 
 
@@ -516,7 +523,7 @@ def _measure_entry(entry: Entry) -> int:
     recorded = entry.recorded
     if recorded is None:
         return len(entry.arguments)
-    size = len(entry.arguments) + len(recorded.text or "")
+    size = len(entry.arguments) + len(recorded.text or "") + len(recorded.notice)
     if recorded.failure is not None:
         size += len(recorded.failure.message)
     if recorded.metadata:
@@ -534,7 +541,14 @@ def _shorten_entry(entry: Entry) -> Entry:
         if failure is not None:
             failure = structs.replace(failure, message=failure.message[:_SMALL])
         media = tuple(part.omit(_NOT_KEPT) for part in recorded.media)
-        recorded = structs.replace(recorded, text=text, is_json=is_json, failure=failure, metadata={}, media=media)
+        recorded = RecordedResult(
+            text=text,
+            is_json=is_json,
+            failure=failure,
+            control=recorded.control,
+            media=media,
+            notice=recorded.notice[:_SMALL],
+        )
     arguments = entry.arguments
     if len(arguments) > _SMALL:
         arguments = f"{arguments[:_SMALL]}… [the rest is left out: {_NOT_KEPT}]"

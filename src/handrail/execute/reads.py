@@ -15,6 +15,7 @@ from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.handler_output import is_plain
 from handrail.core.log import log
+from handrail.core.redact import Redactor
 from handrail.core.text import canonical_json, is_same_json
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
@@ -23,7 +24,7 @@ from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
 from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
-from handrail.execute.results import CallResults, finish_result, finish_text
+from handrail.execute.results import CallResults, finish_result, finish_text, note_changes
 from handrail.execute.running import CallStopped, RunningCall, RunningCalls, resume_coroutine, take_first_step
 from handrail.execute.scheduler import CURRENT_SCOPE, CallRef, CallScope, QueueEntry, Scheduler, current_scope
 from handrail.execute.tool_pool import CompiledTool
@@ -54,10 +55,12 @@ class ReadRunner:
         admission: AdmissionControl,
         events: EventBus,
         results: CallResults,
+        redactor: Redactor,
         running: RunningCalls,
         overhead_timeout: float,
         max_remembered_bytes: int,
     ) -> None:
+        self._redactor = redactor
         self._overhead_timeout = overhead_timeout
         self._authorizer = authorizer
         self._handlers = handlers
@@ -245,6 +248,9 @@ class ReadRunner:
         inner = self._handlers.build_context(actual, context) if tool.takes_context else context
         outcome = await self._handlers.run(compiled, running, authorization.value, inner)
         admission.report(outcome.is_healthy)
+        if actual is not call:
+            noted = note_changes(outcome.result, actual.arguments_json, self._redactor)
+            outcome = structs.replace(outcome, result=noted)
         if authorization.value is value:
             self._put_cached(compiled, call, value, context, outcome)
         return outcome, authorization.decision, actual

@@ -89,6 +89,16 @@ def finish_text(output: str, call: ToolCall, started: float, decision: Decision 
     )
 
 
+def note_changes(result: ToolResult, arguments_json: str | None, redactor: Redactor) -> ToolResult:
+    """The result of a call with the arguments that an approver put in the place of the model's: it names them."""
+    if arguments_json is None or result.notice:
+        return result
+    ran = redactor.text(arguments_json)
+    return structs.replace(
+        result, notice=f"[Whoever approved this call changed its arguments. It was made with: {ran}]"
+    )
+
+
 # What the ledger says about a call that does not run.
 
 
@@ -101,7 +111,8 @@ def replay(entry: Entry, *, is_same_call: bool) -> ToolResult:
         )
     assert entry.recorded is not None
     result = entry.recorded.to_result()
-    notice = "" if is_same_call else f"[Already done at {done_at}, and not done again.]"
+    repeated = "" if is_same_call else f"[Already done at {done_at}, and not done again.]"
+    notice = "\n".join(filter(None, (repeated, result.notice)))
     metadata = {**result.metadata, "done_at": done_at}
     return structs.replace(result, notice=notice, metadata=metadata, origin="replayed")
 

@@ -31,7 +31,7 @@ from handrail.execute.ledger import (
     is_unchanged,
     settle_entry,
 )
-from handrail.execute.results import finish_result
+from handrail.execute.results import finish_result, note_changes
 from handrail.execute.scheduler import CallRef
 from handrail.execute.threads import ThreadJob
 from handrail.execute.tool_pool import CompiledTool
@@ -178,6 +178,12 @@ class Settlement:
         outcome = Outcome(result=failure_results.verified_failure(entry.tool), happened="no")
         return await self.settle(entry, outcome)
 
+    def note_changes(self, entry: Entry, outcome: Outcome) -> Outcome:
+        """The outcome of a call whose approver may have changed its arguments: the model is told which ones ran."""
+        if entry.changed_arguments is None:
+            return outcome
+        return structs.replace(outcome, result=note_changes(outcome.result, entry.changed_arguments, self._redactor))
+
     async def settle_within(self, entry: Entry, outcome: Outcome, budget: TimeBudget) -> bool:
         """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
         if self._is_immediate:
@@ -202,7 +208,7 @@ class Settlement:
             except BaseException as error:  # an interrupt of the thread is not one of the program
                 log.error("%s ended after it was given up", entry.tool, exc_info=error)
                 outcome = Outcome(result=failure_results.outcome_unknown(entry.tool), happened="unknown")
-            self._start_settling(entry, outcome)
+            self._start_settling(entry, self.note_changes(entry, outcome))
 
         job.on_late_end = settle
 
@@ -259,6 +265,7 @@ class Settlement:
             control=result.control,
             metadata=metadata,
             media=media,
+            notice=result.notice,
         )
 
     async def verify(
@@ -295,8 +302,10 @@ class Settlement:
             return Outcome(result=failure_results.verified_failure(tool.name), happened="no")
         output = f"`{tool.name}` took effect." if found is True else found
         if is_plain(output):
-            return self._handlers.outcome_of_output(compiled, output, entry.session_id)
-        return await self._handlers.collect_outcome(compiled, output, entry.session_id)
+            outcome = self._handlers.outcome_of_output(compiled, output, entry.session_id)
+        else:
+            outcome = await self._handlers.collect_outcome(compiled, output, entry.session_id)
+        return self.note_changes(entry, outcome)
 
     async def _call_verify(self, verify: Any, arguments: dict[str, Any], context: ToolContext[Any], name: str) -> Any:
         if inspect.iscoroutinefunction(verify):

@@ -436,6 +436,7 @@ def encode_record(recorded: RecordedResult | None) -> str | None:
                 "control": recorded.control and msgspec.to_builtins(recorded.control),
                 "metadata": _drop_unencodable(recorded.metadata),
                 "media": msgspec.to_builtins(recorded.media),
+                "notice": recorded.notice,
             }
         )
 
