@@ -72,6 +72,18 @@ def test_everything_that_the_caller_said_since_the_read_back_counts() -> None:
     assert [one.token for one in call.of(s.RefuseApproval)] == ["t1"]
 
 
+def test_a_yes_beside_words_that_nobody_understood_is_no_yes() -> None:
+    call = Call()
+    call.want()
+    call.speak()
+    first = call.hear(is_written=False)
+    call.hear("Yes.")
+    call.feed(s.CallerTranscribed(item_id=first, transcript=None))
+
+    assert call.state() == "no"
+    assert len(call.asked) == 2
+
+
 def test_consent_is_unknown_until_its_transcript_is_there() -> None:
     call = Call()
     call.want()

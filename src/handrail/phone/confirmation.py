@@ -59,7 +59,7 @@ class Confirmations:
         self._has_transcripts = has_transcripts
         self._confirmations: dict[str, _Confirmation] = {}
         self._transcripts: dict[str, str | None] = {}
-        self._open: str | None = None
+        self.open: str | None = None
         """The question that was heard last: what the caller says answers it, and no other."""
         self._are_words_known = False
         """Whether the provider tells what the agent said."""
@@ -69,7 +69,7 @@ class Confirmations:
     @property
     def is_open(self) -> bool:
         """Whether the caller was asked something, and has not answered it."""
-        confirmation = self._confirmations.get(self._open or "")
+        confirmation = self._confirmations.get(self.open or "")
         return confirmation is not None and not confirmation.items
 
     def add(self, token: str, read_back: ReadBack) -> None:
@@ -96,7 +96,7 @@ class Confirmations:
         if self._are_words_known and not all(mentions_value(words, value) for value in confirmation.read_back.values):
             return False
         confirmation.is_heard = True
-        self._open = token
+        self.open = token
         return True
 
     def learn_words(self, words: str) -> None:
@@ -105,7 +105,7 @@ class Confirmations:
 
     def answer(self, item_id: str) -> None:
         """The caller speaks: that answers what was heard last."""
-        confirmation = self._confirmations.get(self._open or "")
+        confirmation = self._confirmations.get(self.open or "")
         if confirmation is not None and confirmation.is_heard:
             confirmation.items = (*confirmation.items, item_id)
             confirmation.reading = None
@@ -154,8 +154,8 @@ class Confirmations:
     def forget(self, token: str) -> None:
         """The approval was used, refused or given up."""
         self._confirmations.pop(token, None)
-        if self._open == token:
-            self._open = None
+        if self.open == token:
+            self.open = None
 
 
 def is_listening_sound(transcript: str | None) -> bool:

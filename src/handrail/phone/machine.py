@@ -200,7 +200,8 @@ class CallMachine:
         if self._is_choice_forced and (speech is None or speech.purpose == "reply"):
             self._is_choice_forced = False
             self._do(s.ReleaseToolChoice())
-        self.confirmations.learn_words(signal.words)
+        if signal.words:
+            self.confirmations.learn_words(signal.words)
         self._limits.count_tokens(signal.usage.get("total_tokens", 0))
         if speech is None:
             return
@@ -543,7 +544,7 @@ class CallMachine:
             is_ending=is_ending,
             is_handed_off=is_handed_off,
             has_reply=has_reply,
-            may_ask=not self.confirmations.is_open,
+            may_ask=self.confirmations.open is None or not self.confirmations.is_open,
         )
         return Speech("reply", covers=owed) if speech is None and has_reply else speech
 

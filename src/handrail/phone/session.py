@@ -32,6 +32,8 @@ from handrail.tenants.targets import normalise_target
 
 _SEND_TIMEOUT = 10.0
 _MAX_EVENT_BYTES = 16_000_000
+_SPOKEN = (s.CallerStarted, s.CallerTranscribed, s.PlaybackStarted, s.PlaybackStopped, s.PlaybackCleared)
+"""Signals that a transcript is made from, beside the words of a response."""
 _YOUNG = 2.0
 """Seconds after the first connection in which its end is not taken for the end of the call."""
 
@@ -298,7 +300,8 @@ class CallSession:
         if isinstance(signal, s.ResponseFinished):
             for name, count in signal.usage.items():
                 self.usage[name] = self.usage.get(name, 0) + count
-        self._transcript.take(signal, at=time.monotonic() - self._started_at)
+        if isinstance(signal, _SPOKEN) or (isinstance(signal, s.ResponseFinished) and signal.words):
+            self._transcript.take(signal, at=time.monotonic() - self._started_at)
         commands = self._machine.handle(signal)
         if isinstance(signal, s.CallerTranscribed):
             self._runner.transcribe()
