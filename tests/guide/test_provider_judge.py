@@ -29,7 +29,7 @@ def said(*ids: str, **verdict: Any) -> Any:
 
 def wrote(words: str, *new: str, claims: tuple[str, ...] = ()) -> Any:
     """What a model answers to the question of a reply."""
-    claimed = [{"tool": one, "arguments": []} for one in claims]
+    claimed = [{"tool": one, "arguments": "{}"} for one in claims]
     return text(json.dumps({"text": words, "new_matches": list(new), "claims": claimed}))
 
 
