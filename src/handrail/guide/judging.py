@@ -132,7 +132,7 @@ def order_calls(messages: Sequence[Message]) -> dict[tuple[str, str], int]:
         for message in messages
         if isinstance(message, ToolMessage)
         for result in message.results
-        if result.ok and result.output != DROPPED_OUTPUT
+        if result.error is None and result.output != DROPPED_OUTPUT
     }
     made = (message.calls for message in messages if isinstance(message, AssistantMessage))
     calls = [call for calls in made for call in calls if call.id in done]

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
+from functools import cache
 from typing import Final, Literal
 
 from msgspec import structs
@@ -63,6 +64,8 @@ class GuidedTurn:
         self._calls: list[ToolCall] = []
         self._carried: tuple[ToolResult, ...] = ()
         """Results of a turn that was stopped before it could reply."""
+        self._visible: list[ToolResult] = []
+        """The results of this turn, as a model may see them."""
 
     async def run(self) -> GuidedTurnResult:
         """Run the turn until the customer is next."""
@@ -120,7 +123,9 @@ class GuidedTurn:
 
     def _list_results(self) -> tuple[ToolResult, ...]:
         """List the results of this turn, and those that it took over, as a model may see them."""
-        return tuple(map(to_history_result, (*self._carried, *self._state.results)))
+        for result in self._state.results[len(self._visible) :]:
+            self._visible.append(to_history_result(result))
+        return (*self._carried, *self._visible)
 
     def _has_effects(self) -> bool:
         return any(result.ok and result.tool_name in self._guide.effects for result in self._list_results())
@@ -264,7 +269,7 @@ class GuidedTurn:
                 done=self._done | kept,
                 known_calls=order_calls(state.conversation.messages),
                 ran={call.name for call in self._calls},
-                sources=inputs.find_sources(guide, state.conversation.messages),
+                find_sources=cache(lambda: inputs.find_sources(guide, state.conversation.messages)),
             ),
             skip=used,
         )

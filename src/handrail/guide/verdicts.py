@@ -1,7 +1,7 @@
 """Checks the plans of a judge, and turns them into calls: the only place where a verdict becomes a call."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import date
 from typing import Any, Final, TypedDict, cast
 
@@ -138,7 +138,7 @@ def check_arguments(
     *,
     guideline_ids: tuple[str, ...],
     choices: Mapping[str, Sequence[Any]],
-    sources: EvidenceSources,
+    find_sources: Callable[[], EvidenceSources],
 ) -> CheckedArguments:
     """Check inferred arguments with the tool's own validation and the options of its parameters."""
     given = _drop_nulls(tool, verdict.arguments)
@@ -161,7 +161,9 @@ def check_arguments(
             invalid[name] = "it is not one of the choices"
     if tool.tool.consequential:
         for name in given:
-            if name not in invalid and (reason := _find_missing_evidence(tool, name, given[name], verdict, sources)):
+            if name not in invalid and (
+                reason := _find_missing_evidence(tool, name, given[name], verdict, find_sources())
+            ):
                 missing[name] = reason
     if not (missing or invalid or error):
         return CheckedArguments(arguments=given, arguments_json=text, key=key)
@@ -334,7 +336,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     """The calls that have a result."""
     ran: Set[str]
     """Tools that were called in this turn."""
-    sources: EvidenceSources
+    find_sources: Callable[[], EvidenceSources]
+    """Finds what evidence may be quoted from; only consequential calls need it."""
 
 
 class CheckedPlan(Struct, frozen=True, kw_only=True):
@@ -425,7 +428,9 @@ class _VerdictChecker:
                 tool.name, "cannot_run", "the choices of a parameter could not be read", asked_by, verdict
             )
             return
-        checked = check_arguments(tool, verdict, guideline_ids=asked_by, choices=choices, sources=here.sources)
+        checked = check_arguments(
+            tool, verdict, guideline_ids=asked_by, choices=choices, find_sources=here.find_sources
+        )
         if verdict.state == "cannot_run" or not checked.ok:
             self._missing += checked.missing
             self._invalid += checked.invalid
@@ -462,9 +467,11 @@ class _VerdictChecker:
     def _find_operator_reason(self, tool: GuidedTool, checked: CheckedArguments) -> str:
         """Find why an operator has to agree: a model filled what only the program may set, and no customer can see."""
         given = checked.arguments
-        known = self._situation.sources.variables.values()
+        if not tool.hidden & given.keys() or not tool.tool.consequential:
+            return ""
+        known = self._situation.find_sources().variables.values()
         filled = [name for name in given if name in tool.hidden and given[name] not in (tool.get_default(name), *known)]
-        if not filled or not tool.tool.consequential:
+        if not filled:
             return ""
         return f"a model set {', '.join(filled)}, which the customer cannot see"
 
