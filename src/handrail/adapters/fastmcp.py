@@ -42,6 +42,7 @@ _MADE_BY_FASTMCP = ("Error calling tool", "Upstream request timed out", "Rate li
 """How the texts begin that FastMCP makes of any other exception: they say nothing about the effect."""
 
 
+_UNDECIDABLE = ("outcome_unknown", "in_progress")
 _WRONG_ORDER = (
     "RetryMiddleware stands between Handrail and the tools, where it would run one call several times. "
     "Add HandrailMiddleware last, so that it is innermost."
@@ -116,8 +117,9 @@ class HandrailMiddleware(Middleware):
             raise host.value
         if isinstance(host.value, ToolResult):
             return host.value
-        is_decided_by_nobody = host.result.approval is None  # A doubt: an answer of the client changes nothing.
-        if host.is_pause and _can_pause(server, message) and not (is_decided_by_nobody and wakes):
+        # A doubt is asked about once: an answer of the client changes nothing about it.
+        is_asked_again = host.result.approval is None and _get_reason(message.request_state) in _UNDECIDABLE
+        if host.is_pause and _can_pause(server, message) and not is_asked_again:
             return _ask(host, server, call_id, wakes + 1)
         return _to_result(host, None if tool is None else tool.output_schema)
 
@@ -142,6 +144,14 @@ def _read_state(state: str | None) -> tuple[str, int]:
         return str(known["call_id"]), int(known["wakes"])
     except (ValueError, TypeError, KeyError):
         return f"mcp_{secrets.token_hex(12)}", 0
+
+
+def _get_reason(state: str | None) -> str:
+    """Why the call paused the last time."""
+    try:
+        return str(json.loads(state or "")["reason"])
+    except (ValueError, TypeError, KeyError):
+        return ""
 
 
 def _can_pause(server: Context, message: McpCallParams) -> bool:
