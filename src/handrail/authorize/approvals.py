@@ -54,7 +54,11 @@ class Approvals(Protocol):
     """Whether its methods never wait, so that they need no deadline."""
 
     async def ask(self, approval: Approval) -> Approval:
-        """Store a question under a new token; if an equal one is open or decided and not yet consumed, return that."""
+        """Store a question under a new token; if an equal one is open, or approved and not yet consumed, return that.
+
+        A denial is the answer to its own call (`call_id`), for ever and whatever was repeated meanwhile, and to no
+        other: an equal call with another id is a new question.
+        """
         ...
 
     async def find(
@@ -194,6 +198,16 @@ def _describe(approval: Approval) -> dict[str, Any]:
 def pending_position(approval: Approval) -> tuple[float, str]:
     """Where an approval stands in `pending`."""
     return approval.expires_at, approval.token
+
+
+def is_denial_of(known: Approval, asked: Approval) -> bool:
+    """Whether somebody said no to the very call that is asked about."""
+    return known.state == "denied" and (known.session_id, known.call_id, known.tool, known.digest) == (
+        asked.session_id,
+        asked.call_id,
+        asked.tool,
+        asked.digest,
+    )
 
 
 def history_position(approval: Approval) -> tuple[float, str]:

@@ -15,6 +15,7 @@ from handrail.authorize.approvals import (
     decide_approval,
     get_subject,
     history_position,
+    is_denial_of,
     pending_position,
     read_filters,
     wait_for_decision,
@@ -41,8 +42,11 @@ class MemoryApprovals:
         """The tokens of each session."""
 
     async def ask(self, approval: Approval) -> Approval:
+        for token in self._by_session.get(approval.session_id, ()):
+            if is_denial_of(known := self._approvals[token], approval):
+                return known
         known = self._find_open(_subject_key(approval), approval.created_at)
-        if known is not None:
+        if known is not None and known.state != "denied":
             return known
         self._forget_expired(approval.created_at)
         self._approvals[approval.token] = approval

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Unpack
 
 from msgspec import structs
-from sqlalchemy import String, bindparam, case, literal, literal_column, select, tuple_, update
+from sqlalchemy import String, bindparam, case, literal, literal_column, select, tuple_, union_all, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
@@ -17,6 +17,7 @@ from handrail.authorize.approvals import (
     decide_approval,
     get_subject,
     history_position,
+    is_denial_of,
     pending_position,
     read_filters,
     wait_for_decision,
@@ -51,11 +52,15 @@ class SqlApprovals:
         return self._database is database or self._database.url == database.url
 
     async def ask(self, approval: Approval) -> Approval:
-        """Save a request; return the equal one instead if it is open, or decided and not used."""
+        """Save a request; return the equal one instead if it is open or approved and not used, or its denial."""
+        asked = _bind_subject(get_subject(approval), approval.created_at) | {"of_call": approval.call_id}
         while True:
-            known = await self.find(**get_subject(approval), now=approval.created_at)
-            if known is not None:
-                return known
+            found = [self._approval(row) for row in await self._database.fetch(_FIND_ANSWER, asked)]
+            for known in found:
+                if is_denial_of(known, approval) or known.state != "denied":
+                    return known
+            for denied in found:  # The answer to another call.
+                await self.withdraw(denied.token)
             if await self._database.write(self._insert, self._values(approval)) == 1:
                 self.events.emit_requested(approval)
                 return approval
@@ -270,3 +275,12 @@ _DECIDE = (
 )
 _GET = select(table).where(_BY_TOKEN)
 _FIND = select(table).where(*_SUBJECT, OPEN, _NOT_EXPIRED)
+_FIND_ANSWER = union_all(
+    select(table).where(
+        *(table.c[name] == bindparam(f"of_{name}") for name in ("session_id", "tool", "digest")),
+        table.c.call_id == bindparam("of_call"),
+        table.c.state == literal_column("'denied'"),
+    ),
+    _FIND,
+)
+"""The denial of a call, and what is open about an equal one."""
