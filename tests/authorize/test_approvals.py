@@ -300,7 +300,7 @@ async def test_what_is_expired_is_forgotten_when_there_is_too_much_of_it() -> No
 async def test_a_no_is_reported_with_its_reason_and_stays() -> None:
     desk = Desk()
     await desk.executor.approvals.deny(await desk.asked(), by="operator", who="bo", reason="not this month")
-    result = await desk.pay(id="c-2")
+    result = await desk.pay()
 
     assert result.error is not None
     assert result.error.code == "permission_denied"

@@ -57,7 +57,7 @@ class Approvals(Protocol):
         """Store a question under a new token; if an equal one is open, or approved and not yet consumed, return that.
 
         A denial is the answer to its own call (`call_id`), for ever and whatever was repeated meanwhile, and to no
-        other: an equal call with another id is a new question.
+        other: an equal call with another id is a new question. Calls without an id share their answer until it expires.
         """
         ...
 
@@ -201,12 +201,17 @@ def pending_position(approval: Approval) -> tuple[float, str]:
 
 
 def is_denial_of(known: Approval, asked: Approval) -> bool:
-    """Whether somebody said no to the very call that is asked about."""
-    return known.state == "denied" and (known.session_id, known.call_id, known.tool, known.digest) == (
-        asked.session_id,
-        asked.call_id,
-        asked.tool,
-        asked.digest,
+    """Whether somebody said no to the very call that is asked about; one without an id is never the same call."""
+    return (
+        known.state == "denied"
+        and bool(asked.call_id)
+        and (known.session_id, known.call_id, known.tool, known.digest)
+        == (
+            asked.session_id,
+            asked.call_id,
+            asked.tool,
+            asked.digest,
+        )
     )
 
 

@@ -46,7 +46,7 @@ class MemoryApprovals:
             if is_denial_of(known := self._approvals[token], approval):
                 return known
         known = self._find_open(_subject_key(approval), approval.created_at)
-        if known is not None and known.state != "denied":
+        if known is not None and (known.state != "denied" or not approval.call_id):
             return known
         self._forget_expired(approval.created_at)
         self._approvals[approval.token] = approval

@@ -57,7 +57,7 @@ class SqlApprovals:
         while True:
             found = [self._approval(row) for row in await self._database.fetch(_FIND_ANSWER, asked)]
             for known in found:
-                if is_denial_of(known, approval) or known.state != "denied":
+                if is_denial_of(known, approval) or known.state != "denied" or not approval.call_id:
                     return known
             for denied in found:  # The answer to another call.
                 await self.withdraw(denied.token)
@@ -279,6 +279,7 @@ _FIND_ANSWER = union_all(
     select(table).where(
         *(table.c[name] == bindparam(f"of_{name}") for name in ("session_id", "tool", "digest")),
         table.c.call_id == bindparam("of_call"),
+        table.c.call_id != literal_column("''"),
         table.c.state == literal_column("'denied'"),
     ),
     _FIND,
