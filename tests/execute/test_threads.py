@@ -287,3 +287,29 @@ async def test_a_loop_that_is_gone_is_not_reported_to(latch: Latch) -> None:
     while executor.stranded_threads and time.monotonic() < deadline:
         await asyncio.sleep(0.001)
     assert executor.stranded_threads == 0
+
+
+async def test_a_thread_that_ends_before_the_loop_sees_its_timeout_is_recorded() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    @tool(timeout=0.3)
+    def act() -> str:
+        """Act."""
+        begun.set()
+        go_on.wait(30)
+        return "done"
+
+    executor = Executor([act], policy=ALLOWED)
+    running = asyncio.ensure_future(executor.run(call("act"), at()))
+    while not begun.is_set():
+        await asyncio.sleep(0)
+    go_on.set()
+    time.sleep(0.5)  # the loop sees the end of the thread and the timeout together
+    await running
+    for _ in range(1_000):
+        if not await executor.doubts() and (again := await executor.run(call("act"), at())).ok:
+            break
+        await asyncio.sleep(0.01)
+
+    assert again.output == "done"
+    assert again.origin == "replayed"

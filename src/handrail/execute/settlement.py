@@ -210,7 +210,11 @@ class Settlement:
                 outcome = Outcome(result=failure_results.outcome_unknown(entry.tool), happened="unknown")
             self._start_settling(entry, self.note_changes(entry, outcome))
 
-        job.on_late_end = settle
+        if job.future.done() and not job.future.cancelled():  # It ended just before it was given up.
+            error = job.future.exception()
+            settle(job.future.result() if error is None else error, error is not None)
+        else:
+            job.on_late_end = settle
 
     def _start_settling(self, entry: Entry, outcome: Outcome) -> "asyncio.Future[bool]":
         """Settle in a task that outlives the call; the lease is held until it is written."""

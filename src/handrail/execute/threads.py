@@ -143,7 +143,8 @@ class WorkerThreads:
 
     def _abandon(self, job: ThreadJob) -> None:
         with self._changed:
-            if job.is_finished:
+            if job.is_finished:  # Its thread ended before the loop saw that nobody waits: it is late all the same.
+                job.is_abandoned = job.is_started
                 return
             if job.is_started:
                 job.is_abandoned = True
