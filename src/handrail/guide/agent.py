@@ -296,7 +296,7 @@ class Agent:
     def retriever(self, find: RetrieverFunction) -> RetrieverFunction:
         """Register a function of the context, sync or async, that finds text for the reply, such as opening hours.
 
-        It is called in every turn, while the judge plans; if it fails, the reply is written without it.
+        It is called in every turn, before the judge plans; if it fails, the reply is written without it.
         """
         name = getattr(find, "__name__", "retriever")
         if name in self._retrievers:
