@@ -315,3 +315,25 @@ async def test_a_thread_that_ends_before_the_loop_sees_its_timeout_is_recorded()
 
     assert again.output == "done"
     assert again.origin == "replayed"
+
+
+async def test_a_cancellation_reaches_a_call_in_its_check_at_once() -> None:
+    checking, ran = asyncio.Event(), list[str]()
+
+    async def check(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
+        checking.set()
+        await asyncio.Event().wait()
+
+    @tool(permission_check=check)
+    async def act() -> str:
+        """Act."""
+        ran.append("act")
+        return "acted"
+
+    executor = Executor([act], policy=ALLOWED, timeouts=Timeouts(overhead=600))
+    running = asyncio.ensure_future(executor.run(call("act"), at()))
+    await checking.wait()
+
+    assert executor.cancel("c-1", session_id="s-1")
+    assert code_of(await asyncio.wait_for(running, 60)) == "cancelled"
+    assert ran == []

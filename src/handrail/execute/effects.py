@@ -273,8 +273,8 @@ class EffectRunner:
             try:
                 authorization = self._authorize_at_once(effect.compiled, effect.sent, known)
                 if authorization is None:
-                    authorization = await self._authorize(
-                        effect.compiled, effect.sent, effect.context, known, effect.budget
+                    authorization = await running.wait(  # A cancellation reaches it in a check or a hook.
+                        self._authorize(effect.compiled, effect.sent, effect.context, known, effect.budget)
                     )
             except Refusal as refusal:
                 if await self._is_outdated(effect, known, refusal):
