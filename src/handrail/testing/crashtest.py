@@ -183,6 +183,9 @@ class _Fragile:
         await self._ledger.settle(entry)
         self.at("after settle")
 
+    async def take_over(self, entry: Entry, *, owner: str, lease_until: float, run_until: float) -> Entry | None:
+        return await self._ledger.take_over(entry, owner=owner, lease_until=lease_until, run_until=run_until)
+
     async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
         await self._ledger.renew(entries, lease_until=lease_until)
 
