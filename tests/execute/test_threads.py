@@ -6,13 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from handrail import Executor, ToolContext, ToolResult, tool
 from handrail.core import Progress
-from handrail.execute import Limits, Timeouts
+from handrail.execute import Limits, MemoryLedger, Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
@@ -337,3 +337,26 @@ async def test_a_cancellation_reaches_a_call_in_its_check_at_once() -> None:
     assert executor.cancel("c-1", session_id="s-1")
     assert code_of(await asyncio.wait_for(running, 60)) == "cancelled"
     assert ran == []
+
+
+async def test_a_cancellation_reaches_a_call_that_waits_for_the_ledger_at_once() -> None:
+    reading = asyncio.Event()
+
+    class Stuck(MemoryLedger):
+        is_immediate: ClassVar[bool] = False
+
+        async def recall(self, **of: Any) -> Any:
+            reading.set()
+            await asyncio.Event().wait()
+
+    @tool
+    async def act() -> str:
+        """Act."""
+        raise AssertionError("it was cancelled before")
+
+    executor = Executor([act], policy=ALLOWED, ledger=Stuck(), timeouts=Timeouts(overhead=600))
+    running = asyncio.ensure_future(executor.run(call("act"), at()))
+    await reading.wait()
+
+    assert executor.cancel("c-1", session_id="s-1")
+    assert code_of(await asyncio.wait_for(running, 60)) == "cancelled"

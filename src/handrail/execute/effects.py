@@ -256,7 +256,9 @@ class EffectRunner:
         """Recall, authorise, wait, claim, run, settle. A claim that fails starts over with what is known then."""
         running = effect.running
         for _ in range(_MAX_ROUNDS):
-            known = await self._reader.decide(effect.sent, running.ref, effect.tool, effect.context, effect.budget)
+            effect.is_recalled = False
+            reading = self._reader.decide(effect.sent, running.ref, effect.tool, effect.context, effect.budget)
+            known = await (reading if self._is_immediate else running.wait(reading))
             if known.step not in ("run", "ask_again"):
                 answer = await self._answer_known(effect, known, admission)
                 if isinstance(answer, ToolResult):
