@@ -147,7 +147,7 @@ def test_a_consequential_tool_has_no_default_that_json_cannot_hold() -> None:
 def test_what_strict_mode_closes_is_noted(api: Api) -> None:
     address = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     schema = {"type": "object", "properties": {"to": address}, "required": ["to"]}
-    given = {"name": "send", "input_schema": schema, "execute": lambda payload: payload, "strict": True}
+    given = {"name": "send", "description": "Send.", "input_schema": schema, "execute": dict, "strict": True}
 
     notes = api.wire.tools([build_tool(given)]).notes
 

@@ -9,7 +9,6 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
 from handrail.core import Redactor
-from handrail.core.log import log
 from handrail.core.redact import hide_value
 from handrail.monitor import JsonFormatter, Log
 from handrail.store import open_store
@@ -73,7 +72,6 @@ def test_short_values_hide_nothing() -> None:
 async def test_the_text_of_your_own_exception_is_logged_if_you_ask_for_it(
     how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(log, "show_texts", False)
     if how == "environment":
         monkeypatch.setenv("HANDRAIL_DEBUG", "1")
     caplog.set_level(logging.INFO, logger="handrail")

@@ -94,6 +94,10 @@ class Book(MemoryLedger):
         self._reach("claim")
         return await super().claim(entry, approval=approval, approvals=approvals)
 
+    async def take_over(self, entry: Entry, **given: Any) -> Entry | None:
+        self._reach("take_over")
+        return await super().take_over(entry, **given)
+
     async def settle(self, entry: Entry) -> None:
         self._reach("settle")
         await super().settle(entry)

@@ -99,7 +99,7 @@ async def test_verify_that_hangs_leaves_the_outcome_unknown() -> None:
     [
         (True, True, None, 1),
         (True, False, None, 1),
-        (False, True, "tool_execution_failed", 1),
+        (False, True, None, 2),
         (False, False, None, 2),
         (None, True, "outcome_unknown", 1),
         (None, False, "outcome_unknown", 1),
@@ -133,7 +133,7 @@ async def test_a_later_call_asks_what_became_of_the_earlier_one(
 
     assert (code_of(result), len(tries)) == (code, runs)
     assert result.origin == ("verified" if truth is True else "run")
-    state = {True: "committed", False: "failed", None: "unknown"}[truth]
+    state = {True: "committed", False: "committed", None: "unknown"}[truth]
     assert await book.state("c-1") == state
 
 
@@ -243,7 +243,7 @@ async def test_a_truth_that_cannot_be_written_down_is_not_acted_on() -> None:
     book = Book()
     executor = Executor([act], policy=ALLOWED, ledger=book)
     await executor.run(call("act"), at())
-    told[0], book.away = False, {"settle": -1}
+    told[0], book.away = False, {"take_over": -1}
 
     assert code_of(await executor.run(call("act", "c-2"), at(turn=2))) == "outcome_unknown"
     assert len(tries) == 1
