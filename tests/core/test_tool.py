@@ -313,7 +313,7 @@ async def test_a_check_is_not_asked_about_arguments_that_do_not_fit() -> None:
         ({"verify": lambda: True}, "verify must take the arguments and the context"),
         ({"verify": lambda arguments: True}, "verify must take the arguments and the context"),
         ({"verify": "later"}, "verify must be a function"),
-        ({"readonly": True}, "A tool has no option 'readonly'. It has: name, description"),
+        ({"readonly": True}, "A tool has no option 'readonly'. Did you mean 'read_only'?"),
         ({"handler": print}, "A tool has no option 'handler'"),
     ],
 )

@@ -34,6 +34,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "openai-agents": "Handrail under the OpenAI Agents SDK",
     "fastmcp": "Handrail under FastMCP",
     "livekit": "Handrail under LiveKit",
+    "google-adk": "Handrail under Google's Agent Development Kit",
 }
 """What each extra gives."""
 
