@@ -151,7 +151,9 @@ class McpEndpoint:
         request = {"id": _build_call_id(key, 0), "params": {"name": params.name, "arguments": params.arguments or {}}}
         (call,) = wire.calls(request, definitions)
         if params.request_state is not None:
-            await self._apply_elicitation_response(params, context)
+            asked_about = await self._apply_elicitation_response(params, context)
+            if key is None and asked_about:  # The call that the person was asked about: the answer is for no other.
+                call = structs.replace(call, id=asked_about)
         result = await self._run(ctx, executor, call, context)
         for attempt in range(1, _MAX_ATTEMPTS if key else 0):
             if result.ok or result.origin != "replayed":
@@ -229,11 +231,15 @@ class McpEndpoint:
             return False
         return await self._decide(approval.token, answer.action, context)
 
-    async def _apply_elicitation_response(self, params: types.CallToolRequestParams, context: ToolContext[Any]) -> None:
-        """The answer that came with a call that is made again."""
-        answer = (params.input_responses or {}).get(_APPROVAL)
-        if isinstance(answer, types.ElicitResult):
-            await self._decide(params.request_state or "", answer.action, context)
+    async def _apply_elicitation_response(
+        self, params: types.CallToolRequestParams, context: ToolContext[Any]
+    ) -> str | None:
+        """Take the answer that came with a call that is made again; returns the id of the call that it is about."""
+        answer, token = (params.input_responses or {}).get(_APPROVAL), params.request_state or ""
+        if not isinstance(answer, types.ElicitResult) or not await self._decide(token, answer.action, context):
+            return None
+        asked = await self._executor.approvals.get(token)
+        return None if asked is None or asked.tool != params.name else asked.call_id
 
     async def _decide(
         self, token: str, action: Literal["accept", "decline", "cancel"], context: ToolContext[Any]
