@@ -150,12 +150,16 @@ class Model:
         if by is None:
             return None
         question = Question(asked=wanted, by=by, repeat=repeat)
-        known = next((one for one in self.questions if one.subject == question.subject), None)
+        # A denial is the answer to its own call, whatever else was done meanwhile, and to no other.
+        of_call = (wanted.place, wanted.identity, by)
+        if any(
+            one.state == "denied" and (one.asked.place, one.asked.identity, one.by) == of_call for one in self.questions
+        ):
+            return Answer(says="permission_denied")
+        known = next((one for one in self.questions if one.state != "denied" and one.subject == question.subject), None)
         if known is None:
             self.questions.append(question)
             return Answer(says="approval_required")
-        if known.state == "denied":
-            return Answer(says="permission_denied")
         if known.state == "pending" or (by == "customer" and wanted.turn <= known.asked.turn):
             return Answer(says="approval_required")
         self.questions.remove(known)

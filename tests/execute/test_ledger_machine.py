@@ -182,6 +182,7 @@ class LedgerMachine(RuleBasedStateMachine):
             one
             for one in self.model.questions
             if (one.asked.session, one.asked.identity, one.repeat) == (wanted.session, wanted.identity, repeat)
+            and one.state != "denied"
         )
         assert asked.token in ("", token)
         asked.token = token
