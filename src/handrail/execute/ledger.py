@@ -432,6 +432,8 @@ class MemoryLedger:
     async def settle(self, entry: Entry) -> None:
         known = self._by_id.get((entry.session_id, entry.call_id))
         if known is not None and known.owner != entry.owner:
+            if entry.state == "failed":  # Nothing happened, so that there is nothing to write.
+                return
             raise CallTakenOverError(entry.tool)
         if known is not None and known.state != "committed":
             self._write(entry)
@@ -458,7 +460,7 @@ class MemoryLedger:
 
     async def take_over(self, entry: Entry, *, owner: str, lease_until: float, run_until: float) -> Entry | None:
         known = self._by_id.get((entry.session_id, entry.call_id))
-        if known is None or not is_unchanged(known, entry):
+        if known is None or known.state not in ("running", "unknown") or not is_unchanged(known, entry):
             return None
         taken = take_entry(entry, owner=owner, lease_until=lease_until, run_until=run_until)
         self._settled.pop((entry.session_id, entry.call_id), None)

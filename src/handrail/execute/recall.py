@@ -172,6 +172,8 @@ class CallRecall:
         try:
             if compiled is None or arguments is None:
                 result = await self.find_known(sent, context)
+                if result is not None and result.error is not None and result.error.code == "unavailable":
+                    result = failure_results.outcome_unknown(call.name)
             else:
                 known = await self._reader.decide(arguments, ref, compiled.tool, context, budget)
                 if not by_key and (known.entry is None or not is_entry_of(known.entry, ref)):
