@@ -32,13 +32,15 @@ def paying(effects: Path, *, happened: bool | None = None) -> Tool[..., Any]:
     return pay
 
 
-def a_rail(store: SqlStore, effects: Path, *, policy: Policy | None = None, **options: Any) -> Executor:
+def a_rail(
+    store: SqlStore, effects: Path, *, policy: Policy | None = None, timeouts: Timeouts | None = None, **options: Any
+) -> Executor:
     return Executor(
         [paying(effects, **options)],
         policy=policy or Policy([Rule.allow("pay")]),
         ledger=store.ledger,
         approvals=store.approvals,
-        timeouts=Timeouts(in_progress=0),
+        timeouts=timeouts or Timeouts(in_progress=0),
     )
 
 
@@ -110,8 +112,9 @@ async def test_a_process_killed_between_claim_and_outcome_leaves_an_entry_that_s
             assert code(later) == "outcome_unknown"
         assert len(lines(effects)) == happened
 
-        # Only who can find out what happened may go on.
-        known = await a_rail(store, effects, happened=happened).run(a_call("found out"), a_context())
+        # Only who can find out what happened may go on, once the dead one was seen to be dead for a lease.
+        finder = a_rail(store, effects, happened=happened, timeouts=Timeouts(lease=0.5, in_progress=30))
+        known = await finder.run(a_call("found out"), a_context())
         assert known.ok
         assert (known.origin == "verified") == happened
         assert len(lines(effects)) == 1

@@ -7,6 +7,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, tool
 from handrail.core import CallFinished, CallIgnored, CallStarted, DecisionMade, Progress
+from handrail.execute import Timeouts
 from handrail.testing import ExecutorFactory
 
 HERE = ToolContext(session_id="s-1", customer_id="ann", turn=1)
@@ -111,12 +112,12 @@ async def test_options_are_those_of_the_executor() -> None:
         await asyncio.Event().wait()
 
     factory = ExecutorFactory()
-    result = await factory([slow], timeout=0.01).run(call("slow"), HERE)
+    result = await factory([slow], timeouts=Timeouts(call=0.01)).run(call("slow"), HERE)
 
     assert result.error is not None
     assert result.error.code == "tool_timeout"
-    with pytest.raises(TypeError, match="timeouts"):
-        factory([slow], timeouts=1)
+    with pytest.raises(TypeError, match="timeout"):
+        factory([slow], timeout=1)
 
 
 async def test_several_executors_are_recorded_together() -> None:
