@@ -121,7 +121,7 @@ class _Lowering:
 
     def _lower_object(self, node: Mapping[str, Any], depth: int) -> dict[str, Any]:
         properties = as_mapping(node.get("properties"))
-        required = [name for name in as_list(node.get("required")) if name in properties]
+        required = [name for name in as_list(node.get("required")) if isinstance(name, str) and name in properties]
         if (
             self._text is not None
         ):  # A small model fills in every property that it may, so those that the text does not mention are left out.
