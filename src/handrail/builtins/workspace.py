@@ -88,7 +88,10 @@ def resolve_path(path: str | None, context: ToolContext[Any], *, argument: str =
             f"`{argument}` leads outside the working directory `{shorten(directory, 300)}`; "
             "only what is inside may be touched."
         )
-    return WorkspacePath(directory=directory, root=str(root), parts=real.relative_to(root).parts)
+    target = WorkspacePath(directory=directory, root=str(root), parts=real.relative_to(root).parts)
+    if any(map(os.path.islink, (real, *real.parents[: len(target.parts)]))):  # A link that leads to itself.
+        raise target.build_link_error()
+    return target
 
 
 def build_permission_check(argument: str) -> Callable[[dict[str, Any], ToolContext[Any]], None]:
