@@ -1,5 +1,6 @@
 """A working directory, and beside it things that no tool may touch."""
 
+import contextlib
 import os
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -76,6 +77,18 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
         monkeypatch.setattr(os, "readlink", without_proc)
     return request.param
+
+
+READLINK = os.readlink
+
+
+def count_open(desk: Desk) -> int:
+    """How many descriptors of this process lead to the desk; those of other tests come and go meanwhile."""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that listed them is closed by now
+            found += READLINK(f"/proc/self/fd/{fd}").startswith(str(desk.work.parent))
+    return found
 
 
 def everything_in(folder: Path) -> dict[str, bytes | None]:
