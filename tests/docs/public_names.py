@@ -9,7 +9,7 @@ STABILITY = ROOT / "STABILITY.md"
 BEGIN, END = "<!-- the public names: python -m tests.docs.public_names -->", "<!-- end of the public names -->"
 BELOW_A_PACKAGE = ("handrail.adapters.", "handrail.openai.", "handrail.testing.")
 """Where the modules inside a package are public, too."""
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def find_public_names() -> dict[str, list[str]]:

@@ -114,7 +114,7 @@ def test_every_function_class_and_method_is_used_by_the_product_or_shown_to_its_
                 defined[node.name] = path
     for path in [*(ROOT / "examples").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
         used.update(read_names(ast.parse(path.read_text("utf-8"))))
-    for path in [ROOT / "pyproject.toml", ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for path in [ROOT / "pyproject.toml", ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         used.update(re.findall(r"[A-Za-z_]\w*", path.read_text("utf-8")))
 
     unused = {name: path for name, path in defined.items() if name not in used}
