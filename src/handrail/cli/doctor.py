@@ -25,6 +25,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "embedded": "a small model in the process, without a key; search by meaning",
     "mcp": "tools of MCP servers; serving tools over MCP",
     "openapi": "tools from OpenAPI documents",
+    "serve": "handrail serve: the gateway and its console",
     "yaml": "policies, tenants and agents in YAML files",
     "cli": "handrail chat",
     "otel": "traces with OpenTelemetry",

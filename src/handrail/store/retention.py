@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Table, delete, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from handrail.store.database import Database
-from handrail.store.tables import AUDIT_PURGED, approvals, audit, ledger, messages, sessions, settings
+from handrail.store.tables import AUDIT_PURGED, approvals, audit, deliveries, ledger, messages, sessions, settings
 
 _ROWS: Final = 1_000
 """Rows of one batch, which is a transaction of its own."""
@@ -37,6 +37,11 @@ async def purge_audit(database: Database, *, before: float) -> int:
     allow = new.on_conflict_do_update(index_elements=[settings.c.name], set_={"value": new.excluded.value})
     await database.write(allow, {"name": AUDIT_PURGED, "value": repr(before).encode()})
     return await _purge_rows(database, audit, audit.c.at, before)
+
+
+async def purge_deliveries(database: Database, *, before: float) -> int:
+    """Forget what clients received before this time; return of how many calls."""
+    return await _purge_rows(database, deliveries, deliveries.c.at, before)
 
 
 async def purge_sessions(database: Database, *, before: float) -> int:

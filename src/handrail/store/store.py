@@ -1,4 +1,4 @@
-"""A database with its ledger, approvals, sessions, tenants, webhooks and audit."""
+"""A database with its ledger, approvals, sessions, tenants, webhooks, keys and audit."""
 
 from pathlib import Path
 from typing import Final, Self
@@ -10,10 +10,12 @@ from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
 from handrail.store.audit_rows import AuditRowBuilder
 from handrail.store.database import Database
+from handrail.store.deliveries import SqlDeliveries
 from handrail.store.encryption import Cipher, EncryptionKey
 from handrail.store.erasure import Erasure, digest_customer, erase_customer
+from handrail.store.keys import SqlKeys
 from handrail.store.ledger import SqlLedger
-from handrail.store.retention import purge_approvals, purge_audit, purge_sessions, purge_settled
+from handrail.store.retention import purge_approvals, purge_audit, purge_deliveries, purge_sessions, purge_settled
 from handrail.store.schema_version import ensure_newest
 from handrail.store.sessions import SqlSessionStore
 from handrail.store.tenants import SqlTenants
@@ -61,6 +63,8 @@ class SqlStore:
         self.sessions = SqlSessionStore(database)
         self.tenants = SqlTenants(database)
         self.webhooks = SqlWebhookClaims(database)
+        self.keys = SqlKeys(database, on_event=self.audit)
+        self.deliveries = SqlDeliveries(database)
 
     @property
     def is_open(self) -> bool:
@@ -105,6 +109,7 @@ class SqlStore:
         deleted = await purge_settled(self._database, before=before)
         deleted += await purge_approvals(self._database, before=before)
         deleted += await purge_sessions(self._database, before=before)
+        deleted += await purge_deliveries(self._database, before=before)
         if audit_before is not None:
             rows = await purge_audit(self._database, before=audit_before)
             self.audit.record_purge(before=audit_before, count=rows)

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 
-NEWEST: Final = "0005"
+NEWEST: Final = "0006"
 """The revision that this version needs: the last file in `migrations/versions`."""
 VERSION_TABLE: Final = "handrail_version"
 """Separate from Alembic's default, so that an application with its own migrations can share the database."""
@@ -245,6 +245,32 @@ webhooks: Final = Table(
     Index("handrail_webhooks_expiry", "expires_at"),
 )
 """The webhooks that some process has taken; one that is delivered again finds its row."""
+
+keys: Final = Table(
+    "handrail_keys",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("digest", String, nullable=False),
+    Column("role", String, nullable=False),
+    Column("tenant_id", String),
+    Column("who", String, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("revoked_at", Double),
+    CheckConstraint("role IN ('admin', 'operator', 'viewer', 'caller')", name="handrail_keys_role"),
+    Index("handrail_keys_digest", "digest", unique=True),
+)
+"""One row for each key of a person or a client; the key itself is not stored."""
+
+deliveries: Final = Table(
+    "handrail_deliveries",
+    metadata,
+    Column("session_id", String, primary_key=True),
+    Column("call_digest", String, primary_key=True),
+    Column("count", BigInteger, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("handrail_deliveries_at", "at"),
+)
+"""How often a client without call ids has received the result of one call: what it sends next is a new call."""
 
 
 def read_revision(connection: Connection) -> str | None:
