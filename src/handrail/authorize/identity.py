@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from msgspec import Struct
 from pydantic_core import from_json
@@ -23,6 +23,8 @@ class CallArguments(Struct, frozen=True, gc=False):
     """A call with its validated arguments, and everything that follows from them."""
 
     call: ToolCall
+    sent_call: ToolCall
+    """The call as the model sent it, before any hook."""
     value: Any
     """The validated arguments, as the handler takes them."""
     arguments: dict[str, Any]
@@ -54,32 +56,51 @@ class CallDigests:
         self._keyed = hashlib.blake2b(key=hashlib.sha256(self._get_key()).digest(), digest_size=32)
         return self._keyed
 
-    def digest_identity(self, call: ToolCall, context: ToolContext[Any]) -> str:
+    def digest_identity(self, sent_call: ToolCall, context: ToolContext[Any]) -> str:
         """The identity of a call as the model sent it, before any hook."""
-        sent = normalize_numbers(call.arguments_json or "{}")
-        customer = "" if context.customer_id is None else f"c{context.customer_id}"
-        return self._digest(f"{_write_scope(call.name, context)}{len(customer)},{customer}{sent}")
+        return self._digest_sent(normalize_numbers(sent_call.arguments_json or "{}"), sent_call.name, context)
 
     def build_arguments(
-        self, tool: Tool[..., Any], call: ToolCall, value: Any, context: ToolContext[Any], identity: str
+        self,
+        tool: Tool[..., Any],
+        call: ToolCall,
+        value: Any,
+        arguments: dict[str, Any],
+        context: ToolContext[Any],
+        sent_call: ToolCall,
     ) -> CallArguments:
-        """A call with its validated arguments, their digest and their keys."""
-        arguments = tool.dump(value)
+        """A call with its validated arguments, also as JSON values, with their digest and their keys."""
+        # First all texts, then all digests.
         full, changed = write_arguments(tool, call, value, arguments)
-        scope = _write_scope(tool.name, context)
+        sent = normalize_numbers(sent_call.arguments_json or "{}")
+        if tool.key is not None:
+            full_key = changed = compute_key(tool.key, tool, call, value, arguments)
+        else:
+            full_key = full
         lock_key = None if tool.lock_key is None else compute_key(tool.lock_key, tool, call, value, arguments)
+        scope = _write_scope(tool.name, context)
         digest = self._digest(scope + full)
         # A session never equals a customer of the same name.
         owner = f"s{context.session_id}" if context.customer_id is None else f"c{context.customer_id}"
         scope = f"{scope}{len(owner)},{owner}"
         if tool.repeatable:
             scope = f"{scope}{len(context.session_id)},{context.session_id}{len(call.id)},{call.id}"
-        if tool.key is not None:
-            key = full_key = self._digest(scope + compute_key(tool.key, tool, call, value, arguments))
-        else:
-            full_key = self._digest(scope + full)
-            key = full_key if changed == full else self._digest(scope + changed)
-        return CallArguments(call, value, arguments, identity, digest, key, full_key, lock_key)
+        full_digest = self._digest(scope + full_key)
+        return CallArguments(
+            call=call,
+            sent_call=sent_call,
+            value=value,
+            arguments=arguments,
+            identity=self._digest_sent(sent, sent_call.name, context),
+            digest=digest,
+            key=full_digest if changed == full_key else self._digest(scope + changed),
+            full_key=full_digest,
+            lock_key=lock_key,
+        )
+
+    def _digest_sent(self, sent: str, name: str, context: ToolContext[Any]) -> str:
+        customer = "" if context.customer_id is None else f"c{context.customer_id}"
+        return self._digest(f"{_write_scope(name, context)}{len(customer)},{customer}{sent}")
 
     def digest_for_approval(
         self, tool: Tool[..., Any], call: ToolCall, value: Any, arguments: dict[str, Any], context: ToolContext[Any]
@@ -123,14 +144,8 @@ def compute_key(
     key: tuple[str, ...] | KeyOf, tool: Tool[..., Any], call: ToolCall, value: Any, arguments: dict[str, Any]
 ) -> str:
     """The value of a tool's `key` or `lock_key`, as canonical JSON; it is computed from all arguments."""
-    text = _compute_key(key, arguments)
+    text = canonical_json(list(map(arguments.get, key)) if isinstance(key, tuple) else key(arguments))
     if _MASK in text:  # A secret as JSON: two secrets would have one key.
-        full, _ = write_arguments(tool, call, value, arguments)
-        text = _compute_key(key, {**arguments, **from_json(full)})
+        everything = {**arguments, **from_json(write_arguments(tool, call, value, arguments)[0])}
+        text = canonical_json(list(map(everything.get, key)) if isinstance(key, tuple) else key(everything))
     return normalize_numbers(text)
-
-
-def _compute_key(key: tuple[str, ...] | KeyOf, arguments: dict[str, Any]) -> str:
-    if isinstance(key, tuple):
-        return canonical_json([arguments.get(name) for name in cast("tuple[str, ...]", key)])
-    return canonical_json(key(arguments))

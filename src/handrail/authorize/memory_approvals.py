@@ -38,11 +38,11 @@ class MemoryApprovals:
         self._approvals: dict[str, Approval] = {}
         self._open: dict[tuple[object, ...], str] = {}
         """The token of each question that is not closed."""
-        self._by_session: dict[str, dict[str, None]] = {}
-        """The tokens of each session."""
+        self.by_session: dict[str, dict[str, None]] = {}
+        """The tokens of each session in which anything was asked."""
 
     async def ask(self, approval: Approval) -> Approval:
-        for token in self._by_session.get(approval.session_id, ()):
+        for token in self.by_session.get(approval.session_id, ()):
             if is_denial_of(known := self._approvals[token], approval):
                 return known
         known = self._find_open(_subject_key(approval), approval.created_at)
@@ -51,7 +51,7 @@ class MemoryApprovals:
         self._forget_expired(approval.created_at)
         self._approvals[approval.token] = approval
         self._open[_subject_key(approval)] = approval.token
-        self._by_session.setdefault(approval.session_id, {})[approval.token] = None
+        self.by_session.setdefault(approval.session_id, {})[approval.token] = None
         self.events.emit_requested(approval)
         return approval
 
@@ -94,12 +94,8 @@ class MemoryApprovals:
         if known.state in ("pending", "approved"):
             self._approvals[token] = structs.replace(known, state="withdrawn")
 
-    def has_asked(self, session_id: str) -> bool:
-        """Whether anything was ever asked in a session."""
-        return session_id in self._by_session
-
     async def withdraw_pending(self, *, session_id: str, call_id: str) -> None:
-        for token in tuple(self._by_session.get(session_id, ())):
+        for token in tuple(self.by_session.get(session_id, ())):
             known = self._approvals[token]
             if known.call_id == call_id and known.state == "pending":
                 await self.withdraw(token)
@@ -162,7 +158,7 @@ class MemoryApprovals:
         """All approvals, or those of a session, without looking at those of the others."""
         if session_id is None:
             return self._approvals.values()
-        return [self._approvals[token] for token in self._by_session.get(session_id, ())]
+        return [self._approvals[token] for token in self.by_session.get(session_id, ())]
 
     async def wait(self, token: str, timeout: float) -> Approval:
         return await wait_for_decision(self.get, token, timeout=timeout, interval=_INTERVAL)
@@ -174,10 +170,10 @@ class MemoryApprovals:
             if not approval.is_expired(now):
                 return
             del self._approvals[token]
-            tokens = self._by_session[approval.session_id]
+            tokens = self.by_session[approval.session_id]
             del tokens[token]
             if not tokens:
-                del self._by_session[approval.session_id]
+                del self.by_session[approval.session_id]
             self._close(approval)
 
 

@@ -33,8 +33,8 @@ from handrail.define.toolcall import (
     standardize_tool_call,
 )
 from handrail.errors import InvalidArgumentsError, ToolDefinitionError, ToolError
-from handrail.schema.argument_forms import build_forms
-from handrail.schema.arguments import Arguments, build_parser, find_hidden_field, sort_sets_of, validate_strictly
+from handrail.schema.arguments import Arguments, build_forms, build_parser, sort_sets_of, validate_strictly
+from handrail.schema.generation import find_hidden_field
 from handrail.schema.subschemas import remove_titles
 
 if TYPE_CHECKING:

@@ -128,8 +128,8 @@ class EffectRunner:
         started = perf_counter()
         tool, sent_call = compiled.tool, sent_call or call
         try:
-            value, identity = tool.parse(call.arguments_json), self._digests.digest_identity(sent_call, context)
-            sent = self._digests.build_arguments(tool, call, value, context, identity)
+            value = tool.parse(call.arguments_json)
+            sent = self._digests.build_arguments(tool, call, value, tool.dump(value), context, sent_call)
         except ToolError as error:
             return await self.refuse(call, context, failure_results.error_result(error), started, sent_call)
         except BaseException as error:
@@ -179,8 +179,8 @@ class EffectRunner:
         """The question that running the call would ask; None if it would ask none. Nothing runs."""
         tool = compiled.tool
         try:
-            value, identity = tool.parse(call.arguments_json), self._digests.digest_identity(call, context)
-            sent = self._digests.build_arguments(tool, call, value, context, identity)
+            value = tool.parse(call.arguments_json)
+            sent = self._digests.build_arguments(tool, call, value, tool.dump(value), context, call)
             budget = TimeBudget(self._overhead_timeout)
             known = await self._reader.decide(sent, (context.session_id, call.id), tool, context, budget)
             if known.step in ("run", "ask_again"):
@@ -377,7 +377,10 @@ class EffectRunner:
             if entry.changed_arguments is not None:  # What was authorised then.
                 changed = structs.replace(sent.call, arguments_json=entry.changed_arguments)
                 value = effect.tool.parse(entry.changed_arguments)
-                effect.actual = self._digests.build_arguments(effect.tool, changed, value, context, sent.identity)
+                arguments = effect.tool.dump(value)
+                effect.actual = self._digests.build_arguments(
+                    effect.tool, changed, value, arguments, context, sent.sent_call
+                )
             arguments = effect.actual.arguments
             await self._authorizer.check_access(
                 compiled.policy, effect.actual.call, lambda: arguments, context, effect.budget
@@ -457,8 +460,10 @@ class EffectRunner:
         """Give the call the arguments of its approver: keyed, locked and looked up in the ledger like new ones."""
         tool = effect.tool
         with refuse_on_error(tool.name):
-            changed, value, identity = authorization.call, authorization.value, effect.sent.identity
-            actual = self._digests.build_arguments(tool, changed, value, effect.context, identity)
+            value, arguments = authorization.value, tool.dump(authorization.value)
+            actual = self._digests.build_arguments(
+                tool, authorization.call, value, arguments, effect.context, effect.sent.sent_call
+            )
         effect.actual = actual
         if actual.lock_key != effect.queue_entry.lock_key:
             effect.queue_entry.release()

@@ -403,7 +403,7 @@ class MemoryLedger:
             self._make_room(entry.claimed_at)
         # The entry is written before the approval is consumed, so that nobody can claim in between.
         self._write(entry)
-        if approval is None and isinstance(approvals, MemoryApprovals) and not approvals.has_asked(entry.session_id):
+        if approval is None and isinstance(approvals, MemoryApprovals) and entry.session_id not in approvals.by_session:
             return True
         is_claimed = False
         try:

@@ -165,8 +165,8 @@ class CallRecall:
         arguments: CallArguments | None = None
         if compiled is not None:
             try:
-                value, identity = compiled.tool.parse(call.arguments_json), self._digests.digest_identity(sent, context)
-                arguments = self._digests.build_arguments(compiled.tool, call, value, context, identity)
+                tool, value = compiled.tool, compiled.tool.parse(call.arguments_json)
+                arguments = self._digests.build_arguments(tool, call, value, tool.dump(value), context, sent)
             except Exception:  # noqa: BLE001  # the tool is not what it was
                 compiled = None
         try:

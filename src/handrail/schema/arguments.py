@@ -1,35 +1,35 @@
-"""The arguments of a tool: their JSON Schema, and the functions that parse and dump them."""
+"""The arguments of a tool: their JSON Schema, and the functions that parse, dump and write them."""
 
 import json
 import math
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 import pydantic
-from pydantic_core import PydanticSerializationError, SchemaError, ValidationError
+from pydantic_core import PydanticSerializationError, ValidationError, to_jsonable_python
 from typing_extensions import TypedDict
 
-from handrail.core.text import canonical_json, encodable
+from handrail.core.text import canonical_json, normalize_numbers
 from handrail.core.tool import ArgumentParsers
-from handrail.errors import ToolArgsParseError, ToolDefinitionError
+from handrail.errors import ToolArgsParseError
 from handrail.schema import validation_errors
-from handrail.schema.argument_forms import ArgumentForms, build_forms
+from handrail.schema.generation import find_hidden_field, generate_input_schema
 from handrail.schema.number_text import NumberText, write_json
-from handrail.schema.subschemas import map_children, remove_titles
-
-if TYPE_CHECKING:
-    from pydantic.json_schema import GenerateJsonSchema
 
 # Pydantic loads its parts on first use. Naming them as attributes (`pydantic.TypeAdapter`) instead of importing them
 # keeps `from handrail import tool` about as cheap as `import pydantic`.
 
-SCHEMA_ERRORS = (RuntimeError, SchemaError, TypeError, ValueError, NameError, AttributeError)
-"""What Pydantic raises for a type without a schema; its own errors are RuntimeErrors and NameErrors."""
+ArgumentForms = Callable[[Any, str], tuple[str, str]]
+"""Takes validated arguments and the JSON text that they were parsed from; returns both forms of them.
+
+The first has all values, except those that a `default_factory` made; the second also leaves out what equals its static
+default, at every depth. Numbers are written by value, and secrets with their values: the texts go only into keyed
+digests.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ def build_from_annotations(annotations: Mapping[str, Any], *, forbid_extra: bool
         extra="forbid" if forbid_extra else "ignore", arbitrary_types_allowed=False
     )
     adapter: pydantic.TypeAdapter[dict[str, Any]] = pydantic.TypeAdapter(shape)
-    schema = remove_titles(_drop_unencodable(_generate_schema(adapter, schema_generator=_get_schema_generator())))
+    schema = generate_input_schema(adapter)
 
     names = tuple(schema["properties"])
 
@@ -112,25 +112,6 @@ def build_from_annotations(annotations: Mapping[str, Any], *, forbid_extra: bool
         write_forms=build_forms(to_python, adapter.core_schema),
         hidden_field=find_hidden_field(adapter.core_schema),
     )
-
-
-def find_hidden_field(core_schema: Any) -> str | None:
-    """Describe a field with `exclude=True`, anywhere in a type: its value is not in the JSON of the arguments."""
-    name = next(_find_excluded(core_schema, ""), None)
-    return None if name is None else f"the field `{name}` has exclude=True; leave that out"
-
-
-def _find_excluded(node: Any, name: str) -> Iterator[str]:
-    if isinstance(node, dict):
-        members = cast(dict[str, Any], node)
-        if members.get("serialization_exclude"):
-            yield str(members.get("name", name))
-        for key, child in members.items():
-            if key not in ("default", "metadata"):
-                yield from _find_excluded(child, key)
-    elif isinstance(node, list):
-        for child in cast(list[Any], node):
-            yield from _find_excluded(child, name)
 
 
 def sort_sets_of(dump: Callable[[Any], dict[str, Any]], core_schema: Any) -> Callable[[Any], dict[str, Any]]:
@@ -181,47 +162,6 @@ def _get_members(value: Any) -> Mapping[Any, Any]:
     if isinstance(value, pydantic.BaseModel):
         return value.__dict__ | (value.model_extra or {})
     return {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else {}
-
-
-def _generate_schema(adapter: "pydantic.TypeAdapter[Any]", **options: Any) -> dict[str, Any]:
-    """The JSON Schema of a type, without Pydantic's warnings about defaults that JSON cannot represent."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return adapter.json_schema(**options)
-
-
-@cache
-def _get_schema_generator() -> "type[GenerateJsonSchema]":
-    from pydantic.json_schema import GenerateJsonSchema  # noqa: PLC0415  # slow to import; loaded with the first tool
-
-    class EagerOnly(GenerateJsonSchema):
-        """Refuses two types that have a JSON Schema in Pydantic, but no value for a handler."""
-
-        def generator_schema(self, schema: Any) -> dict[str, Any]:
-            # It would be validated while the handler iterates over it, which is too late.
-            raise pydantic.PydanticUserError("An iterable is only checked when it is used; write list[…]", code=None)
-
-        def is_subclass_schema(self, schema: Any) -> dict[str, Any]:
-            raise pydantic.PydanticUserError("A class cannot be written in JSON", code=None)
-
-    return EagerOnly
-
-
-def _drop_unencodable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A generated schema without values that JSON cannot represent, such as a default of infinity."""
-    copy = map_children(
-        schema, lambda _, child: _drop_unencodable(cast(Any, child)) if isinstance(child, dict) else child
-    )
-    kept = {key: encodable(value) if isinstance(value, str) else value for key, value in copy.items()}
-    return {key: value for key, value in kept.items() if _is_json(value)}
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except ValueError:
-        return False
-    return True
 
 
 def build_parser(validate_json: Callable[[str], Any], *, names: tuple[str, ...]) -> Callable[[str], Any]:
@@ -298,21 +238,123 @@ def is_exact_integer(value: object) -> bool:
     return isinstance(value, float) and value.is_integer() and abs(value) < 2**53
 
 
-def build_output_schema(annotation: Any) -> dict[str, Any] | None:
-    """The JSON Schema of a return annotation; None for plain text and for types without a schema."""
-    if annotation in (None, type(None), str, Any, object):
-        return None
+# The two canonical texts of validated arguments by which a later release still recognises what was done before.
+
+_PLAIN_TYPES: Final = frozenset(
+    {
+        *("any", "bool", "default", "definition-ref", "definitions", "dict", "float", "int", "list", "literal"),
+        *("model", "model-field", "model-fields", "none", "nullable", "str", "tagged-union", "typed-dict"),
+        *("typed-dict-field", "union"),
+    }
+)
+"""Nodes of a core schema whose values are the same in Python and in JSON."""
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, pydantic.SecretStr | pydantic.SecretBytes | pydantic.Secret):
+        return cast(Any, value).get_secret_value()
+    return to_jsonable_python(value)
+
+
+_VALUES: Final = msgspec.json.Encoder(order="deterministic", decimal_format="number", enc_hook=_to_json)
+
+
+def build_forms(to_python: Callable[..., Any], core_schema: Any) -> ArgumentForms:
+    """Build the forms of a type, from the serializer and the core schema that Pydantic made of it."""
+    kinds, has_serializers, has_factories = _read_core_schema(core_schema)
+    options: dict[str, Any] = {"by_alias": True, "warnings": False}
+    # A value that is not the same in JSON (a Decimal, a secret, a set) is dumped as it is, and written by `_VALUES`.
+    options["mode"] = "json" if kinds <= _PLAIN_TYPES and not has_serializers else "python"
+    has_defaults = "default" in kinds
+
+    def dump(value: Any, **more: Any) -> Any:
+        try:
+            return to_python(value, **options, **more)
+        except TypeError:  # A set of models: as Python values these are dicts, which no set can hold.
+            return to_python(_open_sets(value), **options, **more)
+
+    def write_forms(value: Any, sent: str) -> tuple[str, str]:
+        everything = dump(value)
+        changed = dump(value, exclude_defaults=True) if has_defaults else everything
+        if has_factories:
+            source = _decode_object(sent)
+            everything, changed = _drop_made(everything, changed, source), _keep_sent(changed, source)
+        full = _write(everything)
+        return full, full if changed is everything else _write(changed)
+
+    return write_forms
+
+
+def _open_sets(value: Any) -> Any:
+    """A copy of a value with sorted lists in place of sets."""
+    if isinstance(value, set | frozenset):
+        items = [_open_sets(item) for item in cast(Iterable[Any], value)]
+        return sorted(items, key=lambda item: _VALUES.encode(to_jsonable_python(item)))
+    if isinstance(value, dict):
+        return {name: _open_sets(item) for name, item in cast(dict[Any, Any], value).items()}
+    if isinstance(value, list):
+        return [_open_sets(item) for item in cast(list[Any], value)]
+    if isinstance(value, pydantic.BaseModel):
+        return value.model_copy(update={name: _open_sets(item) for name, item in value.__dict__.items()})
+    return value
+
+
+def _write(values: Any) -> str:
+    return normalize_numbers(_VALUES.encode(values).decode())
+
+
+def _read_core_schema(core_schema: Any) -> tuple[set[str], bool, bool]:
+    """The types of all nodes, whether one has a serializer of its own, and whether one makes its default."""
+    kinds: set[str] = set()
+    has_serializers = has_factories = False
+    waiting = [core_schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            members = cast(dict[str, Any], node)
+            if isinstance(kind := members.get("type"), str):
+                kinds.add(kind)
+            has_serializers = has_serializers or "serialization" in members
+            has_factories = has_factories or "default_factory" in members
+            waiting.extend(child for name, child in members.items() if name not in ("default", "metadata"))
+        elif isinstance(node, list | tuple):
+            waiting.extend(cast(list[Any], node))
+    return kinds, has_serializers, has_factories
+
+
+def _decode_object(sent: str) -> Any:
     try:
-        return remove_titles(
-            _drop_unencodable(_generate_schema(pydantic.TypeAdapter(annotation), mode="serialization"))
-        )
-    except SCHEMA_ERRORS:
+        return msgspec.json.decode(sent or "{}")
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
-def build_definition_error(name: str, problem: str) -> ToolDefinitionError:
-    """The error for a function that cannot be a tool; it names the tool and the problem."""
-    return ToolDefinitionError(f"`{name}` cannot be a tool: {problem}")
+def _drop_made(everything: Any, changed: Any, sent: Any) -> Any:
+    """All values but those that nobody sent and that are no static default: a `default_factory` made them."""
+    if isinstance(everything, Mapping) and isinstance(changed, Mapping) and isinstance(sent, Mapping):
+        values, kept, given = cast(Any, everything), cast(Any, changed), cast(Any, sent)
+        return {
+            name: _drop_made(value, kept[name], given[name]) if name in kept and name in given else value
+            for name, value in values.items()
+            if name in given or name not in kept
+        }
+    if isinstance(everything, list) and isinstance(changed, list) and isinstance(sent, list):
+        items = cast("tuple[list[Any], list[Any], list[Any]]", (everything, changed, sent))
+        if len({len(some) for some in items}) == 1:
+            return [_drop_made(*item) for item in zip(*items, strict=True)]
+    return cast(Any, everything)
+
+
+def _keep_sent(changed: Any, sent: Any) -> Any:
+    """What differs from its default and was sent."""
+    if isinstance(changed, Mapping) and isinstance(sent, Mapping):
+        kept, given = cast(Any, changed), cast(Any, sent)
+        return {name: _keep_sent(value, given[name]) for name, value in kept.items() if name in given}
+    if isinstance(changed, list) and isinstance(sent, list):
+        items = cast("tuple[list[Any], list[Any]]", (changed, sent))
+        if len(items[0]) == len(items[1]):
+            return [_keep_sent(*item) for item in zip(*items, strict=True)]
+    return cast(Any, changed)
 
 
 # JSON that two parsers read differently: duplicate keys, and numbers that are not finite.

@@ -1,0 +1,102 @@
+"""The JSON Schema that Pydantic makes of a type, without what no model and no handler could use."""
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+import pydantic
+from pydantic_core import SchemaError
+
+from handrail.core.text import encodable
+from handrail.errors import ToolDefinitionError
+from handrail.schema.subschemas import map_children, remove_titles
+
+if TYPE_CHECKING:
+    from pydantic.json_schema import GenerateJsonSchema
+
+SCHEMA_ERRORS = (RuntimeError, SchemaError, TypeError, ValueError, NameError, AttributeError)
+"""What Pydantic raises for a type without a schema; its own errors are RuntimeErrors and NameErrors."""
+
+
+def generate_input_schema(adapter: "pydantic.TypeAdapter[Any]") -> dict[str, Any]:
+    """The JSON Schema of arguments."""
+    return remove_titles(_drop_unencodable(_generate_schema(adapter, schema_generator=_get_schema_generator())))
+
+
+def build_output_schema(annotation: Any) -> dict[str, Any] | None:
+    """The JSON Schema of a return annotation; None for plain text and for types without a schema."""
+    if annotation in (None, type(None), str, Any, object):
+        return None
+    try:
+        return remove_titles(
+            _drop_unencodable(_generate_schema(pydantic.TypeAdapter(annotation), mode="serialization"))
+        )
+    except SCHEMA_ERRORS:
+        return None
+
+
+def find_hidden_field(core_schema: Any) -> str | None:
+    """Describe a field with `exclude=True`, anywhere in a type: its value is not in the JSON of the arguments."""
+    name = next(_find_excluded(core_schema, ""), None)
+    return None if name is None else f"the field `{name}` has exclude=True; leave that out"
+
+
+def _find_excluded(node: Any, name: str) -> Iterator[str]:
+    if isinstance(node, dict):
+        members = cast(dict[str, Any], node)
+        if members.get("serialization_exclude"):
+            yield str(members.get("name", name))
+        for key, child in members.items():
+            if key not in ("default", "metadata"):
+                yield from _find_excluded(child, key)
+    elif isinstance(node, list):
+        for child in cast(list[Any], node):
+            yield from _find_excluded(child, name)
+
+
+def _generate_schema(adapter: "pydantic.TypeAdapter[Any]", **options: Any) -> dict[str, Any]:
+    """The JSON Schema of a type, without Pydantic's warnings about defaults that JSON cannot represent."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return adapter.json_schema(**options)
+
+
+@cache
+def _get_schema_generator() -> "type[GenerateJsonSchema]":
+    from pydantic.json_schema import GenerateJsonSchema  # noqa: PLC0415  # slow to import; loaded with the first tool
+
+    class EagerOnly(GenerateJsonSchema):
+        """Refuses two types that have a JSON Schema in Pydantic, but no value for a handler."""
+
+        def generator_schema(self, schema: Any) -> dict[str, Any]:
+            # It would be validated while the handler iterates over it, which is too late.
+            raise pydantic.PydanticUserError("An iterable is only checked when it is used; write list[…]", code=None)
+
+        def is_subclass_schema(self, schema: Any) -> dict[str, Any]:
+            raise pydantic.PydanticUserError("A class cannot be written in JSON", code=None)
+
+    return EagerOnly
+
+
+def _drop_unencodable(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A generated schema without values that JSON cannot represent, such as a default of infinity."""
+    copy = map_children(
+        schema, lambda _, child: _drop_unencodable(cast(Any, child)) if isinstance(child, dict) else child
+    )
+    kept = {key: encodable(value) if isinstance(value, str) else value for key, value in copy.items()}
+    return {key: value for key, value in kept.items() if _is_json(value)}
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except ValueError:
+        return False
+    return True
+
+
+def build_definition_error(name: str, problem: str) -> ToolDefinitionError:
+    """The error for a function that cannot be a tool; it names the tool and the problem."""
+    return ToolDefinitionError(f"`{name}` cannot be a tool: {problem}")
