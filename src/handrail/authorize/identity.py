@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec import Struct
 from pydantic_core import from_json
@@ -144,8 +144,12 @@ def compute_key(
     key: tuple[str, ...] | KeyOf, tool: Tool[..., Any], call: ToolCall, value: Any, arguments: dict[str, Any]
 ) -> str:
     """The value of a tool's `key` or `lock_key`, as canonical JSON; it is computed from all arguments."""
-    text = canonical_json(list(map(arguments.get, key)) if isinstance(key, tuple) else key(arguments))
+    compute = _select(cast("tuple[str, ...]", key)) if isinstance(key, tuple) else key
+    text = canonical_json(compute(arguments))
     if _MASK in text:  # A secret as JSON: two secrets would have one key.
-        everything = {**arguments, **from_json(write_arguments(tool, call, value, arguments)[0])}
-        text = canonical_json(list(map(everything.get, key)) if isinstance(key, tuple) else key(everything))
+        text = canonical_json(compute({**arguments, **from_json(write_arguments(tool, call, value, arguments)[0])}))
     return normalize_numbers(text)
+
+
+def _select(names: tuple[str, ...]) -> KeyOf:
+    return lambda arguments: list(map(arguments.get, names))

@@ -250,7 +250,7 @@ class EffectRunner:
                 admission.release()
             effect.queue_entry.release()
             scope.is_over = True
-        self._end(effect, result)
+        self._results.end_call(effect.running, effect.actual.call, result, effect.started, effect.decision)
 
     async def _run_steps(self, effect: EffectCall, admission: Admission) -> ToolResult:
         """Recall, authorise, wait, claim, run, settle. A claim that fails starts over with what is known then."""

@@ -48,11 +48,14 @@ class CallResults:
         """
         if running.result is not None:
             return
-        self._running.remove(running.ref)
         running.on_stuck = None  # Breaks a reference cycle.
         if running.is_silent:
             result = structs.replace(result, silent=True)
-        running.resolve(self.report(call, running.context, result, started, decision))
+        try:
+            result = self.report(call, running.context, result, started, decision)
+        finally:
+            self._running.remove(running.ref)
+        running.resolve(result)
 
 
 def finish_result(result: ToolResult, call: ToolCall, started: float, decision: Decision | None = None) -> ToolResult:
