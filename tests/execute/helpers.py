@@ -88,11 +88,11 @@ class Book(MemoryLedger):
         self._reach("recall")
         return await super().recall(**given)
 
-    async def claim(self, entry: Entry, *, approval: str | None, approvals: Any) -> bool:
+    async def claim(self, entry: Entry, **given: Any) -> bool:
         if self.forgets:
-            await super().claim(entry, approval=approval, approvals=approvals)
+            await super().claim(entry, **given)
         self._reach("claim")
-        return await super().claim(entry, approval=approval, approvals=approvals)
+        return await super().claim(entry, **given)
 
     async def take_over(self, entry: Entry, **given: Any) -> Entry | None:
         self._reach("take_over")

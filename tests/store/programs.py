@@ -89,3 +89,25 @@ async def main():
 
 asyncio.run(main())
 """
+
+KILLED_IN_ITS_HANDLER = """
+import asyncio, os, signal, sys
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.store import open_store
+
+@tool
+async def pay(invoice: str) -> str:
+    "Pay an invoice."
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main():
+    async with open_store(sys.argv[1], audit_interval=600) as store:  # Nothing that waits in memory is written.
+        executor = Executor([pay], policy=Policy([Rule.ask("pay", by="operator")]), store=store)
+        context = ToolContext(session_id="s-1", customer_id="c-1", turn=1)
+        call = ToolCall(id="call-1", name="pay", arguments_json='{"invoice":"i-1"}')
+        asked = await executor.run(call, context)
+        await store.approvals.approve(asked.approval.token, by="operator", who="ann")
+        await executor.run(call, context)
+
+asyncio.run(main())
+"""

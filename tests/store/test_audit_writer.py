@@ -9,11 +9,15 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from handrail.core import CircuitBreakerChanged, Event
+from handrail import ToolCall
+from handrail.core import CallStarted, CircuitBreakerChanged, Event
+from handrail.errors import StoreError
+from handrail.execute import Entry
 from handrail.store import SqlStore, open_store
 from tests.postgres import PostgresServer
 from tests.store.fragile import Fragile
 from tests.store.proxy import proxied
+from tests.store.samples import an_entry
 
 
 def an_event(number: int = 0, session_id: str = "s") -> Event:
@@ -223,3 +227,50 @@ async def test_an_event_that_makes_no_sense_stops_nothing(store: SqlStore) -> No
     await store.audit.flush()
 
     assert await tools(store) == expected(1)
+
+
+# What is written with a claim.
+
+
+def started(entry: Entry) -> CallStarted:
+    return CallStarted(at=1000.0, session_id="s", call=ToolCall(id=entry.call_id, name=entry.tool))
+
+
+async def numbered(store: SqlStore) -> list[tuple[int, str]]:
+    await store.audit.flush()
+    return sorted((row.number, row.kind) for row in await store.audit.query(limit=1_000))
+
+
+async def test_claims_that_are_lost_leave_neither_a_row_nor_a_gap(store: SqlStore) -> None:
+    rivals = [an_entry(key="k") for _ in range(10)]
+    begun = [started(entry) for entry in rivals]
+
+    won = await asyncio.gather(
+        *(
+            store.ledger.claim(entry, approval=None, approvals=store.approvals, started=event)
+            for entry, event in zip(rivals, begun, strict=True)
+        )
+    )
+    store.audit(begun[won.index(True)])  # As a listener it hears of it, too.
+    for number in range(12):
+        store.audit(an_event(number))
+
+    rows = await numbered(store)
+    assert [number for number, _ in rows] == list(range(13))
+    assert [kind for _, kind in rows].count("call_started") == 1
+
+
+@pytest.mark.postgres
+async def test_a_claim_whose_response_was_lost_leaves_one_row_and_no_gap(postgres: PostgresServer) -> None:
+    name, entry = postgres.new_database().rpartition("/")[2], an_entry()
+    async with proxied(postgres.port) as proxy, open_store(postgres.url(name, port=proxy.port)) as store:
+        proxy.lose = b"INSERT 0 1\0"
+
+        with pytest.raises(StoreError):
+            await store.ledger.claim(entry, approval=None, approvals=store.approvals, started=started(entry))
+        store.audit(an_event())
+
+        rows = await numbered(store)
+        assert proxy.lost == 1
+        assert [number for number, _ in rows] == [0, 1]
+        assert rows[0][1] in ("call_started", "claim_failed")

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from handrail import Control, Failure
 from handrail.authorize import MemoryApprovals
+from handrail.core import Approval
 from handrail.errors import CallTakenOverError, StoreError
 from handrail.execute import Entry
 from handrail.execute.ledger import RecordedResult
@@ -33,11 +34,10 @@ async def claimed(kept: Any, entry: Entry) -> bool:
     return await kept.ledger.claim(entry, approval=None, approvals=kept.approvals)
 
 
-async def approved(approvals: Any, **values: Any) -> str:
-    """The token of an approval that can be used."""
+async def approved(approvals: Any, **values: Any) -> Approval:
+    """An approval that can be used."""
     asked = await approvals.ask(an_approval(**values))
-    await approvals.approve(asked.token, by=asked.by, who="ann")
-    return asked.token
+    return await approvals.approve(asked.token, by=asked.by, who="ann")
 
 
 # Claiming.
@@ -92,13 +92,13 @@ async def test_a_taken_number_of_a_key_is_not_claimed_again(kept: Any) -> None:
 @pytest.mark.parametrize("same", ["id", "key"])
 @pytest.mark.parametrize("asked", [False, True])
 async def test_of_many_that_claim_at_once_exactly_one_wins(kept: Any, same: str, asked: bool) -> None:
-    token = await approved(kept.approvals) if asked else None
+    approval = await approved(kept.approvals) if asked else None
     one = an_entry()
     of_one_id = {"session_id": one.session_id, "call_id": one.call_id}
     rivals = [an_entry(owner=f"o-{n}", **(of_one_id if same == "id" else {"key": one.key})) for n in range(20)]
 
     won = await asyncio.gather(
-        *(kept.ledger.claim(rival, approval=token, approvals=kept.approvals) for rival in rivals)
+        *(kept.ledger.claim(rival, approval=approval, approvals=kept.approvals) for rival in rivals)
     )
 
     assert sum(won) == 1
@@ -110,19 +110,19 @@ async def test_of_many_that_claim_at_once_exactly_one_wins(kept: Any, same: str,
 
 
 async def test_a_claim_uses_up_its_approval(kept: Any) -> None:
-    token = await approved(kept.approvals)
+    approval = await approved(kept.approvals)
 
-    assert await kept.ledger.claim(an_entry(), approval=token, approvals=kept.approvals)
+    assert await kept.ledger.claim(an_entry(), approval=approval, approvals=kept.approvals)
 
-    assert not await kept.approvals.consume(token, now=time.time())
+    assert not await kept.approvals.consume(approval.token, now=time.time())
 
 
 async def test_one_approval_is_good_for_one_claim(kept: Any) -> None:
-    token = await approved(kept.approvals)
+    approval = await approved(kept.approvals)
     rivals = [an_entry() for _ in range(20)]
 
     won = await asyncio.gather(
-        *(kept.ledger.claim(rival, approval=token, approvals=kept.approvals) for rival in rivals)
+        *(kept.ledger.claim(rival, approval=approval, approvals=kept.approvals) for rival in rivals)
     )
 
     assert sum(won) == 1
@@ -134,7 +134,7 @@ async def test_one_approval_is_good_for_one_claim(kept: Any) -> None:
 async def test_an_approval_that_cannot_be_used_claims_nothing(kept: Any, state: str) -> None:
     soon = time.time() + 900
     asked = await kept.approvals.ask(an_approval(expires_at=soon))
-    token = "apr_made-up" if state == "forged" else asked.token
+    approval = structs.replace(asked, token="apr_made-up") if state == "forged" else asked
     if state in ("used", "expired"):
         await kept.approvals.approve(asked.token, by="operator", who="ann")
     if state == "used":
@@ -143,19 +143,19 @@ async def test_an_approval_that_cannot_be_used_claims_nothing(kept: Any, state: 
         await kept.approvals.deny(asked.token, by="operator", who="ann")
     entry = an_entry(claimed_at=soon if state == "expired" else time.time())
 
-    assert not await kept.ledger.claim(entry, approval=token, approvals=kept.approvals)
+    assert not await kept.ledger.claim(entry, approval=approval, approvals=kept.approvals)
 
     assert await recalled(kept.ledger, entry) == (None, None)
 
 
 async def test_a_claim_that_is_lost_leaves_its_approval_as_it_was(kept: Any) -> None:
-    token = await approved(kept.approvals)
+    approval = await approved(kept.approvals)
     first = an_entry()
     await claimed(kept, first)
 
-    assert not await kept.ledger.claim(an_entry(key=first.key), approval=token, approvals=kept.approvals)
+    assert not await kept.ledger.claim(an_entry(key=first.key), approval=approval, approvals=kept.approvals)
 
-    assert await kept.approvals.consume(token, now=time.time())
+    assert await kept.approvals.consume(approval.token, now=time.time())
 
 
 async def test_approvals_that_are_kept_elsewhere_are_used_up_and_given_back(kept: Any) -> None:
@@ -167,17 +167,17 @@ async def test_approvals_that_are_kept_elsewhere_are_used_up_and_given_back(kept
     assert not await kept.ledger.claim(an_entry(key=entry.key), approval=second, approvals=elsewhere)
     assert not await kept.ledger.claim(an_entry(), approval=first, approvals=elsewhere)
 
-    assert not await elsewhere.consume(first, now=time.time())
-    assert await elsewhere.consume(second, now=time.time())
+    assert not await elsewhere.consume(first.token, now=time.time())
+    assert await elsewhere.consume(second.token, now=time.time())
 
 
 async def test_of_many_with_an_approval_from_elsewhere_exactly_one_claims(kept: Any) -> None:
     elsewhere = MemoryApprovals()
-    token = await approved(elsewhere)
+    approval = await approved(elsewhere)
     one = an_entry()
     rivals = [an_entry(key=one.key) for _ in range(10)]
 
-    won = await asyncio.gather(*(kept.ledger.claim(rival, approval=token, approvals=elsewhere) for rival in rivals))
+    won = await asyncio.gather(*(kept.ledger.claim(rival, approval=approval, approvals=elsewhere) for rival in rivals))
 
     assert sum(won) == 1
 
@@ -192,13 +192,13 @@ class ApprovalsAway(MemoryApprovals):
         raise ConnectionError("away")
 
 
-@pytest.mark.parametrize("token", ["apr_x", None])
-async def test_approvals_that_cannot_be_reached_leave_no_entry_behind(kept: Any, token: str | None) -> None:
+@pytest.mark.parametrize("is_asked", [True, False])
+async def test_approvals_that_cannot_be_reached_leave_no_entry_behind(kept: Any, is_asked: bool) -> None:
     entry, elsewhere = an_entry(), ApprovalsAway()
     await elsewhere.ask(an_approval(session_id=entry.session_id, call_id=entry.call_id))
 
     with pytest.raises((ConnectionError, StoreError)):
-        await kept.ledger.claim(entry, approval=token, approvals=elsewhere)
+        await kept.ledger.claim(entry, approval=an_approval() if is_asked else None, approvals=elsewhere)
 
     assert await recalled(kept.ledger, entry) == (None, None)
     assert await claimed(kept, entry)
@@ -208,24 +208,24 @@ async def test_approvals_that_cannot_be_reached_leave_no_entry_behind(kept: Any,
 async def test_an_approval_from_elsewhere_is_given_back_when_the_claim_breaks(postgres: PostgresServer) -> None:
     name = postgres.new_database().rpartition("/")[2]
     elsewhere = MemoryApprovals()
-    token = await approved(elsewhere)
+    approval = await approved(elsewhere)
     async with proxied(postgres.port) as proxy, open_store(postgres.url(name, port=proxy.port)) as store:
         proxy.lose = b"COMMIT\0"
 
         with pytest.raises(Exception, match="connection"):
-            await store.ledger.claim(an_entry(), approval=token, approvals=elsewhere)
+            await store.ledger.claim(an_entry(), approval=approval, approvals=elsewhere)
 
     assert proxy.lost == 1
-    assert await elsewhere.consume(token, now=time.time())
+    assert await elsewhere.consume(approval.token, now=time.time())
 
 
 async def test_two_stores_in_one_database_share_their_approvals(url: str) -> None:
     async with open_store(url) as ours, open_store(url) as theirs:
-        token = await approved(theirs.approvals)
+        approval = await approved(theirs.approvals)
         entry = an_entry()
 
-        assert await ours.ledger.claim(entry, approval=token, approvals=theirs.approvals)
-        assert not await theirs.approvals.consume(token, now=time.time())
+        assert await ours.ledger.claim(entry, approval=approval, approvals=theirs.approvals)
+        assert not await theirs.approvals.consume(approval.token, now=time.time())
         assert (await recalled(theirs.ledger, entry))[0] == entry
 
 

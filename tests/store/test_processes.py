@@ -11,7 +11,7 @@ import pytest
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolResult, tool
 from handrail.execute import Timeouts
 from handrail.store import SqlStore, open_store
-from tests.store.programs import APPROVE, PAY, run_program, start_program
+from tests.store.programs import APPROVE, KILLED_IN_ITS_HANDLER, PAY, run_program, start_program
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -153,3 +153,16 @@ async def test_a_call_is_approved_from_another_process(url: str, tmp_path: Path)
         assert (await executor.run(a_call("c-1"), a_context())).output == "paid i-1"
         assert len(lines(effects)) == 1
         assert await store.approvals.pending() == []
+
+
+async def test_a_process_that_is_killed_in_a_handler_leaves_what_it_had_begun_in_the_audit(url: str) -> None:
+    program = await start_program(KILLED_IN_ITS_HANDLER, url)
+    await program.communicate()
+    assert program.returncode == -signal.SIGKILL
+
+    async with open_store(url) as store:
+        rows = await store.audit.query(call_id="call-1")
+        assert sorted((row.kind, row.tool, row.customer_id) for row in rows) == [
+            ("approval_used", "pay", "c-1"),
+            ("call_started", "pay", "c-1"),
+        ]

@@ -154,12 +154,12 @@ class ApprovalEvents:
 
     def emit_requested(self, approval: Approval) -> None:
         """A new request was stored."""
-        self._emit(ApprovalRequested(expires_at=approval.expires_at, **_describe(approval)))
+        self.emit(ApprovalRequested(expires_at=approval.expires_at, **_describe(approval)))
 
     def emit_decided(self, approval: Approval) -> None:
         """A request was approved or denied."""
         now = approval.decided_at or time.time()
-        self._emit(
+        self.emit(
             ApprovalDecided(
                 who=approval.who or "",
                 outcome="denied" if approval.state == "denied" else "approved",
@@ -170,16 +170,22 @@ class ApprovalEvents:
             )
         )
 
-    def emit_used(self, approval: Approval, *, call_id: str | None = None) -> None:
+    def emit_used(self, approval: Approval) -> None:
         """An approval was consumed."""
-        self._emit(ApprovalUsed(who=approval.who or "", call_id=call_id, **_describe(approval)))
+        self.emit(build_used(approval))
 
-    def _emit(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
+        """Emit an event to the audit and to the event buses."""
         for listen in (*((self._audit,) if self._audit else ()), *(bus.emit for bus in tuple(self._buses))):
             try:
                 listen(event)
             except Exception:  # a listener that fails never undoes a decision
                 log.exception("a listener failed on %s", type(event).__name__)
+
+
+def build_used(approval: Approval, *, call_id: str | None = None) -> ApprovalUsed:
+    """The event that says that an approval was consumed, by which call."""
+    return ApprovalUsed(who=approval.who or "", call_id=call_id, **_describe(approval))
 
 
 def _describe(approval: Approval) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, Re
 from handrail.authorize.identity import CallArguments, CallDigests
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
+from handrail.core.events import CallStarted
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.text import compact_json
@@ -21,7 +22,7 @@ from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
-from handrail.execute.event_bus import EventBus
+from handrail.execute.event_bus import EventBus, build_started
 from handrail.execute.handlers import HandlerRunner, Outcome
 from handrail.execute.ledger import Entry, Ledger, LedgerDecision, LedgerReader
 from handrail.execute.recall import CallRecall, is_entry_of
@@ -81,6 +82,7 @@ class EffectRunner:
         overhead_timeout: float,
         in_progress_timeout: float,
         warns_without_customer: bool,
+        is_audited: bool,
     ) -> None:
         self._digests = digests
         self._reader = reader = LedgerReader(ledger, repeat_window=repeat_window)
@@ -115,6 +117,7 @@ class EffectRunner:
         self._needs_lease = ledger.needs_lease
         self._warns_without_customer = warns_without_customer and ledger.needs_lease
         self._is_written = ledger.is_written
+        self._is_audited = is_audited
         self._can_decide_at_once = approvals.is_immediate and not authorizer.has_hooks
         self._claims: dict[CallRef, RunningCall] = {}
         """The calls of this process that are, or are about to be, in the ledger as running."""
@@ -290,8 +293,9 @@ class EffectRunner:
             entry = self._build_entry(effect, known)
             self._claims[running.ref] = running
             try:
-                if await self._claim(effect, entry, authorization):
-                    return await self._run_claimed(effect, entry, authorization.approval, admission)
+                started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
+                if await self._claim(effect, entry, authorization, started):
+                    return await self._run_claimed(effect, entry, authorization.approval, started, admission)
             finally:
                 del self._claims[running.ref]
         log.error("%s could not be claimed, and nothing in the ledger says why", effect.tool.name)
@@ -392,7 +396,14 @@ class EffectRunner:
             raise Refusal(unknown(effect.tool.name), effect.decision) from error
         await self._wait_for_turn(effect, admission)
         run_until, lease_until = self._settlement.leases.begin(time.time(), compiled.max_duration)
-        taking = self._ledger.take_over(entry, owner=self._owner, lease_until=lease_until, run_until=run_until)
+        started = build_started(effect.actual.call, context) if self._events.has_listeners else None
+        taking = self._ledger.take_over(
+            entry,
+            owner=self._owner,
+            lease_until=lease_until,
+            run_until=run_until,
+            started=started if self._is_audited else None,
+        )
         try:
             taken = await effect.budget.run(taking)
         except Exception as error:
@@ -404,7 +415,7 @@ class EffectRunner:
         ref = (entry.session_id, entry.call_id)
         self._claims[ref] = effect.running
         try:
-            return await self._run_claimed(effect, taken, None, admission)
+            return await self._run_claimed(effect, taken, None, started, admission)
         finally:
             del self._claims[ref]
 
@@ -524,10 +535,16 @@ class EffectRunner:
             guideline_ids=actual.call.guideline_ids,
         )
 
-    async def _claim(self, effect: EffectCall, entry: Entry, authorization: Authorization) -> bool:
+    async def _claim(
+        self, effect: EffectCall, entry: Entry, authorization: Authorization, started: CallStarted | None
+    ) -> bool:
         """Write the entry and consume the approval; False if another call was faster."""
-        token = authorization.approval.token if authorization.approval else None
-        claiming = self._ledger.claim(entry, approval=token, approvals=self._approvals)
+        claiming = self._ledger.claim(
+            entry,
+            approval=authorization.approval,
+            approvals=self._approvals,
+            started=started if self._is_audited else None,
+        )
         claim = None if self._is_immediate else asyncio.ensure_future(claiming)
         try:
             return await (claiming if claim is None else effect.budget.run(asyncio.shield(claim)))
@@ -542,10 +559,16 @@ class EffectRunner:
     # 4. Run and settle.
 
     async def _run_claimed(
-        self, effect: EffectCall, entry: Entry, approval: Approval | None, admission: Admission
+        self,
+        effect: EffectCall,
+        entry: Entry,
+        approval: Approval | None,
+        started: CallStarted | None,
+        admission: Admission,
     ) -> ToolResult:
         running, compiled, context, value = effect.running, effect.compiled, effect.context, effect.actual.value
-        self._events.emit_started(effect.actual.call, context)
+        if started is not None:
+            self._events.emit(started)
         if self._needs_lease:
             self._settlement.leases.hold(entry)
         if compiled.tool.takes_context:

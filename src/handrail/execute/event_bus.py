@@ -80,30 +80,8 @@ class EventBus:
 
     def emit_started(self, call: ToolCall, context: ToolContext[Any]) -> None:
         """A handler is about to run."""
-        if not self.has_listeners:
-            return
-        if context.deps is None and context.agent_id is None:  # The common case, on the path of every call.
-            self.emit(
-                CallStarted(
-                    at=time.time(),
-                    session_id=context.session_id,
-                    tenant_id=context.tenant_id,
-                    customer_id=context.customer_id,
-                    call=call,
-                )
-            )
-        else:
-            self.emit(
-                CallStarted(
-                    at=time.time(),
-                    session_id=context.session_id,
-                    tenant_id=context.tenant_id,
-                    customer_id=context.customer_id,
-                    call=call,
-                    agent_id=context.agent_id,
-                    dependencies=_dependency_names(context.deps),
-                )
-            )
+        if self.has_listeners:
+            self.emit(build_started(call, context))
 
     def emit_finished(self, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> None:
         """A call has its result. Of a question, listeners get redacted arguments."""
@@ -141,6 +119,27 @@ class EventBus:
     def emit_breaker_state(self, tool: str, state: str) -> None:
         """A tool's circuit breaker changed its state."""
         self.emit(CircuitBreakerChanged(at=time.time(), session_id="", tool_name=tool, state=state))
+
+
+def build_started(call: ToolCall, context: ToolContext[Any]) -> CallStarted:
+    """The event that says that a handler is about to run."""
+    if context.deps is None and context.agent_id is None:  # The common case, on the path of every call.
+        return CallStarted(
+            at=time.time(),
+            session_id=context.session_id,
+            tenant_id=context.tenant_id,
+            customer_id=context.customer_id,
+            call=call,
+        )
+    return CallStarted(
+        at=time.time(),
+        session_id=context.session_id,
+        tenant_id=context.tenant_id,
+        customer_id=context.customer_id,
+        call=call,
+        agent_id=context.agent_id,
+        dependencies=_dependency_names(context.deps),
+    )
 
 
 def _check_listener(listener: Listener) -> Listener:

@@ -166,6 +166,7 @@ class Executor:
             overhead_timeout=timeouts.overhead,
             in_progress_timeout=timeouts.in_progress,
             warns_without_customer=scope is None,
+            is_audited=self._store.audit is not None,
         )
         self._reads = ReadRunner(
             authorizer=self._authorizer,

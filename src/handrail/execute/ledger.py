@@ -17,11 +17,12 @@ from handrail.authorize.identity import CallArguments
 from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
+from handrail.core.events import CallStarted
 from handrail.core.log import log
 from handrail.core.media import MediaPart
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
-from handrail.core.values import Control, Failure, ToolResult
+from handrail.core.values import Approval, Control, Failure, ToolResult
 from handrail.errors import CallTakenOverError, ConfigError, LedgerFullError
 from handrail.execute.scheduler import CallRef
 
@@ -181,9 +182,15 @@ class Ledger(Protocol):
         """The entry with this id, and the newest ones with these keys."""
         ...
 
-    async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
+    async def claim(
+        self, entry: Entry, *, approval: Approval | None, approvals: Approvals, started: CallStarted | None = None
+    ) -> bool:
         """Write the entry and consume the approval, both or none. False if the id or a number of a key is taken, if the
-        entry with the number before is gone, or if the approval cannot be consumed."""
+        entry with the number before is gone, or if the approval cannot be consumed.
+
+        `started` is what listeners are told after it. A ledger that has an audit beside it audits it, and the use of
+        the approval, in the same transaction: a process that is killed then leaves both.
+        """
         ...
 
     async def settle(self, entry: Entry) -> None:
@@ -191,10 +198,18 @@ class Ledger(Protocol):
         is another owner's."""
         ...
 
-    async def take_over(self, entry: Entry, *, owner: str, lease_until: float, run_until: float) -> Entry | None:
+    async def take_over(
+        self,
+        entry: Entry,
+        *,
+        owner: str,
+        lease_until: float,
+        run_until: float,
+        started: CallStarted | None = None,
+    ) -> Entry | None:
         """Make another owner's entry this one's, running again; None if it was changed since it was read.
 
-        The old owner can then write nothing more: its `settle` raises `CallTakenOverError`.
+        The old owner can then write nothing more: its `settle` raises `CallTakenOverError`. `started` as in `claim`.
         """
         ...
 
@@ -392,7 +407,9 @@ class MemoryLedger:
             return _NOTHING_RECALLED
         return Recalled(by_id, by_key, by_full_key, by_sent_key)
 
-    async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
+    async def claim(
+        self, entry: Entry, *, approval: Approval | None, approvals: Approvals, started: CallStarted | None = None
+    ) -> bool:
         ref = (entry.session_id, entry.call_id)
         newest, newest_full = self._by_key.get(entry.key), self._by_full_key.get(entry.full_key)
         if ref in self._by_id or entry.number != (newest.number + 1 if newest else 0):
@@ -408,7 +425,7 @@ class MemoryLedger:
         is_claimed = False
         try:
             if approval is not None:
-                is_claimed = await approvals.consume(approval, now=entry.claimed_at)
+                is_claimed = await approvals.consume(approval.token, now=entry.claimed_at)
             else:
                 await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
                 is_claimed = True
@@ -458,7 +475,15 @@ class MemoryLedger:
         if self._by_sent_key.get(whole.sent_key) is whole:
             self._by_sent_key[whole.sent_key] = entry
 
-    async def take_over(self, entry: Entry, *, owner: str, lease_until: float, run_until: float) -> Entry | None:
+    async def take_over(
+        self,
+        entry: Entry,
+        *,
+        owner: str,
+        lease_until: float,
+        run_until: float,
+        started: CallStarted | None = None,
+    ) -> Entry | None:
         known = self._by_id.get((entry.session_id, entry.call_id))
         if known is None or known.state not in ("running", "unknown") or not is_unchanged(known, entry):
             return None

@@ -51,6 +51,10 @@ class SqlApprovals:
         """Whether these approvals are in this database."""
         return self._database is database or self._database.url == database.url
 
+    def is_of(self, database: Database) -> bool:
+        """Whether these approvals are of the store that has this database open."""
+        return self._database is database
+
     async def ask(self, approval: Approval) -> Approval:
         """Save a request; return the equal one instead if it is open or approved and not used, or its denial."""
         asked = _bind_subject(get_subject(approval), approval.created_at) | {"of_call": approval.call_id}
@@ -86,16 +90,12 @@ class SqlApprovals:
         """Consume an approval; return True to exactly one caller."""
         if await self._database.write(CONSUME, {"of_token": token, "now": now}) != 1:
             return False
-        await self.emit_used(token)
-        return True
-
-    async def emit_used(self, token: str, *, call_id: str | None = None) -> None:
-        """Emit that an approval was consumed; `SqlLedger` consumes some itself."""
         try:
             if (approval := await self.get(token)) is not None:
-                self.events.emit_used(approval, call_id=call_id)
+                self.events.emit_used(approval)
         except Exception:  # the approval is consumed already: its call must run
             log.exception("the use of an approval could not be audited")
+        return True
 
     async def restore(self, token: str) -> None:
         """Make an approval usable again that was consumed for a call that did not run."""

@@ -6,7 +6,8 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import literal, select, tuple_
@@ -14,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from handrail.authorize.approvals import check_limit
-from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed, Event
+from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed, CallStarted, Event
 from handrail.core.log import log
 from handrail.errors import ConfigError, StoreError
 from handrail.store.audit_rows import AuditRow, AuditRowBuilder, find_kind
@@ -24,12 +25,26 @@ from handrail.store.tables import audit as table
 
 DROPPED = "events_dropped"
 """The kind of a row that replaces missing events; its detail has their count."""
+NOT_BEGUN = "claim_failed"
+"""The kind of a row that replaces that of a call whose claim failed: it is in the place of the one that would say that
+the call was started, unless that one was written."""
 PURGED = "audit_purged"
 """The kind of a row that says that older rows were deleted; its detail has their count."""
 _PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach the database; the last one repeats."""
 _LAST_TIMEOUT = 5.0
 """Seconds to write the rows that wait when the event loop ends before the store was closed."""
+_MAX_KNOWN = 10_000
+"""Events that a claim wrote and that are not emitted yet; they are emitted right after it."""
+
+
+class ReservedRows:
+    """Numbered rows of the audit that another transaction writes, and whether it did."""
+
+    def __init__(self, events: Sequence[Event], rows: list[dict[str, Any]]) -> None:
+        self.events = events
+        self.rows = rows
+        self.is_written = False
 
 
 class Audit:
@@ -56,6 +71,8 @@ class Audit:
         self._insert = (sqlite if database.is_sqlite else postgresql).insert(table).on_conflict_do_nothing()
         self._writer = secrets.token_hex(8)
         self._numbers = itertools.count()
+        self._free_numbers: list[int] = []
+        """Numbers of rows that were not written after all: the next rows have them, so that there are no gaps."""
         self._queue: deque[dict[str, Any]] = deque()
         self._lock = threading.Lock()  # Handlers emit progress from worker threads.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -66,6 +83,8 @@ class Audit:
         self._progressed = asyncio.Condition()
         self._accepted = self._done = self._flush_target = self._unreported = 0
         self._approval_events: deque[Event] = deque(maxlen=100)
+        self._claimed_events: dict[int, Event] = {}
+        """What claims wrote, by `id`, until it is emitted."""
         self._closed = False
         self._task: asyncio.Task[None] | None = None
         self.written = 0
@@ -92,16 +111,57 @@ class Audit:
 
     def record_approval(self, event: Event) -> None:
         """Queue an event of the store's own approvals; an executor that listens may pass it on again."""
-        self._approval_events.append(event)
-        self._add(event)
+        if not self._is_known_approval(event):
+            self._approval_events.append(event)
+            self._add(event)
 
     def __call__(self, event: Event) -> None:
         """Queue an event. `flush` waits until it is in the database."""
-        if isinstance(event, ApprovalRequested | ApprovalDecided | ApprovalUsed) and any(
-            event is known for known in self._approval_events
-        ):
+        if isinstance(event, CallStarted) and self._claimed_events.pop(id(event), None) is not None:
             return
-        self._add(event)
+        if not self._is_known_approval(event):
+            self._add(event)
+
+    def _is_known_approval(self, event: Event) -> bool:
+        return isinstance(event, ApprovalRequested | ApprovalDecided | ApprovalUsed) and any(
+            event is known for known in self._approval_events
+        )
+
+    @contextmanager
+    def reserve(self, *events: Event | None) -> Generator[ReservedRows]:
+        """Number the rows of events that another transaction writes; it sets `is_written` when it has.
+
+        The events are not written again when they are emitted. If it was not written, its numbers are given to others;
+        if it failed, and nobody knows whether it was written, a row that says so is sent after it.
+        """
+        present = [event for event in events if event is not None]
+        rows = [self._row_builder.build(event) for event in present]
+        with self._lock:
+            for row in rows:
+                self._number(row)
+        reserved = ReservedRows(present, rows)
+        try:
+            yield reserved
+        except BaseException:
+            for row in rows:
+                kept = {name: row[name] for name in ("at", "session_id", "tenant_id", "customer_id", "call_id", "tool")}
+                self._add_row(self._build_own_row(NOT_BEGUN, {}) | kept, number=row["number"])
+            raise
+        if not reserved.is_written:
+            with self._lock:
+                self._free_numbers.extend(row["number"] for row in rows)
+            return
+        self.written += len(rows)
+        for event in present:
+            if not isinstance(event, CallStarted):
+                self._approval_events.append(event)
+            elif len(self._claimed_events) < _MAX_KNOWN:
+                self._claimed_events[id(event)] = event
+
+    def _number(self, row: dict[str, Any], number: int | None = None) -> None:
+        if number is None:
+            number = self._free_numbers.pop() if self._free_numbers else next(self._numbers)
+        row |= {"writer": self._writer, "number": number}
 
     def record_purge(self, *, before: float, count: int) -> None:
         """Queue a row that says that rows older than `before` were deleted."""
@@ -115,9 +175,9 @@ class Audit:
     def _add(self, event: Event) -> None:
         self._add_row(self._row_builder.build(event))
 
-    def _add_row(self, row: dict[str, Any]) -> None:
+    def _add_row(self, row: dict[str, Any], *, number: int | None = None) -> None:
         with self._lock:
-            row |= {"writer": self._writer, "number": next(self._numbers)}
+            self._number(row, number)
             if self._closed or self.waiting >= self._max_waiting:
                 self._drop(1)
                 return
@@ -263,7 +323,7 @@ class Audit:
 
     def _build_dropped_row(self) -> dict[str, Any]:
         row = self._build_own_row(DROPPED, {"count": self._unreported})
-        row |= {"writer": self._writer, "number": next(self._numbers)}
+        self._number(row)
         self._accepted += 1
         self._unreported = 0
         return row

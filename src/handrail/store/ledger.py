@@ -2,10 +2,12 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
 import msgspec
 from sqlalchemy import (
+    CTE,
     BindParameter,
     Boolean,
     Column,
@@ -27,20 +29,27 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handrail.authorize.approvals import Approvals
+from handrail.authorize.approvals import Approvals, build_used
+from handrail.core.events import CallStarted
 from handrail.core.log import log
 from handrail.core.text import compact_json
-from handrail.core.values import Failure
+from handrail.core.values import Approval, Failure
 from handrail.errors import CallTakenOverError, StoreError
 from handrail.execute.ledger import Entry, Recalled, RecordedResult, take_entry
 from handrail.store.approvals import CONSUME, SqlApprovals
+from handrail.store.audit import Audit
 from handrail.store.database import Database, build_engine
 from handrail.store.encryption import Cipher
 from handrail.store.erasure import ERASED_ENTRY
 from handrail.store.tables import UNSETTLED, settings
 from handrail.store.tables import approvals as approvals_table
+from handrail.store.tables import audit as audit_table
 from handrail.store.tables import ledger as table
+
+_Steps = list[tuple[Executable, Mapping[str, Any]]]
+"""Statements of one transaction, with their values."""
 
 
 class _NotClaimed(Exception):
@@ -54,10 +63,11 @@ class SqlLedger:
     needs_lease: ClassVar[bool] = True
     is_written: ClassVar[bool] = True
 
-    def __init__(self, database: Database, *, cipher: Cipher) -> None:
+    def __init__(self, database: Database, *, cipher: Cipher, audit: Audit) -> None:
         self._digest_key: bytes | None = None
         self._database = database
         self._cipher = cipher
+        self._audit = audit
         new = (sqlite if database.is_sqlite else postgresql).insert(table)
         self._insert = new.from_select(
             list(table.columns), _select_new().where(_is_next_claim())
@@ -92,43 +102,53 @@ class SqlLedger:
         found = {row[0]: self._entry(row) for row in rows}
         return Recalled(found.get("id"), found.get("key"), found.get("full"), found.get("sent"))
 
-    async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
-        """Write the entry and consume the approval, both or neither."""
+    async def claim(
+        self, entry: Entry, *, approval: Approval | None, approvals: Approvals, started: CallStarted | None = None
+    ) -> bool:
+        """Write the entry, consume the approval, and audit both: all or nothing."""
         values = self._values(entry)
         if not isinstance(approvals, SqlApprovals) or not approvals.is_in(self._database):
-            return await self._claim_with_other_approvals(entry, values, approval, approvals)
-        if approval is None:  # A trigger withdraws what is pending about the call.
-            return await self._database.write(self._insert, values) == 1
-        consumed = {"of_token": approval, "now": entry.claimed_at}
-        if self._database.is_sqlite:
-            is_claimed = await self._claim_in_two_steps(values, consumed)
-        else:
-            is_claimed = await self._claim_in_one_step(values, consumed)
-        if is_claimed:
-            await approvals.emit_used(approval, call_id=entry.call_id)
-        return is_claimed
+            return await self._claim_with_other_approvals(entry, values, approval, approvals, started)
+        used = None if approval is None else build_used(approval, call_id=entry.call_id)
+        # The audit of another store in this database numbers its own rows.
+        is_own = approvals.is_of(self._database)
+        with self._audit.reserve(used if is_own else None, started) as reserved:
+            # A trigger withdraws what is pending about the call.
+            token = None if approval is None else approval.token
+            reserved.is_written = await self._run_steps(self._build_claim(values, token, reserved.rows))
+        if reserved.is_written and used is not None:
+            approvals.events.emit(used)
+        return reserved.is_written
 
-    async def _claim_in_one_step(self, values: Mapping[str, Any], consumed: Mapping[str, Any]) -> bool:
+    def _build_claim(self, values: Mapping[str, Any], token: str | None, rows: Sequence[Mapping[str, Any]]) -> _Steps:
+        consumed = {} if token is None else {"of_token": token, "now": values["new_claimed_at"]}
+        if not self._database.is_sqlite:
+            return [(build_claim(is_approved=token is not None, rows=len(rows)), {**values, **consumed, **_bind(rows)})]
+        steps: _Steps = [(CONSUME, consumed)] if token is not None else []
+        return [*steps, (self._insert, values), *((_INSERT_AUDIT, row) for row in rows)]
+
+    async def _run_steps(self, steps: _Steps) -> bool:
+        """Run statements in one transaction; False if one of them changes nothing, and then nothing is changed."""
         try:
-            return await self._database.write(_CLAIM_APPROVED, {**values, **consumed}) == 1
+            if len(steps) == 1:
+                return await self._database.write(*steps[0]) > 0
+            async with self._database.transaction() as connection:
+                await _execute(connection, steps)
         except IntegrityError as error:
             if getattr(error.orig, "sqlstate", None) != UNIQUE_VIOLATION:
                 raise
             return False
-
-    async def _claim_in_two_steps(self, values: Mapping[str, Any], consumed: Mapping[str, Any]) -> bool:
-        """Claim in a transaction: SQLite cannot do both in one statement."""
-        try:
-            async with self._database.transaction() as connection:
-                for statement, parameters in ((CONSUME, consumed), (self._insert, values)):
-                    if (await connection.execute(statement, parameters)).rowcount != 1:
-                        raise _NotClaimed
         except _NotClaimed:
             return False
         return True
 
     async def _claim_with_other_approvals(
-        self, entry: Entry, values: Mapping[str, Any], approval: str | None, approvals: Approvals
+        self,
+        entry: Entry,
+        values: Mapping[str, Any],
+        approval: Approval | None,
+        approvals: Approvals,
+        started: CallStarted | None,
     ) -> bool:
         """Claim with approvals that another store keeps.
 
@@ -137,20 +157,23 @@ class SqlLedger:
         """
         is_consumed = False
         try:
-            async with self._database.transaction() as connection:
-                if (await connection.execute(self._insert, values)).rowcount != 1:
-                    raise _NotClaimed
-                if approval is None:
-                    await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
-                    return True
-                is_consumed = await approvals.consume(approval, now=entry.claimed_at)
-                if not is_consumed:
-                    raise _NotClaimed
-        except _NotClaimed:
-            return False
+            with self._audit.reserve(started) as reserved:
+                try:
+                    async with self._database.transaction() as connection:
+                        audited = ((_INSERT_AUDIT, row) for row in reserved.rows)
+                        await _execute(connection, [(self._insert, values), *audited])
+                        if approval is None:
+                            await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
+                        else:
+                            is_consumed = await approvals.consume(approval.token, now=entry.claimed_at)
+                            if not is_consumed:
+                                raise _NotClaimed
+                except _NotClaimed:
+                    return False
+                reserved.is_written = True
         except BaseException:
             if approval is not None and is_consumed:
-                await approvals.restore(approval)
+                await approvals.restore(approval.token)
             raise
         return True
 
@@ -176,7 +199,15 @@ class SqlLedger:
         if known.owner != entry.owner:
             raise CallTakenOverError(entry.tool)
 
-    async def take_over(self, entry: Entry, *, owner: str, lease_until: float, run_until: float) -> Entry | None:
+    async def take_over(
+        self,
+        entry: Entry,
+        *,
+        owner: str,
+        lease_until: float,
+        run_until: float,
+        started: CallStarted | None = None,
+    ) -> Entry | None:
         """Make another owner's entry this one's, if it is still as it was read."""
         taken = take_entry(entry, owner=owner, lease_until=lease_until, run_until=run_until)
         values = {
@@ -190,7 +221,15 @@ class SqlLedger:
             "to_run_until": run_until,
             "to_repeat_until": taken.repeat_until,
         }
-        return taken if await self._database.write(_TAKE_OVER, values) == 1 else None
+        with self._audit.reserve(started) as reserved:
+            reserved.is_written = await self._run_steps(self._build_take_over(values, reserved.rows))
+        return taken if reserved.is_written else None
+
+    def _build_take_over(self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> _Steps:
+        if self._database.is_sqlite or not rows:
+            return [(_TAKE_OVER, values), *((_INSERT_AUDIT, row) for row in rows)]
+        taken = _TAKE_OVER.returning(table.c.call_id).cte("taken")
+        return [(_build_audited(taken, len(rows)), {**values, **_bind(rows)})]
 
     async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
         """Move the leases of running entries, on a connection of its own."""
@@ -298,6 +337,13 @@ class SqlLedger:
         )
 
 
+async def _execute(connection: AsyncConnection, steps: _Steps) -> None:
+    """Run statements that change one row each; raise `_NotClaimed` if one does not."""
+    for statement, values in steps:
+        if (await connection.execute(statement, values)).rowcount != 1:
+            raise _NotClaimed
+
+
 UNIQUE_VIOLATION = "23505"
 """Postgres' SQLSTATE."""
 
@@ -335,11 +381,36 @@ def _is_next_claim() -> ColumnElement[bool]:
     return and_(*checks)
 
 
-def _build_claim() -> Executable:
-    """Build one statement that consumes the approval and inserts the entry; Postgres rolls both back if one fails."""
-    # The consumption is in force even if nothing is inserted, so that it has the condition.
-    consumed = CONSUME.where(_is_next_claim()).returning(approvals_table.c.token).cte("consumed")
-    return insert(table).from_select(list(table.columns), _select_new().select_from(consumed))
+@cache
+def build_claim(*, is_approved: bool, rows: int) -> Executable:
+    """Build one statement for Postgres that consumes the approval, inserts the entry, and audits it.
+
+    Postgres rolls all back if one fails.
+    """
+    new = postgresql.insert(table)
+    if is_approved:
+        # The consumption is in force even if nothing is inserted, so that it has the condition; and an entry that
+        # exists is an error, which undoes it.
+        consumed = CONSUME.where(_is_next_claim()).returning(approvals_table.c.token).cte("consumed")
+        claim = new.from_select(list(table.columns), _select_new().select_from(consumed))
+    else:
+        claim = new.from_select(list(table.columns), _select_new().where(_is_next_claim())).on_conflict_do_nothing()
+    return _build_audited(claim.returning(table.c.call_id).cte("claimed"), rows) if rows else claim
+
+
+def _build_audited(changed: CTE, rows: int) -> Executable:
+    """Build a statement that inserts rows into the audit if another one in it changed a row of the ledger."""
+    selected = [
+        select(
+            *(bindparam(f"row_{number}_{column.name}", type_=column.type) for column in audit_table.columns)
+        ).select_from(changed)
+        for number in range(rows)
+    ]
+    return insert(audit_table).from_select(list(audit_table.columns), union_all(*selected))
+
+
+def _bind(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"row_{number}_{name}": value for number, row in enumerate(rows) for name, value in row.items()}
 
 
 def _select_new() -> Select[Any]:
@@ -351,7 +422,7 @@ def _new(name: str) -> BindParameter[Any]:
 
 
 _RECALL = _build_recall()
-_CLAIM_APPROVED = _build_claim()
+_INSERT_AUDIT = insert(audit_table)
 _IS_ERASED = table.c.erased_at.is_not(None) & bindparam("is_settled", type_=Boolean)
 _OUTCOME: Mapping[str, Any] = {
     "state": bindparam("to_state"),

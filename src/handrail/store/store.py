@@ -57,7 +57,7 @@ class SqlStore:
             interval=audit_interval,
             max_waiting=audit_max_waiting,
         )
-        self.ledger = SqlLedger(database, cipher=cipher)
+        self.ledger = SqlLedger(database, cipher=cipher, audit=self.audit)
         self.approvals = SqlApprovals(database, redactor=redactor, cipher=cipher)
         self.approvals.events.set_audit(self.audit.record_approval)
         self.sessions = SqlSessionStore(database)

@@ -22,7 +22,8 @@ from msgspec import Struct
 from handrail.authorize.approvals import Approvals
 from handrail.authorize.policy import Policy, Rule
 from handrail.core.context import ToolContext
-from handrail.core.values import ToolCall
+from handrail.core.events import CallStarted
+from handrail.core.values import Approval, ToolCall
 from handrail.define.function import tool
 from handrail.execute.executor import Executor
 from handrail.execute.ledger import Entry, Ledger, Recalled
@@ -172,9 +173,11 @@ class _Fragile:
         self.at("after recall")
         return found
 
-    async def claim(self, entry: Entry, *, approval: str | None, approvals: Approvals) -> bool:
+    async def claim(
+        self, entry: Entry, *, approval: Approval | None, approvals: Approvals, started: CallStarted | None = None
+    ) -> bool:
         self.at("before claim")
-        claimed = await self._ledger.claim(entry, approval=approval, approvals=approvals)
+        claimed = await self._ledger.claim(entry, approval=approval, approvals=approvals, started=started)
         self.at("after claim")
         return claimed
 
@@ -183,8 +186,18 @@ class _Fragile:
         await self._ledger.settle(entry)
         self.at("after settle")
 
-    async def take_over(self, entry: Entry, *, owner: str, lease_until: float, run_until: float) -> Entry | None:
-        return await self._ledger.take_over(entry, owner=owner, lease_until=lease_until, run_until=run_until)
+    async def take_over(
+        self,
+        entry: Entry,
+        *,
+        owner: str,
+        lease_until: float,
+        run_until: float,
+        started: CallStarted | None = None,
+    ) -> Entry | None:
+        return await self._ledger.take_over(
+            entry, owner=owner, lease_until=lease_until, run_until=run_until, started=started
+        )
 
     async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
         await self._ledger.renew(entries, lease_until=lease_until)
