@@ -1,9 +1,9 @@
 """A conversation as data: everything that is saved, and everything needed to resume it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, compress
 from operator import is_not
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, structs
@@ -24,6 +24,8 @@ class PendingCall(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The open approval."""
     read_back_at: int = 0
     """The number of messages once a reply had read the call back to the customer; 0 before that."""
+    said: Mapping[str, Any] = {}
+    """The values as the customer said them, by parameter, where an adapter turned them into those that will run."""
 
 
 class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -45,6 +47,8 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     transient: tuple[str, ...] = ()
     """Calls whose results have `lifespan="response"`: their outputs leave the history after the next reply, or before
     the next message."""
+    tracked: tuple[str, ...] = ()
+    """Guidelines with `track=True` whose action was taken, and whose condition has applied ever since."""
     handed_off: bool = False
     """Whether a person has taken over. The model is not asked while they have."""
     has_instructions: bool = False

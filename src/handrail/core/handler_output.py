@@ -154,6 +154,7 @@ def clean_result(result: ToolResult, *, tool: str) -> ToolResult:
         metadata=_clean_metadata(cast(object, metadata), tool),
         context=result.context,
         control=control,
+        guidelines=result.guidelines,
     )
 
 

@@ -170,6 +170,9 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     context: Any = None
     """For the caller's own code; it is never sent and never stored."""
     control: Control | None = None
+    guidelines: tuple[Any, ...] = ()
+    """For the reply of a guided turn, and for that turn only: texts, or `Guideline` values without tools. Those of
+    tools from other sources, such as MCP servers, are not read. They are never sent as part of the result or stored."""
     call_id: str = ""
     tool_name: str = ""
     duration_ms: float = 0.0
@@ -201,6 +204,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
             metadata: Mapping[str, Any] = ...,
             context: Any = None,
             control: Control | None = None,
+            guidelines: tuple[Any, ...] = (),
             call_id: str = "",
             tool_name: str = "",
             duration_ms: float = 0.0,

@@ -67,6 +67,7 @@ def finish_result(result: ToolResult, call: ToolCall, started: float, decision: 
         metadata=result.metadata,
         context=result.context,
         control=result.control,
+        guidelines=result.guidelines,
         call_id=call.id,
         provider_id=call.provider_id,
         tool_name=call.name,

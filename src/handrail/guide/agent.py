@@ -1,6 +1,7 @@
 """`Agent`: guidelines, tools, relationships, variables and terms, and the sessions that follow them."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar, cast
@@ -164,6 +165,8 @@ class Agent:
         id: str = "",
         matches: Callable[[ToolContext[Any]], Awaitable[bool] | bool] | None = None,
         priority: int = 0,
+        track: bool = False,
+        on_match: Callable[[ToolContext[Any]], Awaitable[object] | object] | None = None,
     ) -> Guideline:
         """Add a guideline; its tools are names, or tools."""
         names = tuple(self.resolve_tool_name(tool) for tool in tools)
@@ -177,6 +180,8 @@ class Agent:
                 id=id,
                 matches=matches,
                 priority=priority,
+                track=track,
+                on_match=on_match,
             )
         )
 
@@ -261,7 +266,11 @@ class Agent:
     async def create_relationship(
         self, source: Guideline | Tool[..., Any] | str, kind: Relation, target: Guideline | Tool[..., Any] | str
     ) -> None:
-        """Relate two guidelines (`entails`, `depends_on`, `takes_priority_over`), or two tools (`overlaps`)."""
+        """Relate two guidelines, or, with `overlaps`, two tools.
+
+        Guidelines: `entails`, `depends_on`, `depends_on_any` (one of several), `takes_priority_over`, and
+        `disambiguates` (the source means that the customer is asked which of the targets they want).
+        """
         self._relate(source, kind, target)
 
     def _relate(self, source: Any, kind: Relation, target: Any) -> None:
@@ -296,7 +305,7 @@ class Agent:
     def retriever(self, find: RetrieverFunction) -> RetrieverFunction:
         """Register a function of the context, sync or async, that finds text for the reply, such as opening hours.
 
-        It is called in every turn, before the judge plans; if it fails, the reply is written without it.
+        It is called in every turn, while the judge plans; if it fails, the reply is written without it.
         """
         name = getattr(find, "__name__", "retriever")
         if name in self._retrievers:
@@ -489,11 +498,13 @@ class _AgentTools:
         """The names of the agent's own tools, in order."""
         self._declared: set[str] = set()
         """The names of tools without a handler."""
+        given: list[Tool[..., Any]] = []
         for tool in tools:
             if isinstance(tool, ToolSource):
                 self._sources.append(tool)
                 continue
-            made = as_tool(tool)
+            given.append(as_tool(tool))
+        for made in _tell_apart(given):
             if made.name in self._tools:
                 raise ConfigError(f"two tools are called {made.name!r}.")
             self._tools[made.name] = made
@@ -577,6 +588,17 @@ class _AgentTools:
         self._tools[name] = found
         self._options[name] = {**self._options.get(name, {}), **(options or {})}
         return found
+
+
+def _tell_apart(tools: Sequence[Tool[..., Any]]) -> list[Tool[..., Any]]:
+    """Put the source before the names of tools that are called alike and come from different sources."""
+    sources: dict[str, set[str]] = {}
+    for tool in tools:
+        sources.setdefault(tool.name, set()).add(tool.source)
+    return [
+        replace(tool, name=f"{tool.source.rpartition(':')[2]}__{tool.name}") if len(sources[tool.name]) > 1 else tool
+        for tool in tools
+    ]
 
 
 def _build_schema(parameters: Any) -> Any:

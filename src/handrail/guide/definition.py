@@ -157,6 +157,8 @@ def check_guideline(guideline: Guideline) -> None:
         raise ConfigError("condition must not be empty, unless always=True or matches=function.")
     if guideline.matches is not None and (guideline.always or not callable(guideline.matches)):
         raise ConfigError("matches must be a function of the context, and cannot be passed together with always=True.")
+    if guideline.on_match is not None and not callable(guideline.on_match):
+        raise ConfigError("on_match must be a function of the context.")
     if guideline.criticality not in get_args(Criticality):
         allowed = ", ".join(get_args(Criticality))
         raise ConfigError(f"criticality must be one of {allowed}, got {guideline.criticality!r}.")

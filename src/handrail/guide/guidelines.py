@@ -7,9 +7,13 @@ from msgspec import Struct
 
 from handrail.errors import ConfigError
 
-GuidelineRelation = Literal["entails", "depends_on", "takes_priority_over"]
-Relation = Literal["entails", "depends_on", "takes_priority_over", "overlaps"]
+GuidelineRelation = Literal["entails", "depends_on", "depends_on_any", "takes_priority_over", "disambiguates"]
+Relation = Literal["entails", "depends_on", "depends_on_any", "takes_priority_over", "disambiguates", "overlaps"]
 RELATIONS: Final = get_args(Relation)
+_SUPPRESSING: Final = {
+    "takes_priority_over": "{} takes priority",
+    "disambiguates": "{} applies: the customer is asked which one is meant",
+}
 
 
 class Relationships:
@@ -36,7 +40,7 @@ class Relationships:
             raise ConfigError(f"{source!r} {kind} {target!r} would make a cycle: {circle}.")
         edges[source] = (*edges.get(source, ()), target)
         self._linked.setdefault(source, set()).add(target)
-        if kind == "takes_priority_over":
+        if kind in ("takes_priority_over", "disambiguates"):
             self._linked.setdefault(target, set()).add(source)
 
     def find_linked(self, ids: Iterable[str]) -> set[str]:
@@ -45,7 +49,13 @@ class Relationships:
 
     def find_dependencies(self, ids: Iterable[str]) -> set[str]:
         """Find these guidelines, and all that they depend on."""
-        return _find_reachable(self._edges["depends_on"], ids)
+        every, alternatives = self._edges["depends_on"], self._edges["depends_on_any"]
+        both = {one: (*every.get(one, ()), *alternatives.get(one, ())) for one in {*every, *alternatives}}
+        return _find_reachable(both, ids)
+
+    def find_alternatives(self, guideline_id: str) -> tuple[str, ...]:
+        """Find the guidelines that a guideline disambiguates: the customer is asked which of them is meant."""
+        return self._edges["disambiguates"].get(guideline_id, ())
 
     def resolve(self, matched: Iterable[str]) -> "Resolution":
         """Find the active guidelines among those that matched and those that they entail."""
@@ -66,13 +76,17 @@ class Relationships:
     def _drop_unmet(self, ids: set[str]) -> tuple[set[str], dict[str, str]]:
         """Drop the guidelines that depend on one which is not active; also return why."""
         active, unmet = set(ids), dict[str, str]()
-        edges = self._edges["depends_on"]
+        every, alternatives = self._edges["depends_on"], self._edges["depends_on_any"]
         while True:
             lacking = {
                 guideline_id: f"depends on {need}, which does not apply"
                 for guideline_id in active
-                for need in edges.get(guideline_id, ())
+                for need in every.get(guideline_id, ())
                 if need not in active
+            } | {
+                guideline_id: f"depends on one of {', '.join(needs)}, and none applies"
+                for guideline_id in active
+                if (needs := alternatives.get(guideline_id)) and active.isdisjoint(needs)
             }
             if not lacking:
                 return active, unmet
@@ -80,13 +94,17 @@ class Relationships:
             active -= lacking.keys()
 
     def _find_suppressed(self, active: Set[str]) -> dict[str, str]:
-        """Find the guidelines that an active one takes priority over; a suppressed one suppresses none."""
-        edges = self._edges["takes_priority_over"]
+        """Find the guidelines that an active one takes priority over, or disambiguates; a suppressed one suppresses
+        none."""
         pairs = [
-            (guideline_id, other) for guideline_id in active for other in edges.get(guideline_id, ()) if other in active
+            (guideline_id, other, reason)
+            for kind, reason in _SUPPRESSING.items()
+            for guideline_id, others in self._edges[kind].items()
+            for other in others
+            if guideline_id in active and other in active
         ]
-        beaten = {other for _, other in pairs}
-        return {other: f"{one} takes priority" for one, other in sorted(pairs) if one not in beaten}
+        beaten = {other for _, other, _ in pairs}
+        return {other: reason.format(one) for one, other, reason in sorted(pairs) if one not in beaten}
 
     def split_into_batches(self, tools: Iterable[str], *, size: int) -> list[tuple[str, ...]]:
         """Split tools into batches of at most `size`, in order; tools that overlap, also indirectly, stay together."""

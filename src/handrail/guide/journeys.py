@@ -56,6 +56,15 @@ class Journey:
         owner.relationships.add(state.id, "depends_on", self.id)
         return state
 
+    async def create_guideline(
+        self, condition: str, action: str = "", *, tools: Iterable[str | Tool[..., Any]] = (), **fields: Any
+    ) -> Guideline:
+        """Add a guideline that applies only in this journey; `fields` are further fields of `Guideline`."""
+        names = tuple(self._owner.resolve_tool_name(tool) for tool in tools)
+        made = self._owner.add_guideline(Guideline(condition=condition, action=action, tools=names, **fields))
+        self._owner.relationships.add(made.id, "depends_on", self.id)
+        return made
+
     @property
     def _where(self) -> str:
         return f"In the journey {self.title!r}"

@@ -12,7 +12,7 @@ from handrail.chat.turn import DROPPED_OUTPUT, TurnState
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import compact_json
-from handrail.errors import BadResponseError, ConfigError, ProviderError, shorten
+from handrail.errors import BadResponseError, ConfigError, ProviderError, RefusalError, shorten
 from handrail.guide.definition import Guide, Retriever, Variable
 from handrail.guide.parameters import GuidedTool, add_choices, resolve_choices
 from handrail.guide.values import CandidateTool, Draft, Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ToolVerdict
@@ -50,6 +50,10 @@ class JudgeClient:
         self._provider = provider if isinstance(provider, str) else f"judge:{type(judge).__name__}"
         self.model_calls = 0
         """Model calls of this turn, as the judge counts them; a request without a usable response counts as one."""
+        self.has_planned = False
+        """Whether the judge has responded with a plan in this turn."""
+        self.is_refused = False
+        """Whether the model, or a filter of its provider, refused a request of this turn."""
 
     async def ask(self, send: Callable[[str], Awaitable[Any]], check: Callable[[object], T]) -> T | NoResponse:
         """Send a request and check the response; if it is malformed, send it again with the error.
@@ -101,6 +105,7 @@ class JudgeClient:
             return _Outcome(error=shorten(str(problem), 1_000))
         except (ProviderError, ConfigError) as problem:
             failed = problem.code
+            self.is_refused = self.is_refused or isinstance(problem, RefusalError)
             raise
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -166,7 +171,7 @@ class VariableReader:
 
 async def _read_variable(variable: Variable, context: ToolContext[Any]) -> Any:
     assert variable.read is not None
-    value = await _call(variable.read, context)
+    value = await call_function(variable.read, context)
     compact_json(value)  # Raises unless it is JSON: it becomes part of a prompt.
     return value
 
@@ -179,8 +184,6 @@ class TurnInputs(Struct, frozen=True, kw_only=True):
     """The choices of parameters, by tool; None if they could not be read."""
     matched: frozenset[str]
     """The guidelines whose condition in code applies."""
-    retrieved: Mapping[str, str]
-    """What the retrievers found, by their names."""
 
     def find_sources(self, guide: Guide, messages: Sequence[Message]) -> EvidenceSources:
         """Find the texts that the judge can quote for a value."""
@@ -204,40 +207,43 @@ def _render(value: Any) -> str:
 
 
 async def read_inputs(guide: Guide, context: ToolContext[Any], variables: VariableReader) -> TurnInputs:
-    """Read the variables and choices of a turn, match the conditions in code, and ask the retrievers."""
+    """Read the variables and choices of a turn, and match the conditions in code."""
     matched = await asyncio.gather(*(_matches(guideline, context) for guideline in guide.in_code))
     return TurnInputs(
         choices={name: await _read_choices(tool, context) for name, tool in guide.tools.items() if tool.options},
         variables=await variables.read(guide.variables, context),
         matched=frozenset(one.id for one, applies in zip(guide.in_code, matched, strict=True) if applies),
-        retrieved=await _retrieve(guide.retrievers, context),
     )
 
 
 async def _matches(guideline: Guideline, context: ToolContext[Any]) -> bool:
     assert guideline.matches is not None
     try:
-        return await _call(guideline.matches, context) is True
+        return await call_function(guideline.matches, context) is True
     except Exception as error:  # the developer's code; a guideline whose condition fails does not apply
         log.error("the condition of the guideline %s failed", guideline.id, exc_info=error)
         return False
 
 
-async def _retrieve(retrievers: Sequence[Retriever], context: ToolContext[Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for retriever in retrievers:
-        try:
-            text = await _call(retriever.find, context)
-            if not isinstance(text, str):
-                raise TypeError(f"a retriever must return a text, got {type(text).__name__}")
-        except Exception as error:  # the developer's code; the reply is written without it
-            log.error("the retriever %s failed", retriever.name, exc_info=error)
-            continue
-        found[retriever.name] = text[:_MAX_RETRIEVED]
-    return found
+async def retrieve(retrievers: Sequence[Retriever], context: ToolContext[Any]) -> dict[str, str]:
+    """Ask all retrievers at once; return what they found, by their names. One that fails is logged and left out."""
+    texts = await asyncio.gather(*(_find_text(retriever, context) for retriever in retrievers))
+    return {one.name: text for one, text in zip(retrievers, texts, strict=True) if text is not None}
 
 
-async def _call(function: Callable[[ToolContext[Any]], Any], context: ToolContext[Any]) -> Any:
+async def _find_text(retriever: Retriever, context: ToolContext[Any]) -> str | None:
+    try:
+        text = await call_function(retriever.find, context)
+        if not isinstance(text, str):
+            raise TypeError(f"a retriever must return a text, got {type(text).__name__}")
+    except Exception as error:  # the developer's code; the reply is written without it
+        log.error("the retriever %s failed", retriever.name, exc_info=error)
+        return None
+    return text[:_MAX_RETRIEVED]
+
+
+async def call_function(function: Callable[[ToolContext[Any]], Any], context: ToolContext[Any]) -> Any:
+    """Call a function of the developer, sync or async, with a timeout."""
     async with asyncio.timeout(_READ_TIMEOUT):
         value: Any = function(context)
         return await value if inspect.isawaitable(value) else value
@@ -380,6 +386,7 @@ class Planner:
         )
         if isinstance(response, Plan):
             self._client.count(response)
+            self._client.has_planned = True
         return response
 
     def _build_candidate(self, name: str, ids: Set[str], inputs: TurnInputs) -> CandidateTool:

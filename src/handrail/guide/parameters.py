@@ -11,10 +11,11 @@ from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.tool import Tool
-from handrail.errors import ConfigError, shorten
+from handrail.errors import ConfigError, ToolError, shorten
 from handrail.schema.schema_nodes import NotRepresentable, can_be_null, get_branches, get_types, resolve
 
 Choices = Sequence[Any] | Callable[[ToolContext[Any]], Awaitable[Sequence[Any]] | Sequence[Any]]
+Adapter = Callable[[Any, ToolContext[Any]], Awaitable[Any] | Any]
 
 _MAX_CHOICES: Final = 1_000
 _CHOICES_TIMEOUT: Final = 10.0
@@ -42,12 +43,17 @@ class ParameterOptions(Struct, frozen=True, kw_only=True):
     examples: Sequence[Any] = ()
     choices: Choices | None = None
     """The values that it may have: a list, or a function of the context, sync or async, that returns one."""
+    adapter: Adapter | None = None
+    """A function of the value and the context, sync or async, that returns the value to run with, such as the id of a
+    name. The customer is shown what they said. It raises `ToolError` if it cannot use the value."""
 
     def __post_init__(self) -> None:
         if self.source not in ("customer", "context", "any", "model"):
             raise ConfigError(f"source must be 'customer', 'context', 'any' or 'model', got {self.source!r}.")
         if self.display not in ("whole", "masked"):
             raise ConfigError(f"display must be 'whole' or 'masked', got {self.display!r}.")
+        if self.adapter is not None and not callable(self.adapter):
+            raise ConfigError("adapter must be a function of a value and the context.")
         if self.choices is not None and not callable(self.choices):
             _check_choices(self.choices)
 
@@ -68,6 +74,8 @@ class GuidedTool(Struct, frozen=True, kw_only=True):
     """The parameters that must never be mentioned to the customer."""
     coded: frozenset[str]
     """The parameters whose values are codes: choices, or the fixed values of the schema."""
+    adapters: Mapping[str, Adapter]
+    """The functions that turn what the customer says into the values to run with, by parameter."""
     runnable: bool = True
     """Whether the executor has it; a tool that was only declared cannot run."""
 
@@ -111,12 +119,18 @@ def compile_tool(
             listed = ", ".join(properties) or "none"
             raise ConfigError(f"options of {tool.name!r}: unknown parameter {name!r}; its parameters are: {listed}.")
     static = {name: tuple(one.choices) for name, one in every.items() if one.choices and not callable(one.choices)}
+    adapters = {name: option.adapter for name, option in every.items() if option.adapter is not None}
+    said = {
+        **tool.input_schema,
+        "properties": {**properties, **{name: _open_node(properties[name]) for name in adapters}},
+    }
+    shown = said if adapters else tool.input_schema
     return GuidedTool(
         tool=tool,
         name=tool.name,
         options=every,
         schema=_add_descriptions(
-            add_choices(tool.input_schema, static, {name: one.examples for name, one in every.items()}), every
+            add_choices(shown, static, {name: one.examples for name, one in every.items()}), every
         ),
         properties=properties,
         required=tuple(cast(Iterable[str], tool.input_schema.get("required", ()))),
@@ -124,11 +138,35 @@ def compile_tool(
         coded=frozenset(
             name
             for name, node in properties.items()
-            if read_enum(node, tool.input_schema) or (name in every and every[name].choices is not None)
+            if (name in every and every[name].choices is not None)
+            or (name not in adapters and read_enum(node, tool.input_schema))
         ),
+        adapters=adapters,
         nullable=frozenset(name for name, node in properties.items() if _can_be_null(node, tool.input_schema)),
         runnable=runnable,
     )
+
+
+def _open_node(node: Any) -> dict[str, Any]:
+    """The schema of what the customer may say for a parameter with an adapter: a value of any type."""
+    found: Mapping[str, Any] = cast(Mapping[str, Any], node) if isinstance(node, Mapping) else {}
+    return {key: value for key, value in found.items() if key == "description"}
+
+
+async def adapt_value(adapter: Adapter, value: Any, context: ToolContext[Any], *, where: str) -> Any:
+    """Turn what the customer said into the value to run with; raises `ToolError` if that is not possible."""
+    try:
+        async with asyncio.timeout(_CHOICES_TIMEOUT):
+            found = adapter(value, context)
+            if inspect.isawaitable(found):
+                found = await found
+        compact_json(found)  # Raises unless it is JSON: it is an argument.
+    except ToolError:
+        raise
+    except Exception as error:  # the developer's code; the tool cannot run without the value
+        log.error("the adapter of %s failed", where, exc_info=error)
+        raise ToolError("it could not be looked up") from error
+    return found
 
 
 def _add_descriptions(schema: Mapping[str, Any], options: Mapping[str, ParameterOptions]) -> Mapping[str, Any]:

@@ -105,7 +105,7 @@ class ReplyWriter:
     def _finish(
         self, text: str, request: ReplyRequest, drafts: int, rejected: list[str], *, replaced: bool = False
     ) -> WrittenReply:
-        text = add_read_back(text, request.pending, self._guide.tools, self._locale)
+        text = add_read_back(text, request.pending, self._guide.tools, self._locale, withdrawn=request.withdrawn)
         self.trace = ReplyTrace(
             text=text,
             guideline_ids=tuple(guideline.id for guideline in request.guidelines),
@@ -333,6 +333,7 @@ def list_shown_arguments(pending: PendingCall, tool: GuidedTool | None) -> dict[
         is_secret = _SECRET_TYPE in text
         if is_secret or HIDDEN in text:  # A secret type and a store write a mark: the value that was sent will run.
             value = sent.get(name, value)
+        value = pending.said.get(name, value)
         is_masked = is_secret or options.display == "masked"
         shown[options.display_name or name.replace("_", " ")] = mask(value) if is_masked else value
     return shown
@@ -354,24 +355,33 @@ def format_read_back(pending: PendingCall, tool: GuidedTool | None, locale: str 
     return f"{pending.call.name.replace('_', ' ')}" + (f" ({values})" if values else "")
 
 
-def add_read_back(text: str, pending: Sequence[PendingCall], tools: Mapping[str, GuidedTool], locale: str) -> str:
-    """Return the text, followed by a question that reads back the calls that await the customer's confirmation."""
+def add_read_back(
+    text: str,
+    pending: Sequence[PendingCall],
+    tools: Mapping[str, GuidedTool],
+    locale: str,
+    *,
+    withdrawn: Sequence[str] = (),
+) -> str:
+    """Return the text, followed by the calls that were withdrawn, and by a question that reads back those that await
+    the customer's confirmation."""
     texts = load_locale(locale)
+    dropped = texts["confirm.withdrawn"].format(calls="; ".join(withdrawn)) if withdrawn else ""
     lines = [
         format_read_back(waiting, tools.get(waiting.call.name), locale)
         for waiting in pending
         if waiting.approval.by == "customer"
     ]
     if not lines:
-        return text
-    if len(lines) == 1:
+        question = ""
+    elif len(lines) == 1:
         question = texts["confirm.one"].format(calls=lines[0])
     else:
         listed = "\n".join(f"- {line}" for line in lines)
         question = (
             f"{texts['confirm.several']}\n{listed}\n{texts['confirm.both' if len(lines) == 2 else 'confirm.all']}"
         )
-    return "\n\n".join(filter(None, [text.strip(), question]))
+    return "\n\n".join(filter(None, [text.strip(), dropped, question])) if dropped or question else text
 
 
 def build_plain_reply(

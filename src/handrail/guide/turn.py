@@ -1,10 +1,11 @@
 """One guided turn: plan, run, plan again with the results, reply."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from functools import cache
-from typing import Final, Literal
+from typing import Any, Final, Literal, cast
 
 from msgspec import structs
 
@@ -12,13 +13,15 @@ from handrail.chat.conversation import PendingCall
 from handrail.chat.session import ChatSession
 from handrail.chat.turn import TurnResult, TurnState
 from handrail.core.events import TurnPlanned
-from handrail.core.locale_texts import select_locale
+from handrail.core.locale_texts import load_locale, select_locale
+from handrail.core.log import log
 from handrail.core.redact import Redactor
+from handrail.core.text import encodable
 from handrail.core.values import ToolCall, ToolResult
-from handrail.errors import ApprovalError, ProviderError, shorten
+from handrail.errors import ApprovalError, ProviderError, RefusalError, shorten
 from handrail.formats.parse import parse_object
 from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state, find_objection
-from handrail.guide.definition import Guide
+from handrail.guide.definition import MAX_TEXT, Guide
 from handrail.guide.guidelines import CallOrder
 from handrail.guide.judging import (
     JudgeClient,
@@ -26,13 +29,22 @@ from handrail.guide.judging import (
     PlanningResult,
     TurnInputs,
     VariableReader,
+    call_function,
     order_calls,
     read_inputs,
+    retrieve,
 )
-from handrail.guide.reply import ReplyWriter, WrittenReply, describe_outcome
+from handrail.guide.reply import ReplyWriter, WrittenReply, describe_outcome, format_read_back
 from handrail.guide.trace import Recorder, TurnTrace
 from handrail.guide.values import Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ReplyRequest, ToolInsights
-from handrail.guide.verdicts import PlannedCall, Situation, build_call_key, build_verdict_keys, check_verdicts
+from handrail.guide.verdicts import (
+    PlannedCall,
+    Situation,
+    adapt_verdicts,
+    build_call_key,
+    build_verdict_keys,
+    check_verdicts,
+)
 from handrail.providers.messages import AssistantMessage, ToolMessage, UserMessage, to_history_result
 
 
@@ -41,6 +53,9 @@ class GuidedTurnResult(TurnResult, frozen=True, kw_only=True):
 
     insights: ToolInsights = ToolInsights()
     trace: TurnTrace = TurnTrace()
+
+
+REFUSED_MESSAGE: Final = "(This message was removed: the model's provider refused it.)"
 
 
 class GuidedTurn:
@@ -52,27 +67,47 @@ class GuidedTurn:
         self._guide = guide
         self._state = state
         self._variables = variables
-        self._guidelines = _ActiveGuidelines(guide)
+        self._guidelines = _ActiveGuidelines(guide, state.conversation.tracked)
         self._client = JudgeClient(state, judge, timeout=guide.settings.judge_timeout)
         self._planner = Planner(guide, judge, self._client)
         self._locale = select_locale(getattr(state.context.tenant, "locale", None), guide.locale)
         self._writer = ReplyWriter(guide, judge, self._client, locale=self._locale)
         self._recorder = Recorder(guide, redactor)
+        messages = state.conversation.messages
+        self._has_spoken = bool(messages) and isinstance(messages[-1], UserMessage)
         self._iteration = 0
         self._done: set[str] = set()
         """Keys of calls that were made in this turn, or that the customer rejected."""
         self._calls: list[ToolCall] = []
+        self._said: dict[str, Mapping[str, Any]] = {}
+        """What the customer said for the calls whose values an adapter changed."""
         self._carried: tuple[ToolResult, ...] = ()
         """Results of a turn that was stopped before it could reply."""
         self._visible: list[ToolResult] = []
         """The results of this turn, as a model may see them."""
+        self._withdrawn: list[str] = []
+        """The pending calls that this turn dropped, as the customer reads them."""
+        self._notified: set[str] = set()
+        """The guidelines whose `on_match` was called."""
+        self._retrieval: asyncio.Task[dict[str, str]] | None = None
+        """The retrievers of the agent, which find text while the turn plans."""
 
     async def run(self) -> GuidedTurnResult:
         """Run the turn until the customer is next."""
         try:
             if not self._state.is_over:
                 await self._run()
+        except RefusalError:
+            if not self._has_spoken:
+                raise
+            await self._state.reply_with(load_locale(self._locale)["reply.refused"])
+            await self._state.end_with_pending()
         finally:
+            if self._retrieval is not None and not self._retrieval.done():
+                self._retrieval.cancel()
+                await asyncio.wait([self._retrieval])
+            if self._client.is_refused and self._has_spoken:
+                await self._set_message_aside()
             self._record_results()
             self._emit()
         result = self._state.build_result()
@@ -80,14 +115,14 @@ class GuidedTurn:
         return GuidedTurnResult(**fields, insights=self._build_insights(), trace=self._build_trace())
 
     async def _run(self) -> None:
-        state = self._state
-        messages = state.conversation.messages
-        has_spoken = bool(messages) and isinstance(messages[-1], UserMessage)
+        state, has_spoken = self._state, self._has_spoken
         self._carry_over(has_spoken=has_spoken)
         await self._run_decided()
         if not _is_reply_needed(state) or state.check_budget() is not None:
             await state.end_with_pending()
             return
+        if self._guide.retrievers:
+            self._retrieval = asyncio.create_task(retrieve(self._guide.retrievers, state.context))
         inputs = await read_inputs(self._guide, state.context, self._variables)
         self._guidelines.match_in_code(inputs.matched)
         if has_spoken or not self._calls:  # After an approval alone, reply first; the reply may match more guidelines.
@@ -100,6 +135,15 @@ class GuidedTurn:
             self._resolve_guidelines()
             await self._plan_and_run_or_reply(inputs, only_new=True)
         await state.end_with_pending()
+
+    async def _set_message_aside(self) -> None:
+        """Replace the message that the provider refused: every later request would be refused because of it."""
+        conversation = self._state.conversation
+        place = max(place for place, message in enumerate(conversation.messages) if isinstance(message, UserMessage))
+        messages = list(conversation.messages)
+        messages[place] = UserMessage(text=REFUSED_MESSAGE)
+        await self._state.update(structs.replace(conversation, messages=tuple(messages)))
+        self._recorder.add_note("the provider refused the customer's message; it was removed from the history")
 
     def _carry_over(self, *, has_spoken: bool) -> None:
         """Take over the results that no reply has reported, because a turn was stopped; with a new message, effects."""
@@ -208,9 +252,10 @@ class GuidedTurn:
             planned = await self._planner.plan(self._build_plan_request(inputs), matched, inputs)
         if planned is None:
             return
-        self._match(planned)
+        await self._match(planned)
         if calls := await self._decide(planned, inputs):
             await self._state.run_calls(calls)
+            await self._remember_said()
 
     def _build_plan_request(self, inputs: TurnInputs) -> PlanRequest:
         return PlanRequest(
@@ -223,7 +268,7 @@ class GuidedTurn:
             pending=self._state.conversation.pending,
         )
 
-    def _match(self, planned: PlanningResult) -> None:
+    async def _match(self, planned: PlanningResult) -> None:
         """Update the active guidelines with what the judge matched."""
         for unknown in self._guidelines.add_matches(planned.matches):
             self._recorder.add_note(f"the judge named an unknown guideline: {shorten(unknown)}")
@@ -236,6 +281,28 @@ class GuidedTurn:
                 self._recorder.record_failure(tool, planned.error, self._iteration)
         for tool, reason in planned.failed.items():
             self._recorder.record_failure(tool, reason, self._iteration)
+        await self._notify_matched()
+
+    async def _notify_matched(self) -> None:
+        """Call `on_match` of the guidelines that became active."""
+        for guideline in self._guidelines.list_for_reply():
+            if guideline.on_match is None or guideline.id in self._notified:
+                continue
+            self._notified.add(guideline.id)
+            try:
+                await call_function(guideline.on_match, self._state.context)
+            except Exception as error:  # the developer's code; the turn continues
+                log.error("on_match of the guideline %s failed", guideline.id, exc_info=error)
+
+    async def _remember_said(self) -> None:
+        """Keep what the customer said beside the pending calls whose values an adapter changed."""
+        conversation = self._state.conversation
+        pending = tuple(
+            structs.replace(waiting, said=self._said[waiting.call.id]) if waiting.call.id in self._said else waiting
+            for waiting in conversation.pending
+        )
+        if pending != conversation.pending:
+            await self._state.update(structs.replace(conversation, pending=pending))
 
     def _resolve_guidelines(self) -> dict[str, str]:
         return self._guidelines.resolve(order_calls(self._state.conversation.messages))
@@ -243,7 +310,12 @@ class GuidedTurn:
     async def _decide(self, planned: PlanningResult, inputs: TurnInputs) -> list[ToolCall]:
         """Return the calls of this iteration: those that the customer confirmed, and new ones that pass every check."""
         guide, state = self._guide, self._state
-        plan = Plan(matches=planned.matches, verdicts=planned.verdicts)
+        plan, adapted = await adapt_verdicts(
+            Plan(matches=planned.matches, verdicts=planned.verdicts),
+            guide,
+            state.context,
+            [waiting.call for waiting in state.conversation.pending],
+        )
         confirmed: list[ToolCall] = []
         used: set[int] = set()
         if state.conversation.pending and not planned.error and self._iteration == 1:
@@ -270,6 +342,7 @@ class GuidedTurn:
                 known_calls=order_calls(state.conversation.messages),
                 ran={call.name for call in self._calls},
                 find_sources=cache(lambda: inputs.find_sources(guide, state.conversation.messages)),
+                adapted=adapted,
             ),
             skip=used,
         )
@@ -278,6 +351,8 @@ class GuidedTurn:
         for call, one in zip(new, checked.calls, strict=True):
             self._recorder.record_call(call, one.arguments)
             self._done.add(one.key)
+            if one.said:
+                self._said[call.id] = one.said
         self._calls += new
         return [*confirmed, *new]
 
@@ -361,6 +436,7 @@ class GuidedTurn:
             with suppress(ApprovalError):
                 await approvals.deny(token, by="customer", who=who, reason="said no in words")
         await approvals.withdraw(token)
+        self._withdrawn.append(format_read_back(pending, self._guide.tools.get(call.name), self._locale))
         conversation = self._state.conversation
         rest = tuple(pending_call for pending_call in conversation.pending if pending_call.call.id != call.id)
         await self._state.update(structs.replace(conversation, pending=rest))
@@ -373,10 +449,11 @@ class GuidedTurn:
         """Write the reply, or return guidelines that apply only now; None if the turn ended."""
         guide, state = self._guide, self._state
         self._record_results()
+        await self._notify_matched()
         scope = await self._planner.select_guidelines(
             self._build_plan_request(inputs), self._guidelines.get_matched_ids()
         )
-        followed = self._guidelines.list_for_reply()
+        followed = (*self._guidelines.list_for_reply(), *self._list_added_guidelines())
         followed_ids = {guideline.id for guideline in followed}
         request = ReplyRequest(
             messages=state.conversation.messages,
@@ -388,7 +465,8 @@ class GuidedTurn:
             pending=state.conversation.pending,
             variables=inputs.variables,
             terms=guide.terms,
-            retrieved=inputs.retrieved,
+            retrieved=await self._retrieval if self._retrieval is not None else {},
+            withdrawn=tuple(self._withdrawn),
             now=guide.clock(),
         )
         may_plan = self._iteration < guide.settings.max_iterations
@@ -415,8 +493,31 @@ class GuidedTurn:
             else pending_call
             for pending_call in conversation.pending
         )
-        state.conversation = structs.replace(conversation, pending=pending)
+        ok = {result.call_id for result in state.results if result.ok}
+        tracked = self._guidelines.find_tracked(
+            conversation.tracked,
+            waiting={one for pending_call in pending for one in pending_call.call.guideline_ids},
+            done={one for call in self._calls if call.id in ok for one in call.guideline_ids},
+            has_planned=self._client.has_planned,
+        )
+        state.conversation = structs.replace(conversation, pending=pending, tracked=tracked)
         await state.reply_with(text)
+
+    def _list_added_guidelines(self) -> list[Guideline]:
+        """List the guidelines that handlers of this program returned with their results, for this reply only."""
+        found: list[Guideline] = []
+        for result in self._state.results:
+            tool = self._guide.tools.get(result.tool_name)
+            if tool is None or tool.tool.source != "local" or not result.ok:
+                continue
+            for number, given in enumerate(cast("tuple[object, ...]", result.guidelines), start=1):
+                action = given.action if isinstance(given, Guideline) else given
+                if not isinstance(action, str) or not action.strip() or len(action) > MAX_TEXT:
+                    log.error("%s returned a guideline without an action, which is ignored", result.tool_name)
+                    continue
+                guideline_id = f"{result.tool_name}.{number}"
+                found.append(Guideline(id=guideline_id, action=encodable(action), always=True))
+        return found
 
     # Trace and events.
 
@@ -457,14 +558,18 @@ class GuidedTurn:
 class _ActiveGuidelines:
     """Which guidelines matched and are active in one turn, and which tools were candidates because of them."""
 
-    def __init__(self, guide: Guide) -> None:
+    def __init__(self, guide: Guide, tracked: Iterable[str]) -> None:
         self._guide = guide
+        self._tracked = frozenset(tracked)
+        """The guidelines whose action was taken in an earlier turn, and is not repeated."""
         self._matches: dict[str, GuidelineMatch] = {}
         """The last match of each guideline in this turn."""
         self._in_code: dict[str, GuidelineMatch] = {}
         self.active: frozenset[str] = frozenset()
         self.candidates: list[str] = []
         """The tools of the active guidelines."""
+        self._applying: frozenset[str] = frozenset()
+        """The guidelines that apply, with those whose action was already taken."""
         self._prepared: set[str] = set()
         """Guidelines of calls that an earlier turn prepared: they apply to the reply, and add no candidates."""
         self.considered: set[str] = set()
@@ -499,7 +604,10 @@ class _ActiveGuidelines:
         self._done = done
         matched, reasons = guide.journeys.resolve(self.get_matched_ids() | guide.always, done)
         resolution = guide.relationships.resolve(matched)
-        self.active, reasons = self._select_priority(resolution.active, reasons)
+        self._applying, reasons = self._select_priority(resolution.active, reasons)
+        taken = {one for one in self._applying & self._tracked if guide.by_id[one].track}
+        self.active = self._applying - taken  # What it suppresses stays suppressed.
+        reasons |= dict.fromkeys(taken, "its action was already taken")
         self.candidates = guide.list_candidates(self.active)
         return {**resolution.reasons, **reasons}
 
@@ -568,7 +676,36 @@ class _ActiveGuidelines:
 
     def list_for_reply(self) -> tuple[Guideline, ...]:
         """List the guidelines that the reply follows."""
-        return tuple(guideline for guideline in self._guide.guidelines if guideline.id in self.active | self._prepared)
+        wanted = self.active | self._prepared
+        return tuple(self._add_question(one) for one in self._guide.guidelines if one.id in wanted)
+
+    def _add_question(self, guideline: Guideline) -> Guideline:
+        """Return a guideline that disambiguates others with an action that asks which of them is meant."""
+        others = self._guide.relationships.find_alternatives(guideline.id)
+        if not others:
+            return guideline
+        conditions = "; ".join(self._guide.by_id[one].condition for one in others)
+        question = f"Do nothing yet; ask the customer which of these is meant: {conditions}"
+        return structs.replace(guideline, action=". ".join(filter(None, [guideline.action, question])))
+
+    def find_tracked(
+        self, before: Iterable[str], *, waiting: Set[str], done: Set[str], has_planned: bool
+    ) -> tuple[str, ...]:
+        """Find the guidelines with `track=True` whose action was taken, now or before, and whose condition applies.
+
+        With tools, the action was taken once one of its calls has succeeded and none waits.
+        """
+        by_id, applying = self._guide.by_id, self.get_matched_ids() | self._guide.always
+        kept = [one for one in before if one in by_id and (one in applying or not has_planned)]
+        taken = [
+            one.id
+            for one in self._guide.guidelines
+            if one.track
+            and one.id in self.active | self._prepared
+            and one.id not in waiting
+            and (not one.tools or one.id in done)
+        ]
+        return tuple(dict.fromkeys([*kept, *taken]))
 
 
 def _is_reply_needed(state: TurnState) -> bool:

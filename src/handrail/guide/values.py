@@ -34,6 +34,10 @@ class Guideline(Struct, frozen=True, kw_only=True):
     fails, it does not apply."""
     priority: int = 0
     """Of the guidelines that apply, only those with the highest number are active; without one, all are."""
+    track: bool = False
+    """Whether its action is taken once: it is not repeated until its condition has not applied, and applies anew."""
+    on_match: Callable[[ToolContext[Any]], Awaitable[object] | object] | None = None
+    """Called once in every turn in which it is active, before its tools run. A failure is logged."""
 
 
 class CandidateTool(Struct, frozen=True, kw_only=True):
@@ -152,6 +156,8 @@ class ReplyRequest(Struct, frozen=True, kw_only=True):
     terms: Mapping[str, str] = {}
     retrieved: Mapping[str, str] = {}
     """What the agent's retrievers found for this turn, by their names."""
+    withdrawn: tuple[str, ...] = ()
+    """Pending calls that this turn dropped, as the customer reads them. A line that says so is added to the reply."""
     now: datetime | None = None
     error: str = ""
     """What was wrong with the previous draft, if the request is repeated."""

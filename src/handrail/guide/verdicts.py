@@ -8,13 +8,16 @@ from typing import Any, Final, TypedDict, cast
 from msgspec import Struct, structs
 from pydantic_core import from_json
 
+from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import canonical_json, encodable, faithful_json
+from handrail.core.values import ToolCall
 from handrail.core.wording import contains_words, mentions_value
 from handrail.errors import InvalidArgumentsError, ToolError, shorten
+from handrail.formats.parse import parse_object
 from handrail.guide.definition import RANK, Guide
 from handrail.guide.guidelines import CallOrder
-from handrail.guide.parameters import GuidedTool, read_enum
+from handrail.guide.parameters import GuidedTool, adapt_value, read_enum
 from handrail.guide.values import (
     GuidelineMatch,
     InvalidData,
@@ -59,6 +62,8 @@ class CheckedArguments(Struct, frozen=True, kw_only=True):
     invalid: tuple[InvalidData, ...] = ()
     error: str = ""
     """A problem of the arguments as a whole."""
+    said: Mapping[str, Any] = {}
+    """What the customer said, where an adapter made another value of it."""
 
     @property
     def ok(self) -> bool:
@@ -132,6 +137,47 @@ class EvidenceSources(Struct, frozen=True, kw_only=True):
     today: date | None = None
 
 
+class AdaptedArguments(Struct, frozen=True, kw_only=True):
+    """What the adapters of a tool made of the arguments of one verdict."""
+
+    said: Mapping[str, Any] = {}
+    """The values that the judge gave for the parameters with an adapter."""
+    problems: Mapping[str, str] = {}
+    """Why an adapter could not use a value, by parameter."""
+
+
+NOT_ADAPTED: Final = AdaptedArguments()
+
+
+async def adapt_verdicts(
+    plan: Plan, guide: Guide, context: ToolContext[Any], pending: Iterable[ToolCall]
+) -> tuple[Plan, dict[int, AdaptedArguments]]:
+    """Return the plan with the values that its calls run with; also what the customer said, by the verdict's index.
+
+    Arguments that are those of a pending call are not adapted a second time.
+    """
+    found: dict[int, AdaptedArguments] = {}
+    verdicts = list(plan.verdicts)
+    for place, verdict in enumerate(verdicts):
+        tool = guide.tools.get(verdict.tool)
+        if tool is None or tool.adapters.keys().isdisjoint(verdict.arguments):
+            continue
+        if any(call.name == tool.name and parse_object(call.arguments_json) == verdict.arguments for call in pending):
+            continue
+        said, values, problems = dict[str, Any](), dict(verdict.arguments), dict[str, str]()
+        for name in tool.adapters.keys() & values.keys():
+            if (value := values[name]) is None:
+                continue
+            said[name] = value
+            try:
+                values[name] = await adapt_value(tool.adapters[name], value, context, where=f"{tool.name}.{name}")
+            except ToolError as problem:
+                problems[name] = shorten(problem.message, MAX_REASON)
+        verdicts[place] = structs.replace(verdict, arguments=values)
+        found[place] = AdaptedArguments(said=said, problems=problems)
+    return structs.replace(plan, verdicts=tuple(verdicts)), found
+
+
 def check_arguments(
     tool: GuidedTool,
     verdict: ToolVerdict,
@@ -139,9 +185,11 @@ def check_arguments(
     guideline_ids: tuple[str, ...],
     choices: Mapping[str, Sequence[Any]],
     find_sources: Callable[[], EvidenceSources],
+    adapted: AdaptedArguments = NOT_ADAPTED,
 ) -> CheckedArguments:
     """Check inferred arguments with the tool's own validation and the options of its parameters."""
     given = _drop_nulls(tool, verdict.arguments)
+    said = {**given, **adapted.said}
     try:
         text = render_arguments(tool, given)
     except ValueError as error:
@@ -154,19 +202,22 @@ def check_arguments(
     except InvalidArgumentsError as problem:
         invalid, error = _group_by_parameter(tool, problem, [*tool.properties, *map(str, given)])
         invalid = {name: reason for name, reason in invalid.items() if name not in missing}
+        if adapted.problems and not invalid.keys() - adapted.problems.keys():
+            error = ""  # The value that could not be adapted is the whole problem.
     except ToolError as problem:
         error = problem.message if not names_hidden(tool, problem.message, ()) else "the arguments are not valid"
+    invalid |= adapted.problems
     for name, allowed in choices.items():
-        if name in given and name not in invalid and not _is_among(given[name], allowed):
+        if name in given and name not in invalid and not _is_among(said[name], allowed):
             invalid[name] = "it is not one of the choices"
     if tool.tool.consequential:
         for name in given:
             if name not in invalid and (
-                reason := _find_missing_evidence(tool, name, given[name], verdict, find_sources())
+                reason := _find_missing_evidence(tool, name, said[name], verdict, find_sources())
             ):
                 missing[name] = reason
     if not (missing or invalid or error):
-        return CheckedArguments(arguments=given, arguments_json=text, key=key)
+        return CheckedArguments(arguments=given, arguments_json=text, key=key, said=adapted.said)
     reported = _select_reportable(tool, [*missing, *invalid])
     return CheckedArguments(
         arguments=given,
@@ -182,7 +233,7 @@ def check_arguments(
                 guideline_ids=guideline_ids,
                 reason=reason,
                 **_describe_parameter(tool, name),
-                value=given.get(name),
+                value=said.get(name),
                 choices=tuple(choices.get(name) or _list_enum_values(tool, name)),
             )
             for name, reason in invalid.items()
@@ -315,6 +366,8 @@ class PlannedCall(Struct, frozen=True, kw_only=True):
     reason: str
     ask_operator: str = ""
     """Why an operator has to agree."""
+    said: Mapping[str, Any] = {}
+    """What the customer said, where an adapter made another value of it."""
 
 
 class Situation(Struct, frozen=True, kw_only=True):
@@ -338,6 +391,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     """Tools that were called in this turn."""
     find_sources: Callable[[], EvidenceSources]
     """Finds what evidence may be quoted from; only consequential calls need it."""
+    adapted: Mapping[int, AdaptedArguments] = {}
+    """What the adapters did, by the index of the verdict."""
 
 
 class CheckedPlan(Struct, frozen=True, kw_only=True):
@@ -391,7 +446,7 @@ class _VerdictChecker:
         for place, verdict in enumerate(plan.verdicts):
             judged.add(verdict.tool)
             if place not in skip:
-                self._check_verdict(verdict)
+                self._check_verdict(verdict, self._situation.adapted.get(place, NOT_ADAPTED))
         self._add_unjudged(judged)
         calls = sorted(
             self._calls.values(), key=lambda call: call.rank
@@ -403,7 +458,7 @@ class _VerdictChecker:
             invalid=tuple(self._invalid),
         )
 
-    def _check_verdict(self, verdict: ToolVerdict) -> None:
+    def _check_verdict(self, verdict: ToolVerdict, adapted: AdaptedArguments) -> None:
         here = self._situation
         tool = here.guide.tools.get(verdict.tool)
         if tool is None or verdict.tool not in here.shown:
@@ -418,9 +473,16 @@ class _VerdictChecker:
         elif not tool.runnable:
             self._add_evaluation(tool.name, "cannot_run", NOT_AVAILABLE, asked_by, verdict)
         else:
-            self._check_call(tool, verdict, asked_by, reason)
+            self._check_call(tool, verdict, asked_by, reason, adapted)
 
-    def _check_call(self, tool: GuidedTool, verdict: ToolVerdict, asked_by: tuple[str, ...], reason: str) -> None:
+    def _check_call(
+        self,
+        tool: GuidedTool,
+        verdict: ToolVerdict,
+        asked_by: tuple[str, ...],
+        reason: str,
+        adapted: AdaptedArguments,
+    ) -> None:
         here = self._situation
         choices = here.choices.get(tool.name, {})
         if choices is None:
@@ -429,8 +491,14 @@ class _VerdictChecker:
             )
             return
         checked = check_arguments(
-            tool, verdict, guideline_ids=asked_by, choices=choices, find_sources=here.find_sources
+            tool,
+            verdict,
+            guideline_ids=asked_by,
+            choices=choices,
+            find_sources=here.find_sources,
+            adapted=adapted,
         )
+        verdict = structs.replace(verdict, arguments={**verdict.arguments, **adapted.said})
         if verdict.state == "cannot_run" or not checked.ok:
             self._missing += checked.missing
             self._invalid += checked.invalid
@@ -455,6 +523,7 @@ class _VerdictChecker:
             key=checked.key,
             guideline_ids=asked_by,
             ask_operator=self._find_operator_reason(tool, checked),
+            said=checked.said,
             rank=min(RANK[by_id[guideline_id].criticality] for guideline_id in asked_by),
             reason=reason,
         )

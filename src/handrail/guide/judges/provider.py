@@ -227,6 +227,8 @@ def _convert_value(value: Any, types: frozenset[str]) -> Any:
 
 
 _MAX_RESULT: Final = 4_000
+_MAX_TEXT: Final = 20_000
+"""The most characters of one message of the customer: a longer one would fill the model's context window for good."""
 _MAX_MESSAGES: Final = 60
 
 PLAN: Final = """\
@@ -306,6 +308,7 @@ def render_reply_request(request: ReplyRequest) -> str:
         _render_section("Missing", missing),
         _render_section("Invalid", invalid),
         _render_section("Not run", dict.fromkeys(blocked)),
+        _render_section("Withdrawn, will not be done", request.withdrawn),
         _render_section(
             "Pending, not done yet",
             (
@@ -373,14 +376,15 @@ def render_conversation(messages: Sequence[Message]) -> str:
     for message in messages[-_MAX_MESSAGES:]:
         match message:
             case UserMessage():
-                lines.append(compact_json(["customer", message.text]))
+                lines.append(compact_json(["customer", _clip(message.text, _MAX_TEXT)]))
             case AssistantMessage():
                 if message.text:
                     lines.append(compact_json(["agent", message.text]))
                 lines += [compact_json(["call", *_describe_call(call)]) for call in message.calls]
             case ToolMessage():
                 lines += [
-                    compact_json(["result", result.call_id, _clip(result.for_model())]) for result in message.results
+                    compact_json(["result", result.call_id, _clip(result.for_model(), _MAX_RESULT)])
+                    for result in message.results
                 ]
     return "\n".join(lines)
 
@@ -394,8 +398,8 @@ def _describe_call(call: ToolCall) -> list[Any]:
     return [call.id, call.name, parse_object(call.arguments_json)]
 
 
-def _clip(text: str) -> str:
-    return text if len(text) <= _MAX_RESULT else f"{text[:_MAX_RESULT]}… ({len(text) - _MAX_RESULT} more characters)"
+def _clip(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit} more characters)"
 
 
 def _render_value(value: Any) -> str:
