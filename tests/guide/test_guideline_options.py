@@ -280,7 +280,7 @@ async def test_an_effect_is_told_even_if_the_reply_is_refused() -> None:
     result = await session.send("Send 500 to Sophie")
 
     assert (bank.sent, result.text) == ([("Sophie", 500)], "transfer money: Transferred 500 EUR to Sophie.")
-    assert "was removed" in session.conversation.messages[0].text  # pyright: ignore[reportAttributeAccessIssue]
+    assert "Send 500 to Sophie" not in str(session.conversation.messages)
 
 
 # What is withdrawn.
