@@ -217,6 +217,55 @@ def test_a_target_that_does_not_take_the_call_leaves_the_caller_with_the_agent()
     )
 
     assert "call_transfer_not_taken" in played.notes
+    [finished] = played.of(CallFinished)
+    assert finished.result.error.code == "call_transfer_failed"
+
+
+def test_a_transfer_that_was_not_taken_can_be_asked_for_again() -> None:
+    played = play(
+        {
+            "model": [
+                {"say": GREETING},
+                {"calls": [{"id": "c1", **TO_SALES}]},
+                {"say": HANDOFF},
+                {"say": "Personne ne répond. Je réessaie ?"},
+                {"calls": [{"id": "c2", **TO_SALES}]},
+                {"say": HANDOFF},
+            ],
+            "caller": [
+                {"say": "Le service commercial."},
+                {"wait": "results", "patience": 40},
+                {"say": "Oui."},
+                {"sleep": 60},
+            ],
+            "http": [{"verb": "refer", "outcome": "refused"}],
+            "expect": [{"http": "refer", "times": 2}, {"heard": "Je réessaie"}, {"ended": "transferred"}],
+        },
+        tenants=[french()],
+    )
+
+    assert [one.result.ok for one in played.of(CallFinished)] == [False, True]
+    assert "tool_result_after_call_end" not in played.notes
+
+
+def test_a_call_that_is_ended_here_while_the_provider_transfers_it_leaves_a_doubt() -> None:
+    async def stop(session: CallSession) -> None:
+        session.end("shutdown")
+
+    played = play(
+        {
+            "model": [{"say": GREETING}, {"calls": [{"id": "c1", **TO_SALES}]}, {"say": HANDOFF}],
+            "caller": [{"say": "Le service commercial."}, {"sleep": 60}],
+            "http": [{"verb": "refer", "outcome": "refused"}],
+        },
+        tenants=[french()],
+        on_note={"call_transfer_accepted": stop},
+        check=False,
+    )
+
+    [finished] = played.of(CallFinished)
+    assert finished.result.error.code == "outcome_unknown"
+    assert played.report.ended == "agent"
 
 
 def test_a_caller_who_speaks_over_the_announcement_is_not_transferred() -> None:

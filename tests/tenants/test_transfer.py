@@ -25,7 +25,7 @@ class Line:
         self.transfers: list[tuple[str, str]] = []
         self.goodbyes: list[str] = []
 
-    async def transfer(self, target_uri: str, *, announcement: str = "") -> TransferOutcome:
+    async def transfer(self, target_uri: str, *, announcement: str = "", output: str = "") -> TransferOutcome:
         self.transfers.append((target_uri, announcement))
         return self.outcome
 
@@ -189,6 +189,8 @@ async def test_a_closed_destination_hands_over_to_its_fallback() -> None:
     ("outcome", "expected"),
     [
         ("failed", "call_transfer_failed"),
+        ("not_taken", "call_transfer_failed"),
+        ("unknown", "outcome_unknown"),
         ("ended", "call_transfer_failed"),
         ("interrupted", "call_transfer_interrupted"),
         ("in_progress", "transfer_in_progress"),

@@ -78,12 +78,16 @@ class LiveControl:
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._requests = itertools.count(1)
 
-    async def transfer(self, target_uri: str, *, announcement: str) -> TransferOutcome:
+    async def transfer(
+        self, target_uri: str, *, announcement: str, call_id: str | None = None, output: str = ""
+    ) -> TransferOutcome:
         """Announce the transfer, and transfer the call."""
         request_id = f"transfer_{next(self._requests)}"
         return await self._ask(
             request_id,
-            s.TransferRequested(request_id=request_id, target_uri=target_uri, announcement=announcement),
+            s.TransferRequested(
+                request_id=request_id, target_uri=target_uri, announcement=announcement, call_id=call_id, output=output
+            ),
         )
 
     async def hang_up(self, call_id: str, *, goodbye: str) -> HangUpOutcome:
@@ -110,8 +114,8 @@ class ToolCallControl(Struct, frozen=True):
     control: LiveControl
     call_id: str
 
-    async def transfer(self, target_uri: str, *, announcement: str = "") -> TransferOutcome:
-        return await self.control.transfer(target_uri, announcement=announcement)
+    async def transfer(self, target_uri: str, *, announcement: str = "", output: str = "") -> TransferOutcome:
+        return await self.control.transfer(target_uri, announcement=announcement, call_id=self.call_id, output=output)
 
     async def hang_up(self, *, goodbye: str = "") -> HangUpOutcome:
         return await self.control.hang_up(self.call_id, goodbye=goodbye)

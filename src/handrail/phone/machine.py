@@ -147,7 +147,7 @@ class CallMachine:
     def _after_the_end(self, signal: Signal) -> None:
         """Late results are recorded, and never sent."""
         if isinstance(signal, s.ToolFinished):
-            self.calls.record_late(signal.call_id)
+            self.calls.record_late(signal.call_id, is_expected=signal.call_id == self._ending.transfer_call)
         elif isinstance(signal, s.TransferRequested | s.HangUpRequested):
             self._ending.refuse(signal)
 
@@ -496,7 +496,11 @@ class CallMachine:
         self._ending.request_transfer(signal, is_caller_speaking=self._slot.is_caller_speaking)
 
     def _on_transfer_answered(self, signal: s.TransferAnswered) -> None:
-        self._ending.answer_transfer(signal.outcome)
+        request = self._ending.answer_transfer(signal.outcome)
+        state = self.calls.get(request.call_id) if request is not None else None
+        if request is not None and request.output and state is not None and state.is_awaited:
+            # The model knows what was asked for; the tool has its result when the call leaves, or does not.
+            self.calls.continue_in_background(state, request.output)
 
     def _on_hang_up(self, signal: s.HangUpRequested) -> None:
         refusal: s.HangUpOutcome | None = None

@@ -196,6 +196,10 @@ class TransferRequested(Signal, frozen=True, kw_only=True):
     request_id: str
     target_uri: str
     announcement: str = ""
+    call_id: str | None = None
+    """The tool call that wants it; None for an operator."""
+    output: str = ""
+    """What the model is told once the provider has taken the request; the outcome comes later."""
 
 
 class TransferAnswered(Signal, frozen=True, kw_only=True):

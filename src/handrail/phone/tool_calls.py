@@ -145,12 +145,13 @@ class ToolCalls:
         if not is_silent:
             self._owed[state.call.id] = None
 
-    def record_late(self, call_id: str) -> None:
-        """The call has its result after the phone call is over."""
+    def record_late(self, call_id: str, *, is_expected: bool) -> None:
+        """The call has its result after the phone call is over; that of a transfer always comes then."""
         state = self._calls.get(call_id)
         if state is not None and state.is_running:
             state.is_running = False
-            self._do(s.Note(name="tool_result_after_call_end", fields={"call_id": call_id}))
+            if not is_expected:
+                self._do(s.Note(name="tool_result_after_call_end", fields={"call_id": call_id}))
 
     def interrupt(self, response_id: str | None = None) -> None:
         """Interrupt the running calls, all of them or those of one response, once each."""

@@ -15,16 +15,16 @@ _CLOSING_TIMEOUT = 2.0
 
 
 class _Transfer(Struct, kw_only=True):
-    request_id: str
-    target_uri: str
-    state: Literal["announcing", "requested", "unknown", "transferred"] = "announcing"
+    request: s.TransferRequested
+    state: Literal["announcing", "requested", "unknown", "taken"] = "announcing"
+    """`taken`: the provider agreed; the call leaves, or is still here after a while."""
 
 
 class CallEnding:
     """The transfer state machine of a call, and its hang-up.
 
-    A transfer is announced, then requested once. `unknown` is a request without an answer: if the call goes on, it did
-    not happen.
+    A transfer is announced, then requested once, and has happened when the call leaves. `unknown` is a request without
+    an answer: if the call goes on, it did not happen.
     """
 
     def __init__(
@@ -42,6 +42,8 @@ class CallEnding:
         self.is_under_way = False
         """Whether the agent says nothing more than what ends the call."""
         self._transfer: _Transfer | None = None
+        self.transfer_call: str | None = None
+        """The tool call that transferred the phone call: its result comes after the end."""
         self._hang_up: s.HangUpRequested | None = None
         self.doubt: str | None = None
         """What the caller says over the announcement, until it is known whether that stops the transfer."""
@@ -67,7 +69,7 @@ class CallEnding:
             self._do(s.FinishTransfer(request_id=signal.request_id, outcome=outcome))
             return
         self.is_under_way = True
-        self._transfer = _Transfer(request_id=signal.request_id, target_uri=signal.target_uri)
+        self._transfer = _Transfer(request=signal)
         if signal.announcement:
             self._say("announcement", self._texts("say.exactly", text=signal.announcement))
         else:  # What is being said is heard first.
@@ -79,23 +81,25 @@ class CallEnding:
             self._transfer.state = "requested"
             self._is_trying_told = False
             self._do(s.StartTimer(name="trying", seconds=self._options.trying_after))
-            self._do(s.TransferCall(target_uri=self._transfer.target_uri))
+            self._do(s.TransferCall(target_uri=self._transfer.request.target_uri))
 
-    def answer_transfer(self, outcome: s.TransferAnswer) -> None:
-        """The provider answered, or nobody knows what it did."""
+    def answer_transfer(self, answer: s.TransferAnswer) -> s.TransferRequested | None:
+        """The provider answered, or nobody knows what it did; the request, if the provider has taken it."""
         transfer = self._transfer
         if transfer is None or transfer.state != "requested":
-            return
-        if outcome == "failed":
+            return None
+        if answer == "failed":
             self.finish_transfer("failed")
-            return
+            return None
         self._do(s.StartTimer(name="transfer", seconds=self._options.transfer_grace))
-        transfer.state = outcome
-        if outcome == "unknown":
+        if answer == "unknown":
+            transfer.state = "unknown"
             self.tell_trying()
-        if outcome == "transferred":
-            self._do(s.StopTimer(name="trying"))
-            self._do(s.FinishTransfer(request_id=transfer.request_id, outcome="transferred"))
+            return None
+        transfer.state = "taken"
+        self._do(s.StopTimer(name="trying"))
+        self._do(s.Note(name="call_transfer_accepted"))
+        return transfer.request
 
     def tell_trying(self) -> None:
         """The transfer takes long, or the provider failed: the caller hears that it is being tried, once."""
@@ -120,7 +124,7 @@ class CallEnding:
         if transfer is not None:
             self._do(s.StopTimer(name="transfer"))
             self._do(s.StopTimer(name="trying"))
-            self._do(s.FinishTransfer(request_id=transfer.request_id, outcome=outcome))
+            self._do(s.FinishTransfer(request_id=transfer.request.request_id, outcome=outcome))
 
     def _take_transfer(self) -> _Transfer | None:
         transfer, self._transfer = self._transfer, None
@@ -128,15 +132,14 @@ class CallEnding:
         return transfer
 
     def expire_transfer(self) -> bool:
-        """The call is still here after the grace; True if the model believes that it was transferred."""
+        """The call is still here after the grace: it was not transferred; True if no tool tells the model so."""
         transfer = self._transfer
-        if transfer is not None and transfer.state == "unknown":
-            self.finish_transfer("failed")
-        if transfer is None or transfer.state != "transferred":
+        if transfer is None or transfer.state not in ("unknown", "taken"):
             return False
-        self._take_transfer()
-        self._do(s.Note(name="call_transfer_not_taken", severity="warning"))
-        return True
+        if transfer.state == "taken":
+            self._do(s.Note(name="call_transfer_not_taken", severity="warning"))
+        self.finish_transfer("not_taken" if transfer.state == "taken" else "failed")
+        return transfer.request.call_id is None
 
     def request_hang_up(self, signal: s.HangUpRequested, *, refusal: s.HangUpOutcome | None = None) -> None:
         """Begin to end the call, unless something speaks against it. That is for tools: a limit is never refused."""
@@ -193,11 +196,12 @@ class CallEnding:
         """The call is over: whoever waits is told, and the reason is what the agent did, if it did something."""
         transfer = self._take_transfer()
         if transfer is not None:
-            is_requested = transfer.state != "announcing"
-            if transfer.state != "transferred":
-                outcome = "transferred" if is_requested else "ended"
-                self._do(s.FinishTransfer(request_id=transfer.request_id, outcome=outcome))
-            if is_requested and reason in ("caller", "lost", "agent"):
+            # The call left while the provider was at it; if it was ended here, nobody knows how far that was.
+            has_left = transfer.state != "announcing" and reason in ("caller", "lost", "agent")
+            outcome = "transferred" if has_left else "ended" if transfer.state == "announcing" else "unknown"
+            self._do(s.FinishTransfer(request_id=transfer.request.request_id, outcome=outcome))
+            if has_left:
+                self.transfer_call = transfer.request.call_id
                 return "transferred"
         if self._hang_up is None:
             return reason

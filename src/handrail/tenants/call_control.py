@@ -6,9 +6,11 @@ from msgspec import Struct
 
 from handrail.core.context import ToolContext
 
-TransferOutcome = Literal["transferred", "failed", "interrupted", "in_progress", "ended"]
-"""`transferred`: the call left the agent. `failed`: it was not. `interrupted`: the caller spoke before it began, and
-nothing happened. `in_progress`: another transfer was requested before. `ended`: the call is over."""
+TransferOutcome = Literal["transferred", "failed", "not_taken", "interrupted", "in_progress", "ended", "unknown"]
+"""`transferred`: the call left the agent. `failed`: the provider refused. `not_taken`: the provider agreed, and the
+caller is still there. `interrupted`: the caller spoke before it began, and nothing happened. `in_progress`: another
+transfer was requested before. `ended`: the call was over before. `unknown`: the call was ended here while the provider
+was at it."""
 
 HangUpOutcome = Literal["ended", "failed", "interrupted", "too_early", "results_pending"]
 """`ended`: the goodbye was heard. `interrupted`: the caller spoke before that. `too_early`: the caller never spoke.
@@ -29,8 +31,11 @@ class Digits(Struct, frozen=True, kw_only=True):
 class CallControl(Protocol):
     """One phone call, for the tools that are called in it: `get_call_control(context)`."""
 
-    async def transfer(self, target_uri: str, *, announcement: str = "") -> TransferOutcome:
-        """Say the announcement, wait until it was heard, and transfer the call, once and without a retry."""
+    async def transfer(self, target_uri: str, *, announcement: str = "", output: str = "") -> TransferOutcome:
+        """Say the announcement, wait until it was heard, and transfer the call, once and without a retry.
+
+        It returns when the call has left, or is still there after a while. `output` is what the model is told meanwhile.
+        """
         ...
 
     async def hang_up(self, *, goodbye: str = "") -> HangUpOutcome:

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from handrail.authorize.policy import Rule
 from handrail.core.context import ToolContext
 from handrail.core.events import LogEvent
+from handrail.core.text import compact_json
 from handrail.core.values import ToolResult
 from handrail.define.build import build_tool
 from handrail.errors import ToolError
@@ -17,8 +18,8 @@ from handrail.tenants.config import Destination, TenantConfig, replace_label
 from handrail.tenants.texts import Texts
 
 NAME: Final = "request_transfer"
-TIMEOUT: Final = 90.0
-"""Seconds for the announcement, its playout and the transfer together."""
+TIMEOUT: Final = 120.0
+"""Seconds for the announcement, its playout and the transfer together, and for those of a backup."""
 
 
 def build_request_transfer(cfg: TenantConfig) -> BuiltTool | NoTool:
@@ -154,36 +155,38 @@ async def _request_transfer(arguments: Mapping[str, Any], context: ToolContext[A
         reason=reason,
         idempotency_key=context.idempotency_key,
     )
-    outcome = await _transfer(control, cfg, destination)
+    outcome = await _transfer(control, cfg, destination, reason)
     backup = _find_backup(cfg, destination)
-    if outcome == "failed" and backup is not None and not cfg.features.refer.require_confirmation:
+    if outcome in ("failed", "not_taken") and backup is not None and not cfg.features.refer.require_confirmation:
         _note(context, "request_transfer_backup_tried", "warning", destination_id=backup.destination_id)
         destination, backup = backup, None
-        outcome = await _transfer(control, cfg, destination)
+        outcome = await _transfer(control, cfg, destination, reason)
     if outcome == "transferred":
         _note(context, "request_transfer_refer_call_succeeded", destination_id=destination.destination_id)
-        output = {
-            "message": "call_transfer_requested",
-            "destination_id": destination.destination_id,
-            "reason": reason,
-        }
-        return ToolResult(output=output)
+        return ToolResult(output=_describe_request(destination, reason))
     if outcome == "interrupted":
         raise ToolError(texts("transfer.interrupted"), code="call_transfer_interrupted", retryable=True)
     if outcome == "in_progress":
         raise ToolError(texts("transfer.busy"), code="transfer_in_progress")
     _note(context, "tool_execution_error", "error", destination_id=destination.destination_id, error=outcome)
+    if outcome == "unknown":  # Neither done nor not done: the ledger says so.
+        raise RuntimeError("the phone call was ended while it was being transferred")
     if backup is not None:  # The caller agreed to one destination: another needs another yes.
         text = texts("transfer.failed_with_backup", label=backup.spoken_label, destination=backup.destination_id)
     else:
-        text = texts("transfer.failed")
+        text = texts("transfer.not_taken" if outcome == "not_taken" else "transfer.failed")
     raise ToolError(text, code="call_transfer_failed", retryable=True)
 
 
-async def _transfer(control: CallControl, cfg: TenantConfig, destination: Destination) -> TransferOutcome:
+async def _transfer(control: CallControl, cfg: TenantConfig, destination: Destination, reason: str) -> TransferOutcome:
     phrase = cfg.features.refer.handoff_phrase.strip()
     announcement = replace_label(phrase, destination.spoken_label)
-    return await control.transfer(destination.target_uri, announcement=announcement)
+    output = compact_json(_describe_request(destination, reason))
+    return await control.transfer(destination.target_uri, announcement=announcement, output=output)
+
+
+def _describe_request(destination: Destination, reason: str) -> dict[str, str]:
+    return {"message": "call_transfer_requested", "destination_id": destination.destination_id, "reason": reason}
 
 
 def _find_backup(cfg: TenantConfig, destination: Destination) -> Destination | None:
