@@ -8,7 +8,7 @@ import pytest
 
 from handrail import ToolCall, ToolContext, tool
 from handrail.core import CallFinished
-from handrail.phone import PhoneCallEnded
+from handrail.phone import MachineOptions, PhoneCallEnded
 from handrail.phone import signals as s
 from handrail.phone.machine import CallMachine
 from handrail.tenants import BuiltTool, ToolBuilder
@@ -64,6 +64,7 @@ def test_the_conversation_goes_on_while_a_tool_runs_and_its_result_is_spoken_onc
         },
         tenants=[acme(greeting="Hello.", policy=[{"allow": "search"}])],
         tools=[background(25), look],
+        options=MachineOptions(filler_after=None),
     )
 
     assert agent_said(played) == ["Hello.", "This takes a while.", "I see.", "I have found it."]

@@ -171,7 +171,7 @@ def test_a_transfer_that_announces_itself_is_stopped_by_what_the_caller_says_and
 
 
 @pytest.mark.parametrize("how", ["it takes long", "the provider failed"])
-def test_a_transfer_that_takes_long_is_told_to_the_caller_once(how: str) -> None:
+def test_a_transfer_that_takes_long_is_told_to_the_caller_every_few_seconds(how: str) -> None:
     call = Call()
     announce(call)
     call.speak("I put you through.")
@@ -181,8 +181,12 @@ def test_a_transfer_that_takes_long_is_told_to_the_caller_once(how: str) -> None
     call.feed(s.TransferAnswered(outcome="unknown"))
     assert "still trying" in call.of(s.RequestResponse)[-1].instructions
     call.speak("One moment.")
-    call.feed(s.TimerFired(name="trying"), s.TimerFired(name="transfer"))
-
     assert call.requests.count("announcement") == 2
+    call.feed(s.TimerFired(name="trying"))
+    assert call.requests.count("announcement") == 3
+    call.speak("One moment.")
+    call.feed(s.TimerFired(name="transfer"), s.TimerFired(name="trying"))
+
+    assert call.requests.count("announcement") == 3
     assert [one.outcome for one in call.of(s.FinishTransfer)] == ["failed"]
     assert len(call.of(s.TransferCall)) == 1

@@ -275,9 +275,13 @@ class PhoneGateway:
         texts, limits = cfg.locale_texts(), cfg.limits
         words = cfg.greeting if setup.greeting is None else setup.greeting
         greeting = texts("say.greeting", text=words) if words.strip() else ""
+        fillers = cfg.fillers
         return structs.replace(
             self._options,
             greeting=greeting,
+            filler_after=self._options.filler_after if fillers.after is None else fillers.after,
+            filler=texts("say.exactly", text=fillers.text) if fillers.text else self._options.filler,
+            fillers={name: texts("say.exactly", text=words) for name, words in fillers.tools.items()},
             max_duration=limits.max_duration,
             idle_timeout=limits.idle_timeout,
             max_tool_calls=limits.max_tool_calls,
@@ -307,17 +311,17 @@ class PhoneGateway:
 
     # The end.
 
-    async def drain(self, *, grace: float = 10.0, farewell: float = 10.0) -> None:
-        """Take no more calls; let those under way end, say goodbye in those that do not, and end them.
+    async def drain(self, *, grace: float = 10.0, farewell: float = 20.0) -> None:
+        """Take no more calls; let those under way end, then transfer the others or say goodbye, and end them.
 
-        `farewell` is how long the goodbye may take.
+        `farewell` is how long that may take: what is being said is heard to its end first.
         """
         self._is_draining = True
         await self._webhooks.drain()
         late = await self._wait_for_calls(grace)
         if late and farewell > 0:
             for session in list(self.calls.values()):
-                session.hang_up()
+                session.leave()
             late = await self._wait_for_calls(farewell)
         for session in list(self.calls.values()):
             session.end("shutdown")

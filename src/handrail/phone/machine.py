@@ -53,7 +53,7 @@ class CallMachine:
         self._ending = CallEnding(do=self._do, say=self._speeches.add, texts=self._texts, options=self.options)
         self._limits = CallLimits(do=self._do, say=self._speeches.add, texts=self._texts, options=self.options)
         self._handoff = Handoff(self._do)
-        self._filler = Filler(self._speeches, do=self._do, options=self.options, instructions=self._texts("say.filler"))
+        self._filler = Filler(self._speeches, do=self._do, options=self.options)
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             s.Connected: self._on_connected,
             s.Disconnected: self._on_disconnected,
@@ -473,6 +473,7 @@ class CallMachine:
             case "transfer":
                 if self._ending.expire_transfer():
                     self.tell(self._texts("transfer.not_taken"))
+                self._speeches.drop("announcement")
             case "hang_up" if self._ending.is_closing:
                 self._ending.hang_up()
             case "batch":
@@ -480,7 +481,11 @@ class CallMachine:
             case "filler":
                 is_silenced = self._ending.is_under_way or self._handoff.is_active
                 if self.calls.has_awaited and not is_silenced:
-                    self._filler.say(is_quiet=not self._slot.is_busy and not self._speeches.is_playing)
+                    self._filler.say(
+                        is_quiet=not self._slot.is_busy and not self._speeches.is_playing,
+                        tools=self.calls.awaited_tools,
+                        default=self._texts("say.filler"),
+                    )
             case "idle":
                 self._on_hang_up(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
             case "max_duration":
@@ -497,6 +502,8 @@ class CallMachine:
 
     def _on_transfer_answered(self, signal: s.TransferAnswered) -> None:
         request = self._ending.answer_transfer(signal.outcome)
+        if not self._ending.is_under_way:
+            self._speeches.drop("announcement")
         state = self.calls.get(request.call_id) if request is not None else None
         if request is not None and request.output and state is not None and state.is_awaited:
             # The model knows what was asked for; the tool has its result when the call leaves, or does not.

@@ -1,5 +1,7 @@
 """The limits of one phone call."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 
@@ -16,11 +18,18 @@ class MachineOptions(Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     """Tokens of the provider after which the call is brought to its end."""
     max_consecutive_calls: int = 8
-    filler_after: float | None = None
-    """Silence while a tool runs, after which the agent says that it is still working."""
-    max_fillers: int = 2
+    filler_after: float | None = 4.0
+    """Silence while a tool runs, after which the agent says that it is still working; None: it says nothing."""
+    filler_every: float = 6.0
+    """How long after that it says so again."""
+    max_fillers: int = 10
+    """How often it says so without a word of the caller."""
+    filler: str = ""
+    """Instructions for these words; the locale's own if empty."""
+    fillers: Mapping[str, str] = {}
+    """Instructions for these words while a certain tool runs, by its name."""
     has_transcripts: bool = False
-    request_timeout: float = 10.0
+    request_timeout: float = 5.0
     """How long a requested response may take to begin."""
     response_timeout: float = 20.0
     """How long nothing may come of a response that is being generated, after which its end counts as missed."""
@@ -33,6 +42,8 @@ class MachineOptions(Struct, frozen=True, kw_only=True):
     """How long the transcript of what the caller says over an announcement is waited for."""
     trying_after: float = 3.0
     """How long a transfer may take before the caller hears that it is being tried."""
+    trying_every: float = 7.0
+    """How long after that the caller hears it again."""
     transfer_grace: float = 15.0
     """How long a transferred call may take to end."""
     batch_timeout: float = 1.5

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import structs
@@ -13,6 +14,7 @@ from handrail.core.events import Event
 from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.values import ToolCall
+from handrail.errors import ToolError
 from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.events import CallLog, PhoneCallEnded, SpeechTranscribed
@@ -27,7 +29,8 @@ from handrail.phone.transcript import SpokenLine, Transcript
 from handrail.phone.transport import ConnectionLost, Sideband, Transport
 from handrail.tenants.builder import ToolBuildResult
 from handrail.tenants.call_control import TransferOutcome
-from handrail.tenants.config import TenantConfig
+from handrail.tenants.config import TenantConfig, replace_label
+from handrail.tenants.features.request_transfer import resolve_destination
 from handrail.tenants.targets import normalise_target
 
 _SEND_TIMEOUT = 10.0
@@ -133,6 +136,23 @@ class CallSession:
     def hang_up(self) -> None:
         """Say goodbye and end the call."""
         self.feed(s.HangUpRequested(goodbye=self._texts("end_call.goodbye")))
+
+    def leave(self) -> None:
+        """Transfer the call as the tenant's `on_drain` says, or say goodbye and end it."""
+        self._spawn(self._leave(), "leave")
+
+    async def _leave(self) -> None:
+        refer = self.tenant.features.refer
+        if refer.on_drain is not None:
+            try:
+                destination = resolve_destination(self.tenant, refer.on_drain, at=datetime.now(UTC))
+            except ToolError as error:
+                log.warning("the phone call %s is not transferred: %s", self.session_id, error.message)
+            else:
+                announcement = replace_label(refer.handoff_phrase.strip(), destination.spoken_label)
+                if await self.transfer(destination.target_uri, announcement=announcement) == "transferred":
+                    return
+        self.hang_up()
 
     @property
     def handed_off(self) -> bool:

@@ -1,7 +1,7 @@
 """Who may speak, and what the agent has to say: one response at a time, and none while the caller speaks."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -214,9 +214,11 @@ class Speeches:
     # What waits.
 
     def add(self, purpose: Purpose, instructions: str, *, token: str = "", covers: tuple[str, ...] = ()) -> None:
-        """Say something as soon as nobody speaks; a new read-back of an approval replaces the one that waits."""
+        """Say something as soon as nobody speaks, once; a new read-back of an approval replaces the one that waits."""
         if token:
             self._waiting = [speech for speech in self._waiting if speech.token != token]
+        elif any((speech.purpose, speech.instructions) == (purpose, instructions) for speech in self._waiting):
+            return
         self._waiting.append(Speech(purpose, instructions, token, covers))
 
     def next(self, *, is_ending: bool, is_handed_off: bool, has_reply: bool, may_ask: bool) -> Speech | None:
@@ -327,13 +329,10 @@ class Speeches:
 class Filler:
     """What the agent says while a tool takes long, a few times at most."""
 
-    def __init__(
-        self, speeches: Speeches, *, do: Callable[[Command], None], options: MachineOptions, instructions: str
-    ) -> None:
+    def __init__(self, speeches: Speeches, *, do: Callable[[Command], None], options: MachineOptions) -> None:
         self._speeches = speeches
         self._do = do
         self._options = options
-        self._instructions = instructions
         self._count = 0
 
     def reset(self) -> None:
@@ -342,17 +341,20 @@ class Filler:
 
     def wait(self) -> None:
         """Wait for a silence, if it may be said again."""
-        if self._options.filler_after is not None and self._count < self._options.max_fillers:
-            self._do(s.StartTimer(name="filler", seconds=self._options.filler_after))
+        after = self._options.filler_after
+        if after is not None and self._count < self._options.max_fillers:
+            seconds = max(after, self._options.filler_every) if self._count else after
+            self._do(s.StartTimer(name="filler", seconds=seconds))
 
     def stop(self, *, unless: bool) -> None:
         """Nobody waits for a tool any more, unless somebody does."""
         if not unless:
             self._do(s.StopTimer(name="filler"))
 
-    def say(self, *, is_quiet: bool) -> None:
-        """Say it if nobody speaks, or wait for the next silence."""
+    def say(self, *, is_quiet: bool, tools: Sequence[str], default: str) -> None:
+        """Say it if nobody speaks, or wait for the next silence; a tool may have its own words for it."""
         if is_quiet and self._count < self._options.max_fillers:
             self._count += 1
-            self._speeches.add("filler", self._instructions)
+            own = (self._options.fillers[name] for name in tools if name in self._options.fillers)
+            self._speeches.add("filler", next(own, self._options.filler or default))
         self.wait()

@@ -95,7 +95,12 @@ class ToolCalls:
     @property
     def has_awaited(self) -> bool:
         """Whether a call has no output."""
-        return any(state.is_awaited for state in self._calls.values())
+        return bool(self.awaited_tools)
+
+    @property
+    def awaited_tools(self) -> tuple[str, ...]:
+        """The tools of the calls that have no output."""
+        return tuple(state.call.name for state in self._calls.values() if state.is_awaited)
 
     def has_pending_results(self, *, beside: str | None) -> bool:
         """Whether calls beside this one have no output, or have results that no response knows."""

@@ -18,6 +18,7 @@ class _Transfer(Struct, kw_only=True):
     request: s.TransferRequested
     state: Literal["announcing", "requested", "unknown", "taken"] = "announcing"
     """`taken`: the provider agreed; the call leaves, or is still here after a while."""
+    is_trying_told: bool = False
 
 
 class CallEnding:
@@ -47,7 +48,6 @@ class CallEnding:
         self._hang_up: s.HangUpRequested | None = None
         self.doubt: str | None = None
         """What the caller says over the announcement, until it is known whether that stops the transfer."""
-        self._is_trying_told = False
         self.is_closing = False
         """Whether the goodbye was heard, so that only the hang-up is left."""
         self._has_hung_up = False
@@ -79,7 +79,6 @@ class CallEnding:
         """The announcement was heard: transfer the call, once."""
         if self._transfer is not None and self._transfer.state == "announcing":
             self._transfer.state = "requested"
-            self._is_trying_told = False
             self._do(s.StartTimer(name="trying", seconds=self._options.trying_after))
             self._do(s.TransferCall(target_uri=self._transfer.request.target_uri))
 
@@ -94,18 +93,19 @@ class CallEnding:
         self._do(s.StartTimer(name="transfer", seconds=self._options.transfer_grace))
         if answer == "unknown":
             transfer.state = "unknown"
-            self.tell_trying()
+            if not transfer.is_trying_told:
+                self.tell_trying()
             return None
         transfer.state = "taken"
-        self._do(s.StopTimer(name="trying"))
+        self._do(s.StartTimer(name="trying", seconds=self._options.trying_every))
         self._do(s.Note(name="call_transfer_accepted"))
         return transfer.request
 
     def tell_trying(self) -> None:
-        """The transfer takes long, or the provider failed: the caller hears that it is being tried, once."""
-        transfer = self._transfer
-        if transfer is not None and transfer.state in ("requested", "unknown") and not self._is_trying_told:
-            self._is_trying_told = True
+        """The transfer takes long, or the provider failed: the caller hears that it is being tried."""
+        if self._transfer is not None and self._transfer.state != "announcing":
+            self._transfer.is_trying_told = True
+            self._do(s.StartTimer(name="trying", seconds=self._options.trying_every))
             self._say("announcement", self._texts("say.exactly", text=self._texts("transfer.trying")))
 
     def doubt_announcement(self, item_id: str) -> None:

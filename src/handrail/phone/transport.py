@@ -120,7 +120,8 @@ class RealtimeTransport:
             await self._client.realtime.calls.refer(session_id, target_uri=target_uri)
         except APIStatusError as error:
             log.error("the transfer of the phone call %s was answered %s", session_id, error.status_code)
-            return "failed" if error.status_code < 500 else "unknown"
+            # 6xx is an answer of whoever was called: they declined.
+            return "unknown" if 500 <= error.status_code < 600 else "failed"
         except OpenAIError as error:
             log.error("the transfer of the phone call %s got no answer", session_id, exc_info=error)
             return "unknown"

@@ -186,6 +186,9 @@ class _Build:
             else:
                 built[tool.name] = tool
         tools = self._wrap_tools(built)
+        for name in cfg.fillers.tools:
+            if name not in built and not self._is_partial:
+                self._warn("fillers", f"fillers.tools names {name!r}, which was not built")
         choice = self._choose({tool.name for tool in tools})
         is_partial = self._is_partial
         rules, guidelines = self._rules(tools), self._guidelines({tool.name for tool in tools})

@@ -34,7 +34,8 @@ class CallControl(Protocol):
     async def transfer(self, target_uri: str, *, announcement: str = "", output: str = "") -> TransferOutcome:
         """Say the announcement, wait until it was heard, and transfer the call, once and without a retry.
 
-        It returns when the call has left, or is still there after a while. `output` is what the model is told meanwhile.
+        It returns when the call has left or, after a while, is still there. `output` is what the model is told
+        meanwhile.
         """
         ...
 

@@ -82,11 +82,15 @@ class TransferFeature(Section):
     handoff_phrase: Annotated[str, Field(max_length=1_000)] = ""
     """Spoken before the call is transferred, with `{{label}}` replaced; nothing is said without it."""
     destinations: tuple[Destination, ...] = ()
+    on_drain: Id | None = None
+    """The destination that calls are transferred to when the gateway is drained; without it they end with a goodbye."""
 
     @model_validator(mode="after")
     def _check_ids(self) -> "TransferFeature":
         _refuse_twice(destination.destination_id for destination in self.destinations)
         known = {destination.destination_id for destination in self.destinations}
+        if self.on_drain is not None and self.on_drain not in known:
+            raise ValueError(f"on_drain must be one of the destinations, got {self.on_drain!r}")
         for destination in self.destinations:
             id, fallback = destination.destination_id, destination.fallback
             if fallback is not None and (fallback not in known or fallback == id):
@@ -249,6 +253,17 @@ class OutOfHours(Section):
     """Tools that such a call does not have, by name."""
 
 
+class Fillers(Section):
+    """What the agent says while a tool takes long."""
+
+    after: Annotated[float, Field(ge=0.5, le=60)] | None = None
+    """Seconds of silence; unset, as the gateway says."""
+    text: Annotated[str, Field(max_length=500)] = ""
+    """The words; without them the model finds its own."""
+    tools: dict[str, Annotated[str, Field(min_length=1, max_length=500)]] = Field(default_factory=dict)
+    """The words for single tools, by name."""
+
+
 class FunctionChoice(Section):
     """One tool that the model has to call."""
 
@@ -292,6 +307,7 @@ class TenantConfig(BaseModel):
     keys: Literal["keep", "model"] = "keep"
     """Keys that nobody collects: `keep` them for a while for `collect_digits`, or tell the `model`."""
     features: Features = Field(default_factory=Features)
+    fillers: Fillers = Field(default_factory=Fillers)
     tool_choice: Literal["auto", "none", "required"] | FunctionChoice | str | None = None
     """`auto`, `none`, `required` or the name of one tool; unset, it is `auto` with tools and `none` without."""
     limits: TenantLimits = Field(default_factory=TenantLimits)

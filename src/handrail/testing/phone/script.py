@@ -183,7 +183,7 @@ class HttpEntry(_Part):
 
     verb: Verb
     times: int = Field(default=1, ge=1)
-    status: int = Field(default=200, ge=200, le=599)
+    status: int = Field(default=200, ge=200, le=699)
     outcome: Literal["ok", "refused"] = "ok"
     """Refused: a transfer answers 200, and the target does not take the call."""
     delay: Seconds = 0
