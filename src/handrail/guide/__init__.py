@@ -6,6 +6,7 @@ from handrail.guide.journeys import Journey
 from handrail.guide.judges import CheckingJudge, EmbeddedJudge, ProviderJudge, ScriptedJudge
 from handrail.guide.parameters import ParameterOptions
 from handrail.guide.prefilter import EmbeddingPrefilter, LexicalPrefilter, Prefilter
+from handrail.guide.templates import FilledTemplate, Template
 from handrail.guide.trace import TurnTrace
 from handrail.guide.turn import GuidedSession, GuidedStrategy, GuidedTurnResult
 from handrail.guide.values import (
@@ -21,6 +22,7 @@ from handrail.guide.values import (
     Plan,
     PlanRequest,
     ReplyRequest,
+    Term,
     ToolEvaluation,
     ToolInsights,
     ToolVerdict,
@@ -35,6 +37,7 @@ __all__ = [
     "Draft",
     "EmbeddedJudge",
     "EmbeddingPrefilter",
+    "FilledTemplate",
     "GuideSettings",
     "GuidedSession",
     "GuidedStrategy",
@@ -53,6 +56,8 @@ __all__ = [
     "ProviderJudge",
     "ReplyRequest",
     "ScriptedJudge",
+    "Template",
+    "Term",
     "ToolEvaluation",
     "ToolInsights",
     "ToolVerdict",

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeVar, cast
+from typing import Any, Final, Literal, Self, TypeVar, cast, get_args
 
 from msgspec import structs
 
@@ -40,8 +40,9 @@ from handrail.guide.journeys import Journey, merge_journeys
 from handrail.guide.judges import make_judge
 from handrail.guide.parameters import ParameterOptions, compile_tool
 from handrail.guide.prefilter import Prefilter, build_prefilter
+from handrail.guide.templates import RepliesMode, Template, check_fields, check_templates
 from handrail.guide.turn import GuidedSession, GuidedStrategy
-from handrail.guide.values import Criticality, Guideline, Judge
+from handrail.guide.values import Criticality, Guideline, Judge, Term
 from handrail.providers.provider import ModelRequest, ModelResponse, Provider, StreamEvent
 from handrail.registry.registry import ToolRegistry
 from handrail.registry.tool_source import ToolSource
@@ -69,7 +70,9 @@ class Agent:
         guidelines: Iterable[Guideline] = (),
         relationships: Iterable[tuple[str, Relation, str]] = (),
         variables: Mapping[str, Any] | None = None,
-        terms: Mapping[str, str] | None = None,
+        terms: Mapping[str, str | Term] | None = None,
+        replies: Iterable[Template | str] = (),
+        replies_mode: RepliesMode = "fluid",
         instructions: str = "",
         locale: str = "en",
         agent_id: str | None = None,
@@ -111,7 +114,11 @@ class Agent:
         self._guidelines: dict[str, Guideline] = {}
         self._relationships = Relationships()
         self._variables: dict[str, Variable] = {}
-        self._terms: dict[str, str] = {}
+        self._terms: dict[str, Term] = {}
+        self._templates = check_templates(replies)
+        if replies_mode not in get_args(RepliesMode):
+            raise ConfigError(f"replies_mode must be 'strict' or 'fluid', got {replies_mode!r}.")
+        self._replies_mode: RepliesMode = replies_mode
         self._retrievers: dict[str, Retriever] = {}
         self._journeys: dict[str, Journey] = {}
         self._guide: Guide | None = None
@@ -123,8 +130,8 @@ class Agent:
             self._relate(source, kind, target)
         for name, value in (variables or {}).items():
             self._add_variable(name, None if callable(value) else value, value if callable(value) else None, 0.0)
-        for name, text in (terms or {}).items():
-            self._add_term(name, text)
+        for name, term in (terms or {}).items():
+            self._add_term(name, term if isinstance(term, Term) else Term(term))
 
     @classmethod
     def from_file(cls, path: str | Path, **options: Any) -> Self:
@@ -314,14 +321,16 @@ class Agent:
         self._guide = None
         return find
 
-    async def create_term(self, name: str, description: str) -> None:
-        """Add a term of your business, with its description."""
-        self._add_term(name, description)
+    async def create_term(self, name: str, description: str, *, synonyms: Iterable[str] = ()) -> None:
+        """Add a term of your business, with its description and other words for it."""
+        self._add_term(name, Term(description, tuple(synonyms)))
 
-    def _add_term(self, name: str, description: str) -> None:
+    def _add_term(self, name: str, term: Term) -> None:
         check_text("name", name)
-        check_text("description", description)
-        self._terms[name] = description
+        check_text("description", term.description)
+        for synonym in term.synonyms:
+            check_text("synonyms", synonym)
+        self._terms[name] = term
         self._guide = None
 
     # Lookups.
@@ -460,6 +469,7 @@ class Agent:
             for name in names
             for tool, options in (self._tools.get(name),)
         }
+        check_fields(self._templates, [*self._tools.names, *self._variables])
         return compile_guide(
             agent_id=self.agent_id,
             instructions=self.instructions,
@@ -469,7 +479,9 @@ class Agent:
             relationships=self._relationships,
             journeys=merge_journeys(self._journeys.values()),
             variables=tuple(self._variables.values()),
-            terms=dict(self._terms),
+            terms=self._terms,
+            templates=self._templates,
+            replies_mode=self._replies_mode,
             retrievers=tuple(self._retrievers.values()),
             settings=self._settings,
             prefilter=self._prefilter,
@@ -509,6 +521,11 @@ class _AgentTools:
                 raise ConfigError(f"two tools are called {made.name!r}.")
             self._tools[made.name] = made
             self._own[made.name] = None
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of all tools that are known."""
+        return self._tools.keys()
 
     def get_executor_tools(self) -> list[Tool[..., Any] | ToolSource]:
         """Return the tools and sources to build an executor with."""

@@ -13,7 +13,8 @@ from handrail.guide.claims import Effect, build_effect
 from handrail.guide.guidelines import JourneyStates, Relationships
 from handrail.guide.parameters import GuidedTool
 from handrail.guide.prefilter import Prefilter
-from handrail.guide.values import CandidateTool, Criticality, Guideline
+from handrail.guide.templates import RepliesMode, Template
+from handrail.guide.values import CandidateTool, Criticality, Guideline, Term
 
 MAX_TEXT: Final = 10_000
 """The most characters of a condition, an action or a term: they are part of every request to the judge."""
@@ -85,6 +86,11 @@ class Guide(Struct, frozen=True, kw_only=True):
     variables: tuple[Variable, ...]
     retrievers: tuple[Retriever, ...]
     terms: Mapping[str, str]
+    """The description of each term, with its synonyms."""
+    synonyms: Mapping[str, str]
+    """The term that each synonym stands for."""
+    templates: tuple[Template, ...]
+    replies_mode: RepliesMode
     settings: GuideSettings
     prefilter: Prefilter | None
     clock: Callable[[], datetime]
@@ -115,14 +121,19 @@ class _Definition(TypedDict):
     journeys: JourneyStates
     variables: tuple[Variable, ...]
     retrievers: tuple[Retriever, ...]
-    terms: Mapping[str, str]
+    templates: tuple[Template, ...]
+    replies_mode: RepliesMode
     settings: GuideSettings
     prefilter: Prefilter | None
     clock: Callable[[], datetime]
 
 
 def compile_guide(
-    *, guidelines: Mapping[str, Guideline], tools: Mapping[str, GuidedTool], **definition: Unpack[_Definition]
+    *,
+    guidelines: Mapping[str, Guideline],
+    tools: Mapping[str, GuidedTool],
+    terms: Mapping[str, Term],
+    **definition: Unpack[_Definition],
 ) -> Guide:
     """Compile a definition."""
     return Guide(
@@ -130,6 +141,11 @@ def compile_guide(
         by_id=dict(guidelines),
         always=frozenset(guideline.id for guideline in guidelines.values() if guideline.always),
         tools=tools,
+        terms={
+            name: term.description + (f" (also called {', '.join(term.synonyms)})" if term.synonyms else "")
+            for name, term in terms.items()
+        },
+        synonyms={synonym: name for name, term in terms.items() for synonym in term.synonyms},
         in_code=tuple(guideline for guideline in guidelines.values() if guideline.matches is not None),
         has_priorities=any(guideline.priority for guideline in guidelines.values()),
         candidates={

@@ -12,6 +12,7 @@ from handrail.chat.turn import DROPPED_OUTPUT, TurnState
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import compact_json
+from handrail.core.wording import contains_words
 from handrail.errors import BadResponseError, ConfigError, ProviderError, RefusalError, shorten
 from handrail.guide.definition import Guide, Retriever, Variable
 from handrail.guide.parameters import GuidedTool, add_choices, resolve_choices
@@ -287,7 +288,8 @@ class Planner:
         if guide.prefilter is None or len(guide.guidelines) <= settings.prefilter_above:
             return guide.guidelines
         try:
-            found = await guide.prefilter.select(guide.guidelines, _read_recent_text(request), settings.prefilter_limit)
+            text = _read_recent_text(request, guide.synonyms)
+            found = await guide.prefilter.select(guide.guidelines, text, settings.prefilter_limit)
         except Exception as error:  # then the judge is asked about all of them
             log.error("the pre-filter failed", exc_info=error)
             return guide.guidelines
@@ -399,9 +401,12 @@ class Planner:
         return candidate
 
 
-def _read_recent_text(request: PlanRequest) -> str:
+def _read_recent_text(request: PlanRequest, synonyms: Mapping[str, str]) -> str:
+    """Read what the pre-filter compares: the last messages and results, with the terms for the synonyms in them."""
     spoken = [message.text for message in request.messages[-20:] if isinstance(message, UserMessage)][
         -_MAX_CUSTOMER_MESSAGES:
     ]
     results = [result.for_model()[:2_000] for result in request.results]
-    return "\n".join([*spoken, *results])
+    text = "\n".join([*spoken, *results])
+    terms = {term for synonym, term in synonyms.items() if contains_words(text, synonym)}
+    return "\n".join([text, *sorted(terms)])

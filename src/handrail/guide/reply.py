@@ -19,6 +19,7 @@ from handrail.guide.claims import Effect, extract_value_words, find_false_claims
 from handrail.guide.definition import Guide
 from handrail.guide.judging import JudgeClient, NoResponse
 from handrail.guide.parameters import GuidedTool, ParameterOptions
+from handrail.guide.templates import FilledTemplate, fill_templates
 from handrail.guide.trace import ReplyTrace
 from handrail.guide.values import (
     Claim,
@@ -63,6 +64,14 @@ class ReplyWriter:
         `considered` has the tools that were candidates in this turn. With `may_plan`, a draft with new matches is
         dropped, and the matches are returned.
         """
+        templates = {
+            template.id: template.text
+            for template in fill_templates(self._guide.templates, results=request.results, variables=request.variables)
+        }
+        strict = self._guide.replies_mode == "strict"
+        if self._guide.templates:
+            filled = tuple(FilledTemplate(id=one, text=text) for one, text in templates.items())
+            request = structs.replace(request, templates=filled, strict=strict)
         known = {candidate.id for candidate in request.candidates}
         rejected: list[str] = []
         error = ""
@@ -88,12 +97,19 @@ class ReplyWriter:
                     self.trace, drafts=self.trace.drafts + 1, rejected=(*self.trace.rejected, reason)
                 )
                 return WrittenReply(new_matches=new)
-            text = encodable(draft.text)
-            problem = await self._find_problem(text, draft, request, considered)
+            text = templates.get(draft.template, "" if strict or draft.template else encodable(draft.text))
+            if not text.strip():
+                problem = (
+                    "template must be the id of an approved text, or 'none'" if templates else "no text is approved"
+                )
+            else:
+                problem = await self._find_problem(text, draft, request, considered)
             if problem is None:
-                return self._finish(text, request, number + 1, rejected)
+                return self._finish(text, request, number + 1, rejected, template=draft.template)
             rejected.append(problem)
             error = f"The draft cannot be sent: {problem}. Say only what the results show."
+            if strict and not templates:
+                break
         plain = build_plain_reply(
             results=request.results, insights=request.insights, pending=request.pending, tools=self._guide.tools
         )
@@ -103,7 +119,14 @@ class ReplyWriter:
         return await self._judge.reply(structs.replace(request, error=problem) if problem else request)
 
     def _finish(
-        self, text: str, request: ReplyRequest, drafts: int, rejected: list[str], *, replaced: bool = False
+        self,
+        text: str,
+        request: ReplyRequest,
+        drafts: int,
+        rejected: list[str],
+        *,
+        replaced: bool = False,
+        template: str = "",
     ) -> WrittenReply:
         text = add_read_back(text, request.pending, self._guide.tools, self._locale, withdrawn=request.withdrawn)
         self.trace = ReplyTrace(
@@ -112,6 +135,7 @@ class ReplyWriter:
             drafts=self.trace.drafts + drafts,
             rejected=(*self.trace.rejected, *rejected),
             replaced=replaced,
+            template=template,
         )
         return WrittenReply(text=text)
 
@@ -277,7 +301,9 @@ def check_draft(response: object) -> Draft:
         raise MalformedResponse("claims must have names of tools, or Claim values.")
     if any(not isinstance(match, GuidelineMatch | str) for match in given.new_matches):
         raise MalformedResponse("new_matches must have ids of guidelines, or GuidelineMatch values.")
-    if not given.text.strip() and not given.new_matches:
+    if not isinstance(given.template, str):
+        raise MalformedResponse("template must be the id of a template.")
+    if not given.text.strip() and not given.new_matches and not given.template:
         raise MalformedResponse("text must not be empty.")
     return response
 

@@ -73,6 +73,8 @@ class ReplyTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why drafts were dropped."""
     replaced: bool = False
     """Whether a plain text replaced the draft."""
+    template: str = ""
+    """The id of the template that was sent."""
 
 
 class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,6 +9,7 @@ from msgspec import Struct
 from handrail.chat.conversation import PendingCall
 from handrail.core.context import ToolContext
 from handrail.core.values import ToolResult
+from handrail.guide.templates import FilledTemplate
 from handrail.providers.messages import Message
 from handrail.providers.provider import Usage
 
@@ -38,6 +39,14 @@ class Guideline(Struct, frozen=True, kw_only=True):
     """Whether its action is taken once: it is not repeated until its condition has not applied, and applies anew."""
     on_match: Callable[[ToolContext[Any]], Awaitable[object] | object] | None = None
     """Called once in every turn in which it is active, before its tools run. A failure is logged."""
+
+
+class Term(Struct, frozen=True):
+    """A word of your business, for the judge."""
+
+    description: str
+    synonyms: tuple[str, ...] = ()
+    """Other words that customers use for it."""
 
 
 class CandidateTool(Struct, frozen=True, kw_only=True):
@@ -158,6 +167,10 @@ class ReplyRequest(Struct, frozen=True, kw_only=True):
     """What the agent's retrievers found for this turn, by their names."""
     withdrawn: tuple[str, ...] = ()
     """Pending calls that this turn dropped, as the customer reads them. A line that says so is added to the reply."""
+    templates: tuple[FilledTemplate, ...] = ()
+    """The approved texts that can be sent in this turn, with their fields filled."""
+    strict: bool = False
+    """Whether the reply must be one of the templates."""
     now: datetime | None = None
     error: str = ""
     """What was wrong with the previous draft, if the request is repeated."""
@@ -180,6 +193,8 @@ class Draft(Struct, frozen=True):
     claims: tuple["Claim | str", ...] = ()
     """The effects that the text claims, if the judge can tell: each must have a successful result. A tool's name alone
     claims its effect with any arguments."""
+    template: str = ""
+    """The id of the template to send instead of the text."""
     usage: Usage = Usage()
     model_calls: int = 1
 

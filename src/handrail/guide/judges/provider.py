@@ -53,10 +53,12 @@ class ProviderJudge:
         """Write the reply, and match further guidelines, in one response."""
         meter = _MeteredProvider(self.provider)
         response: Any = await generate_structured(
-            meter, REPLY_SCHEMA, render_reply_request(request), instructions=REPLY, max_attempts=1
+            meter, build_reply_schema(request), render_reply_request(request), instructions=REPLY, max_attempts=1
         )
+        template = response.get("template", "none")
         return Draft(
             text=response["text"],
+            template="" if template == "none" else template,
             new_matches=tuple(response["new_matches"]),
             claims=tuple(Claim(claim["tool"], parse_object(claim["arguments"])) for claim in response["claims"]),
             usage=meter.usage,
@@ -156,6 +158,16 @@ REPLY_SCHEMA: Final = _build_object_schema(
         ),
     },
 )
+
+
+def build_reply_schema(request: ReplyRequest) -> dict[str, Any]:
+    """Build the schema of a reply; with templates, the model selects one of them, or none."""
+    if not request.templates:
+        return REPLY_SCHEMA
+    ids = [template.id for template in request.templates]
+    return _build_object_schema(
+        template={"type": "string", "enum": ids if request.strict else [*ids, "none"]}, **REPLY_SCHEMA["properties"]
+    )
 
 
 def read_plan(response: Any, request: PlanRequest, *, usage: Usage, model_calls: int) -> Plan:
@@ -304,6 +316,11 @@ def render_reply_request(request: ReplyRequest) -> str:
         _render_section("Guidelines that apply", (_render_guideline(guideline) for guideline in request.guidelines)),
         _render_section("Further guidelines", (f"{one.id}: when {one.condition}" for one in request.candidates)),
         _render_section("Results of this turn", (_render_result(result) for result in request.results)),
+        _render_section(
+            "Approved texts. Select one by its id in `template`; `text` is then not sent"
+            + ("" if request.strict else "; if none fits, select none and write `text`"),
+            (f"{template.id}: {template.text}" for template in request.templates),
+        ),
         _render_section("Known", (f"{name}: {text}" for name, text in request.retrieved.items())),
         _render_section("Missing", missing),
         _render_section("Invalid", invalid),
