@@ -13,7 +13,7 @@ from handrail import Rule, ToolContext, tool
 from handrail.core import CallFinished, Event, LogEvent
 from handrail.errors import ConfigError
 from handrail.phone import IncomingCall, PhoneCallEnded, PhoneGateway, replay
-from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
+from handrail.tenants import TenantConfig, TenantDirectory, TenantTrust, ToolBuilder
 from handrail.testing.phone import CallReport, PhoneSimulator, run_warped
 from tests.phone.calls import play
 from tests.tenants.samples import acme, refer
@@ -317,7 +317,7 @@ def test_the_tools_of_a_tenant_may_live_elsewhere_and_a_source_that_fails_costs_
         policy=[{"deny": "countStock"}],
     )
 
-    played = play(HELLO, tenants=[cfg])
+    played = play(HELLO, tenants=[cfg], trust=TenantTrust(commands=["/nowhere/server"], documents=[f"{tmp_path}/*"]))
 
     session = next(entry.data["body"] for entry in played.report.timeline if entry.type == "accept")
     assert [tool["name"] for tool in session["tools"]] == ["request_transfer", "countStock"]

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from handrail.core import CallFinished, Event, LogEvent
 from handrail.phone import PhoneGateway
-from handrail.tenants import TenantConfig, TenantDirectory
+from handrail.tenants import TenantConfig, TenantDirectory, TenantTrust
 from handrail.tenants.sources import open_sources
 from handrail.testing.phone import CallReport, PhoneSimulator
 from tests.phone.test_store import FAST
@@ -96,6 +96,13 @@ async def test_each_tenant_has_its_own_servers_and_secrets_and_one_that_is_broke
         for kind in ("crm", "orders"):
             (tmp_path / f"{name}.{kind}").write_text(f"{name}-{kind}-key-{name[0]}")
     heard: list[Event] = []
+    trust = TenantTrust(
+        secrets=[f"file:{tmp_path}/{{tenant}}.*"],
+        commands=[f"{sys.executable} {SERVER} *"],
+        environment=["CRM_*"],
+        documents=[f"{tmp_path}/*"],
+        private_networks=True,
+    )
 
     def answer(request: Request) -> Any:
         return {
@@ -112,7 +119,10 @@ async def test_each_tenant_has_its_own_servers_and_secrets_and_one_that_is_broke
         )
         async with PhoneSimulator() as simulator:
             client = AsyncOpenAI(base_url=simulator.url, api_key="sk-test", webhook_secret=simulator.webhook_secret)
-            async with client, PhoneGateway(client=client, tenants=tenants, listeners=[heard.append]) as gateway:
+            async with (
+                client,
+                PhoneGateway(client=client, tenants=tenants, trust=trust, listeners=[heard.append]) as gateway,
+            ):
                 north, south = await asyncio.gather(
                     simulator.play(script("n", "+33100000001"), gateway.handle_webhook),
                     simulator.play(script("s", "+33100000002"), gateway.handle_webhook),
@@ -141,7 +151,8 @@ async def test_headers_of_a_server_carry_the_secrets_of_the_tenant(tmp_path: Pat
     app = Seen(make_server().streamable_http_app())
     async with listening(app) as url:
         server = {"name": "crm", "url": f"{url}/mcp", "headers": {"X-Tenant": "acme", "X-Key": "secret:crm"}}
-        sources = await open_sources(acme(secrets={"crm": f"file:{tmp_path}/key"}, mcp_servers=[server]))
+        cfg = acme(secrets={"crm": f"file:{tmp_path}/key"}, mcp_servers=[server])
+        sources = await open_sources(cfg, TenantTrust(secrets=["file:*"]))
         assert sources is not None
         await sources.aclose()
 

@@ -14,7 +14,7 @@ from handrail.core.text import compact_json
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.phone import PhoneGateway, read_transcript
 from handrail.phone.gateway import NOT_FOUND
-from handrail.tenants import TenantDirectory, ToolBuilder
+from handrail.tenants import TenantDirectory, TenantTrust, ToolBuilder
 from handrail.testing.phone import (
     CallReport,
     PhoneSimulator,
@@ -34,6 +34,7 @@ class PhoneAgent(Struct, frozen=True, kw_only=True):
 
     tools: ToolBuilder
     make_context: Callable[..., Any] | None
+    trust: TenantTrust = TenantTrust()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     simulate.add_argument("scripts", nargs="*", metavar="SCRIPT", help="YAML files (default: calls/*.yaml)")
     simulate.add_argument("--tenants", metavar="DIR", help="the files of the tenants (default: tenants/)")
     simulate.add_argument(
-        "--agent", metavar="FILE", help="a Python file with TOOLS, a ToolBuilder, and make_context (default: agent.py)"
+        "--agent",
+        metavar="FILE",
+        help="a Python file with TOOLS, a ToolBuilder, make_context and TRUST (default: agent.py)",
     )
     simulate.add_argument("--verbose", action="store_true", help="every event")
     transcript = actions.add_parser("transcript", help="print what was said in a recorded call")
@@ -115,7 +118,12 @@ async def play(
             base_url=simulator.url, api_key="sk-simulated", webhook_secret=simulator.webhook_secret
         )
         gateway = PhoneGateway(
-            client=client, tenants=tenants, tools=agent.tools, context=agent.make_context, listeners=[listen]
+            client=client,
+            tenants=tenants,
+            tools=agent.tools,
+            trust=agent.trust,
+            context=agent.make_context,
+            listeners=[listen],
         )
         async with client, gateway:
             report = await simulator.play(script, gateway.handle_webhook)
@@ -135,7 +143,10 @@ def load_phone_agent(path: str | Path | None) -> PhoneAgent:
         raise ConfigError(f"{path} must define TOOLS, a ToolBuilder, got {type(tools).__name__}.")
     if make_context is not None and not callable(make_context):
         raise ConfigError(f"make_context in {path} must be a function of the call, got {type(make_context).__name__}.")
-    return PhoneAgent(tools=tools, make_context=cast(Callable[..., Any] | None, make_context))
+    trust = names.get("TRUST", TenantTrust())
+    if not isinstance(trust, TenantTrust):
+        raise ConfigError(f"TRUST in {path} must be a TenantTrust, got {type(trust).__name__}.")
+    return PhoneAgent(tools=tools, make_context=cast(Callable[..., Any] | None, make_context), trust=trust)
 
 
 def _print_timeline(text: str) -> None:

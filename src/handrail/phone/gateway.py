@@ -30,6 +30,7 @@ from handrail.phone.webhook_intake import WebhookIntake
 from handrail.tenants.builder import ToolBuilder, ToolBuildResult
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.directory import Tenants
+from handrail.tenants.trust import TenantTrust
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -56,6 +57,7 @@ class PhoneGateway:
         client: "AsyncOpenAI",
         tenants: Tenants,
         tools: ToolBuilder | None = None,
+        trust: TenantTrust | None = None,
         store: PhoneStore | None = None,
         listeners: Iterable[Listener] = (),
         context: MakeContext | None = None,
@@ -72,7 +74,9 @@ class PhoneGateway:
         transport: Transport | None = None,
         executor_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """`executor_options` are further options of each tenant's executor: `limits`, `timeouts`, `retry`, `hooks` …
+        """`trust` is what the configurations of tenants may refer to: secrets of the host, commands, private networks.
+
+        `executor_options` are further options of each tenant's executor: `limits`, `timeouts`, `retry`, `hooks` …
 
         What the configuration of a tenant says about its tools (`tool_timeout`, `max_output_chars` and
         `max_concurrent_tools`) replaces the same fields of these `limits` and `timeouts`.
@@ -106,6 +110,7 @@ class PhoneGateway:
             ledger=store.ledger if store is not None else None,
             approvals=store.approvals if store is not None else None,
             redactor=self._redactor,
+            trust=trust or TenantTrust(),
             emit=self._events.emit,
             options=executor_options or {},
         )

@@ -22,6 +22,7 @@ from handrail.sources.connection import Sources
 from handrail.tenants.builder import ToolBuilder, ToolBuildResult
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.sources import open_sources
+from handrail.tenants.trust import TenantTrust
 
 Key = tuple[str, str]
 """A tenant, and a version of it."""
@@ -57,6 +58,7 @@ class TenantExecutors:
         ledger: Ledger | None,
         approvals: Approvals | None,
         redactor: Redactor,
+        trust: TenantTrust,
         emit: Callable[[Event], None],
         options: Mapping[str, Any],
     ) -> None:
@@ -66,6 +68,7 @@ class TenantExecutors:
         self._builder = builder
         self._rules = tuple(rules)
         self._stores: dict[str, Any] = {"ledger": ledger, "approvals": approvals, "redactor": redactor}
+        self._trust = trust
         self._emit = emit
         self._options = dict(options)
         self._built: dict[Key, TenantTools] = {}
@@ -87,7 +90,7 @@ class TenantExecutors:
         return self._built[key]
 
     async def _open_sources(self, key: Key, cfg: TenantConfig, on_source: OnSource) -> None:
-        self._sources[key] = sources = await open_sources(cfg) or Sources()
+        self._sources[key] = sources = await open_sources(cfg, self._trust) or Sources()
         sources.subscribe(lambda: self._changed.add(key))
         for name, status in sources.status.items():
             severity: Severity = "info" if status.state == "connected" else "warning"
@@ -109,7 +112,7 @@ class TenantExecutors:
             built.tools,
             policy=self._choose_policy(built),
             listeners=[self._emit],
-            secrets=cfg.secrets,
+            secrets=self._trust.select_secrets(cfg),
             **self._stores,
             **options,
         )
@@ -139,6 +142,8 @@ class TenantExecutors:
                 self._builder.check(cfg)
             except ConfigError as error:
                 wrong[cfg.tenant_id] = error.message
+            for place, problem in self._trust.find_problems(cfg).items():
+                wrong.setdefault(cfg.tenant_id, f"tenant {cfg.tenant_id!r}: {place}: {problem}")
             built = self._builder.preview(cfg)
             self._choose_policy(built)
             is_partial = is_partial or built.is_partial

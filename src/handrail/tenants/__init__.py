@@ -8,6 +8,7 @@ from handrail.tenants.directory import TenantDirectory, Tenants
 from handrail.tenants.opening_hours import OpeningHours
 from handrail.tenants.section import Section
 from handrail.tenants.texts import Texts
+from handrail.tenants.trust import TenantTrust
 
 __all__ = [
     "BuildDiagnostic",
@@ -22,6 +23,7 @@ __all__ = [
     "TenantConfig",
     "TenantDirectory",
     "TenantLimits",
+    "TenantTrust",
     "Tenants",
     "Texts",
     "ToolBuildResult",
