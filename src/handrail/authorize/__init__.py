@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
-    from handrail.authorize.approvals import Approvals
+    from handrail.authorize.approvals import Approvals, MemoryApprovals
     from handrail.authorize.hooks import Hook
-    from handrail.authorize.memory_approvals import MemoryApprovals
     from handrail.authorize.policy import Policy, PolicyProblem, Rule
     from handrail.authorize.policy_file import load_policy, parse_policy
     from handrail.core.callbacks import blocking
@@ -28,7 +27,7 @@ __all__ = [
 _ON_FIRST_USE = {
     "Approvals": "handrail.authorize.approvals",
     "Hook": "handrail.authorize.hooks",
-    "MemoryApprovals": "handrail.authorize.memory_approvals",
+    "MemoryApprovals": "handrail.authorize.approvals",
     "Policy": "handrail.authorize.policy",
     "PolicyProblem": "handrail.authorize.policy",
     "Rule": "handrail.authorize.policy",

@@ -93,7 +93,7 @@ class Authorizer:
         self._emit = emit
         self._callbacks = callbacks
         self._approval_timeout = approval_timeout
-        self._observed = _parse_mode(mode)
+        self._observed = None if mode == "enforce" else _parse_mode(mode)
         self._has_warned_of_turn = False
         self._noted: set[str] = set()
         """Tools that no rule is about, and that were logged."""
@@ -102,7 +102,7 @@ class Authorizer:
 
     def is_observed(self, tool: Tool[..., Any]) -> bool:
         """Whether decisions about this tool are recorded only, and block nothing."""
-        return bool(self._observed.find(tool))
+        return self._observed is not None and bool(self._observed.find(tool))
 
     async def authorize(
         self,
@@ -183,7 +183,7 @@ class Authorizer:
             decision = Decision(action="ask", by="operator", rule="ask_operator", reason=call.ask_operator)
         if decision.action == "allow":
             return Authorization(decision=decision, call=call, value=value)
-        is_observed = self.is_observed(tool)
+        is_observed = self._observed is not None and self.is_observed(tool)
         if decision.action == "deny" or is_observed:
             self._emit_decision(call, decision, context, is_observed=is_observed)
             if is_observed:
@@ -224,10 +224,11 @@ class Authorizer:
         """The approval of exactly this call; raises a `Refusal` that names the open question if there is none."""
         now = time.time()
         values = arguments()
+        digest = self._digests.digest_for_approval(tool, call, value, values, context)
         question = Approval(
             token=new_token(),
             tool=tool.name,
-            digest=self._digests.digest_for_approval(tool, call, value, values, context),
+            digest=digest,
             session_id=context.session_id,
             tenant_id=context.tenant_id,
             customer_id=context.customer_id,
@@ -246,9 +247,10 @@ class Authorizer:
             denial = Decision(action="deny", by=known.by, rule=decision.rule, source=decision.source, reason=reason)
             self._emit_decision(call, denial, context)
             raise Refusal(failure_results.permission_denied(tool.name, denial), denial)
-        if can_be_used(known, turn=context.turn, now=now):
+        is_approved = known.state == "approved"
+        if is_approved and can_be_used(known, turn=context.turn, now=now):
             return known
-        if known.state == "approved" and not self._has_warned_of_turn:
+        if is_approved and not self._has_warned_of_turn:
             self._has_warned_of_turn = True
             log.warning(
                 "the customer approved %s, but a customer's approval counts from a later turn on, and it was asked for "

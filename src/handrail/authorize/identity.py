@@ -40,6 +40,10 @@ class CallArguments(Struct, frozen=True, gc=False):
     lock_key: str | None
     """What calls wait for each other by, if the tool has such a key."""
 
+    def get_arguments(self) -> dict[str, Any]:
+        """The validated arguments, as a policy takes them."""
+        return self.arguments
+
 
 class CallDigests:
     """Computes digests with the key of a ledger: without the key they say nothing about likely arguments."""
@@ -107,8 +111,9 @@ class CallDigests:
     ) -> str:
         """What somebody agrees to: all values, whose call it is, and what the tool said it is."""
         full, _ = write_arguments(tool, call, value, arguments)
+        definition = tool.definition_digest
         customer = "" if context.customer_id is None else f"c{context.customer_id}"
-        scope = f"{_write_scope(tool.name, context)}{tool.definition_digest},{len(customer)},{customer}"
+        scope = f"{_write_scope(tool.name, context)}{definition},{len(customer)},{customer}"
         return self._digest(scope + full)
 
     def digest_secret(self, secret: bytes) -> str:

@@ -1,5 +1,6 @@
 """A conversation as data: everything that is saved, and everything needed to resume it."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, compress
 from operator import is_not
@@ -8,10 +9,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, structs
 
+from handrail.core.text import encodable
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import StoreError
+from handrail.formats.parse import make_unparsable
 from handrail.providers.messages import AssistantMessage, Message, ToolMessage
-from handrail.providers.provider import Usage
+from handrail.providers.provider import ModelResponse, Usage
 
 VERSION: Final = 1
 
@@ -138,6 +141,32 @@ class Conversation(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The ids of all calls in the history, and of those that are pending."""
         made = {call.id for message in self.messages if isinstance(message, AssistantMessage) for call in message.calls}
         return made | {pending_call.call.id for pending_call in self.pending}
+
+
+def normalize_response(response: ModelResponse, conversation: Conversation, *, step: int) -> ModelResponse:
+    """Give the response an id, and each call one that no other call of this conversation has.
+
+    A format already makes ids unique by the id of their response; some servers send none, or the same one again.
+    """
+    native = response.native if is_storable(response.native) else None
+    used, turn = conversation.call_ids, conversation.turn
+    response_id = response.id or f"response-{turn}-{step}"
+    calls: list[ToolCall] = []
+    for call in response.calls:
+        call_id = encodable(call.id)
+        for number in itertools.count(1):
+            if call_id and call_id not in used:
+                break
+            call_id = f"{encodable(call.id) or 'call'}-{turn}-{step}-{number}"
+        used.add(call_id)
+        arguments, name = call.arguments_json, encodable(call.name)
+        if (mended := encodable(arguments)) != arguments:  # Half a surrogate pair: repaired arguments must not run.
+            arguments = make_unparsable(mended)
+        provider_id = None if call_id == call.wire_id else encodable(call.wire_id)
+        changes = {"id": call_id, "provider_id": provider_id, "name": name, "arguments_json": arguments}
+        calls.append(structs.replace(call, response_id=call.response_id or response_id, **changes))
+    text = encodable(response.text)
+    return structs.replace(response, calls=tuple(calls), id=response_id, native=native, text=text)
 
 
 def is_storable(value: object) -> bool:

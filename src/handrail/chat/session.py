@@ -7,11 +7,10 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Generic, Self, TypeAlias, cast
 
 from msgspec import structs
-from typing_extensions import TypeVar
 
 from handrail.chat.conversation import Conversation
 from handrail.chat.session_store import SessionStore
-from handrail.chat.turn import ChatEvent, PlainStrategy, TurnResult, TurnState, TurnStrategy
+from handrail.chat.turn import ChatEvent, PlainStrategy, ResultT, TurnResult, TurnState, TurnStrategy
 from handrail.core.context import ToolContext
 from handrail.core.events import TurnFinished, TurnStarted
 from handrail.core.text import encodable
@@ -19,14 +18,11 @@ from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError, StoreError
 from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget
-from handrail.providers.messages import AssistantMessage, UserMessage
+from handrail.providers.messages import AssistantMessage
 from handrail.providers.provider import Provider
 
 _Events: TypeAlias = asyncio.Queue[ChatEvent | None]
 """The events of a streamed turn; None is its end."""
-
-
-ResultT = TypeVar("ResultT", bound=TurnResult, default=TurnResult)
 
 
 class ChatSession(Generic[ResultT]):
@@ -176,54 +172,23 @@ class ChatSession(Generic[ResultT]):
             raise ConfigError("text must not be empty. To continue a turn that stopped, use resume().")
         state = self._start_turn(events)
         try:
-            await state.drop_transient_results()  # Of a turn that could not reply.
-            await self._adopt_pending(state)
-            await state.settle_provisional()
-            if state.conversation.open_calls:
-                # Calls that were approved meanwhile run now; the others are answered as not made, or provisionally.
-                await state.run_open_calls()
-                await state.close_open_calls()
-            await state.update(state.conversation.with_messages(UserMessage(text=encodable(text))))
-            return await self._run_strategy(state)
+            return await state.run_message(text, self._strategy)
         finally:
             self._end_turn(state)
 
     async def _resume(self, events: _Events | None = None) -> ResultT:
         state = self._start_turn(events)
         try:
-            await self._adopt_pending(state)
-            conversation = state.conversation
-            state.is_over = not (conversation.open_calls or conversation.pending) and _is_waiting_for_person(
-                conversation
-            )
-            if state.is_over and not conversation.unsettled:
-                raise ConfigError("there is nothing to resume: no call is open and the reply is complete. Use send().")
-            await state.settle_provisional()
-            if state.is_over:  # The reply is complete: the model reads what was found out with the next message.
-                state.progress.stop_if_unsettled(state.progress.results)
-            return await self._run_strategy(state)
+            return await state.run_rest(self._strategy)
         finally:
             self._end_turn(state)
-
-    async def _run_strategy(self, state: TurnState) -> ResultT:
-        if state.conversation.handed_off:
-            state.stop_reason, state.is_over = "handed_off", True
-        result = await self._strategy.run(state)
-        if not state.conversation.last_calls:  # Else the response that may use them is still to come.
-            await state.drop_transient_results()
-        state.result = result
-        return result
-
-    async def _adopt_pending(self, state: TurnState) -> None:
-        """Turn calls that a guided turn left pending into open calls, unless the strategy knows about them."""
-        if state.conversation.pending and not getattr(self._strategy, "keeps_pending", False):
-            await state.update(state.conversation.with_pending_as_calls())
 
     def _start_turn(self, events: _Events | None) -> TurnState:
         if self._state is not None:
             raise ConfigError("a turn of this conversation is running: wait for its end, or interrupt() it.")
         self._check_ledger(self._sessions)  # The tools may have changed.
         turn = self._conversation.turn + 1
+        event = TurnStarted(agent_id=self._context.agent_id, **self._describe_turn(turn))
         self._state = TurnState(
             structs.replace(self._conversation, turn=turn),
             provider=self.provider,
@@ -235,7 +200,7 @@ class ChatSession(Generic[ResultT]):
             events=events,
         )
         self._turn_start = time.monotonic()
-        self.executor.emit(TurnStarted(agent_id=self._context.agent_id, **self._describe_turn(turn)))
+        self.executor.emit(event)
         return self._state
 
     def _end_turn(self, state: TurnState) -> None:
@@ -276,16 +241,23 @@ class ChatSession(Generic[ResultT]):
 
     async def approve(self, token: str) -> None:
         """Approve a call as the customer. It runs with the next `resume()` or `send()`."""
+        who = self._who
         await self._require_open(token)
-        await self.executor.approvals.approve(token, by="customer", who=self._who)
+        await self.executor.approvals.approve(token, by="customer", who=who)
 
     async def deny(self, token: str, *, reason: str = "") -> None:
         """Deny a call as the customer. The model reads the reason."""
+        who = self._who
         await self._require_open(token)
-        await self.executor.approvals.deny(token, by="customer", who=self._who, reason=reason)
+        await self.executor.approvals.deny(token, by="customer", who=who, reason=reason)
 
     async def _require_open(self, token: str) -> None:
-        if not any(approval.token == token for approval in await self.approvals()):
+        approval, context = await self.executor.approvals.get(token), self._context
+        is_ours = approval is not None and (approval.session_id, approval.tenant_id) == (
+            context.session_id,
+            context.tenant_id,
+        )
+        if approval is None or not is_ours or approval.state != "pending" or approval.is_expired(time.time()):
             raise ApprovalError("this token belongs to no open approval of this conversation.")
 
     @property
@@ -363,7 +335,3 @@ async def _stream_turn(run: Callable[[_Events], Coroutine[Any, Any, TurnResult]]
             await asyncio.wait([turn])
         if not turn.cancelled():
             turn.exception()  # Retrieved, or asyncio would warn: the reader has gone.
-
-
-def _is_waiting_for_person(conversation: Conversation) -> bool:
-    return not conversation.messages or isinstance(conversation.messages[-1], AssistantMessage)

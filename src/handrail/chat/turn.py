@@ -9,18 +9,17 @@ from typing import Any, Final, Protocol, TypeAlias
 from msgspec import Struct, structs
 from typing_extensions import TypeVar
 
-from handrail.chat.conversation import Conversation, PendingCall
-from handrail.chat.model_call import build_model_called, normalize_response
+from handrail.chat.conversation import Conversation, PendingCall, normalize_response
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
-from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, Progress
+from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, ModelCalled, Progress
 from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
-from handrail.errors import BadResponseError, ProviderError
+from handrail.errors import BadResponseError, ConfigError, ProviderError
 from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget, LoopProgress, StopReason, run_again
-from handrail.providers.messages import AssistantMessage, to_history_result
+from handrail.providers.messages import AssistantMessage, UserMessage, to_history_result
 from handrail.providers.provider import (
     FinishReason,
     ModelRequest,
@@ -33,6 +32,7 @@ from handrail.providers.provider import (
 from handrail.registry.search import offered_tools
 
 T = TypeVar("T")
+ResultT = TypeVar("ResultT", bound="TurnResult", default="TurnResult")
 
 _MAX_WAITING_EVENTS: Final = 100
 """Events that wait for a slow reader; the model's stream is not read further while there are as many."""
@@ -99,8 +99,8 @@ class TurnState:
         self._usage = Usage()
         self._save = save
         self._model_tasks: set[asyncio.Future[Any]] = set()
-        self._resumed_ids = {call.id for call in conversation.open_calls}
-        """Calls of an earlier turn: they may have been begun."""
+        self._new_ids: set[str] = set()
+        """Calls that this turn has made; those of an earlier turn may have been begun."""
         self._running_response_id = ""
 
     async def update(self, conversation: Conversation) -> None:
@@ -108,6 +108,46 @@ class TurnState:
         self.conversation = conversation
         if self._save is not None:
             self.conversation = await self._save(conversation)
+
+    async def run_message(self, text: str, strategy: "TurnStrategy[ResultT]") -> "ResultT":
+        """Run the turn of a new message; what earlier turns left open comes first."""
+        await self.drop_transient_results()  # Of a turn that could not reply.
+        await self._adopt_pending(strategy)
+        await self.settle_provisional()
+        if self.conversation.open_calls:
+            # Calls that were approved meanwhile run now; the others are answered as not made, or provisionally.
+            await self.run_open_calls()
+            await self.close_open_calls()
+        await self.update(self.conversation.with_messages(UserMessage(text=encodable(text))))
+        return await self._run_strategy(strategy)
+
+    async def run_rest(self, strategy: "TurnStrategy[ResultT]") -> "ResultT":
+        """Run what is left of an earlier turn; raises `ConfigError` if there is nothing."""
+        await self._adopt_pending(strategy)
+        conversation = self.conversation
+        is_replied = _is_waiting_for_person(conversation)
+        self.is_over = is_replied and not (conversation.open_calls or conversation.pending)
+        if self.is_over and not conversation.unsettled:
+            raise ConfigError("there is nothing to resume: no call is open and the reply is complete. Use send().")
+        await self.settle_provisional()
+        if self.is_over:  # The reply is complete: the model reads what was found out with the next message.
+            self.progress.stop_if_unsettled(self.progress.results)
+        return await self._run_strategy(strategy)
+
+    async def _run_strategy(self, strategy: "TurnStrategy[ResultT]") -> "ResultT":
+        if self.conversation.handed_off:
+            self.stop_reason, self.is_over = "handed_off", True
+        self.result = result = await strategy.run(self)
+        if self.conversation.transient and not self.conversation.last_calls:
+            await self.drop_transient_results()  # Unless the response that may use them is still to come.
+        return result
+
+    async def _adopt_pending(self, strategy: "TurnStrategy[Any]") -> None:
+        """Turn calls that a guided turn left pending into open calls, unless the strategy knows about them."""
+        pending = self.conversation.pending
+        if pending and not getattr(strategy, "keeps_pending", False):
+            self._new_ids.update(pending_call.call.id for pending_call in pending)  # They were never begun.
+            await self.update(self.conversation.with_pending_as_calls())
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -151,6 +191,7 @@ class TurnState:
             self.report_model_call(started, error=error)
         await self._wait_for_reader()
         if self.response is not None:
+            self._new_ids.update(call.id for call in self.response.calls)
             self._text, message = self.response.text, self.response.message()
         else:
             message = AssistantMessage(text=self._text)
@@ -214,6 +255,7 @@ class TurnState:
         A call that needs an approval leaves the history for `conversation.pending`, and the turn continues.
         """
         if calls := tuple(calls):
+            self._new_ids.update(call.id for call in calls)
             await self.update(self.conversation.with_calls(calls))
         await self.run_open_calls(keep_pending=True)
 
@@ -226,9 +268,12 @@ class TurnState:
 
     async def _find_open(self, tokens: Iterable[str]) -> list[Approval]:
         """The approvals among these that nobody has decided yet."""
-        found = [await self.executor.approvals.get(token) for token in tokens]
-        now = time.time()
-        return [item for item in found if item is not None and item.state == "pending" and not item.is_expired(now)]
+        found: list[Approval] = []
+        for token in tokens:
+            approval = await self.executor.approvals.get(token)
+            if approval is not None and approval.state == "pending" and not approval.is_expired(time.time()):
+                found.append(approval)
+        return found
 
     def report_model_call(
         self, started: float, *, provider: str | None = None, usage: Usage | None = None, error: str | None = None
@@ -241,13 +286,21 @@ class TurnState:
             self._usage += usage
             self.progress.tokens = self._usage.input + self._usage.output
             self.conversation = structs.replace(self.conversation, usage=self.conversation.usage + usage)
+        used, context = usage or Usage(), self.context
         self.executor.emit(
-            build_model_called(
-                self.context,
+            ModelCalled(
+                at=time.time(),
+                session_id=context.session_id,
+                tenant_id=context.tenant_id,
+                customer_id=context.customer_id,
                 provider=provider or self.provider.name,
-                started=started,
-                usage=usage,
                 model=response.model if response is not None else "",
+                turn=context.turn,
+                duration_ms=(time.monotonic() - started) * 1000,
+                input_tokens=used.input,
+                output_tokens=used.output,
+                cached_tokens=used.cached,
+                cost=used.cost,
                 finish_reason=response.finish_reason if response is not None else "",
                 error=error,
             )
@@ -261,9 +314,11 @@ class TurnState:
         stays open, and the turn ends with `in_progress` or `outcome_unknown`.
         """
         progress, calls = self.progress, self.conversation.open_calls
+        if not calls:
+            return
         results: list[ToolResult] = []
         refused: list[ToolResult] = []
-        if any(call.id in self._resumed_ids for call in calls):
+        if any(call.id not in self._new_ids for call in calls):
             # An earlier turn's budget had room for them. After an interruption they stay open: they may have run.
             running = None if progress.is_interrupted else run_again(self.executor, calls, self.context)
         else:
@@ -274,20 +329,20 @@ class TurnState:
             results = await self._report_events(running)
             self._running_response_id = ""
         results += refused
-        self._add_results(results)
+        unsettled = self._add_results(results)
         tokens = {result.approval.token: result.call_id for result in results if result.approval is not None}
-        final = [result for result in results if not self._is_open(result)]
-        approvals = await self._find_open(tokens)
+        approvals = await self._find_open(tokens) if tokens else []
         if keep_pending:
             by_id = {call.id: call for call in calls}
             awaiting = [PendingCall(call=by_id[tokens[approval.token]], approval=approval) for approval in approvals]
-            left = {waiting.call.id for waiting in awaiting}
             # An approval that was decided in this very moment is no longer open: its call has the result that it got.
-            final = [result for result in results if result.call_id not in left and not progress.is_unsettled(result)]
-            await self._record_results(final, awaiting)
+            waiting = {pending_call.call.id for pending_call in awaiting}
         else:
-            await self._record_results(final)
-        progress.stop_if_unsettled(results)
+            awaiting, waiting = [], {*tokens.values()}
+        final = [result for result in results if result.call_id not in waiting and result.call_id not in unsettled]
+        await self._record_results(final, awaiting)
+        if unsettled:
+            progress.stop_if_unsettled(results)
         if tokens and not keep_pending:
             self._approvals = approvals
             self.stop_reason = "approval_required"
@@ -303,15 +358,13 @@ class TurnState:
         await self._wait_for_reader()
         return results
 
-    def _add_results(self, results: Sequence[ToolResult]) -> None:
-        self.progress.results += results
-        self.results = (*self.results, *(result for result in results if not _is_awaiting_approval(result)))
-
-    def _is_open(self, result: ToolResult) -> bool:
-        return _is_awaiting_approval(result) or self.progress.is_unsettled(result)
+    def _add_results(self, results: Sequence[ToolResult]) -> frozenset[str]:
+        """Add results to the turn; returns the ids of the calls that have no final one yet."""
+        self.results = (*self.results, *(result for result in results if result.approval is None))
+        return self.progress.add(results)
 
     async def _record_results(self, results: Sequence[ToolResult], pending: Sequence[PendingCall] = ()) -> None:
-        conversation = self.conversation.with_pending(map(to_history_result, results), pending)
+        conversation = self.conversation.with_pending(list(map(to_history_result, results)), pending)
         await self.update(self._apply_controls(conversation, results))
 
     def _apply_controls(self, conversation: Conversation, results: Iterable[ToolResult]) -> Conversation:
@@ -331,7 +384,11 @@ class TurnState:
         One that awaits an approval has not been made: `approval_required`. One that has no final result gets a
         provisional one, and is looked up again in the next turn.
         """
-        known = {result.call_id: result for result in self.progress.results if self._is_open(result)}
+        known = {
+            result.call_id: result
+            for result in self.progress.results
+            if result.approval is not None or self.progress.is_unsettled(result)
+        }
         provisional: list[ToolCall] = []
         results: list[ToolResult] = []
         for call in self.conversation.open_calls:
@@ -350,8 +407,8 @@ class TurnState:
         if not self.conversation.unsettled:
             return
         results = await self._report_events(self._look_up(self.conversation.unsettled))
-        final = [result for result in results if not self.progress.is_unsettled(result)]
-        self._add_results(results)
+        unsettled = self._add_results(results)
+        final = [result for result in results if result.call_id not in unsettled]
         if final:
             conversation = self.conversation.with_settled(map(to_history_result, final))
             await self.update(self._apply_controls(conversation, final))
@@ -387,7 +444,7 @@ class TurnState:
             stop_reason=self.stop_reason or "completed",
             finish_reason=self.response.finish_reason if self.response is not None else "stop",
             results=tuple(
-                result for result in self.progress.results if not (is_waiting and _is_awaiting_approval(result))
+                result for result in self.progress.results if not (is_waiting and result.approval is not None)
             ),
             approvals=tuple(self._approvals),
             usage=self._usage,
@@ -415,8 +472,7 @@ class PlainStrategy:
     async def run(self, state: TurnState) -> TurnResult:
         """Run the open calls and ask the model, in turns, until it replies without a call or the turn is stopped."""
         while not state.is_over:
-            if state.conversation.open_calls:
-                await state.run_open_calls()
+            await state.run_open_calls()
             if state.check_budget() is not None:
                 break
             response = await state.ask_model()
@@ -453,5 +509,5 @@ def build_doubt(call: ToolCall) -> ToolResult:
     )
 
 
-def _is_awaiting_approval(result: ToolResult) -> bool:
-    return result.approval is not None
+def _is_waiting_for_person(conversation: Conversation) -> bool:
+    return not conversation.messages or isinstance(conversation.messages[-1], AssistantMessage)

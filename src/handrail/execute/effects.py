@@ -206,7 +206,7 @@ class EffectRunner:
         if not running.is_same_caller(context):
             try:
                 budget = TimeBudget(self._overhead_timeout)
-                await self._authorizer.check_access(compiled.policy, call, lambda: sent.arguments, context, budget)
+                await self._authorizer.check_access(compiled.policy, call, sent.get_arguments, context, budget)
             except Refusal as refusal:
                 return self._results.report(call, context, refusal.result, started, refusal.decision)
         self._events.emit_ignored(call, context, "already_pending")
@@ -385,9 +385,9 @@ class EffectRunner:
                 effect.actual = self._digests.build_arguments(
                     effect.tool, changed, value, arguments, context, sent.sent_call
                 )
-            arguments = effect.actual.arguments
+            actual = effect.actual
             await self._authorizer.check_access(
-                compiled.policy, effect.actual.call, lambda: arguments, context, effect.budget
+                compiled.policy, actual.call, actual.get_arguments, context, effect.budget
             )
         except Refusal as refusal:
             raise Refusal(unknown(effect.tool.name), refusal.decision) from refusal
@@ -459,7 +459,7 @@ class EffectRunner:
                 done_with=None if known.is_same else self._redactor.text(known.entry.arguments),
             )
         deciding = self._authorizer.authorize(
-            compiled.policy, sent.call, sent.value, lambda: sent.arguments, context, repetition
+            compiled.policy, sent.call, sent.value, sent.get_arguments, context, repetition
         )
         if self._can_decide_at_once and compiled.tool.permission_check is None:
             return await deciding

@@ -116,6 +116,8 @@ class Executor:
         self._running = RunningCalls()
         self._threads = WorkerThreads(max_threads=limits.max_threads)
         self._events = events = EventBus(listeners, slow_after=timeouts.slow_after, redactor=redactor)
+        self.emit: Callable[[Event], None] = events.emit
+        """Hands an event to all listeners, and to those of its session."""
         self._results = CallResults(events=events, running=self._running)
         if isinstance(approval_events := getattr(self.approvals, "events", None), ApprovalEvents):
             approval_events.subscribe(events)
@@ -236,18 +238,17 @@ class Executor:
 
     def snapshot(self) -> Self:
         """An executor with the current tools, unaffected by later replacements; everything else is shared."""
-        return self._with_pool(self._pool.snapshot())
+        other = copy.copy(self)
+        other._pool = self._pool.snapshot()
+        return other
 
     def register(self, name: str, function: object) -> Self:
         """A new executor that also has this tool, under this name; this one stays as it is.
 
         Both share the ledger, the approvals, the limits and the running calls.
         """
-        return self._with_pool(self._pool.register(name, function))
-
-    def _with_pool(self, pool: ToolPool) -> Self:
         other = copy.copy(self)
-        other._pool = pool
+        other._pool = self._pool.register(name, function)
         return other
 
     def __repr__(self) -> str:
@@ -548,10 +549,6 @@ class Executor:
     def subscribe(self, session_id: str, listener: Listener) -> AbstractContextManager[None]:
         """Add a listener to the events of one session, inside a `with` block."""
         return self._events.subscribe(session_id, listener)
-
-    def emit(self, event: Event) -> None:
-        """Hand an event to all listeners, and to those of its session."""
-        self._events.emit(event)
 
     # Cancelling.
 

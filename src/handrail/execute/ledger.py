@@ -11,10 +11,9 @@ from typing import Any, ClassVar, Final, Literal, Protocol
 from msgspec import Struct, structs
 from pydantic_core import from_json
 
-from handrail.authorize.approvals import Approvals
+from handrail.authorize.approvals import Approvals, MemoryApprovals
 from handrail.authorize.authorizer import Refusal
 from handrail.authorize.identity import CallArguments
-from handrail.authorize.memory_approvals import MemoryApprovals
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import CallStarted

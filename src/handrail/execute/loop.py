@@ -108,6 +108,11 @@ class LoopProgress:
             self.stop_reason = "timeout" if is_late else "max_calls"
         return calls[:room], [_refuse_call(call) for call in calls[room:]]
 
+    def add(self, results: Sequence[ToolResult]) -> frozenset[str]:
+        """Count results; returns the ids of the calls that have no final one yet."""
+        self.results += results
+        return frozenset(result.call_id for result in results if self.is_unsettled(result))
+
     def is_unsettled(self, result: ToolResult) -> bool:
         """Whether a consequential call still runs elsewhere, or nobody knows its outcome: no final result yet."""
         error = result.error
@@ -135,7 +140,7 @@ async def run_again(executor: Executor, calls: Iterable[ToolCall], context: Tool
 
 
 async def _confirm(executor: Executor, call: ToolCall, context: ToolContext[Any], result: ToolResult) -> ToolResult:
-    if result.ok or result.approval is not None or result.origin != "run":
+    if result.error is None or result.approval is not None or result.origin != "run":
         return result
     known = await executor.look_up(call, context, by_key=False)
     return result if known is None or known.error == result.error else known
@@ -274,9 +279,9 @@ def _loop(
             # Calls of an earlier loop had their place in its budget: they may have run.
             run, refused = (wanted, []) if is_resumed else progress.admit(wanted)
             results: list[ToolResult] = [*((yield _Run(run, is_resumed)) if run else ()), *refused]
-            progress.results += results
+            unsettled = progress.add(results)
             for place, result in zip(places, results, strict=True):
-                final[place] = None if progress.is_unsettled(result) else result
+                final[place] = None if result.call_id in unsettled else result
             if None in final:
                 progress.stop_if_unsettled(results)
                 break

@@ -83,7 +83,7 @@ class CallRecall:
         """Refuse an entry to a caller who may not make this call, unless it is this very call of the same caller."""
         is_same_caller = (entry.customer_id, entry.agent_id) == (context.customer_id, context.agent_id)
         if not (is_same_caller and is_entry_of(entry, ref)):
-            await self._authorizer.check_access(compiled.policy, sent.call, lambda: sent.arguments, context, budget)
+            await self._authorizer.check_access(compiled.policy, sent.call, sent.get_arguments, context, budget)
 
     async def wait_for_owner(self, entry: Entry) -> bool:
         """Wait for a call that another process runs; whether it is over, or its process died."""

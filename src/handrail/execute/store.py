@@ -5,8 +5,7 @@ from typing import Final, Protocol, cast
 
 from msgspec import Struct
 
-from handrail.authorize.approvals import Approvals
-from handrail.authorize.memory_approvals import MemoryApprovals
+from handrail.authorize.approvals import Approvals, MemoryApprovals
 from handrail.core.events import Listener
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
