@@ -8,7 +8,7 @@ from msgspec import Struct
 from pydantic_core import from_json
 
 from handrail.core.context import ToolContext
-from handrail.core.text import canonical_json, normalize_numbers
+from handrail.core.text import canonical_json, normalize_canonical, normalize_numbers
 from handrail.core.tool import KeyOf, Tool
 from handrail.core.values import ToolCall
 
@@ -141,7 +141,7 @@ def write_arguments(tool: Tool[..., Any], call: ToolCall, value: Any, arguments:
     """
     if tool.write_forms is not None:
         return tool.write_forms(value, call.arguments_json)
-    text = normalize_numbers(canonical_json(arguments))
+    text = normalize_canonical(canonical_json(arguments))
     return text, text
 
 
@@ -153,7 +153,7 @@ def compute_key(
     text = canonical_json(compute(arguments))
     if _MASK in text:  # A secret as JSON: two secrets would have one key.
         text = canonical_json(compute({**arguments, **from_json(write_arguments(tool, call, value, arguments)[0])}))
-    return normalize_numbers(text)
+    return normalize_canonical(text)
 
 
 def _select(names: tuple[str, ...]) -> KeyOf:

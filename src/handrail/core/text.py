@@ -100,6 +100,14 @@ def normalize_numbers(text: str) -> str:
         return text
 
 
+_FRACTION: Final = re.compile(r"\d[.eE]")
+
+
+def normalize_canonical(text: str) -> str:
+    """`normalize_numbers` of text that has sorted keys and no spaces already: most has no number to change."""
+    return text if _FRACTION.search(text) is None else normalize_numbers(text)
+
+
 def is_same_json(text: str, other: str) -> bool:
     """Whether two JSON texts have the same value; no text is an empty object."""
     return text == other or normalize_numbers(text or "{}") == normalize_numbers(other or "{}")

@@ -13,7 +13,7 @@ import pydantic
 from pydantic_core import PydanticSerializationError, ValidationError, to_jsonable_python
 from typing_extensions import TypedDict
 
-from handrail.core.text import canonical_json, normalize_numbers
+from handrail.core.text import canonical_json, normalize_canonical
 from handrail.core.tool import ArgumentParsers
 from handrail.errors import ToolArgsParseError
 from handrail.schema import validation_errors
@@ -300,7 +300,7 @@ def _open_sets(value: Any) -> Any:
 
 
 def _write(values: Any) -> str:
-    return normalize_numbers(_VALUES.encode(values).decode())
+    return normalize_canonical(_VALUES.encode(values).decode())
 
 
 def _read_core_schema(core_schema: Any) -> tuple[set[str], bool, bool]:
