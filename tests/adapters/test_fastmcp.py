@@ -342,3 +342,91 @@ async def test_a_doubt_is_asked_about_once_and_then_told() -> None:
 
     assert len(asked) == 1
     assert len(await desk.executor.doubts()) == 1
+
+
+async def test_with_customer_answers_the_yes_of_the_client_is_the_customers_and_a_no_denies() -> None:
+    asked: list[str] = []
+    answers = ["accept", "decline"]
+
+    async def elicit(message: str, *_: Any) -> Any:
+        asked.append(message)
+        return ElicitResult(action=answers.pop(0), content={})  # pyright: ignore[reportArgumentType]
+
+    desk = Desk(customer_answers=True)
+    async with desk.connect(elicitation_handler=elicit) as client:
+        await client.call_tool("pay", PAY)
+        refused = await client.call_tool("pay", {**PAY, "invoice_id": "R-8"}, raise_on_error=False)
+
+    assert desk.paid == [("R-7", 100)]
+    assert "permission_denied" in refused.content[0].text
+    assert asked[0] == '`pay` with {"invoice_id": "R-7", "amount": 100}: do you agree?'
+
+
+async def test_the_answer_of_a_client_never_stands_for_the_operator() -> None:
+    async def elicit(message: str, *_: Any) -> Any:
+        return ElicitResult(action="accept", content={})
+
+    desk = Desk(policy=Policy([Rule.ask("pay", by="operator")]), customer_answers=True)
+    async with desk.connect(elicitation_handler=elicit) as client:
+        with pytest.raises(Exception, match=r"input_required|rounds|round"):
+            await client.call_tool("pay", PAY)
+
+    assert desk.paid == []
+
+
+async def test_a_repeated_result_says_so_in_its_structured_part() -> None:
+    async def look_up(what: str) -> dict[str, str]:
+        return {"found": what}
+
+    desk = Desk(policy=ALLOW)
+    desk.server.tool(look_up, name="note")
+    async with desk.connect() as client:
+        first, second = [await client.call_tool("pay", PAY) for _ in range(2)]
+        third, fourth = [await client.call_tool("note", {"what": "x"}) for _ in range(2)]
+
+    assert desk.paid == [("R-7", 100)]
+    assert first.structured_content == {"result": "paid 100"}
+    assert second.data == "paid 100"
+    assert "Already done" in second.structured_content["notice"]
+    assert third.structured_content == {"found": "x"}
+    assert fourth.structured_content["found"] == "x"
+    assert "Already done" in fourth.structured_content["notice"]
+
+
+class Again(Middleware):
+    """Runs what failed a second time, in its own way."""
+
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        try:
+            return await call_next(context)
+        except Exception:
+            return await call_next(context)
+
+
+async def test_a_middleware_that_enters_a_tool_a_second_time_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    entered: list[str] = []
+
+    async def pay(invoice_id: str, amount: int) -> str:
+        entered.append(invoice_id)
+        raise ConnectionError("reset")
+
+    desk = Desk(policy=ALLOW, pay=pay)
+    desk.server.add_middleware(Again())
+    async with desk.connect() as client:
+        assert isinstance(await call(client), mcp_types.InputRequiredResult)  # A doubt.
+
+    assert entered == ["R-7"]
+    assert "was entered a second time under one claim" in caplog.text
+    assert len(await desk.executor.doubts()) == 1
+
+
+async def test_a_retry_of_a_mounted_server_is_refused() -> None:
+    desk = Desk(policy=ALLOW)
+    inner = FastMCP("inner")
+    inner.add_middleware(RetryMiddleware(max_retries=2, base_delay=0.0))
+    desk.server.mount(inner, namespace="inner")
+    async with desk.connect() as client:
+        with pytest.raises(Exception, match="Internal server error"):
+            await client.call_tool("pay", PAY)
+
+    assert desk.paid == []

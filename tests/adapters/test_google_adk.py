@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
+import pytest
 from google.adk.agents import LlmAgent
 from google.adk.apps import App
 from google.adk.models import BaseLlm, LlmRequest, LlmResponse
@@ -11,7 +12,7 @@ from google.adk.tools import FunctionTool
 from google.genai import types
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolFlags
-from handrail.adapters.google_adk import HandrailPlugin
+from handrail.adapters.google_adk import HandrailPlugin, record_decision
 
 ASK = Policy([Rule.ask("pay", by="customer"), Rule.allow("*")])
 ALLOW = Policy([Rule.allow("*")])
@@ -161,3 +162,36 @@ async def test_a_tool_that_nobody_has_is_answered_by_adk() -> None:
 
     assert await desk.run() == []
     assert "invented" in str(desk.model.told["c1"])
+
+
+async def test_a_wanted_repeat_in_the_next_turn_is_asked_about_although_the_first_one_was_woken() -> None:
+    steps: list[Step] = [[("c1", "pay", PAY)], "I asked.", "Done.", [("c2", "pay", PAY)], "I asked.", "Done again."]
+    desk = Desk(*steps)
+
+    for text in ("Pay R-7.", "Once more."):
+        (asked,) = await desk.run(types.Part(text=text))
+        answer = await record_decision(desk.executor, asked, session_id="s-1", by="customer", who="c-1", confirmed=True)
+        assert await desk.run(answer) == []
+
+    assert desk.paid == [("R-7", 100), ("R-7", 100)]
+
+
+@pytest.mark.parametrize(
+    ("decision", "paid", "told"),
+    [
+        ({"confirmed": True}, [("R-7", 100)], "paid 100"),
+        ({"confirmed": True, "arguments": {"invoice_id": "R-7", "amount": 5}}, [("R-7", 5)], "paid 5"),
+        ({"confirmed": False, "reason": "Too much."}, [], "Too much."),
+    ],
+)
+async def test_the_decision_of_a_person_is_recorded_for_its_own_call(
+    decision: dict[str, Any], paid: list[Any], told: str
+) -> None:
+    desk = Desk([("c1", "pay", PAY)], "I asked.", "Done.")
+    (asked,) = await desk.run()
+
+    answer = await record_decision(desk.executor, asked, session_id="s-1", by="customer", who="c-1", **decision)
+    assert await desk.run(answer) == []
+
+    assert desk.paid == paid
+    assert told in str(desk.model.told["c1"])

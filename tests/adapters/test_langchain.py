@@ -20,8 +20,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 
-from handrail import Executor, Policy, Rule, ToolContext, ToolFlags
-from handrail.adapters.langchain import HandrailMiddleware
+from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags
+from handrail.adapters.langchain import HandrailMiddleware, record_decisions
 from tests.adapters.faults import FAULTS, expected, play_fault
 
 ASK = Policy([Rule.ask("pay", by="customer"), Rule.allow("*")])
@@ -448,3 +448,50 @@ async def test_a_tool_that_only_reads_gets_the_answer_to_its_own_interrupt() -> 
     asked = await desk.run()
     assert await desk.wake(asked, "the left one") == []
     assert desk.model.told == {"c1": "saw the left one"}
+
+
+FIXED = ToolContext(session_id="s-1", customer_id="c-1")
+"""The application counts no turns: the adapter counts them in the history."""
+
+
+async def test_a_wanted_repeat_in_the_next_turn_is_asked_about_although_the_first_one_was_woken() -> None:
+    desk = Desk([pay_call("c1")], "Done.", [pay_call("c2")], "Done again.", context=FIXED)
+    (first,) = await desk.run()
+    await desk.approve(first)
+    assert await desk.wake([first]) == []
+
+    (again,) = await desk.run({"messages": [HumanMessage("Once more.")]})
+    await desk.approve(again)
+
+    assert await desk.wake([again]) == []
+    assert desk.paid == [("R-7", 100), ("R-7", 100)]
+
+
+async def test_each_decision_of_a_person_is_recorded_for_its_own_call() -> None:
+    desk = Desk([pay_call("c1"), pay_call("c2", "R-8"), pay_call("c3", "R-9")], "Done.")
+    asked = sorted(await desk.run(), key=lambda one: one.value["call_id"])
+
+    edited = {"name": "pay", "args": {"invoice_id": "R-9", "amount": 5}}
+    decisions = [
+        {"type": "approve"},
+        {"type": "reject", "message": "Too much."},
+        {"type": "edit", "edited_action": edited},
+    ]
+    command = await record_decisions(desk.executor, asked, decisions, session_id="s-1", by="customer", who="c-1")
+
+    assert await desk.run(command) == []
+    assert sorted(desk.paid) == [("R-7", 100), ("R-9", 5)]
+    assert "Too much." in desk.model.told["c2"]
+
+
+async def test_an_edit_may_not_change_the_tool_and_an_unknown_decision_decides_nothing() -> None:
+    desk = Desk([pay_call("c1")], "Done.")
+    asked = await desk.run()
+    other = {"type": "edit", "edited_action": {"name": "delete", "args": {}}}
+
+    for decision in (other, {"type": "shrug"}):
+        with pytest.raises(ConfigError):
+            await record_decisions(desk.executor, asked, [decision], session_id="s-1", by="customer", who="c-1")
+
+    (question,) = await desk.executor.approvals.pending(session_id="s-1")
+    assert question.state == "pending"

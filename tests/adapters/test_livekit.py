@@ -212,3 +212,41 @@ async def test_what_cannot_be_guarded_is_named() -> None:
 
     assert outside.tool == "everything"
     assert "runs without Handrail" in outside.text
+
+
+async def test_turns_are_counted_in_the_history_of_the_session() -> None:
+    desk = Desk(
+        [pay_call("c1")], "May I?", [pay_call("c2")], "Done.", [pay_call("c3")], "Again?", [pay_call("c4")], "Done."
+    )
+    agent = Agent(instructions="Pay.", tools=desk.tools)
+    await guard_agent(agent, desk.executor, context=ToolContext(session_id="s-1", customer_id="c-1"))
+    paid: list[int] = []
+
+    async with AgentSession(llm=desk.model) as session:
+        await session.start(agent)
+        for number, text in enumerate(("Pay R-7.", "Yes.", "Once more.", "Yes.")):
+            await desk.approve(number)
+            await session.run(user_input=text)
+            paid.append(len(desk.paid))
+
+    assert paid == [0, 1, 1, 2]
+
+
+async def test_arguments_that_livekit_repaired_do_not_run() -> None:
+    desk = Desk([pay_call("c1", amount=1_000)], "I could not read that.", policy=ALLOW)
+
+    class CutAgent(Agent):
+        async def llm_node(self, chat_ctx: Any, tools: Any, model_settings: Any) -> Any:
+            async for chunk in Agent.default.llm_node(self, chat_ctx, tools, model_settings):
+                for call in chunk.delta.tool_calls if isinstance(chunk, ChatChunk) and chunk.delta else ():
+                    call.arguments = call.arguments[:-3]  # "amount": 10
+                yield chunk
+
+    agent = CutAgent(instructions="Pay.", tools=desk.tools)
+    await guard_agent(agent, desk.executor, context=ToolContext(session_id="s-1", customer_id="c-1"))
+    async with AgentSession(llm=desk.model) as session:
+        await session.start(agent)
+        await session.run(user_input="Pay R-7.")
+
+    assert desk.paid == []
+    assert "tool_args_parse_error" in desk.model.told["c1"]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import mcp_types
 import pytest
 from agents import (
     Agent,
@@ -21,6 +22,7 @@ from agents import (
     WebSearchTool,
     function_tool,
 )
+from agents.mcp import MCPServer
 from openai.types.responses import (
     Response,
     ResponseCompletedEvent,
@@ -31,7 +33,7 @@ from openai.types.responses import (
 )
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, ToolFlags
-from handrail.adapters.openai_agents import RunPausedError, guard_tools
+from handrail.adapters.openai_agents import RunPausedError, guard_agent, guard_tools, record_decision
 from tests.adapters.faults import FAULTS, expected, play_fault
 
 ASK = Policy([Rule.ask("pay", by="customer"), Rule.allow("*")])
@@ -328,3 +330,151 @@ def test_the_tool_that_was_given_is_not_changed() -> None:
 
     assert given.needs_approval is False
     assert desk.agent.tools[0] is not given
+
+
+async def run_turns(agent: Any, *inputs: str, decide: Any) -> None:
+    """A conversation: each message with the history before it; what interrupts is decided by `decide(state, item)`."""
+    history: list[Any] = []
+    for text in inputs:
+        result = await Runner.run(agent, [*history, {"role": "user", "content": text}], run_config=QUIET)
+        while result.interruptions:
+            state = result.to_state()
+            for item in result.interruptions:
+                await decide(state, item)
+            result = await Runner.run(agent, state, run_config=QUIET)
+        history = result.to_input_list()
+
+
+async def test_a_wanted_repeat_in_the_next_turn_is_asked_about_although_the_first_one_was_woken() -> None:
+    desk = Desk([pay_call("c1")], "Done.", [pay_call("c2")], "Done again.")
+    context = ToolContext(session_id="s-1", customer_id="c-1")
+    agent = desk.agent.clone(tools=guard_tools(desk.tools, desk.executor, context=context))
+    asked: list[str] = []
+
+    async def decide(state: Any, item: Any) -> None:
+        asked.append(item.raw_item.call_id)
+        await record_decision(desk.executor, state, item, session_id="s-1", by="customer", who="c-1", approve=True)
+
+    await run_turns(agent, "Pay R-7.", "Once more.", decide=decide)
+
+    assert asked == ["c1", "c2"]
+    assert desk.paid == [("R-7", 100), ("R-7", 100)]
+
+
+async def test_each_decision_of_a_person_is_recorded_for_its_own_call() -> None:
+    desk = Desk([pay_call("c1"), pay_call("c2", "R-8"), pay_call("c3", "R-9")], "Done.")
+    decisions: dict[str, dict[str, Any]] = {
+        "c1": {"approve": True},
+        "c2": {"approve": False, "reason": "Too much."},
+        "c3": {"approve": True, "arguments": {"invoice_id": "R-9", "amount": 5}},
+    }
+
+    async def decide(state: Any, item: Any) -> None:
+        decision = decisions[item.raw_item.call_id]
+        await record_decision(desk.executor, state, item, session_id="s-1", by="customer", who="c-1", **decision)
+
+    await run_turns(desk.agent, "Go.", decide=decide)
+
+    assert sorted(desk.paid) == [("R-7", 100), ("R-9", 5)]
+    assert "Too much." in desk.model.told["c2"]
+    assert {one.state for one in await desk.executor.approvals.history(session_id="s-1")} == {"used", "denied"}
+
+
+async def test_cut_arguments_make_no_question_and_run_nothing() -> None:
+    desk = Desk([pay_call("c1")], "I cannot read that.")
+
+    class CutModel(ScriptedModel):
+        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **options: Any) -> ModelResponse:
+            response = await super().get_response(system_instructions, input)
+            for item in response.output:
+                if isinstance(item, ResponseFunctionToolCall):
+                    item.arguments = item.arguments[:-3]
+            return response
+
+    model = CutModel(*desk.model.steps)
+    result = await Runner.run(desk.agent.clone(model=model), "Go.", run_config=QUIET)
+    questions = await desk.executor.approvals.pending(session_id="s-1")
+    # The SDK interrupts for arguments that it cannot read, whatever the tool says: its own yes only wakes the call.
+    state = result.to_state()
+    for item in result.interruptions:
+        state.approve(item)
+    await Runner.run(desk.agent.clone(model=model), state, run_config=QUIET)
+
+    assert questions == []
+    assert desk.paid == []
+    assert "tool_args_parse_error" in model.told["c1"]
+
+
+class PayServer(MCPServer):
+    """An MCP server with `pay`."""
+
+    def __init__(self, *, is_error: bool = False) -> None:
+        super().__init__()
+        self.is_error = is_error
+        self.paid: list[Any] = []
+
+    @property
+    def name(self) -> str:
+        return "bank"
+
+    async def connect(self) -> None: ...
+
+    async def cleanup(self) -> None: ...
+
+    async def list_tools(self, run_context: Any = None, agent: Any = None) -> list[Any]:
+        schema = {"type": "object", "properties": {"invoice_id": {"type": "string"}, "amount": {"type": "integer"}}}
+        return [mcp_types.Tool(**{"name": "pay", "inputSchema": schema})]
+
+    async def call_tool(self, tool_name: str, arguments: Any, meta: Any = None) -> Any:
+        self.paid.append(arguments)
+        text = "The account is closed." if self.is_error else "paid"
+        return mcp_types.CallToolResult(
+            **{"content": [mcp_types.TextContent(type="text", text=text)], "isError": self.is_error}
+        )
+
+    async def list_prompts(self) -> Any: ...
+
+    async def get_prompt(self, name: str, arguments: Any = None) -> Any: ...
+
+
+async def test_the_tools_of_mcp_servers_are_guarded_also_in_a_clone() -> None:
+    server = PayServer()
+    executor = Executor(policy=ALLOW, declared=DECLARED)
+    context = ToolContext(session_id="s-1", customer_id="c-1")
+    model = ScriptedModel([pay_call("c1")], [pay_call("c2")], "Done.")
+    guarded = guard_agent(Agent(name="payer", model=model, mcp_servers=[server]), executor, context=context)
+
+    await Runner.run(guarded.clone(name="clone"), "Go.", run_config=QUIET)
+
+    assert server.paid == [{"invoice_id": "R-7", "amount": 100}]
+    assert "paid" in str(model.told["c2"])
+
+
+async def test_what_an_mcp_server_calls_an_error_did_nothing_and_may_be_tried_again() -> None:
+    server = PayServer(is_error=True)
+    executor = Executor(policy=ALLOW, declared=DECLARED)
+    context = ToolContext(session_id="s-1", customer_id="c-1")
+    model = ScriptedModel([pay_call("c1")], [pay_call("c2")], "Done.")
+    guarded = guard_agent(Agent(name="payer", model=model, mcp_servers=[server]), executor, context=context)
+
+    await Runner.run(guarded, "Go.", run_config=QUIET)
+
+    assert len(server.paid) == 2
+    assert "The account is closed." in model.told["c2"]
+    assert await executor.doubts() == []
+
+
+async def test_a_tool_that_the_provider_runs_is_named_and_another_kind_of_agent_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    executor = Executor(policy=ALLOW)
+    context = ToolContext(session_id="s-1", customer_id="c-1")
+
+    guard_agent(Agent(name="searcher", tools=[WebSearchTool()]), executor, context=context)
+
+    class Other(Agent[Any]):
+        pass
+
+    assert "WebSearchTool of the agent 'searcher' runs elsewhere, without Handrail" in caplog.text
+    with pytest.raises(ConfigError, match="agent must be an Agent, got Other"):
+        guard_agent(Other(name="x"), executor, context=context)

@@ -18,6 +18,8 @@ from pydantic_ai import (
     FunctionToolset,
     ModelRetry,
     RunContext,
+    ToolApproved,
+    ToolDenied,
     ToolFailed,
     ToolReturn,
 )
@@ -26,7 +28,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolFlags
 from handrail.adapters import pydantic_ai as adapter
-from handrail.adapters.pydantic_ai import HandrailToolset, guard_agent
+from handrail.adapters.pydantic_ai import HandrailToolset, guard_agent, record_decisions
 from handrail.cli.main import main
 from handrail.errors import MissingExtraError
 from handrail.store import open_store
@@ -570,3 +572,61 @@ async def test_a_toolset_that_is_guarded_already_is_guarded_once_and_one_of_a_ru
 
     assert result.output == "Done."
     assert desk.paid == [("R-7", 100)]
+
+
+FIXED = ToolContext(session_id="s-1", customer_id="c-1")
+"""The application counts no turns: the adapter counts them in the history."""
+
+
+async def test_a_wanted_repeat_in_the_next_turn_is_asked_about_although_the_first_one_was_woken() -> None:
+    desk = Desk([pay_call("c1")], "Done.", [pay_call("c2")], "Done again.", context=FIXED)
+    await desk.approve(await desk.run("Pay R-7."), "c1")
+    await desk.run(None, wake=["c1"])
+
+    asked = await desk.run("Pay it once more.")
+    await desk.approve(asked, "c2")
+
+    assert await desk.run(None, wake=["c2"]) == "Done again."
+    assert desk.paid == [("R-7", 100), ("R-7", 100)]
+
+
+async def test_a_repeat_in_the_turn_that_was_woken_is_the_same_payment() -> None:
+    desk = Desk([pay_call("c1")], [pay_call("c2")], "Done.", context=FIXED)
+    await desk.approve(await desk.run("Pay R-7."), "c1")
+
+    assert await desk.run(None, wake=["c1"]) == "Done."
+    assert desk.paid == [("R-7", 100)]
+
+
+async def decide(desk: Desk, approvals: dict[str, Any]) -> Any:
+    results = await record_decisions(
+        desk.executor, DeferredToolResults(approvals=approvals), session_id="s-1", by="customer", who="c-1"
+    )
+    return (await desk.agent.run(message_history=desk.history, deferred_tool_results=results)).output
+
+
+async def test_each_decision_of_the_host_is_recorded_for_its_own_call() -> None:
+    calls = [pay_call("c1"), pay_call("c2", "R-8"), pay_call("c3", "R-9")]
+    desk = Desk(calls, "Done.")
+    await desk.run()
+
+    edited = ToolApproved(override_args={"invoice_id": "R-9", "amount": 5})
+    assert await decide(desk, {"c1": True, "c2": ToolDenied("Too much."), "c3": edited}) == "Done."
+
+    assert desk.paid == [("R-7", 100), ("R-9", 5)]
+    assert "5" in desk.model.told["c3"]
+    recorded = {one.call_id: one for one in await desk.executor.approvals.history(session_id="s-1")}
+    assert {call_id: one.state for call_id, one in recorded.items()} == {"c1": "used", "c2": "denied", "c3": "used"}
+    assert recorded["c2"].reason == "Too much."
+
+
+async def test_a_decision_about_one_call_approves_nothing_else_that_waits() -> None:
+    desk = Desk([pay_call("c1"), pay_call("c2", "R-8", 9_000)], "Done.")
+    await desk.run()
+
+    results = await record_decisions(
+        desk.executor, DeferredToolResults(approvals={"c1": True}), session_id="s-1", by="customer", who="c-1"
+    )
+
+    assert results.approvals == {"c1": True}
+    assert [one.call_id for one in await desk.executor.approvals.pending(session_id="s-1")] == ["c2"]

@@ -2,15 +2,19 @@
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, cast
 
 from handrail.adapters.host_calls import (
     ContextSource,
     ControlFlow,
     HostResult,
+    OneEntry,
+    OneRun,
     ToolFailedError,
     ToolWaitsError,
+    record_decision,
     resolve_context,
     run_host_call,
     to_json_value,
@@ -18,7 +22,7 @@ from handrail.adapters.host_calls import (
 from handrail.core.log import log
 from handrail.core.values import ToolCall
 from handrail.define.options import ToolFlags
-from handrail.errors import ConfigError, MissingExtraError
+from handrail.errors import ApprovalError, ConfigError, MissingExtraError
 from handrail.execute.executor import Executor
 
 try:
@@ -28,7 +32,9 @@ try:
     from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
     from fastmcp.server.middleware.error_handling import RetryMiddleware
     from fastmcp.server.providers.addressing import parse_hashed_backend_name
-    from fastmcp.tools.base import InputRequiredToolResult, ToolResult
+    from fastmcp.server.transforms import GetToolNext, Transform
+    from fastmcp.tools.base import InputRequiredToolResult, Tool, ToolResult
+    from fastmcp.utilities.versions import VersionSpec
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 except ImportError as error:  # pragma: no cover
     raise MissingExtraError("fastmcp", extra="fastmcp") from error
@@ -48,6 +54,8 @@ _WRONG_ORDER = (
     "Add HandrailMiddleware last, so that it is innermost."
 )
 _CONTROL = ControlFlow(failures=(ToolError, ValidationError, NotFoundError, DisabledError))
+_ENTRY: ContextVar[OneEntry | None] = ContextVar("handrail_entry", default=None)
+"""What the call that is running may enter once."""
 
 
 class HandrailMiddleware(Middleware):
@@ -58,13 +66,22 @@ class HandrailMiddleware(Middleware):
     A call that somebody has to agree to, or whose outcome is not known, is answered with `InputRequiredResult`. What
     the client answers only wakes the call: it asks again without an approval in the executor's own store. A client that
     does not know this kind of answer gets a failed result, and calls again. With `trust_annotations`, the annotations
-    of a tool (`readOnlyHint`, `idempotentHint`) say what it is, where nothing is declared.
+    of a tool (`readOnlyHint`, `idempotentHint`) say what it is, where nothing is declared. With `customer_answers`, the
+    person who uses the client is the customer: what they answer to the question is the customer's yes or no.
     """
 
-    def __init__(self, executor: Executor, *, context: ContextSource[Context], trust_annotations: bool = False) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        context: ContextSource[Context],
+        trust_annotations: bool = False,
+        customer_answers: bool = False,
+    ) -> None:
         self._executor = executor
         self._context = context
         self._trust_annotations = trust_annotations
+        self._customer_answers = customer_answers
 
     async def on_call_tool(
         self, context: MiddlewareContext[McpCallParams], call_next: CallNext[McpCallParams, ToolResult]
@@ -81,12 +98,16 @@ class HandrailMiddleware(Middleware):
 
         async def proceed(arguments: Mapping[str, Any], pauses: int) -> ToolResult:
             changed = message.model_copy(update={"arguments": dict(arguments)})
+            entry = None if self._executor.is_read_only(message.name) else OneEntry(message.name)
+            reset = _ENTRY.set(entry)
             try:
                 result = await call_next(context.copy(message=changed))
             except ToolError as error:
                 if error.__cause__ is not None and str(error).startswith(_MADE_BY_FASTMCP):
                     raise ToolFailedError(error) from error
                 raise
+            finally:
+                _ENTRY.reset(reset)
             if isinstance(result, InputRequiredToolResult):
                 raise ToolWaitsError(result)
             if result.is_error:
@@ -98,9 +119,11 @@ class HandrailMiddleware(Middleware):
         flags: ToolFlags | None = None
         if self._trust_annotations and tool is not None and tool.annotations is not None:
             flags = ToolFlags.from_annotations(tool.annotations.model_dump(by_alias=True))
+        if self._customer_answers and wakes:
+            await self._record_answer(call_id, message, server)
         if not wakes:
-            # MCP has no turns. A question belongs to the turn of the context and everything runs in the next one, so
-            # that a customer's approval counts, and a repeated call is recognised.
+            # A question is asked before anything was woken, and everything runs after that: MCP has no turns, and a
+            # client that calls again with a new id is given what was approved, too.
             asking = resolve_context(self._context, server)
             await self._executor.request_approval(call, asking, schema=schema, flags=flags)
         host = await run_host_call(
@@ -120,21 +143,84 @@ class HandrailMiddleware(Middleware):
         # A doubt is asked about once: an answer of the client changes nothing about it.
         is_asked_again = host.result.approval is None and _get_reason(message.request_state) in _UNDECIDABLE
         if host.is_pause and _can_pause(server, message) and not is_asked_again:
-            return _ask(host, server, call_id, wakes + 1)
+            return self._ask(host, server, call_id, wakes + 1)
         return _to_result(host, None if tool is None else tool.output_schema)
+
+    async def _record_answer(self, call_id: str, message: McpCallParams, server: Context) -> None:
+        """Record what the customer answered about this call; anything but a yes or a no decides nothing."""
+        action = getattr((message.input_responses or {}).get(_QUESTION), "action", None)
+        context = resolve_context(self._context, server)
+        if action not in ("accept", "decline") or context.customer_id is None:
+            return
+        try:
+            await record_decision(
+                self._executor,
+                call_id,
+                session_id=context.session_id,
+                by="customer",
+                who=context.customer_id,
+                is_approved=action == "accept",
+            )
+        except ApprovalError as error:  # It is for an operator to decide, or has expired.
+            log.warning("the answer of the customer about %s was not recorded: %s", message.name, error)
+
+    def _ask(self, host: HostResult, server: Context, call_id: str, wakes: int) -> ToolResult:
+        """The pause: the client keeps the state and sends it back; one that can ask its user is given the question."""
+        pause = to_json_value(host.describe_pause())
+        state = json.dumps({_STATE: {"call_id": call_id, "wakes": wakes}, **pause})
+        text = f"{pause['message']} Continue once it is decided."
+        if self._customer_answers and pause.get("by") == "customer":
+            text = f"`{pause['tool']}` with {json.dumps(pause['arguments'], ensure_ascii=False)}: do you agree?"
+        question = mcp_types.ElicitRequest(
+            params=mcp_types.ElicitRequestFormParams(
+                message=text, requested_schema={"type": "object", "properties": {}}
+            )
+        )
+        wanted = mcp_types.ClientCapabilities(elicitation=mcp_types.ElicitationCapability())
+        requests: Any = {_QUESTION: question} if server.session.check_client_capability(wanted) else None
+        return InputRequiredToolResult(mcp_types.InputRequiredResult(input_requests=requests, request_state=state))
 
     def _find_inner(self, server: Context) -> bool:
         """Whether a middleware inside this one may send the call to another tool; one that retries is refused."""
         every = server.fastmcp.middleware
         inside = every[every.index(self) + 1 :] if self in every else []
-        if any(isinstance(middleware, RetryMiddleware) for middleware in inside):
+        if _has_retry(inside) or any(_has_retry(mounted.middleware) for mounted in _find_mounted(server.fastmcp)):
             log.error(_WRONG_ORDER)  # FastMCP tells the client nothing but "internal error".
             raise ConfigError(_WRONG_ORDER)
-        return any(
+        has_inner = any(
             getattr(type(middleware), hook) is not getattr(Middleware, hook)
             for middleware in inside
             for hook in ("on_call_tool", "on_request", "on_message", "__call__")
         )
+        if has_inner and not any(isinstance(known, _OneEntryTransform) for known in server.fastmcp.transforms):
+            server.fastmcp.add_transform(_OneEntryTransform())
+        return has_inner
+
+
+class _OneEntryTransform(Transform):
+    """Lets one call enter its tool once, whatever the middlewares between Handrail and the tool do."""
+
+    async def get_tool(self, name: str, call_next: GetToolNext, *, version: VersionSpec | None = None) -> Tool | None:
+        """The tool; within a call that Handrail has let through, one that can run once."""
+        tool = await call_next(name, version=version)
+        entry = _ENTRY.get()
+        return tool if tool is None or entry is None else cast(Tool, OneRun(tool, entry, "_run", "run"))
+
+
+def _has_retry(middlewares: Iterable[Middleware]) -> bool:
+    return any(isinstance(middleware, RetryMiddleware) for middleware in middlewares)
+
+
+def _find_mounted(server: Any) -> list[Any]:
+    """The servers that are mounted on a server, at any depth."""
+    found: list[Any] = []
+    for provider in server.providers:
+        while (inner := getattr(provider, "_inner", None)) is not None:
+            provider = inner  # With a namespace, or another transform.
+        mounted = getattr(provider, "server", None)
+        if hasattr(mounted, "middleware") and hasattr(mounted, "providers"):
+            found += [mounted, *_find_mounted(mounted)]
+    return found
 
 
 def _read_state(state: str | None) -> tuple[str, int]:
@@ -162,21 +248,6 @@ def _can_pause(server: Context, message: McpCallParams) -> bool:
     return is_modern and getattr(answer, "action", "accept") == "accept"
 
 
-def _ask(host: HostResult, server: Context, call_id: str, wakes: int) -> ToolResult:
-    """The pause: the client keeps the state and sends it back; a client that can ask its user is given the question."""
-    pause = host.describe_pause()
-    state = json.dumps({_STATE: {"call_id": call_id, "wakes": wakes}, **to_json_value(pause)})
-    question = mcp_types.ElicitRequest(
-        params=mcp_types.ElicitRequestFormParams(
-            message=f"{pause['message']} Continue once it is decided.",
-            requested_schema={"type": "object", "properties": {}},
-        )
-    )
-    wanted = mcp_types.ClientCapabilities(elicitation=mcp_types.ElicitationCapability())
-    requests: Any = {_QUESTION: question} if server.session.check_client_capability(wanted) else None
-    return InputRequiredToolResult(mcp_types.InputRequiredResult(input_requests=requests, request_state=state))
-
-
 def _get_output(result: ToolResult) -> Any:
     """What is recorded of a result: its structured content, or its text."""
     if result.structured_content is not None:
@@ -191,7 +262,11 @@ def _to_result(host: HostResult, schema: Mapping[str, Any] | None) -> ToolResult
         return ToolResult(content=text, is_error=True)
     output: object = host.result.output
     if isinstance(output, dict):
-        return ToolResult(content=text, structured_content=cast(dict[str, Any], output))
+        structured = cast(dict[str, Any], output)
+        is_closed = schema is not None and schema.get("additionalProperties") is False
+        if host.result.notice and not is_closed:  # Some clients read nothing but the structured part.
+            structured = {"notice": host.result.notice, **structured}
+        return ToolResult(content=text, structured_content=structured)
     if schema is None:
         return ToolResult(content=text)
     # What a person found out is a text; where the schema promises something else, only an error may be one.

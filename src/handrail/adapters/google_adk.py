@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+from handrail.adapters import host_calls
 from handrail.adapters.host_calls import (
     ContextSource,
     ControlFlow,
@@ -20,10 +21,11 @@ try:
     from google.adk.plugins.base_plugin import BasePlugin
     from google.adk.tools.base_tool import BaseTool
     from google.adk.tools.tool_context import ToolContext
+    from google.genai import types
 except ImportError as error:  # pragma: no cover
     raise MissingExtraError("google-adk", extra="google-adk") from error
 
-__all__ = ["HandrailPlugin"]
+__all__ = ["HandrailPlugin", "record_decision"]
 
 _CONTROL = ControlFlow()
 _ARGUMENTS_MISSING = "mandatory input parameters are not present"
@@ -67,7 +69,12 @@ class HandrailPlugin(BasePlugin):
         host = await run_host_call(
             self._executor,
             ToolCall(id=tool_context.function_call_id or "", name=tool.name, arguments_json=sent),
-            resolve_context(self._context, tool_context, wakes=int(confirmation is not None)),
+            resolve_context(
+                self._context,
+                tool_context,
+                turn=_count_turns(tool_context),
+                wakes=int(confirmation is not None),
+            ),
             proceed,
             control=_CONTROL,
         )
@@ -80,6 +87,45 @@ class HandrailPlugin(BasePlugin):
         # None would let ADK run the tool again.
         value: Any = host.value
         return cast(dict[str, Any], value) if isinstance(value, dict) else {"result": value}
+
+
+async def record_decision(
+    executor: Executor,
+    asked: types.FunctionCall,
+    *,
+    session_id: str,
+    by: Literal["customer", "operator"],
+    who: str,
+    confirmed: bool,
+    reason: str = "",
+    arguments: Mapping[str, Any] | None = None,
+) -> types.Part:
+    """Record a person's decision about a confirmation that ADK asks for, and return the part that answers it.
+
+    `asked` is the function call of the event, `adk_request_confirmation`; `session_id` is that of the Handrail
+    `ToolContext`. Send the part as the next message: `types.Content(role="user", parts=[part])`. `arguments` run
+    instead of the model's.
+    """
+    original: Any = (asked.args or {}).get("originalFunctionCall") or {}
+    await host_calls.record_decision(
+        executor,
+        str(original.get("id") or ""),
+        session_id=session_id,
+        by=by,
+        who=who,
+        is_approved=confirmed,
+        reason=reason,
+        arguments=arguments,
+    )
+    # A "no" wakes the call, too: the executor tells the model who said no, and why.
+    answer = types.FunctionResponse(id=asked.id, name=asked.name, response={"confirmed": confirmed})
+    return types.Part(function_response=answer)
+
+
+def _count_turns(context: ToolContext) -> int:
+    """How many messages of the person the session has; an answer to a confirmation is none."""
+    contents = [event.content for event in context.session.events if event.author == "user" and event.content]
+    return sum(any(part.text for part in content.parts or ()) for content in contents)
 
 
 def _get_error(value: object) -> str:

@@ -2,14 +2,14 @@
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from msgspec import Struct, structs
 from pydantic_core import to_jsonable_python
 
 from handrail.core.context import ToolContext
 from handrail.core.log import log
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.define.options import ToolFlags
 from handrail.errors import CallPausedError, ConfigError, ToolError, ToolNotFoundError
 from handrail.execute.executor import Executor
@@ -53,16 +53,44 @@ class HostResult(Struct, frozen=True, kw_only=True):
         return described | {"token": approval.token, "by": approval.by, "arguments": dict(approval.arguments)}
 
 
-def resolve_context(source: ContextSource[HostT], host: HostT, *, wakes: int = 0) -> ToolContext[Any]:
-    """The context of one call, whose turn is later by how often the host was woken since the person last spoke.
+def resolve_context(source: ContextSource[HostT], host: HostT, *, turn: int = 0, wakes: int = 0) -> ToolContext[Any]:
+    """The context of one call, with the turn of the host's own history and how often it was woken within that turn.
 
-    A customer's approval counts from a later turn on, and hosts resume inside the turn that asked.
+    Both count for a customer's approval, which has to come after the question: hosts resume inside the turn that asked.
+    A turn that the application counts is used where it is the later one: a history can be shortened.
     """
     context: Any = source(host) if callable(source) else source
     if not isinstance(context, ToolContext):
         raise ConfigError(f"context must be a ToolContext or return one, got {type(context).__name__}.")
     context = cast(ToolContext[Any], context)
-    return structs.replace(context, turn=context.turn + wakes) if wakes else context
+    return structs.replace(context, turn=max(context.turn, turn), wakes=wakes)
+
+
+async def record_decision(
+    executor: Executor,
+    call_id: str,
+    *,
+    session_id: str,
+    by: Literal["customer", "operator"],
+    who: str,
+    is_approved: bool,
+    reason: str = "",
+    arguments: Mapping[str, Any] | None = None,
+) -> Approval | None:
+    """Record what a person decided in the host about one call, found by its id among the open questions of a session.
+
+    None if there is no open question about it: the call needs nobody, or was decided about already.
+    """
+    after: Approval | None = None
+    while page := await executor.approvals.pending(session_id=session_id, after=after):
+        for question in page:
+            if question.call_id != call_id:
+                continue
+            if not is_approved:
+                return await executor.approvals.deny(question.token, by=by, who=who, reason=reason)
+            return await executor.approvals.approve(question.token, by=by, who=who, reason=reason, arguments=arguments)
+        after = page[-1]
+    return None
 
 
 class ControlFlow(Struct, frozen=True, kw_only=True):
@@ -95,17 +123,32 @@ class NoSuchToolError(HostAnswerError):
     """The host has no tool with this name: nothing was run."""
 
 
-class OneRun:
-    """A host's tool that may be entered once: a retry of the host inside the guard would be a second effect.
+class OneEntry:
+    """What may be entered once under a claim: a retry of the host inside the guard would be a second effect."""
 
-    Everything else of the tool is reached as before. `methods` are those that run it.
-    """
-
-    def __init__(self, tool: Any, name: str, *methods: str) -> None:
-        self._tool = tool
+    def __init__(self, name: str) -> None:
         self._name = name
-        self._methods = frozenset(methods)
         self._is_entered = False
+
+    def enter(self) -> None:
+        """Let the first one in; the second is refused, and the developer is told why."""
+        if self._is_entered:
+            text = (
+                f"`{self._name}` was entered a second time under one claim, and was not run again: something "
+                "between Handrail and the tool retries. Place Handrail innermost, after what retries."
+            )
+            log.error(text)
+            raise ConfigError(text)
+        self._is_entered = True
+
+
+class OneRun:
+    """A host's tool that can run once: `methods` are those that run it. All else of it is reached as before."""
+
+    def __init__(self, tool: Any, entry: OneEntry, *methods: str) -> None:
+        self._tool = tool
+        self._entry = entry
+        self._methods = frozenset(methods)
 
     def __getattr__(self, attribute: str) -> Any:
         found = getattr(self._tool, attribute)
@@ -113,14 +156,7 @@ class OneRun:
 
     def _enter(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def enter_once(*args: Any, **options: Any) -> Any:
-            if self._is_entered:
-                text = (
-                    f"`{self._name}` was entered a second time under one claim, and was not run again: something "
-                    "between Handrail and the tool retries. Place Handrail innermost, after what retries."
-                )
-                log.error(text)
-                raise ConfigError(text)
-            self._is_entered = True
+            self._entry.enter()
             return run(*args, **options)
 
         return enter_once

@@ -4,20 +4,22 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from handrail.adapters.host_calls import (
     ContextSource,
     ControlFlow,
     HostResult,
     NoSuchToolError,
+    OneEntry,
     OneRun,
     ToolFailedError,
+    record_decision,
     resolve_context,
     run_host_call,
 )
 from handrail.core.values import Failure, ToolCall, ToolResult
-from handrail.errors import MissingExtraError
+from handrail.errors import ConfigError, MissingExtraError
 from handrail.execute.executor import Executor
 
 try:
@@ -28,11 +30,11 @@ try:
     from langgraph.config import get_config
     from langgraph.errors import GraphBubbleUp
     from langgraph.prebuilt.tool_node import ToolCallRequest
-    from langgraph.types import Command, interrupt
+    from langgraph.types import Command, Interrupt, interrupt
 except ImportError as error:  # pragma: no cover
     raise MissingExtraError("langchain", extra="langchain") from error
 
-__all__ = ["HandrailMiddleware"]
+__all__ = ["HandrailMiddleware", "record_decisions"]
 
 Response = ToolMessage | Command[Any]
 _WAKES = "handrail_wakes"
@@ -111,7 +113,9 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 interrupt(None)  # A resume value of ours: the tool's own interrupts must not get it.
             changed = request.override(tool_call={**sent, "args": dict(arguments)})
             if request.tool is not None and not is_read_only:
-                changed = changed.override(tool=cast(Any, OneRun(request.tool, sent["name"], "invoke", "ainvoke")))
+                changed = changed.override(
+                    tool=cast(Any, OneRun(request.tool, OneEntry(sent["name"]), "invoke", "ainvoke"))
+                )
             response = await handler(changed)
             if request.tool is None and _is_no_tool(response, sent["name"]):
                 raise NoSuchToolError(response)
@@ -123,7 +127,7 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
         host = await run_host_call(
             self._executor,
             ToolCall(id=sent["id"] or "", name=sent["name"], arguments_json=json.dumps(sent["args"])),
-            resolve_context(self._context, cast(Any, request).runtime, wakes=wakes),
+            resolve_context(self._context, cast(Any, request).runtime, turn=_count_turns(messages), wakes=wakes),
             proceed,
             # A tool that another middleware adds at run time is not known here: it is guarded by its name.
             schema=None if request.tool is None else self._get_schema(request.tool),
@@ -144,6 +148,47 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
         if known is None or known[0] is not tool:
             known = self._schemas[tool.name] = tool, convert_to_openai_tool(tool)["function"].get("parameters", {})
         return known[1]
+
+
+async def record_decisions(
+    executor: Executor,
+    interrupts: Sequence[Interrupt],
+    decisions: Sequence[Mapping[str, Any]],
+    *,
+    session_id: str,
+    by: Literal["customer", "operator"],
+    who: str,
+) -> Command[Any]:
+    """Record a person's decisions about interrupts, one for each, and return the `Command` that resumes the graph.
+
+    A decision has the form of LangChain's own human in the loop: `{"type": "approve"}`, `{"type": "edit",
+    "edited_action": {"name": …, "args": {…}}}` or `{"type": "reject", "message": …}`. `session_id` is that of the
+    `ToolContext`. The decision about an interrupt that is not Handrail's is its answer, unchanged.
+    """
+    answers: dict[str, Any] = {}
+    for interrupt_, decision in zip(interrupts, decisions, strict=True):
+        value: Any = interrupt_.value
+        pause = cast(dict[str, Any], value) if isinstance(value, dict) else {}
+        if not pause.keys() >= {"reason", "tool", "call_id"}:
+            answers[interrupt_.id] = decision
+            continue
+        kind, edited = decision.get("type"), cast(dict[str, Any], decision.get("edited_action") or {})
+        if kind not in ("approve", "edit", "reject"):
+            raise ConfigError(f"the type of a decision must be 'approve', 'edit' or 'reject', got {kind!r}.")
+        if kind == "edit" and (edited.get("name") != pause["tool"] or not isinstance(edited.get("args"), dict)):
+            raise ConfigError(f"edited_action must have the name {pause['tool']!r} and the new args, got {edited!r}.")
+        await record_decision(
+            executor,
+            str(pause["call_id"]),
+            session_id=session_id,
+            by=by,
+            who=who,
+            is_approved=kind != "reject",
+            reason=str(decision.get("message") or ""),
+            arguments=edited["args"] if kind == "edit" else None,
+        )
+        answers[interrupt_.id] = True
+    return Command(resume=answers)
 
 
 def _shares_task(messages: Sequence[AnyMessage], call_id: str | None) -> bool:
@@ -198,6 +243,10 @@ def _is_cut(messages: Sequence[AnyMessage], call_id: str | None) -> bool:
     details: Any = said.get("incomplete_details") or {}
     reasons.append(details.get("reason"))
     return any(str(reason).lower() in _CUT for reason in reasons)
+
+
+def _count_turns(messages: Sequence[AnyMessage]) -> int:
+    return sum(isinstance(message, HumanMessage) for message in messages)
 
 
 def _count_wakes(messages: Sequence[AnyMessage]) -> int:

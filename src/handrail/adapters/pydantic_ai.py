@@ -3,13 +3,13 @@
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, cast
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, Literal, cast
 
 from pydantic import Secret, SecretBytes, SecretStr
 from pydantic_core import PydanticSerializationError, SchemaSerializer, ValidationError, core_schema, to_json
 
-from handrail.adapters.host_calls import ContextSource, ControlFlow, resolve_context, run_host_call
+from handrail.adapters.host_calls import ContextSource, ControlFlow, record_decision, resolve_context, run_host_call
 from handrail.core import failure_results
 from handrail.core.values import ToolCall
 from handrail.define.options import ToolFlags
@@ -19,13 +19,13 @@ from handrail.execute.executor import Executor
 try:
     from pydantic_ai import ApprovalRequired, CallDeferred, ModelRetry, RunContext, ToolFailed, ToolReturn
     from pydantic_ai.agent import AbstractAgent
-    from pydantic_ai.messages import ModelRequest, ToolReturnPart, UserPromptPart
-    from pydantic_ai.tools import AgentDepsT
+    from pydantic_ai.messages import ModelMessage, ModelRequest, ToolReturnPart, UserPromptPart
+    from pydantic_ai.tools import AgentDepsT, DeferredToolResults, ToolApproved, ToolDenied
     from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
 except ImportError as error:  # pragma: no cover
     raise MissingExtraError("pydantic-ai", extra="pydantic-ai") from error
 
-__all__ = ["HandrailToolset", "guard_agent"]
+__all__ = ["HandrailToolset", "guard_agent", "record_decisions"]
 
 _CONTROL = ControlFlow(failures=(ModelRetry, ToolFailed), pauses=(ApprovalRequired, CallDeferred))
 _TO_PLAIN = SchemaSerializer(core_schema.any_schema())
@@ -80,7 +80,7 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
         host = await run_host_call(
             self.executor,
             call,
-            resolve_context(self.context, ctx, wakes=_count_wakes(ctx)),
+            resolve_context(self.context, ctx, turn=_count_turns(ctx), wakes=_count_wakes(ctx)),
             proceed,
             schema=None if secrets else schema,  # The host validates a secret, not what stands for it.
             flags=self._read_flags(tool),
@@ -124,6 +124,38 @@ def guard_agent(
         yield
 
 
+async def record_decisions(
+    executor: Executor,
+    results: DeferredToolResults,
+    *,
+    session_id: str,
+    by: Literal["customer", "operator"],
+    who: str,
+) -> DeferredToolResults:
+    """Record the approvals of `DeferredToolResults` in the executor's own store, each for its own call.
+
+    `session_id` is that of the `ToolContext`. `True` or `ToolApproved` approves, `False` or `ToolDenied` denies, and
+    the `override_args` of a `ToolApproved` are what runs instead. Resume with what this returns:
+    `agent.run(deferred_tool_results=await record_decisions(…))`.
+    """
+    wakes = dict(results.approvals)
+    for call_id, decision in results.approvals.items():
+        is_approved = decision is True or isinstance(decision, ToolApproved)
+        recorded = await record_decision(
+            executor,
+            call_id,
+            session_id=session_id,
+            by=by,
+            who=who,
+            is_approved=is_approved,
+            reason=decision.message if isinstance(decision, ToolDenied) else "",
+            arguments=decision.override_args if isinstance(decision, ToolApproved) else None,
+        )
+        if recorded is not None and is_approved:
+            wakes[call_id] = True  # The call stays what the model sent: what was approved instead is in the store.
+    return replace(results, approvals=wakes)
+
+
 def _hide_secrets(tool_args: dict[str, Any], executor: Executor, secrets: dict[str, Any]) -> dict[str, Any]:
     """The arguments with a digest in place of every secret; `secrets` gets the values by their digests.
 
@@ -165,12 +197,21 @@ def _to_sent_form(tool_args: dict[str, Any], tool: ToolsetTool[Any]) -> tuple[di
     return sent, schema if is_fitting else None
 
 
+def _is_prompt(message: ModelMessage) -> bool:
+    """Whether the person spoke: a prompt beside a tool's return is what the tool added."""
+    kinds = {type(part) for part in message.parts}
+    return isinstance(message, ModelRequest) and UserPromptPart in kinds and ToolReturnPart not in kinds
+
+
+def _count_turns(ctx: RunContext[Any]) -> int:
+    return sum(map(_is_prompt, ctx.messages))
+
+
 def _count_wakes(ctx: RunContext[Any]) -> int:
     """How many runs there were since the last prompt, before this one: each went on after a pause."""
     runs = {ctx.run_id}
     for message in reversed(ctx.messages):
         runs.add(message.run_id)
-        kinds = {type(part) for part in message.parts}
-        if isinstance(message, ModelRequest) and UserPromptPart in kinds and ToolReturnPart not in kinds:
+        if _is_prompt(message):
             break
     return max(len(runs) - 1, int(ctx.tool_call_approved))

@@ -261,15 +261,16 @@ def new_token() -> str:
     return f"apr_{secrets.token_urlsafe(18)}"
 
 
-def can_be_used(approval: Approval, *, now: float, turn: int | None = None) -> bool:
+def can_be_used(approval: Approval, *, now: float, at: tuple[int, int] | None = None) -> bool:
     """Whether an approval lets its call run: it is approved, not expired and not used.
 
     Its digest binds the customer, the arguments and the tool's definition (`identity.py`). The yes of a customer counts
-    from a later `turn` than the question's on, so that the model cannot have made it up; None if that was checked.
+    later than the question, so that the model cannot have made it up: in a later turn, or after a framework was resumed
+    within that turn. `at` has both numbers; None if that was checked.
     """
     if approval.state != "approved" or approval.is_expired(now):
         return False
-    return turn is None or approval.by != "customer" or turn > approval.turn
+    return at is None or approval.by != "customer" or at > (approval.turn, approval.wakes)
 
 
 def decide_approval(

@@ -234,6 +234,7 @@ class Authorizer:
             customer_id=context.customer_id,
             by=decision.by or "customer",
             turn=context.turn,
+            wakes=context.wakes,
             arguments=values,
             question=decision.reason,
             repeat=repetition.number if repetition else 0,
@@ -248,7 +249,7 @@ class Authorizer:
             self._emit_decision(call, denial, context)
             raise Refusal(failure_results.permission_denied(tool.name, denial), denial)
         is_approved = known.state == "approved"
-        if is_approved and can_be_used(known, turn=context.turn, now=now):
+        if is_approved and can_be_used(known, at=(context.turn, context.wakes), now=now):
             return known
         if is_approved and not self._has_warned_of_turn:
             self._has_warned_of_turn = True

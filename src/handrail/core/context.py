@@ -26,6 +26,9 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     turn: int = 0
     """The number of the customer's message that the conversation is at: raise it by 1 with each. A customer's approval
     counts only in a later turn than the one it was asked for in, so that a model cannot give it by itself."""
+    wakes: int = 0
+    """How often a framework was resumed after a pause within this turn; adapters count it. A customer's approval counts
+    after a pause, too, and what was done in the turn is recognised as before."""
     working_directory: str | None = None
     """The directory that file tools may touch; without it they refuse."""
     deps: DepsT = None  # pyright: ignore[reportAssignmentType]  # None unless the caller passes one

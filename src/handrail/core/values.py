@@ -139,6 +139,8 @@ class Approval(Struct, frozen=True, kw_only=True):
     decided_at: float | None = None
     call_id: str | None = None
     """The id of the call that it was first asked for."""
+    wakes: int = 0
+    """How often a framework had been resumed within that turn."""
 
     def __repr__(self) -> str:
         # Approvals end up in logs and tracebacks, and arguments may be secret.
