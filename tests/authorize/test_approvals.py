@@ -251,6 +251,17 @@ async def test_the_customers_yes_counts_from_a_later_turn_on(read_only: bool) ->
     assert (await desk.pay(turn=4)).output == "Paid 5."
 
 
+@both
+async def test_the_customers_yes_counts_after_a_framework_was_resumed_in_the_same_turn(read_only: bool) -> None:
+    desk = Desk(CUSTOMER, read_only=read_only)
+    token = await desk.asked(turn=3, wakes=1)
+    await desk.executor.approvals.approve(token, by="customer", who="ann")
+
+    assert code_of(await desk.pay(turn=3, wakes=1)) == "approval_required"
+    assert code_of(await desk.pay(turn=2, wakes=5)) == "approval_required"
+    assert (await desk.pay(turn=3, wakes=2)).output == "Paid 5."
+
+
 async def test_an_operators_yes_counts_at_once() -> None:
     desk = Desk()
     await desk.approve(await desk.asked())
