@@ -24,6 +24,7 @@ CALLED_BY_OTHERS = {
     "do_POST": "http.server",
     "downgrade": "Alembic",
     "generator_schema": "Pydantic",
+    "get_mcp_tools": "OpenAI Agents SDK",
     "get_request": "socketserver",
     "handle_error": "socketserver",
     "handle_starttag": "html.parser",
