@@ -1,13 +1,12 @@
 """Journeys: states with conditions, tools and transitions, as guidelines underneath; and agents from a file."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from handrail import Agent, ConfigError, ToolContext, tool
 from handrail.guide import ToolVerdict
-from tests.guide.kit import Bank, agent_with, get_balance, needs, open_session, plan, scripted
+from tests.guide.kit import Bank, agent_with, needs, open_session, plan, scripted
 
 
 @tool(read_only=True)
@@ -106,66 +105,6 @@ async def test_conditions_of_states_say_how_they_are_reached() -> None:
     with pytest.raises(ConfigError, match="must lead to another state"):
         await journey.add_transition("ask", "ask")
     await journey.add_transition("thank", "ask", condition="they want another one")  # A journey may go round.
-
-
-FILE = """
-instructions: You work for a bank.
-agent_id: desk
-guidelines:
-  - id: balance
-    condition: Customer asks for their balance
-    tools: [get_balance]
-    criticality: high
-  - id: polite
-    action: Be polite
-    always: true
-  - id: other
-    condition: Customer asks for more
-relationships:
-  - [balance, takes_priority_over, other]
-variables: {name: Jerry, limits: [1, 2]}
-terms: {nest egg: the savings account}
-"""
-
-
-async def test_an_agent_is_read_from_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "agent.yaml"
-    file.write_text(FILE)
-    judge = scripted([plan(["balance", "other"], needs("get_balance", {"account": "a"}))], ["Fine."])
-    agent = Agent.from_file(file, tools=[get_balance], judge=judge)
-    bank = Bank()
-    await agent.session("s-1", deps=bank).send("How much?")
-
-    assert (agent.agent_id, agent.instructions, bank.reads) == ("desk", "You work for a bank.", ["a"])
-    assert active(judge.reply_requests[0]) == ["balance", "polite"]
-    assert judge.plan_requests[0].variables == {"name": "Jerry", "limits": [1, 2]}
-    assert judge.plan_requests[0].terms == {"nest egg": "the savings account"}
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("guidelines: [{condition: a, tool: b}]", r"agent.yaml: guidelines.0.tool: Extra inputs"),
-        ("guidelines: [{condition: a, criticality: urgent}]", r"guidelines.0.criticality: Input should be 'low'"),
-        ("guidelines: [{condition: a, tools: [payy]}]", "unknown tool 'payy'"),
-        ("relationships: [[a, likes, b]]", r"relationships.0.1: Input should be 'entails'"),
-        ("relationships: [[a, entails, b]]", "unknown guideline 'a'"),
-        ("guidelines: [", r"agent.yaml:1: this is not YAML"),
-        ("a: &x [1]\nb: *x", r"agent.yaml:2: aliases are not supported"),
-        ("terms: {a: b}\nterms: {c: d}", r"agent.yaml:2: the key 'terms' is here twice"),
-        ("[1, 2]", "agent.yaml: the file: Input should be"),
-    ],
-)
-async def test_a_file_that_is_wrong_is_named_with_the_place(text: str, told: str, tmp_path: Path) -> None:
-    file = tmp_path / "agent.yaml"
-    file.write_text(text)
-    with pytest.raises(ConfigError, match=told):
-        Agent.from_file(file, tools=[get_balance], judge=scripted())
-
-
-def test_a_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"nowhere.yaml: the file cannot be read"):
-        Agent.from_file("nowhere.yaml")
 
 
 async def test_a_tool_state_is_met_by_its_own_call_each_time_through_a_loop() -> None:

@@ -1,14 +1,13 @@
 """Reads policies from YAML or JSON; every error names the file, and the line or the rule."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
 from handrail.authorize.policy import Policy, Rule
 from handrail.core.values import Decision
-from handrail.core.yaml_reader import YamlReader, get_line, read_config_file
+from handrail.core.yaml_reader import YamlReader, find_surprise, get_line, read_config_file
 from handrail.errors import ConfigError, RuleError
 
 _ACTIONS: Final = ("allow", "ask", "deny")
@@ -48,7 +47,7 @@ def load_policy(path: str | Path) -> Policy:
 
 def parse_policy(text: str, *, source: str = "policy") -> Policy:
     """Read a policy from YAML text; `source` is what errors and decisions call it."""
-    reader = YamlReader(text, source=source, max_values=_MAX_VALUES, check_plain=_find_surprise)
+    reader = YamlReader(text, source=source, max_values=_MAX_VALUES, check_plain=find_surprise)
     top = reader.read_mapping(reader.root, "a policy is a mapping with `rules:`")
     for key, (key_node, _) in top.items():
         if key not in ("rules", "default"):
@@ -134,20 +133,6 @@ def _read_selectors(value: Any, key: str) -> tuple[str, ...]:
         problem = "name a tool, a glob, a source or a tag, or a list of them; `'*'` is every tool"
         raise RuleError(problem, key=key)
     return tuple(cast(list[str], given))
-
-
-def _find_surprise(tag: str, text: str) -> str | None:
-    """Return why a plain scalar is refused: YAML 1.1 gives it another type than most people expect."""
-    kind = tag.rpartition(":")[2]
-    surprises = {
-        "bool": text not in ("true", "false"),
-        "int": re.fullmatch(r"-?(0|[1-9]\d*)", text) is None,
-        "float": re.fullmatch(r"-?\d+\.\d+([eE][+-]?\d+)?", text) is None,
-        "timestamp": True,
-    }
-    if not surprises.get(kind, False):
-        return None
-    return f"`{text}` would be read as a {kind}; write it in quotes if it is a text, or as a plain value"
 
 
 def _read_rule_node(reader: YamlReader, node: Any, source: str) -> Rule:

@@ -1,5 +1,6 @@
 """Reads configuration files, and YAML by its nodes, which know their lines: an error names the file and the line."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, cast
@@ -102,6 +103,8 @@ class YamlReader:
             raise self.build_error(node, f"it must have at most {self._max_values:,} values")
         if any(node is opened for opened in self._open):
             raise self.build_error(node, "it refers to itself")
+        if isinstance(node, self._yaml.CollectionNode) and str(node.tag).rpartition(":")[2] not in ("map", "seq"):
+            raise self.build_error(node, f"{node.tag} is not supported; write a plain mapping or list")
         self._open.append(node)
         try:
             if isinstance(node, self._yaml.MappingNode):
@@ -132,3 +135,17 @@ class YamlReader:
 def get_line(node: Any) -> int:
     """The line of a node; 1 if there is none."""
     return cast(int, node.start_mark.line + 1) if node is not None else 1
+
+
+def find_surprise(tag: str, text: str) -> str | None:
+    """Return why a plain scalar is refused: YAML 1.1 gives it another type than most people expect."""
+    kind = tag.rpartition(":")[2]
+    surprises = {
+        "bool": text not in ("true", "false"),
+        "int": re.fullmatch(r"-?(0|[1-9]\d*)", text) is None,
+        "float": re.fullmatch(r"-?\d+\.\d+([eE][+-]?\d+)?", text) is None,
+        "timestamp": True,
+    }
+    if not surprises.get(kind, False):
+        return None
+    return f"`{text}` would be read as a {kind}; write it in quotes if it is a text, or as a plain value"

@@ -115,7 +115,7 @@ class Agent:
         self._relationships = Relationships()
         self._variables: dict[str, Variable] = {}
         self._terms: dict[str, Term] = {}
-        self._templates = check_templates(replies)
+        self._templates: tuple[Template, ...] = ()
         if replies_mode not in get_args(RepliesMode):
             raise ConfigError(f"replies_mode must be 'strict' or 'fluid', got {replies_mode!r}.")
         self._replies_mode: RepliesMode = replies_mode
@@ -127,19 +127,25 @@ class Agent:
         for guideline in guidelines:
             self.add_guideline(guideline)
         for source, kind, target in relationships:
-            self._relate(source, kind, target)
+            self.add_relationship(source, kind, target)
         for name, value in (variables or {}).items():
-            self._add_variable(name, None if callable(value) else value, value if callable(value) else None, 0.0)
+            self.add_variable(name, None if callable(value) else value, read=value if callable(value) else None)
         for name, term in (terms or {}).items():
-            self._add_term(name, term if isinstance(term, Term) else Term(term))
+            self.add_term(name, term if isinstance(term, Term) else Term(term))
+        for template in replies:
+            self.add_template(template)
 
     @classmethod
     def from_file(cls, path: str | Path, **options: Any) -> Self:
-        """Read guidelines, relationships, variables, terms and instructions from a YAML or JSON file.
+        """Read an agent from a YAML or JSON file: guidelines, journeys, relationships, variables, terms, options of
+        parameters, templates and instructions. A `ConfigError` names the file and the line.
 
         The options are those of the constructor, such as the tools that the guidelines name.
         """
-        return cls(**{**load_agent_definition(path), **options})
+        definition = load_agent_definition(path)
+        agent = cls(**{**definition.options, **options})
+        definition.apply(agent)
+        return agent
 
     # The definition.
 
@@ -219,6 +225,10 @@ class Agent:
 
     async def create_journey(self, title: str, condition: str, *, id: str = "") -> Journey:
         """Add a journey: a path through several turns, whose states are guidelines."""
+        return self.add_journey(title, condition, id=id)
+
+    def add_journey(self, title: str, condition: str, *, id: str = "") -> Journey:
+        """Add a journey; the sync form of `create_journey`."""
         check_text("title", title)
         journey = Journey(self, id=id or f"j{len(self._journeys) + 1}", title=title, condition=condition)
         self._journeys[journey.id] = journey
@@ -261,6 +271,11 @@ class Agent:
         self._guide = None
         return found
 
+    def add_parameter_options(self, tool: str, options: Mapping[str, ParameterOptions]) -> None:
+        """Add options to the parameters of a tool that the agent has."""
+        self._tools.add_options(self._find_tool(tool), options)
+        self._guide = None
+
     async def associate_tool_with_guideline(self, *, tool_id: str, guideline_id: str) -> Guideline:
         """Make a tool a candidate whenever a guideline applies."""
         name = self._find_tool(tool_id)
@@ -278,9 +293,10 @@ class Agent:
         Guidelines: `entails`, `depends_on`, `depends_on_any` (one of several), `takes_priority_over`, and
         `disambiguates` (the source means that the customer is asked which of the targets they want).
         """
-        self._relate(source, kind, target)
+        self.add_relationship(source, kind, target)
 
-    def _relate(self, source: Any, kind: Relation, target: Any) -> None:
+    def add_relationship(self, source: Any, kind: Relation, target: Any) -> None:
+        """Relate two guidelines or tools; the sync form of `create_relationship`."""
         if kind == "overlaps":
             ids = [self.resolve_tool_name(end) for end in (source, target)]
         else:
@@ -298,11 +314,17 @@ class Agent:
     ) -> Variable:
         """Add a variable for the judge: a value, or a function of the context that is called at most once per
         session and `fresh_for` seconds."""
-        return self._add_variable(name, value, read, fresh_for)
+        return self.add_variable(name, value, read=read, fresh_for=fresh_for)
 
-    def _add_variable(
-        self, name: str, value: Any, read: Callable[[ToolContext[Any]], Any] | None, fresh_for: float
+    def add_variable(
+        self,
+        name: str,
+        value: Any = None,
+        *,
+        read: Callable[[ToolContext[Any]], Any] | None = None,
+        fresh_for: float = 0.0,
     ) -> Variable:
+        """Add a variable; the sync form of `create_variable`."""
         if name in self._variables:
             raise ConfigError(f"two variables are called {name!r}.")
         self._variables[name] = check_variable(Variable(name=name, value=value, read=read, fresh_for=fresh_for))
@@ -323,14 +345,22 @@ class Agent:
 
     async def create_term(self, name: str, description: str, *, synonyms: Iterable[str] = ()) -> None:
         """Add a term of your business, with its description and other words for it."""
-        self._add_term(name, Term(description, tuple(synonyms)))
+        self.add_term(name, Term(description, tuple(synonyms)))
 
-    def _add_term(self, name: str, term: Term) -> None:
+    def add_term(self, name: str, term: Term) -> None:
+        """Add a term; the sync form of `create_term`."""
         check_text("name", name)
         check_text("description", term.description)
         for synonym in term.synonyms:
             check_text("synonyms", synonym)
         self._terms[name] = term
+        self._guide = None
+
+    def add_template(self, template: Template | str) -> None:
+        """Add an approved text. Its fields name tools and variables that the agent has."""
+        templates = check_templates([*self._templates, template])
+        check_fields(templates[-1], [*self._tools.names, *self._variables])
+        self._templates = templates
         self._guide = None
 
     # Lookups.
@@ -469,7 +499,6 @@ class Agent:
             for name in names
             for tool, options in (self._tools.get(name),)
         }
-        check_fields(self._templates, [*self._tools.names, *self._variables])
         return compile_guide(
             agent_id=self.agent_id,
             instructions=self.instructions,
@@ -601,10 +630,15 @@ class _AgentTools:
                 self._declared.add(name)
             else:
                 self._own[name] = None
-        compile_tool(found, options=options)  # Raises if the options are wrong.
+        compile_tool(found, options=options)  # Raises if the options are wrong: then the tool is not added.
         self._tools[name] = found
-        self._options[name] = {**self._options.get(name, {}), **(options or {})}
+        self.add_options(name, options or {})
         return found
+
+    def add_options(self, name: str, options: Mapping[str, ParameterOptions]) -> None:
+        """Add options to the parameters of a tool that is known."""
+        compile_tool(self._tools[name], options=options)  # Raises if they are wrong.
+        self._options[name] = {**self._options.get(name, {}), **options}
 
 
 def _tell_apart(tools: Sequence[Tool[..., Any]]) -> list[Tool[..., Any]]:

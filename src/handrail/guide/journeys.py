@@ -43,6 +43,12 @@ class Journey:
         self, name: str, *, action: str = "", tools: Iterable[str | Tool[..., Any]] = (), condition: str = ""
     ) -> Guideline:
         """Add a state; a state with tools is passed when their results are known."""
+        return self.define_state(name, action=action, tools=tools, condition=condition)
+
+    def define_state(
+        self, name: str, *, action: str = "", tools: Iterable[str | Tool[..., Any]] = (), condition: str = ""
+    ) -> Guideline:
+        """Add a state; the sync form of `add_state`."""
         owner, first = self._owner, not self._states
         state = owner.add_guideline(
             Guideline(
@@ -61,7 +67,11 @@ class Journey:
     ) -> Guideline:
         """Add a guideline that applies only in this journey; `fields` are further fields of `Guideline`."""
         names = tuple(self._owner.resolve_tool_name(tool) for tool in tools)
-        made = self._owner.add_guideline(Guideline(condition=condition, action=action, tools=names, **fields))
+        return self.define_guideline(Guideline(condition=condition, action=action, tools=names, **fields))
+
+    def define_guideline(self, guideline: Guideline) -> Guideline:
+        """Add a guideline that applies only in this journey; the sync form of `create_guideline`."""
+        made = self._owner.add_guideline(guideline)
         self._owner.relationships.add(made.id, "depends_on", self.id)
         return made
 
@@ -71,6 +81,10 @@ class Journey:
 
     async def add_transition(self, source: Guideline | str, target: Guideline | str, *, condition: str = "") -> None:
         """Add a transition: if a condition applies, or, without one, as soon as the source is done."""
+        self.define_transition(source, target, condition=condition)
+
+    def define_transition(self, source: Guideline | str, target: Guideline | str, *, condition: str = "") -> None:
+        """Add a transition; the sync form of `add_transition`."""
         start, end = (self._find_state(end) for end in (source, target))
         if start.id == end.id:
             raise ConfigError(f"a transition must lead to another state, got {start.id!r} twice.")

@@ -61,14 +61,13 @@ def check_templates(templates: Iterable[Template | str]) -> tuple[Template, ...]
     return tuple(found.values())
 
 
-def check_fields(templates: Iterable[Template], known: Iterable[str]) -> None:
+def check_fields(template: Template, known: Iterable[str]) -> None:
     """Raise `ConfigError` for a field that is neither a tool nor a variable."""
     names = list(known)
-    for template in templates:
-        for field in list_fields(template):
-            if (root := field.partition(".")[0]) not in names:
-                hint = suggest(root, names, otherwise=".")
-                raise ConfigError(f"the template {template.id!r} has an unknown field {field!r}{hint}")
+    for field in list_fields(template):
+        if (root := field.partition(".")[0]) not in names:
+            hint = suggest(root, names, otherwise=".")
+            raise ConfigError(f"the template {template.id!r} has an unknown field {field!r}{hint}")
 
 
 def list_fields(template: Template) -> list[str]:
@@ -111,7 +110,7 @@ def _read_output(result: ToolResult, path: str) -> Any:
         value = _follow(from_json(text), path)
     except ValueError:  # It is no JSON, but a text.
         return None if path else text
-    return value if path or isinstance(value, dict | list) else text
+    return cast(Any, value) if path or isinstance(value, dict | list) else text
 
 
 def _follow(value: Any, path: str) -> Any:

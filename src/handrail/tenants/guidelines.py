@@ -28,6 +28,7 @@ class _GuidelineFields(BaseModel):
     criticality: Criticality = "medium"
     always: bool = False
     priority: int = 0
+    track: bool = False
     id: Annotated[str, Field(max_length=64)] = ""
 
     @model_validator(mode="before")
@@ -37,6 +38,8 @@ class _GuidelineFields(BaseModel):
             return given
         if given.matches is not None:
             raise ValueError("matches is code, which a configuration cannot have; write a condition")
+        if given.on_match is not None:
+            raise ValueError("on_match is code, which a configuration cannot have")
         return _dump(given)
 
     @model_validator(mode="after")
@@ -47,7 +50,7 @@ class _GuidelineFields(BaseModel):
 
 
 def _dump(guideline: Guideline) -> dict[str, Any]:
-    return {name: value for name, value in structs.asdict(guideline).items() if name != "matches"}
+    return {name: value for name, value in structs.asdict(guideline).items() if name not in ("matches", "on_match")}
 
 
 def _to_guideline(fields: _GuidelineFields) -> Guideline:
