@@ -1,7 +1,7 @@
 """Agents from a file, YAML or JSON: guidelines, journeys, options of parameters, templates; errors name the line."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, cast
@@ -157,7 +157,9 @@ class AgentDefinition(Struct, frozen=True, kw_only=True):
         for tool, parameters in entry.parameters.items():
             for parameter, options in parameters.items():
                 with self._locate("parameters", tool, parameter):
-                    agent.add_parameter_options(tool, {parameter: ParameterOptions(**options.model_dump())})
+                    agent.add_parameter_options(
+                        tool, {parameter: ParameterOptions(**options.model_dump(exclude_unset=True))}
+                    )
         for place, reply in enumerate(entry.replies):
             with self._locate("replies", place):
                 given = _TemplateEntry(text=reply) if isinstance(reply, str) else reply
@@ -177,7 +179,7 @@ class AgentDefinition(Struct, frozen=True, kw_only=True):
                 journey.define_guideline(_build_guideline(guideline))
 
     @contextmanager
-    def _locate(self, *place: str | int) -> Iterator[None]:
+    def _locate(self, *place: str | int) -> Generator[None]:
         try:
             yield
         except ConfigError as error:
