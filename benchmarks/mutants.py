@@ -1,7 +1,7 @@
 """Do the tests notice mistakes? `python -m benchmarks.mutants [--sample N] [--seed N] [PART ...]`
 
 Puts one realistic mistake at a time into a copy of the package (a condition inverted, `and` for `or`, a check dropped,
-a boundary moved, a default turned) and runs the tests of the part's own folder that reach its line. What no test notices
+a boundary moved, a default turned) and runs the tests of the part's own folder that reach its line. What none notices
 is printed; what is known to change nothing is in `mutants.toml`, each with its reason. Exits with 1 below 95 %.
 """
 
