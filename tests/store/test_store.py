@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from sqlalchemy import update
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
 from handrail.store import SqlStore, open_store
+from handrail.store.tables import ledger
 from tests.store.programs import SRC
 from tests.store.samples import an_approval, an_entry, done
 from tests.tools import pay
@@ -84,7 +86,8 @@ async def test_what_was_settled_long_ago_is_forgotten_and_everything_else_is_kep
         entry = an_entry(claimed_at=long_ago, lease_until=long_ago)
         await store.ledger.claim(entry, approval=None, approvals=store.approvals)
         if settled_at is not None:
-            await store.ledger.settle(at(done(entry, state), settled_at))  # type: ignore[arg-type]
+            await store.ledger.settle(done(entry, state))  # type: ignore[arg-type]
+        await age(store, entry, settled_at)
         (gone if state in ("committed", "failed") and settled_at == long_ago else kept).append(entry)
 
     forgotten = await store.purge(before=lately - 60)
@@ -104,8 +107,11 @@ async def test_approvals_that_expired_long_ago_are_forgotten(store: SqlStore) ->
     assert old != new
 
 
-def at(entry: Any, settled_at: float) -> Any:
-    return structs.replace(entry, settled_at=settled_at)
+async def age(store: SqlStore, entry: Any, settled_at: float | None) -> None:
+    """Let an entry be an old one; times are the database's own, if it has a clock."""
+    times = {"claimed_at": 1_000.0, "lease_until": 1_000.0, "run_until": 1_000.0, "repeat_until": 1_000.0}
+    aged = update(ledger).where(ledger.c.call_id == entry.call_id).values(**times, settled_at=settled_at)
+    await store._database.write(aged, {})
 
 
 async def known(store: SqlStore, entry: Any) -> bool:

@@ -24,7 +24,7 @@ from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
 from handrail.execute.event_bus import EventBus, build_started
 from handrail.execute.handlers import HandlerRunner, Outcome
-from handrail.execute.ledger import Entry, Ledger, LedgerDecision, LedgerReader
+from handrail.execute.ledger import Entry, Ledger, LedgerDecision, LedgerReader, is_same_decision
 from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import CallResults, describe_duplicate, replay
 from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls, start_task
@@ -317,7 +317,7 @@ class EffectRunner:
         """Whether the ledger changed while the call was decided about; a question that was asked is then withdrawn."""
         try:
             now = await self._reader.decide(effect.sent, effect.running.ref, effect.tool, effect.context, effect.budget)
-            if (now.step, now.number, now.entry) == (known.step, known.number, known.entry):
+            if is_same_decision(now, known):
                 return False
             approval = refusal.result.approval
             if approval is not None and approval.state == "pending":

@@ -111,10 +111,16 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     """The guidelines that led to the call."""
     erased_at: float | None = None
     """When the values of its customer were erased; they are gone once it is settled."""
+    read_at: float = 0.0
+    """When it was read, by the clock that its times are measured by; 0 if that is the clock of this process."""
 
     def state_at(self, now: float) -> State:
-        """The state at this time: a running entry whose lease is over is `unknown`."""
-        return "unknown" if self.state == "running" and now >= self.lease_until else self.state
+        """The state at this time, or when it was read: a running entry whose lease is over is `unknown`."""
+        return "unknown" if self.state == "running" and (self.read_at or now) >= self.lease_until else self.state
+
+    def has_ended_at(self, now: float) -> bool:
+        """Whether its handler can no longer be running: its owner said so, or it is past `run_until`."""
+        return self.state != "running" or (self.read_at or now) >= self.run_until
 
     @property
     def idempotency_key(self) -> str:
@@ -145,6 +151,16 @@ def take_entry(entry: Entry, *, owner: str, lease_until: float, run_until: float
 def is_unchanged(known: Entry, entry: Entry) -> bool:
     """Whether an entry is still as it was read, in what its owner changes."""
     return (known.owner, known.state, known.lease_until) == (entry.owner, entry.state, entry.lease_until)
+
+
+def is_same_decision(decision: "LedgerDecision", other: "LedgerDecision") -> bool:
+    """Whether the table said the same about a call twice, because of the same entry."""
+    if (decision.step, decision.number) != (other.step, other.number):
+        return False
+    entry, known = decision.entry, other.entry
+    if entry is None or known is None:
+        return entry is known
+    return (entry.session_id, entry.call_id) == (known.session_id, known.call_id) and is_unchanged(entry, known)
 
 
 class Recalled(Struct, frozen=True, gc=False):
@@ -216,6 +232,10 @@ class Ledger(Protocol):
         """Move the leases of running entries. It is called from a thread and an event loop of its own."""
         ...
 
+    async def end_renewals(self) -> None:
+        """Close what `renew` has opened in this event loop: there is nothing to renew for now."""
+        ...
+
     async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
         """The entries whose outcome is not known, the oldest first."""
         ...
@@ -276,7 +296,7 @@ def decide_from_ledger(
         repeat=entry.repeat,
         is_same=is_same,
     )
-    is_repetition = now - (entry.settled_at or entry.claimed_at) < repeat_window
+    is_repetition = (entry.read_at or now) - (entry.settled_at or entry.claimed_at) < repeat_window
     match entry.state_at(now):
         case "running":
             return structs.replace(decision, step="in_progress")
@@ -496,6 +516,9 @@ class MemoryLedger:
             known = self._by_id.get((entry.session_id, entry.call_id))
             if known is not None and known.owner == entry.owner and known.state == "running":
                 self._write(structs.replace(known, lease_until=lease_until))
+
+    async def end_renewals(self) -> None:
+        pass
 
     async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
         unsettled = (self._by_id[ref] for ref in self._unsettled)

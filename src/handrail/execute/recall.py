@@ -133,8 +133,7 @@ class CallRecall:
         tool, arguments = compiled.tool, sent.arguments
         if entry.changed_arguments is not None:  # Those of the call in doubt.
             arguments = tool.dump(tool.parse(entry.changed_arguments))
-        # An entry that its owner settled has ended; one whose process died could have run until then.
-        has_ended = entry.state == "unknown" or time.time() >= entry.run_until
+        has_ended = entry.has_ended_at(time.time())
         outcome = await self._settlement.verify(
             compiled, sent.call, context, entry, arguments, budget=budget, has_ended=has_ended
         )

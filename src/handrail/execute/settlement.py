@@ -62,6 +62,7 @@ class LeaseKeeper:
         """Seconds between two renewals."""
         self._entries: dict[CallRef, Entry] = {}
         self._renewed: dict[CallRef, float] = {}
+        """Until when the leases last, by the monotonic clock."""
         self._observed: dict[CallRef, tuple[tuple[str, float], float]] = {}
         """Owner and lease of entries whose lease is over, and when they were first seen so, by the monotonic clock."""
         self._wake = threading.Condition()
@@ -77,7 +78,9 @@ class LeaseKeeper:
         ref = (entry.session_id, entry.call_id)
         with self._wake:
             self._entries[ref] = entry
-            self._renewed[ref] = entry.lease_until
+            # The clock may jump: how long a lease lasts is measured by the monotonic clock.
+            left = min(max(entry.lease_until - time.time(), 0.0), self._lease)
+            self._renewed[ref] = time.monotonic() + left
             if not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._run, name="handrail-leases", daemon=True).start()
@@ -116,15 +119,24 @@ class LeaseKeeper:
                     if idle > _IDLE_ROUNDS:
                         self._is_running = False
                         return
-                    soon = time.time() + 2 * self.interval
+                    soon = time.monotonic() + 2 * self.interval
                     due = [entry for ref, entry in self._entries.items() if self._renewed[ref] <= soon]
                 if due:
                     self._renew(runner, due)
+                elif idle == 1:
+                    self._end_renewals(runner)
+
+    def _end_renewals(self, runner: asyncio.Runner) -> None:
+        try:
+            runner.run(asyncio.wait_for(self._ledger.end_renewals(), self.interval))
+        except Exception:
+            log.warning("the connection that renews leases could not be closed", exc_info=True)
 
     def _renew(self, runner: asyncio.Runner, due: list[Entry]) -> None:
-        until = time.time() + self._lease
+        until = time.monotonic() + self._lease
         try:
-            runner.run(asyncio.wait_for(self._ledger.renew(due, lease_until=until), self.interval))
+            renewing = self._ledger.renew(due, lease_until=time.time() + self._lease)
+            runner.run(asyncio.wait_for(renewing, self.interval))
         except Exception:  # The database is away: the next round tries again.
             log.warning("the leases of %d calls could not be renewed", len(due), exc_info=True)
             return
@@ -378,7 +390,7 @@ async def _refuse_while_alive(ledger: Ledger, entry: Entry, leases: LeaseKeeper,
     what = f"the call {entry.call_id!r} of {entry.tool!r}"
     if is_running:
         raise ConfigError(f"{what} still runs in this process: happened must be True, or wait for its end.")
-    if entry.state == "running" and time.time() < entry.run_until:
+    if not entry.has_ended_at(time.time()):
         until = failure_results.format_time(entry.run_until)
         raise ConfigError(f"{what} may still run until {until}: before that, happened must be True.")
     while not leases.is_abandoned(entry):  # At most one lease: a clock may have jumped.

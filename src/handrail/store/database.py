@@ -183,6 +183,30 @@ class Database:
         await self._engine.dispose()
 
 
+class LastingConnection:
+    """One connection that stays open, for an event loop of its own; if it was lost, it is opened again."""
+
+    def __init__(self, url: URL, *, timeout: float) -> None:
+        self._engine = build_engine(url, connect_timeout=timeout, statement_timeout=timeout, pool_size=1)
+
+    async def execute(self, statement: Executable, values: Mapping[str, Any]) -> None:
+        """Run and commit one statement; again on a new connection if the old one was lost."""
+        try:
+            await self._execute(statement, values)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+            await self._execute(statement, values)
+
+    async def _execute(self, statement: Executable, values: Mapping[str, Any]) -> None:
+        async with self._engine.connect() as connection:
+            await connection.execute(statement, values)
+
+    async def close(self) -> None:
+        """Close it."""
+        await self._engine.dispose()
+
+
 @contextmanager
 def translate_errors(url: URL, *, action: Literal["open", "read from", "write to"]) -> Generator[None]:
     """Raise errors of the driver as `StoreError`. Constraint violations pass: callers expect them."""

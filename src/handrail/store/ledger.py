@@ -1,32 +1,13 @@
 """The ledger in SQL: claiming a call is one statement, and a unique constraint decides between two processes."""
 
+import asyncio
 import secrets
+import time
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
-from sqlalchemy import (
-    CTE,
-    BindParameter,
-    Boolean,
-    Column,
-    ColumnElement,
-    Executable,
-    Select,
-    String,
-    Text,
-    and_,
-    bindparam,
-    case,
-    exists,
-    insert,
-    literal_column,
-    or_,
-    select,
-    union_all,
-    update,
-)
+from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -38,18 +19,15 @@ from handrail.core.text import compact_json
 from handrail.core.values import Approval, Failure
 from handrail.errors import CallTakenOverError, StoreError
 from handrail.execute.ledger import Entry, Recalled, RecordedResult, take_entry
-from handrail.store.approvals import CONSUME, SqlApprovals
+from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
-from handrail.store.database import Database, build_engine
+from handrail.store.database import Database, LastingConnection
 from handrail.store.encryption import Cipher
-from handrail.store.erasure import ERASED_ENTRY
-from handrail.store.tables import UNSETTLED, settings
-from handrail.store.tables import approvals as approvals_table
-from handrail.store.tables import audit as audit_table
-from handrail.store.tables import ledger as table
+from handrail.store.ledger_statements import LedgerStatements, Steps
+from handrail.store.tables import settings
 
-_Steps = list[tuple[Executable, Mapping[str, Any]]]
-"""Statements of one transaction, with their values."""
+_RENEWAL_TIMEOUT: Final = 10.0
+"""Seconds that a statement that renews leases may take."""
 
 
 class _NotClaimed(Exception):
@@ -68,10 +46,9 @@ class SqlLedger:
         self._database = database
         self._cipher = cipher
         self._audit = audit
-        new = (sqlite if database.is_sqlite else postgresql).insert(table)
-        self._insert = new.from_select(
-            list(table.columns), _select_new().where(_is_next_claim())
-        ).on_conflict_do_nothing()
+        self._statements = LedgerStatements(is_sqlite=database.is_sqlite)
+        self._renewing: dict[asyncio.AbstractEventLoop, LastingConnection] = {}
+        """The connections of threads that renew leases: each executor has one, with an event loop of its own."""
 
     @property
     def digest_key(self) -> bytes:
@@ -96,9 +73,11 @@ class SqlLedger:
         """Find the entry with this id and the newest entries with these keys, in one round trip."""
         of_call = {"id_session": session_id, "id_call": call_id}
         if not key:
-            rows = await self._database.fetch(_RECALL_ID, of_call)
+            rows = await self._database.fetch(self._statements.recall_id, of_call)
         else:
-            rows = await self._database.fetch(_RECALL, {**of_call, "of_key": key, "of_full_key": full_key})
+            rows = await self._database.fetch(
+                self._statements.recall, {**of_call, "of_key": key, "of_full_key": full_key}
+            )
         found = {row[0]: self._entry(row) for row in rows}
         return Recalled(found.get("id"), found.get("key"), found.get("full"), found.get("sent"))
 
@@ -115,19 +94,12 @@ class SqlLedger:
         with self._audit.reserve(used if is_own else None, started) as reserved:
             # A trigger withdraws what is pending about the call.
             token = None if approval is None else approval.token
-            reserved.is_written = await self._run_steps(self._build_claim(values, token, reserved.rows))
+            reserved.is_written = await self._run_steps(self._statements.build_claim(values, token, reserved.rows))
         if reserved.is_written and used is not None:
             approvals.events.emit(used)
         return reserved.is_written
 
-    def _build_claim(self, values: Mapping[str, Any], token: str | None, rows: Sequence[Mapping[str, Any]]) -> _Steps:
-        consumed = {} if token is None else {"of_token": token, "now": values["new_claimed_at"]}
-        if not self._database.is_sqlite:
-            return [(build_claim(is_approved=token is not None, rows=len(rows)), {**values, **consumed, **_bind(rows)})]
-        steps: _Steps = [(CONSUME, consumed)] if token is not None else []
-        return [*steps, (self._insert, values), *((_INSERT_AUDIT, row) for row in rows)]
-
-    async def _run_steps(self, steps: _Steps) -> bool:
+    async def _run_steps(self, steps: Steps) -> bool:
         """Run statements in one transaction; False if one of them changes nothing, and then nothing is changed."""
         try:
             if len(steps) == 1:
@@ -160,8 +132,7 @@ class SqlLedger:
             with self._audit.reserve(started) as reserved:
                 try:
                     async with self._database.transaction() as connection:
-                        audited = ((_INSERT_AUDIT, row) for row in reserved.rows)
-                        await _execute(connection, [(self._insert, values), *audited])
+                        await _execute(connection, self._statements.build_plain_claim(values, reserved.rows))
                         if approval is None:
                             await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
                         else:
@@ -179,17 +150,18 @@ class SqlLedger:
 
     async def settle(self, entry: Entry) -> None:
         """Write the outcome of a claimed call. A committed entry is never changed."""
-        values = {
+        values: dict[str, Any] = {
             "of_session": entry.session_id,
             "of_call": entry.call_id,
             "of_owner": entry.owner,
             "to_state": entry.state,
-            "to_settled_at": entry.settled_at,
             "to_recorded": encode_record(entry.recorded),
             "to_changed": self._cipher.encrypt_text(entry.changed_arguments),
             "is_settled": entry.state in ("committed", "failed"),
         }
-        if await self._database.write(_SETTLE, values) == 1:
+        if self._database.is_sqlite:
+            values["to_settled_at"] = entry.settled_at
+        if await self._database.write(self._statements.settle, values) == 1:
             return
         if entry.state == "failed":  # Nothing happened, so a missing entry is no harm.
             return
@@ -219,58 +191,57 @@ class SqlLedger:
             "to_owner": owner,
             "to_lease_until": lease_until,
             "to_run_until": run_until,
-            "to_repeat_until": taken.repeat_until,
+            "now": time.time(),
         }
         with self._audit.reserve(started) as reserved:
-            reserved.is_written = await self._run_steps(self._build_take_over(values, reserved.rows))
+            reserved.is_written = await self._run_steps(self._statements.build_take_over(values, reserved.rows))
         return taken if reserved.is_written else None
 
-    def _build_take_over(self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> _Steps:
-        if self._database.is_sqlite or not rows:
-            return [(_TAKE_OVER, values), *((_INSERT_AUDIT, row) for row in rows)]
-        taken = _TAKE_OVER.returning(table.c.call_id).cte("taken")
-        return [(_build_audited(taken, len(rows)), {**values, **_bind(rows)})]
-
     async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
-        """Move the leases of running entries, on a connection of its own."""
-        own = build_engine(self._database.url, connect_timeout=10.0, statement_timeout=10.0)
-        try:
-            values = [
-                {
-                    "of_session": entry.session_id,
-                    "of_call": entry.call_id,
-                    "of_owner": entry.owner,
-                    "to_lease_until": lease_until,
-                }
-                for entry in entries
-            ]
-            async with own.connect() as connection:
-                await connection.execute(_RENEW, values)
-        finally:
-            await own.dispose()
+        """Move the leases of running entries, in one statement, on the connection of the thread that renews them."""
+        now = time.time()
+        if self._database.is_sqlite:
+            keys = [[entry.session_id, entry.call_id, entry.owner] for entry in entries]
+            values: dict[str, Any] = {"entries": compact_json(keys), "to_lease_until": lease_until}
+        else:
+            values = {
+                "sessions": [entry.session_id for entry in entries],
+                "calls": [entry.call_id for entry in entries],
+                "owners": [entry.owner for entry in entries],
+                "to_lease_until": lease_until,
+                "now": now,
+            }
+        loop = asyncio.get_running_loop()
+        connection = self._renewing.get(loop)
+        if connection is None:
+            connection = self._renewing[loop] = LastingConnection(self._database.url, timeout=_RENEWAL_TIMEOUT)
+        await connection.execute(self._statements.renew, values)
+
+    async def end_renewals(self) -> None:
+        """Close the connection of the thread that renews leases."""
+        if (connection := self._renewing.pop(asyncio.get_running_loop(), None)) is not None:
+            await connection.close()
 
     async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
         """Find the entries whose outcome is not known, the oldest first."""
-        is_unknown = (table.c.state == "unknown") | (table.c.lease_until <= now)
-        wanted = select(literal_column("'id'", String), table).where(UNSETTLED, is_unknown).order_by(table.c.claimed_at)
-        if session_id is not None:
-            wanted = wanted.where(table.c.session_id == session_id)
-        return [self._entry(row, is_listed=True) for row in await self._database.fetch(wanted.limit(limit))]
+        wanted = self._statements.find_doubts(session_id=session_id, limit=limit)
+        found = await self._database.fetch(wanted, {"now": now} if self._database.is_sqlite else None)
+        return [self._entry(row, is_listed=True) for row in found]
 
     async def resolve(self, entry: Entry) -> bool:
         """Write what an operator found out; only one of several can, and only while it is in doubt."""
-        values = {
+        values: dict[str, Any] = {
             "of_session": entry.session_id,
             "of_call": entry.call_id,
             "of_owner": entry.owner,
-            "now": entry.settled_at,
             "to_state": entry.state,
-            "to_settled_at": entry.settled_at,
             "to_recorded": encode_record(entry.recorded),
             "to_changed": None,
             "is_settled": True,
         }
-        return await self._database.write(_RESOLVE, values) == 1
+        if self._database.is_sqlite:
+            values |= {"now": entry.settled_at, "to_settled_at": entry.settled_at}
+        return await self._database.write(self._statements.resolve, values) == 1
 
     def _values(self, entry: Entry) -> dict[str, Any]:
         return {
@@ -334,10 +305,11 @@ class SqlLedger:
             full_key=row[26],
             full_number=row[27],
             repeat_until=row[28],
+            read_at=row[-1],
         )
 
 
-async def _execute(connection: AsyncConnection, steps: _Steps) -> None:
+async def _execute(connection: AsyncConnection, steps: Steps) -> None:
     """Run statements that change one row each; raise `_NotClaimed` if one does not."""
     for statement, values in steps:
         if (await connection.execute(statement, values)).rowcount != 1:
@@ -346,147 +318,6 @@ async def _execute(connection: AsyncConnection, steps: _Steps) -> None:
 
 UNIQUE_VIOLATION = "23505"
 """Postgres' SQLSTATE."""
-
-
-_RECALL_ID = select(literal_column("'id'", String).label("found_by"), table).where(
-    table.c.session_id == bindparam("id_session"), table.c.call_id == bindparam("id_call")
-)
-
-
-def _build_recall() -> Executable:
-    key, full_key = bindparam("of_key", type_=String), bindparam("of_full_key", type_=String)
-    by_key = (
-        _find_newest("key", table.c.number, table.c.key == key),
-        _find_newest("full", table.c.full_number, table.c.full_key == full_key),
-        _find_newest("sent", table.c.claimed_at, table.c.sent_key == key, table.c.sent_key != table.c.key),
-    )
-    return union_all(_RECALL_ID, *by_key)
-
-
-def _find_newest(found_by: str, order: Column[Any], *conditions: ColumnElement[bool]) -> Select[Any]:
-    found = select(literal_column(f"'{found_by}'", String).label("found_by"), table).where(*conditions)
-    return select(found.order_by(order.desc()).limit(literal_column("1")).subquery())
-
-
-def _is_next_claim() -> ColumnElement[bool]:
-    """Whether the entries with the numbers before are still there: otherwise a number would be given twice."""
-    before = table.alias("before")
-    checks = (
-        or_(
-            _new(number) == literal_column("0"),
-            exists().where(before.c[key] == _new(key), before.c[number] == _new(number) - literal_column("1")),
-        )
-        for key, number in (("key", "number"), ("full_key", "full_number"))
-    )
-    return and_(*checks)
-
-
-@cache
-def build_claim(*, is_approved: bool, rows: int) -> Executable:
-    """Build one statement for Postgres that consumes the approval, inserts the entry, and audits it.
-
-    Postgres rolls all back if one fails.
-    """
-    new = postgresql.insert(table)
-    if is_approved:
-        # The consumption is in force even if nothing is inserted, so that it has the condition; and an entry that
-        # exists is an error, which undoes it.
-        consumed = CONSUME.where(_is_next_claim()).returning(approvals_table.c.token).cte("consumed")
-        claim = new.from_select(list(table.columns), _select_new().select_from(consumed))
-    else:
-        claim = new.from_select(list(table.columns), _select_new().where(_is_next_claim())).on_conflict_do_nothing()
-    return _build_audited(claim.returning(table.c.call_id).cte("claimed"), rows) if rows else claim
-
-
-def _build_audited(changed: CTE, rows: int) -> Executable:
-    """Build a statement that inserts rows into the audit if another one in it changed a row of the ledger."""
-    selected = [
-        select(
-            *(bindparam(f"row_{number}_{column.name}", type_=column.type) for column in audit_table.columns)
-        ).select_from(changed)
-        for number in range(rows)
-    ]
-    return insert(audit_table).from_select(list(audit_table.columns), union_all(*selected))
-
-
-def _bind(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {f"row_{number}_{name}": value for number, row in enumerate(rows) for name, value in row.items()}
-
-
-def _select_new() -> Select[Any]:
-    return select(*(_new(column.name) for column in table.columns))
-
-
-def _new(name: str) -> BindParameter[Any]:
-    return bindparam(f"new_{name}", type_=table.c[name].type)
-
-
-_RECALL = _build_recall()
-_INSERT_AUDIT = insert(audit_table)
-_IS_ERASED = table.c.erased_at.is_not(None) & bindparam("is_settled", type_=Boolean)
-_OUTCOME: Mapping[str, Any] = {
-    "state": bindparam("to_state"),
-    "settled_at": bindparam("to_settled_at"),
-    "recorded": bindparam("to_recorded", type_=Text),
-    "changed_arguments": bindparam("to_changed", type_=Text),
-}
-_SETTLED = _OUTCOME | {
-    name: case((_IS_ERASED, value), else_=_OUTCOME.get(name, table.c[name])) for name, value in ERASED_ENTRY.items()
-}
-"""The outcome of a call; one whose customer was erased while it ran or was in doubt loses its values now."""
-_SETTLE = (
-    update(table)
-    .where(
-        table.c.session_id == bindparam("of_session"),
-        table.c.call_id == bindparam("of_call"),
-        table.c.owner == bindparam("of_owner"),
-        table.c.state != literal_column("'committed'"),
-    )
-    .values(_SETTLED)
-)
-
-
-_TAKE_OVER = (
-    update(table)
-    .where(
-        table.c.session_id == bindparam("of_session"),
-        table.c.call_id == bindparam("of_call"),
-        table.c.owner == bindparam("of_owner"),
-        table.c.state == bindparam("of_state"),
-        table.c.lease_until == bindparam("of_lease"),
-        UNSETTLED,
-    )
-    .values(
-        owner=bindparam("to_owner"),
-        state=literal_column("'running'"),
-        lease_until=bindparam("to_lease_until"),
-        run_until=bindparam("to_run_until"),
-        repeat_until=bindparam("to_repeat_until"),
-        settled_at=None,
-        recorded=None,
-    )
-)
-_RENEW = (
-    update(table)
-    .where(
-        table.c.session_id == bindparam("of_session"),
-        table.c.call_id == bindparam("of_call"),
-        table.c.owner == bindparam("of_owner"),
-        table.c.state == literal_column("'running'"),
-    )
-    .values(lease_until=bindparam("to_lease_until"))
-)
-_RESOLVE = (
-    update(table)
-    .where(
-        table.c.session_id == bindparam("of_session"),
-        table.c.call_id == bindparam("of_call"),
-        table.c.owner == bindparam("of_owner"),
-        (table.c.state == literal_column("'unknown'"))
-        | ((table.c.state == literal_column("'running'")) & (table.c.lease_until <= bindparam("now"))),
-    )
-    .values(_SETTLED)
-)
 
 
 _ENCODING_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)

@@ -4,10 +4,11 @@ import asyncio
 import time
 from typing import Final
 
-from sqlalchemy import ColumnElement, Table, delete, select, tuple_
+from sqlalchemy import ColumnElement, Table, delete, literal, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from handrail.store.database import Database
+from handrail.store.ledger_statements import get_clock
 from handrail.store.tables import AUDIT_PURGED, approvals, audit, deliveries, ledger, messages, sessions, settings
 
 _ROWS: Final = 1_000
@@ -20,9 +21,8 @@ async def purge_settled(database: Database, *, before: float) -> int:
     """Delete calls that were settled before this time; return how many."""
     is_settled = ledger.c.state.in_(("committed", "failed"))
     # The number of a repetition never restarts while an equal call would be one.
-    return await _purge_rows(
-        database, ledger, ledger.c.settled_at, before, is_settled, ledger.c.repeat_until < time.time()
-    )
+    clock = literal(time.time()) if database.is_sqlite else get_clock(is_sqlite=False)
+    return await _purge_rows(database, ledger, ledger.c.settled_at, before, is_settled, ledger.c.repeat_until < clock)
 
 
 async def purge_approvals(database: Database, *, before: float) -> int:

@@ -202,6 +202,9 @@ class _Fragile:
     async def renew(self, entries: Sequence[Entry], *, lease_until: float) -> None:
         await self._ledger.renew(entries, lease_until=lease_until)
 
+    async def end_renewals(self) -> None:
+        await self._ledger.end_renewals()
+
     async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
         return await self._ledger.find_doubts(now=now, session_id=session_id, limit=limit)
 

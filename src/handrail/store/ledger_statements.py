@@ -1,0 +1,258 @@
+"""The statements of the ledger, for SQLite and for Postgres, which compares leases by its own clock."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+from sqlalchemy import (
+    CTE,
+    BindParameter,
+    Boolean,
+    Column,
+    ColumnElement,
+    Double,
+    Executable,
+    Select,
+    String,
+    Text,
+    Update,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    text,
+    tuple_,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from handrail.store.approvals import CONSUME
+from handrail.store.erasure import ERASED_ENTRY
+from handrail.store.tables import UNSETTLED, approvals
+from handrail.store.tables import audit as audit_table
+from handrail.store.tables import ledger as table
+
+Steps = list[tuple[Executable, Mapping[str, Any]]]
+"""Statements of one transaction, with their values; each changes one row, or nothing is changed."""
+
+_HOST_CLOCK: Final[ColumnElement[float]] = bindparam("now", type_=Double())
+_DATABASE_CLOCK: Final[ColumnElement[float]] = literal_column(
+    "extract(epoch FROM clock_timestamp())::double precision", Double
+)
+
+
+def get_clock(*, is_sqlite: bool) -> ColumnElement[float]:
+    """The time that leases are measured by: of the host (the value `now`) for SQLite, of the database for Postgres."""
+    return _HOST_CLOCK if is_sqlite else _DATABASE_CLOCK
+
+
+class LedgerStatements:
+    """The statements for one kind of database.
+
+    Times are given by the clock of this process. SQLite stores them as they are. For Postgres they are moved to its own
+    clock (`now` is the time here): what several hosts compare is measured by one clock.
+    """
+
+    def __init__(self, *, is_sqlite: bool) -> None:
+        self._is_sqlite = is_sqlite
+        self._clock = get_clock(is_sqlite=is_sqlite)
+        # SQLite has no clock of its own: 0 is the clock of who reads.
+        self._read_at = literal_column("0.0", Double) if is_sqlite else _DATABASE_CLOCK
+        self.recall_id = self._find("id").where(
+            table.c.session_id == bindparam("id_session"), table.c.call_id == bindparam("id_call")
+        )
+        self.recall = self._build_recall()
+        self.settle = self._build_settle()
+        self.take_over = self._build_take_over()
+        self.renew = self._build_renew()
+        self.resolve = self._build_resolve()
+
+    # Reading.
+
+    def _find(self, found_by: str) -> Select[Any]:
+        return select(literal_column(f"'{found_by}'", String).label("found_by"), table, self._read_at.label("read_at"))
+
+    def _build_recall(self) -> Executable:
+        key, full_key = bindparam("of_key", type_=String), bindparam("of_full_key", type_=String)
+        by_key = (
+            self._find_newest("key", table.c.number, table.c.key == key),
+            self._find_newest("full", table.c.full_number, table.c.full_key == full_key),
+            self._find_newest("sent", table.c.claimed_at, table.c.sent_key == key, table.c.sent_key != table.c.key),
+        )
+        return union_all(self.recall_id, *by_key)
+
+    def _find_newest(self, found_by: str, order: Column[Any], *conditions: ColumnElement[bool]) -> Select[Any]:
+        found = self._find(found_by).where(*conditions)
+        return select(found.order_by(order.desc()).limit(literal_column("1")).subquery())
+
+    def find_doubts(self, *, session_id: str | None, limit: int) -> Executable:
+        """Find the entries whose outcome is not known, the oldest first."""
+        wanted = self._find("id").where(UNSETTLED, self._is_in_doubt()).order_by(table.c.claimed_at)
+        if session_id is not None:
+            wanted = wanted.where(table.c.session_id == session_id)
+        return wanted.limit(limit)
+
+    def _is_in_doubt(self) -> ColumnElement[bool]:
+        return or_(table.c.state == literal_column("'unknown'"), table.c.lease_until <= self._clock)
+
+    # Claiming.
+
+    def build_claim(self, values: Mapping[str, Any], token: str | None, rows: Sequence[Mapping[str, Any]]) -> Steps:
+        """Consume the approval, insert the entry, and audit both."""
+        consumed = {} if token is None else {"of_token": token, "now": values["new_claimed_at"]}
+        if not self._is_sqlite:
+            claim = _build_claim(is_approved=token is not None, rows=len(rows))
+            return [(claim, {**values, **consumed, **_bind(rows)})]
+        steps: Steps = [(CONSUME, consumed)] if token is not None else []
+        return [*steps, *self.build_plain_claim(values, rows)]
+
+    def build_plain_claim(self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Steps:
+        """Insert the entry and audit it, in statements of their own."""
+        return [(_build_insert(is_sqlite=self._is_sqlite), values), *((_INSERT_AUDIT, row) for row in rows)]
+
+    def build_take_over(self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Steps:
+        """Make an entry another owner's, and audit it."""
+        if self._is_sqlite or not rows:
+            return [(self.take_over, values), *((_INSERT_AUDIT, row) for row in rows)]
+        taken = self.take_over.returning(table.c.call_id).cte("taken")
+        return [(_build_audited(taken, len(rows)), {**values, **_bind(rows)})]
+
+    # Changing an entry.
+
+    def _move(self, name: str) -> ColumnElement[float]:
+        """A time of this process's clock, by the clock that is stored."""
+        given: ColumnElement[float] = bindparam(name, type_=Double())
+        return given if self._is_sqlite else given - _HOST_CLOCK + _DATABASE_CLOCK
+
+    def _build_settled(self) -> Mapping[str, Any]:
+        """The outcome of a call; one whose customer was erased while it ran or was in doubt loses its values now."""
+        is_erased = table.c.erased_at.is_not(None) & bindparam("is_settled", type_=Boolean)
+        outcome: Mapping[str, Any] = {
+            "state": bindparam("to_state"),
+            "settled_at": bindparam("to_settled_at") if self._is_sqlite else _DATABASE_CLOCK,
+            "recorded": bindparam("to_recorded", type_=Text),
+            "changed_arguments": bindparam("to_changed", type_=Text),
+        }
+        return outcome | {
+            name: case((is_erased, value), else_=outcome.get(name, table.c[name]))
+            for name, value in ERASED_ENTRY.items()
+        }
+
+    def _build_settle(self) -> Update:
+        return _OF_OWNER.where(table.c.state != literal_column("'committed'")).values(self._build_settled())
+
+    def _build_resolve(self) -> Update:
+        return _OF_OWNER.where(UNSETTLED, self._is_in_doubt()).values(self._build_settled())
+
+    def _build_take_over(self) -> Update:
+        is_as_read = table.c.state == bindparam("of_state"), table.c.lease_until == bindparam("of_lease")
+        return _OF_OWNER.where(*is_as_read, UNSETTLED, self._is_in_doubt()).values(
+            owner=bindparam("to_owner"),
+            state=literal_column("'running'"),
+            lease_until=self._move("to_lease_until"),
+            run_until=self._move("to_run_until"),
+            repeat_until=func.max(table.c.repeat_until, self._move("to_run_until"))
+            if self._is_sqlite
+            else func.greatest(table.c.repeat_until, self._move("to_run_until")),
+            settled_at=None,
+            recorded=None,
+        )
+
+    def _build_renew(self) -> Update:
+        """One statement for all entries, which are given as columns of their keys."""
+        if self._is_sqlite:
+            values = ", ".join(f"json_extract(value, '$[{position}]')" for position in range(3))
+            given = text(f"SELECT {values} FROM json_each(:entries)")
+        else:
+            arrays = ", ".join(f"CAST(:{name} AS text[])" for name in ("sessions", "calls", "owners"))
+            given = text(f"SELECT * FROM unnest({arrays})")
+        columns = tuple_(table.c.session_id, table.c.call_id, table.c.owner)
+        is_given = columns.in_(given.columns(table.c.session_id, table.c.call_id, table.c.owner))
+        return (
+            update(table)
+            .where(is_given, table.c.state == literal_column("'running'"))
+            .values(lease_until=self._move("to_lease_until"))
+        )
+
+
+_OF_OWNER: Final = update(table).where(
+    table.c.session_id == bindparam("of_session"),
+    table.c.call_id == bindparam("of_call"),
+    table.c.owner == bindparam("of_owner"),
+)
+_INSERT_AUDIT: Final = insert(audit_table)
+
+
+def _new(name: str) -> BindParameter[Any]:
+    return bindparam(f"new_{name}", type_=table.c[name].type)
+
+
+def _select_new(*, is_sqlite: bool) -> Select[Any]:
+    return select(
+        *(
+            _new(column.name) - _new("claimed_at") + _DATABASE_CLOCK
+            if column.name in _TIMES and not is_sqlite
+            else _new(column.name)
+            for column in table.columns
+        )
+    )
+
+
+_TIMES: Final = ("claimed_at", "lease_until", "run_until", "repeat_until")
+
+
+def _is_next_claim() -> ColumnElement[bool]:
+    """Whether the entries with the numbers before are still there: otherwise a number would be given twice."""
+    before = table.alias("before")
+    checks = (
+        or_(
+            _new(number) == literal_column("0"),
+            exists().where(before.c[key] == _new(key), before.c[number] == _new(number) - literal_column("1")),
+        )
+        for key, number in (("key", "number"), ("full_key", "full_number"))
+    )
+    return and_(*checks)
+
+
+@cache
+def _build_insert(*, is_sqlite: bool) -> Any:
+    new = (sqlite if is_sqlite else postgresql).insert(table)
+    selected = _select_new(is_sqlite=is_sqlite).where(_is_next_claim())
+    return new.from_select(list(table.columns), selected).on_conflict_do_nothing()
+
+
+@cache
+def _build_claim(*, is_approved: bool, rows: int) -> Executable:
+    """Build one statement for Postgres that consumes the approval, inserts the entry, and audits both.
+
+    Postgres rolls all back if one fails.
+    """
+    claim = _build_insert(is_sqlite=False)
+    if is_approved:
+        # The consumption is in force even if nothing is inserted, so that it has the condition; and an entry that
+        # exists is an error, which undoes it.
+        consumed = CONSUME.where(_is_next_claim()).returning(approvals.c.token).cte("consumed")
+        selected = _select_new(is_sqlite=False).select_from(consumed)
+        claim = postgresql.insert(table).from_select(list(table.columns), selected)
+    return _build_audited(claim.returning(table.c.call_id).cte("claimed"), rows) if rows else claim
+
+
+def _build_audited(changed: CTE, rows: int) -> Executable:
+    """Build a statement that inserts rows into the audit if another one in it changed a row of the ledger."""
+    selected = (
+        select(
+            *(bindparam(f"row_{number}_{column.name}", type_=column.type) for column in audit_table.columns)
+        ).select_from(changed)
+        for number in range(rows)
+    )
+    return insert(audit_table).from_select(list(audit_table.columns), union_all(*selected))
+
+
+def _bind(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"row_{number}_{name}": value for number, row in enumerate(rows) for name, value in row.items()}
