@@ -51,6 +51,7 @@ QUERIES: dict[str, tuple[Query, str]] = {
         "ledger",
     ),
     "calls in doubt": (lambda store: store.ledger.find_doubts(now=1.0), "ledger_unsettled"),
+    "calls in doubt of a tenant": (lambda store: store.ledger.find_doubts(now=1.0, tenant_id="t-7"), "ledger"),
     "calls in doubt of a session": (lambda store: store.ledger.find_doubts(now=1.0, session_id="s-7"), "ledger"),
     "a conversation": (lambda store: store.sessions.load("none"), "messages"),
     "the erasure": (lambda store: store.erase(customer_id="cu-7", tenant_id="t-7", who="me"), ""),

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from handrail.authorize import hooks as hook_calls
 from handrail.authorize.approvals import Approvals, can_be_used, new_token
 from handrail.authorize.identity import CallDigests
-from handrail.authorize.policy import DEFAULT, CompiledPolicy
+from handrail.authorize.policy import DEFAULT, By, CompiledPolicy
 from handrail.core import failure_results
 from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
@@ -178,7 +178,7 @@ class Authorizer:
         tool = policy.tool
         decision = await self._apply_policy(policy, arguments, context)
         if repetition is not None and decision.action != "deny":
-            decision = _ask_about_repetition(decision, repetition)
+            decision = _ask_about_repetition(decision, repetition, asks=policy.asks)
         if call.ask_operator and decision.action != "deny" and decision.by != "operator":
             decision = Decision(action="ask", by="operator", rule="ask_operator", reason=call.ask_operator)
         if decision.action == "allow":
@@ -367,10 +367,10 @@ async def _run_permission_check(
     return None if passed is None or passed is True else "its own check refused it"
 
 
-def _ask_about_repetition(decision: Decision, repetition: Repetition) -> Decision:
+def _ask_about_repetition(decision: Decision, repetition: Repetition, *, asks: By) -> Decision:
     """Ask before an effect is repeated, whatever the policy says about a first time."""
     if decision.action == "allow" or decision.source == DEFAULT:
-        by = decision.by or "customer"
+        by = decision.by or asks
         return Decision(action="ask", by=by, rule="at most once", source="ledger", reason=repetition.question)
     reason = f"{decision.reason}; {repetition.question}" if decision.reason else repetition.question
     return Decision(action="ask", by=decision.by, rule=decision.rule, source=decision.source, reason=reason)

@@ -197,13 +197,13 @@ DEFAULT: Final = "default"
 """The source of the decision where no rule matches."""
 
 READ_ONLY: Final = Decision(action="allow", rule=DEFAULT, source=DEFAULT, reason="the tool is read-only")
-UNDECLARED: Final = Decision(
-    action="ask",
-    by="customer",
-    rule=DEFAULT,
-    source=DEFAULT,
-    reason="it may change something and no rule allows it; Rule.allow(…) would, or read_only=True if it is harmless",
+_WHY_UNDECLARED: Final = (
+    "it may change something and no rule allows it; Rule.allow(…) would, or read_only=True if it is harmless"
 )
+UNDECLARED: Final[Mapping[By, Decision]] = {
+    by: Decision(action="ask", by=by, rule=DEFAULT, source=DEFAULT, reason=_WHY_UNDECLARED)
+    for by in ("customer", "operator")
+}
 
 
 REQUIRED: Final = "the tool itself requires an approval"
@@ -219,14 +219,18 @@ def _get_policy_schema(tool: Tool[..., Any]) -> Mapping[str, Any]:
 class Policy:
     """Rules in order. `deny > ask > allow > default`, and the first match within an action.
 
-    The default allows read-only tools and asks the customer for every other.
+    The default allows read-only tools and asks the customer for every other. `asks="operator"` asks an operator where
+    no rule says who is asked: for calls without a customer in a conversation, such as those of a gateway.
     """
 
-    __slots__ = ("_table", "default", "rules")
+    __slots__ = ("_table", "asks", "default", "rules")
 
-    def __init__(self, rules: Iterable[Rule] = (), *, default: Decision | None = None) -> None:
+    def __init__(self, rules: Iterable[Rule] = (), *, default: Decision | None = None, asks: By = "customer") -> None:
+        if asks not in ("customer", "operator"):
+            raise ConfigError(f"asks must be 'customer' or 'operator', got {asks!r}.")
         self.rules = tuple(rules)
         self.default = default
+        self.asks: By = asks
         for rule in self.rules:
             if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigError(f"A policy must be a list of rules, got {cast(object, rule)!r}.")
@@ -242,7 +246,7 @@ class Policy:
 
     def compile(self, tool: Tool[..., Any]) -> "CompiledPolicy":
         """The rules of this policy that can apply to one tool."""
-        default = self.default or (READ_ONLY if tool.read_only else UNDECLARED)
+        default = self.default or (READ_ONLY if tool.read_only else UNDECLARED[self.asks])
         candidates = tuple(
             candidate for candidate in self._table.find(tool) if candidate.rule.read_only in (None, tool.read_only)
         )
@@ -256,7 +260,7 @@ class Policy:
         # Without declared properties any argument can be there, under any name.
         is_declared = isinstance(properties, Mapping) and "$ref" not in tool.input_schema
         expected = frozenset(cast(Mapping[str, Any], properties)) if is_declared else None
-        return CompiledPolicy(tool, candidates=candidates, default=default, expected=expected)
+        return CompiledPolicy(tool, candidates=candidates, default=default, expected=expected, asks=self.asks)
 
     def find_problems(self, tools: Iterable[Tool[..., Any]], *, are_all: bool = True) -> Iterator["PolicyProblem"]:
         """The rules that can never apply to these tools: names that no tool has, arguments and conditions that no
@@ -307,7 +311,10 @@ class PolicyProblem(Struct, frozen=True, kw_only=True):
 class CompiledPolicy:
     """The rules that can apply to one tool, in the order in which they are evaluated."""
 
-    __slots__ = ("_by_tenant", "_candidates", "_default", "_expected", "_general", "always_allowed", "constant", "tool")
+    __slots__ = (
+        *("_by_tenant", "_candidates", "_default", "_expected", "_general"),
+        *("always_allowed", "asks", "constant", "tool"),
+    )
 
     constant: Decision | None
     """The decision, where it is the same for every call."""
@@ -321,8 +328,10 @@ class CompiledPolicy:
         candidates: tuple[_CompiledRule, ...],
         default: Decision,
         expected: frozenset[str] | None,
+        asks: By,
     ) -> None:
         self.tool = tool
+        self.asks: By = asks
         self._candidates = candidates
         # Rules of other tenants are not looked at: a call pays for the rules of its own tenant, and for those of all.
         self._by_tenant: dict[str, list[tuple[int, _CompiledRule]]] = {}
@@ -350,6 +359,18 @@ class CompiledPolicy:
             if candidate.matches(context, arguments, self._expected):
                 return candidate.decision
         return self._default
+
+    def is_denied(self, context: ToolContext[Any]) -> bool:
+        """Whether every call of the tool in this context is denied, whatever its arguments are."""
+        for candidate in self._candidates:
+            rule = candidate.rule
+            if rule.tenant not in (None, context.tenant_id) or rule.agent not in (None, context.agent_id):
+                continue
+            if rule.action != "deny":
+                return False
+            if candidate.condition is None:
+                return True
+        return self._default.action == "deny"
 
     def possible_decisions(self) -> list[Decision]:
         """Every decision that there can be about a call of the tool."""

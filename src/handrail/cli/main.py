@@ -13,6 +13,8 @@ _COMMANDS: Final = {
     "chat": ("chat", "chat with a model that has tools: the example's, or yours"),
     "model": ("model", "download, list and remove local models"),
     "eval": ("evaluation", "measure how well a provider calls tools"),
+    "serve": ("serve", "serve the gateway and its console: MCP at /mcp, pages at /"),
+    "keys": ("keys", "create, list and revoke the keys of people and clients"),
     "mcp": ("mcp", "serve tools over MCP, and inspect and pin MCP servers"),
     "openapi": ("openapi", "inspect an OpenAPI document"),
     "phone": ("phone", "play scripted phone calls"),

@@ -232,6 +232,23 @@ class Executor:
         """
         self._pool.replace_tools(tools)
 
+    def replace_policy(self, policy: Policy) -> None:
+        """Replace the policy: every call that is decided from now on is decided by it.
+
+        Raises `ConfigError` if a rule can never apply to the tools, and all tools are known; the policy stays then.
+        """
+        self._pool.replace_policy(policy)
+        self._policy = policy
+
+    def is_denied(self, name: str, context: ToolContext[Any]) -> bool:
+        """Whether the policy denies every call of a tool in this context, whatever its arguments are."""
+        compiled = self._pool.compiled.get(name)
+        return (
+            compiled is not None
+            and compiled.policy.is_denied(context)
+            and not self._authorizer.is_observed(compiled.tool)
+        )
+
     def subscribe_tools(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call a function after every change of the pool; the function returned here unsubscribes it."""
         return self._pool.subscribe(listener)
@@ -512,9 +529,13 @@ class Executor:
                 compiled = None
         return await self._effects.recall.look_up(compiled, call, context, by_key=by_key, sent=sent)
 
-    async def doubts(self, *, session_id: str | None = None, limit: int = 100) -> list[Doubt]:
+    async def doubts(
+        self, *, session_id: str | None = None, tenant_id: str | None = None, limit: int = 100
+    ) -> list[Doubt]:
         """List the consequential calls whose outcome is not known, the oldest first."""
-        return await list_doubts(self._ledger, session_id=session_id, limit=limit, redactor=self._redactor)
+        return await list_doubts(
+            self._ledger, session_id=session_id, tenant_id=tenant_id, limit=limit, redactor=self._redactor
+        )
 
     async def resolve(
         self,

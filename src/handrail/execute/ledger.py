@@ -236,7 +236,9 @@ class Ledger(Protocol):
         """Close what `renew` has opened in this event loop: there is nothing to renew for now."""
         ...
 
-    async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
+    async def find_doubts(
+        self, *, now: float, session_id: str | None = None, tenant_id: str | None = None, limit: int = 100
+    ) -> list[Entry]:
         """The entries whose outcome is not known, the oldest first."""
         ...
 
@@ -520,10 +522,16 @@ class MemoryLedger:
     async def end_renewals(self) -> None:
         pass
 
-    async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
+    async def find_doubts(
+        self, *, now: float, session_id: str | None = None, tenant_id: str | None = None, limit: int = 100
+    ) -> list[Entry]:
         unsettled = (self._by_id[ref] for ref in self._unsettled)
         doubts = (
-            entry for entry in unsettled if entry.state_at(now) == "unknown" and session_id in (None, entry.session_id)
+            entry
+            for entry in unsettled
+            if entry.state_at(now) == "unknown"
+            and session_id in (None, entry.session_id)
+            and tenant_id in (None, entry.tenant_id)
         )
         return list(islice(doubts, limit))
 

@@ -379,9 +379,13 @@ def _get_version(entry: Entry) -> str:
     return f"{entry.owner}-{entry.number}-{entry.state}"
 
 
-async def list_doubts(ledger: Ledger, *, session_id: str | None, limit: int, redactor: Redactor) -> list[Doubt]:
-    """The calls in doubt, of one session or of all, the oldest first."""
-    entries = await ledger.find_doubts(now=time.time(), session_id=session_id, limit=check_limit(limit))
+async def list_doubts(
+    ledger: Ledger, *, session_id: str | None, tenant_id: str | None, limit: int, redactor: Redactor
+) -> list[Doubt]:
+    """The calls in doubt, of one session, one tenant or of all, the oldest first."""
+    entries = await ledger.find_doubts(
+        now=time.time(), session_id=session_id, tenant_id=tenant_id, limit=check_limit(limit)
+    )
     return [Doubt.from_entry(entry, redactor) for entry in entries]
 
 

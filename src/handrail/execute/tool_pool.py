@@ -121,6 +121,11 @@ class HostTools:
         """The tools that were declared, without a schema or a handler."""
         return self._declared
 
+    def forget(self) -> None:
+        """Work everything out anew: the policy has changed."""
+        self._compiled.clear()
+        self._latest.clear()
+
     def compile(
         self,
         name: str,
@@ -292,11 +297,7 @@ class ToolPool:
     def _refuse_diagnostics(self) -> None:
         """A closed pool has no tools but these, so that a rule that cannot apply to them is a mistake."""
         if self.diagnostics:
-            listed = "\n".join(f"- {problem}" for problem in self.diagnostics)
-            raise ConfigError(
-                f"The policy has rules that can never apply to these tools:\n{listed}\n"
-                "Tools that are only passed to guard() are named with declared={name: ToolFlags(…)}."
-            )
+            raise _build_policy_error(self.diagnostics)
 
     def _compile(self, tool: Tool[..., Any]) -> CompiledTool:
         return CompiledTool(
@@ -365,6 +366,15 @@ class ToolPool:
         self._unsubscribe = [item.subscribe(self._on_source_change) for item in every if isinstance(item, ToolSource)]
         self._tools = every
         self._set_registry(registry)
+
+    def replace_policy(self, policy: Policy) -> None:
+        """Decide about every later call by other rules; a closed pool refuses rules that can never apply to it."""
+        if self._tools and not self.is_open and (problems := self.find_policy_problems(policy)):
+            raise _build_policy_error(str(problem) for problem in problems)
+        self._policy = policy
+        self.compiled = {}
+        self.host_tools.forget()
+        self._set_registry(self.registry)
 
     def _on_source_change(self) -> None:
         """Rebuild the pool from the sources' current tools."""
@@ -440,3 +450,11 @@ class ToolPool:
                 await aclose()
             except Exception:  # somebody else's code; the others still have to be closed
                 log.exception("what a tool holds could not be closed")
+
+
+def _build_policy_error(problems: Iterable[str]) -> ConfigError:
+    listed = "\n".join(f"- {problem}" for problem in problems)
+    return ConfigError(
+        f"The policy has rules that can never apply to these tools:\n{listed}\n"
+        "Tools that are only passed to guard() are named with declared={name: ToolFlags(…)}."
+    )

@@ -222,9 +222,11 @@ class SqlLedger:
         if (connection := self._renewing.pop(asyncio.get_running_loop(), None)) is not None:
             await connection.close()
 
-    async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
+    async def find_doubts(
+        self, *, now: float, session_id: str | None = None, tenant_id: str | None = None, limit: int = 100
+    ) -> list[Entry]:
         """Find the entries whose outcome is not known, the oldest first."""
-        wanted = self._statements.find_doubts(session_id=session_id, limit=limit)
+        wanted = self._statements.find_doubts(session_id=session_id, tenant_id=tenant_id, limit=limit)
         found = await self._database.fetch(wanted, {"now": now} if self._database.is_sqlite else None)
         return [self._entry(row, is_listed=True) for row in found]
 

@@ -205,8 +205,10 @@ class _Fragile:
     async def end_renewals(self) -> None:
         await self._ledger.end_renewals()
 
-    async def find_doubts(self, *, now: float, session_id: str | None = None, limit: int = 100) -> list[Entry]:
-        return await self._ledger.find_doubts(now=now, session_id=session_id, limit=limit)
+    async def find_doubts(
+        self, *, now: float, session_id: str | None = None, tenant_id: str | None = None, limit: int = 100
+    ) -> list[Entry]:
+        return await self._ledger.find_doubts(now=now, session_id=session_id, tenant_id=tenant_id, limit=limit)
 
     async def resolve(self, entry: Entry) -> bool:
         return await self._ledger.resolve(entry)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from handrail.core.context import ToolContext
+from handrail.core.values import ToolCall, ToolResult
 from handrail.execute.executor import Executor
 from handrail.sources.mcp.server import import_with_sdk
 
@@ -20,8 +21,13 @@ class McpRequest(Struct, frozen=True, kw_only=True):
     """What the client calls itself; nothing proves it."""
     headers: Mapping[str, str] = {}
     """Of the HTTP request, in lower case; none over stdio."""
+    state: Mapping[str, Any] = {}
+    """What an ASGI app in front of the endpoint put into the `state` of the request's scope."""
 
 
+FindCallKey = Callable[[McpRequest, Executor, ToolCall, ToolContext[Any]], Awaitable[str | None]]
+"""The idempotency key of a call whose client sent none; None if every such call is a call of its own."""
+RunMcpCall = Callable[[McpRequest, Executor, ToolCall, ToolContext[Any]], Awaitable[ToolResult]]
 MakeMcpContext = Callable[[McpRequest], ToolContext[Any] | Awaitable[ToolContext[Any]]]
 
 

@@ -31,7 +31,7 @@ from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.formats import mcp as wire
 from handrail.registry.registry import ToolRegistry
-from handrail.sources.mcp.endpoint import MakeMcpContext, McpRequest
+from handrail.sources.mcp.endpoint import FindCallKey, MakeMcpContext, McpRequest, RunMcpCall
 from handrail.sources.mcp.results import build_resource_blocks
 from handrail.sources.mcp.server import IDEMPOTENCY_META_KEY
 
@@ -67,11 +67,15 @@ class McpEndpoint:
         context: MakeMcpContext | None = None,
         name: str = "handrail",
         instructions: str | None = None,
-        approval_hint: str | None = None,
+        approval_hint: str | Callable[[Approval], str] | None = None,
+        find_key: FindCallKey | None = None,
+        run_call: RunMcpCall | None = None,
     ) -> None:
         quiet_library("mcp")  # At DEBUG it logs every message.
         self._executor = executor
         self._make_context = context or _make_plain_context
+        self._find_key = find_key
+        self._run_call = run_call or _run_plain_call
         self._approval_hint = approval_hint or (
             "To approve it, decide about the approval {token} in the application that serves these tools, "
             "then call the tool again with the same arguments."
@@ -133,63 +137,72 @@ class McpEndpoint:
     async def _list_tools(
         self, ctx: RequestContext, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        await self._build_context(ctx)
+        context = await self._build_context(self._build_request(ctx))
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             self._sessions[identity := self._identify_client(ctx)] = ctx.session
             self._sessions.move_to_end(identity)
             if len(self._sessions) > _MAX_SESSIONS:
                 self._sessions.popitem(last=False)
-        return types.ListToolsResult(tools=list(self._get_pool(self._executor).tools.values()))
+        executor = self._executor
+        listed = self._get_pool(executor).tools.items()
+        return types.ListToolsResult(tools=[tool for name, tool in listed if not executor.is_denied(name, context)])
 
     async def _call_tool(
         self, ctx: RequestContext, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        context = await self._build_context(ctx)
+        asked = self._build_request(ctx)
+        context = await self._build_context(asked)
         executor = self._executor.snapshot()  # A call is answered by the tools that it was read with.
         definitions = self._get_pool(executor).definitions
         key = _get_idempotency_key(params)
         request = {"id": _build_call_id(key, 0), "params": {"name": params.name, "arguments": params.arguments or {}}}
         (call,) = wire.calls(request, definitions)
+        if key is None and self._find_key is not None:
+            key = await self._find_key(asked, executor, call, context)
+            call = structs.replace(call, id=_build_call_id(key, 0))
         if params.request_state is not None:
             asked_about = await self._apply_elicitation_response(params, context)
             if key is None and asked_about:  # The call that the person was asked about: the answer is for no other.
                 call = structs.replace(call, id=asked_about)
-        result = await self._run(ctx, executor, call, context)
+        result = await self._run(ctx, asked, executor, call, context)
         for attempt in range(1, _MAX_ATTEMPTS if key else 0):
             if result.ok or result.origin != "replayed":
                 break
             # An attempt before this one failed, and nothing happened: the same key may be tried again.
             call = structs.replace(call, id=_build_call_id(key, attempt))
-            result = await self._run(ctx, executor, call, context)
+            result = await self._run(ctx, asked, executor, call, context)
         approval = _find_open_approval(result)
         if approval is not None and approval.by == "customer" and _can_elicit(ctx):
             if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
                 return _build_input_request(approval)
             if await self._elicit(ctx, approval, context):
                 again = structs.replace(context, turn=self._next_turn())
-                result = await self._run(ctx, executor, call, again)
+                result = await self._run(ctx, asked, executor, call, again)
                 approval = _find_open_approval(result)
         return self._build_answer(executor, result, approval, definitions)
 
     async def _run(
-        self, ctx: RequestContext, executor: Executor, call: ToolCall, context: ToolContext[Any]
+        self, ctx: RequestContext, asked: McpRequest, executor: Executor, call: ToolCall, context: ToolContext[Any]
     ) -> ToolResult:
         async with _forward_progress(ctx, call) as listener:
             with executor.subscribe(context.session_id, listener):
-                result = await executor.run(call, context)
+                result = await self._run_call(asked, executor, call, context)
         if result.error is not None and result.error.code == "tool_not_found":
             raise MCPError(types.INVALID_PARAMS, result.error.message)
         return result
 
     # The client's identity and context.
 
-    async def _build_context(self, ctx: RequestContext) -> ToolContext[Any]:
-        self._loop = asyncio.get_running_loop()
-        request = McpRequest(
+    def _build_request(self, ctx: RequestContext) -> McpRequest:
+        return McpRequest(
             session_id=self._identify_client(ctx),
             client=ctx.session.client_params.client_info.name if ctx.session.client_params else None,
             headers=_get_headers(ctx),
+            state={} if ctx.request is None else ctx.request.scope.get("state", {}),
         )
+
+    async def _build_context(self, request: McpRequest) -> ToolContext[Any]:
+        self._loop = asyncio.get_running_loop()
         try:
             made = self._make_context(request)
             context = await made if inspect.isawaitable(made) else made
@@ -267,7 +280,11 @@ class McpEndpoint:
             except ValidationError:  # It only looked like a resource: it goes out as the text that it is.
                 log.debug("a result of %s is no MCP content", result.tool_name)
         if approval is not None:
-            hint = self._approval_hint.replace("{token}", approval.token).replace("{by}", approval.by)
+            hint = self._approval_hint
+            if not callable(hint):
+                hint = hint.replace("{token}", approval.token).replace("{by}", approval.by)
+            else:
+                hint = hint(approval)
             rendered["content"].append(types.TextContent(text=hint))
         if _promises_structure(executor, result.tool_name) and "structuredContent" not in rendered:
             rendered["isError"] = True  # It was cut, or failed: a client would look in vain for what is promised.
@@ -295,6 +312,12 @@ def _build_call_id(key: str | None, attempt: int) -> str:
 def _promises_structure(executor: Executor, name: str) -> bool:
     schema = executor.registry.get(name).output_schema
     return schema is not None and schema.get("type") == "object"
+
+
+async def _run_plain_call(
+    request: McpRequest, executor: Executor, call: ToolCall, context: ToolContext[Any]
+) -> ToolResult:
+    return await executor.run(call, context)
 
 
 def _make_plain_context(request: McpRequest) -> ToolContext[Any]:

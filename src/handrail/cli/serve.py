@@ -1,0 +1,97 @@
+"""`handrail serve`: the gateway of a configuration file, or the example agent, with the console."""
+
+import argparse
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from handrail.authorize.policy import Policy
+from handrail.cli.agent_file import load_agent_file
+from handrail.cli.store_option import DEFAULT_STORE
+from handrail.errors import ConfigError, MissingExtraError
+from handrail.execute.executor import Executor
+from handrail.execute.limits import Timeouts
+from handrail.store import open_store
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE", help="the configuration, such as gateway.yaml (default: the example agent)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (default: this machine only)")
+    parser.add_argument("--port", type=int, default=8000, help="0 chooses a free one (default: 8000)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    for package in ("starlette", "uvicorn", "jinja2", "mcp", "sqlalchemy", "httpx2"):
+        if find_spec(package) is None:
+            raise MissingExtraError(package, extra="serve")
+    asyncio.run(_serve(options))
+    return 0
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    import uvicorn  # noqa: PLC0415  # optional
+
+    if not 0 <= options.port < 65536:
+        raise ConfigError(f"port must be 0 to 65535, got {options.port}.")
+    config = uvicorn.Config("", log_level="warning", timeout_graceful_shutdown=5, server_header=False)
+    listener = _bind(options.host, options.port)
+    url = f"http://{options.host}:{listener.getsockname()[1]}"
+    opening = _open_example() if options.file is None else _open_file(options.file, url)
+    async with opening as (app, store):
+        print(f"console: {url}/\nMCP:     {url}/mcp", flush=True)
+        if not await store.keys.list():
+            for role, who in (("operator", "operator"), ("caller", "client")):
+                key, secret = await store.keys.create(role=role, who=who)
+                use = "sign in at the console" if role == "operator" else "the bearer token of an MCP client"
+                print(f"{key.role} key, shown only now ({use}): {secret}", flush=True)
+        config.app = app
+        config.load()
+        await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        raise ConfigError(f"cannot listen at {host}:{port}: {error.strerror}. Choose another --port.") from error
+    return listener
+
+
+@asynccontextmanager
+async def _open_file(file: str, url: str) -> AsyncGenerator[tuple[Any, Any]]:
+    from handrail.serve.gateway import open_gateway  # noqa: PLC0415  # optional
+
+    async with open_gateway(file, url=url) as gateway:
+        for name, status in gateway.sources.status.items():
+            why = f": {status.reason}" if status.reason else ""
+            print(f"source {name}: {status.state}{why}, {status.tools} tools", flush=True)
+        yield gateway.app, gateway.store
+
+
+@asynccontextmanager
+async def _open_example() -> AsyncGenerator[tuple[Any, Any]]:
+    from handrail.serve.app import build_app  # noqa: PLC0415  # optional
+
+    agent = load_agent_file()
+    # Nobody is in a conversation here: what the example asks the customer, an operator is asked.
+    rules = [rule for rule in agent.policy.rules if rule.by != "customer"]
+    async with open_store(DEFAULT_STORE, audit_values=True) as store:
+        executor = Executor(
+            agent.tools, policy=Policy(rules, asks="operator"), store=store, timeouts=Timeouts(approval=3_600)
+        )
+        print(
+            "No file was given: this is the example agent of a bank, with the database ./handrail.db", file=sys.stderr
+        )
+        async with executor:
+            yield build_app(executor, store=store, deps=agent.make_deps()), store

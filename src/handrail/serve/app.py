@@ -1,0 +1,137 @@
+"""`build_app`: the gateway and its console as an ASGI app."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from handrail.core.log import log
+from handrail.core.values import Approval
+from handrail.errors import StoreError
+from handrail.execute.executor import Executor
+from handrail.serve.access import Access
+from handrail.serve.console import Console
+from handrail.serve.live import AuditFeed
+from handrail.serve.mcp_gate import AsgiScope, AsgiSend, GatewayCalls, McpGate
+from handrail.sources.mcp.server import import_with_sdk
+from handrail.store import SqlStore
+
+_HEADERS: Final = (
+    (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+
+
+def build_app(
+    executor: Executor,
+    *,
+    store: SqlStore,
+    approval_wait: float = 25.0,
+    deps: Any = None,
+    url: str = "",
+    title: str = "Handrail",
+    notices: Callable[[], list[str]] | None = None,
+) -> Starlette:
+    """The tools of an executor for MCP clients at `/mcp`, and the console at `/`; `store` is the executor's own.
+
+    Every client and every person needs a key (`handrail keys create`). A call that an operator has to approve is held
+    for at most `approval_wait` seconds, 0 to 55; then its result says that it waits. `deps` is `context.deps` of every
+    call. `url` is where people reach the console: results name it. `notices` are shown on every page. The app needs
+    its lifespan to be run; the executor and the store stay yours to close.
+    """
+    access = Access(store)
+    feed = AuditFeed(store)
+    calls = GatewayCalls(store, approval_wait=approval_wait, deps=deps)
+
+    def describe(approval: Approval) -> str:
+        return describe_wait(approval, url=url)
+
+    console = Console(executor, store, access=access, feed=feed, notices=notices or list, title=title)
+    mcp = import_with_sdk("handrail.sources.mcp.serve").McpEndpoint(
+        executor,
+        context=calls.make_context,
+        name="handrail-gateway",
+        approval_hint=describe,
+        find_key=calls.find_key,
+        run_call=calls.run_call,
+    )
+    # No check of the host: a page of another site has no key to send.
+    endpoint = mcp.server.streamable_http_app(streamable_http_path="/mcp", host="0.0.0.0")
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+        await executor.open()
+        async with endpoint.router.lifespan_context(endpoint):
+            yield
+        await feed.aclose()
+
+    static = StaticFiles(packages=[("handrail.serve", "static")])
+    return Starlette(
+        routes=[
+            Route("/mcp", _AtRoot(McpGate(endpoint, access))),
+            Mount("/static", static),
+            *console.build_routes(),
+        ],
+        middleware=[Middleware(_SecurityHeaders)],
+        exception_handlers={StoreError: _show_store_error},
+        lifespan=lifespan,
+    )
+
+
+def describe_wait(approval: Approval, *, url: str) -> str:
+    """What a client is told when somebody has to agree: for whom it waits, and how to go on."""
+    if approval.by == "customer":
+        return (
+            "It needs the consent of the person at this client, who cannot be asked here: the client does not support "
+            "elicitation. Nothing was done."
+        )
+    where = f"at {url.rstrip('/')}/decide/{approval.token}" if url else "on the Decide page, or with handrail approvals"
+    return (
+        f"It waits for an operator, who decides {where}. Nothing was done yet. To go on, call the tool again with "
+        "exactly the same arguments: once it is approved it runs, once; until somebody has decided, it says this again."
+    )
+
+
+class _AtRoot:
+    """Calls an app as if nothing was mounted: the MCP endpoint knows its own path only."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: AsgiScope, receive: Any, send: AsgiSend) -> None:
+        await self._app({**scope, "path": "/mcp", "raw_path": b"/mcp", "root_path": ""}, receive, send)
+
+
+class _SecurityHeaders:
+    """Adds the headers that keep a browser from loading or running anything that is not ours."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: AsgiScope, receive: Any, send: AsgiSend) -> None:
+        async def add_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), *_HEADERS]
+                if not scope["path"].startswith("/static/") and not any(
+                    name == b"cache-control" for name, _ in headers
+                ):
+                    headers.append((b"cache-control", b"no-store"))
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, add_headers if scope["type"] == "http" else send)
+
+
+async def _show_store_error(request: Request, error: Exception) -> Response:
+    log.error("a page could not be shown: the database does not answer", exc_info=error)
+    text = "The database does not answer. Whether your last action was recorded is not known: reload the page and look."
+    return PlainTextResponse(text, status_code=503, headers={"Retry-After": "5"})

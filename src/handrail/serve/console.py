@@ -1,0 +1,456 @@
+"""The pages where people see what waits, what is in doubt, what ran and why, and where they decide."""
+
+import hmac
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, Final, cast
+from urllib.parse import parse_qsl, urlencode
+
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from handrail.core.events import LogEvent
+from handrail.core.text import is_same_json
+from handrail.core.values import Approval
+from handrail.errors import ApprovalError, ConfigError, ToolError
+from handrail.execute.executor import Executor
+from handrail.serve.access import COOKIE, SESSION_SECONDS, Access, BrowserSession
+from handrail.serve.call_report import explain_past_call
+from handrail.serve.live import AuditFeed
+from handrail.serve.rendering import Renderer
+from handrail.store import SqlStore
+from handrail.store.audit_rows import AuditRow
+
+_MAX_FORM_BYTES: Final = 8_000_000
+"""Changed arguments may be as long as those of a call, with every character escaped."""
+_MAX_REASON_CHARS: Final = 2_000
+_LISTED: Final = 50
+_CARD_CHARS: Final = 4_000
+"""Longer arguments are shown whole on the page of their own question, and can only be approved there."""
+
+Notices = Callable[[], list[str]]
+Page = Callable[[Request, BrowserSession], Awaitable[Response]]
+
+
+class CallFilters(Struct, frozen=True, kw_only=True):
+    """What the calls are filtered by; each is in the address of the page."""
+
+    tool: str = ""
+    tenant: str = ""
+    session: str = ""
+    customer: str = ""
+    outcome: str = ""
+    waiting: str = ""
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> "CallFilters":
+        """The filters of an address."""
+        return cls(**{name: query.get(name, "")[:256].strip() for name in cls.__struct_fields__})
+
+    def to_query(self) -> str:
+        """The filters as a part of an address."""
+        return urlencode({name: value for name in self.__struct_fields__ if (value := getattr(self, name))})
+
+    def matches(self, row: AuditRow) -> bool:
+        """Whether a row is one of those that are wanted."""
+        pairs = (
+            *((self.tool, row.tool), (self.tenant, row.tenant_id), (self.session, row.session_id)),
+            *((self.customer, row.customer_id), (self.outcome, "ok" if row.ok else row.error)),
+        )
+        return all(not wanted or wanted == found for wanted, found in pairs)
+
+
+class Console:
+    """The pages, for one executor and its store."""
+
+    def __init__(
+        self, executor: Executor, store: SqlStore, *, access: Access, feed: AuditFeed, notices: Notices, title: str
+    ) -> None:
+        self._executor = executor
+        self._store = store
+        self._access = access
+        self._feed = feed
+        self._notices = notices
+        self._title = title
+        self._renderer = Renderer()
+
+    def build_routes(self) -> list[Route]:
+        """The routes of the pages."""
+        return [
+            Route("/", self._page(self._home)),
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._action(self._logout), methods=["POST"]),
+            Route("/decide", self._page(self._decide)),
+            Route("/decide/history", self._page(self._history)),
+            Route("/decide/{token}", self._page(self._question)),
+            Route("/decide/{token}/{answer}", self._action(self._answer), methods=["POST"]),
+            Route("/doubts", self._page(self._doubts)),
+            Route("/doubts/resolve", self._action(self._resolve), methods=["POST"]),
+            Route("/calls", self._page(self._calls)),
+            Route("/calls/stream", self._page(self._stream)),
+            Route("/call", self._page(self._call)),
+        ]
+
+    # Who is there.
+
+    def _page(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            session = await self._access.find_session(request.cookies)
+            if session is None:
+                back = urlencode({"next": request.url.path + (f"?{request.url.query}" if request.url.query else "")})
+                return RedirectResponse(f"{_root(request)}/login?{back}", status_code=303)
+            return await page(request, session)
+
+        return respond
+
+    def _action(
+        self, action: Callable[[Request, BrowserSession, dict[str, str]], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """A form that changes something: its token must be that of the session that sends it."""
+
+        async def respond(request: Request) -> Response:
+            session = await self._access.find_session(request.cookies)
+            if session is None:
+                return self._message(request, None, 403, "Your session is over. Sign in again.")
+            form = await _read_form(request)
+            if form is None:
+                return self._message(request, session, 413, "The form is too long, or cannot be read.")
+            if not hmac.compare_digest(form.get("form_token", "").encode(), session.form_token.encode()):
+                return self._message(request, session, 403, "This form is not of your session. Reload the page.")
+            return await action(request, session, form)
+
+        return respond
+
+    async def _login(self, request: Request) -> Response:
+        form = await _read_form(request) if request.method == "POST" else {}
+        following = (form or {}).get("next") or request.query_params.get("next", "")
+        if not following.startswith("/") or following.startswith(("//", "/\\")):
+            following = ""
+        problem = ""
+        if form and request.method == "POST":
+            key = await self._access.find_key(form.get("key", "").strip())
+            if key is not None and key.role != "caller":
+                fields = {"id": key.id, "role": key.role, "who": key.who}
+                event = LogEvent(
+                    at=time.time(), session_id="", tenant_id=key.tenant_id, name="signed_in", fields=fields
+                )
+                self._store.audit(event)
+                response = RedirectResponse(following or f"{_root(request)}/decide", status_code=303)
+                response.set_cookie(
+                    COOKIE,
+                    self._access.build_cookie(key),
+                    max_age=SESSION_SECONDS,
+                    httponly=True,
+                    samesite="strict",
+                    secure=request.url.scheme == "https",
+                    path=f"{_root(request)}/",
+                )
+                return response
+            problem = (
+                "There is no such key, or it was revoked."
+                if key is None
+                else "This key calls tools and cannot sign in: create one with --role operator or viewer."
+            )
+        status = 403 if problem else 200
+        values = {"title": self._title, "problem": problem, "next": following}
+        return self._renderer.respond(request, "login.html", status=status, **values)
+
+    async def _logout(self, request: Request, session: BrowserSession, form: dict[str, str]) -> Response:
+        response = RedirectResponse(f"{_root(request)}/login", status_code=303)
+        response.delete_cookie(COOKIE, path=f"{_root(request)}/")
+        return response
+
+    async def _home(self, request: Request, session: BrowserSession) -> Response:
+        return RedirectResponse(f"{_root(request)}/decide", status_code=303)
+
+    # Decide.
+
+    async def _decide(self, request: Request, session: BrowserSession) -> Response:
+        pending = await self._store.approvals.pending(tenant_id=session.key.tenant_id, limit=_LISTED + 1)
+        waiting = [
+            await self._describe_question(one) for one in sorted(pending[:_LISTED], key=lambda one: one.created_at)
+        ]
+        more = len(pending) > _LISTED
+        return self._show(request, session, "decide.html", waiting=waiting, more=more, limit=_CARD_CHARS)
+
+    async def _question(self, request: Request, session: BrowserSession) -> Response:
+        approval = await self._find_approval(request, session)
+        if approval is None:
+            return self._message(request, session, 404, "There is no such question.")
+        described = await self._describe_question(approval)
+        return self._show(request, session, "question.html", waiting=described, limit=10_000_000)
+
+    async def _history(self, request: Request, session: BrowserSession) -> Response:
+        query = request.query_params
+        wanted = {name: query.get(name) or None for name in ("tool", "who", "customer_id", "session_id")}
+        before = await self._store.approvals.get(query["before"]) if query.get("before") else None
+        if before is not None and not _is_visible(before.tenant_id, session):
+            before = None
+        found = await self._store.approvals.history(
+            limit=_LISTED, before=before, tenant_id=session.key.tenant_id, **cast(Any, wanted)
+        )
+        older = ""
+        if len(found) == _LISTED:
+            given = {name: value for name, value in wanted.items() if value}
+            older = urlencode({**given, "before": found[0].token})
+        values = {"approvals": found[::-1], "older": older, "wanted": wanted, "now": time.time()}
+        return self._show(request, session, "history.html", **values)
+
+    async def _answer(self, request: Request, session: BrowserSession, form: dict[str, str]) -> Response:
+        answer = request.path_params["answer"]
+        if answer not in ("approve", "deny"):
+            return self._message(request, session, 404, "There is no such page.")
+        if not session.can_decide:
+            return self._message(request, session, 403, f"A {session.key.role} sees, and decides nothing.")
+        known = await self._find_approval(request, session)
+        if known is None:
+            return self._message(request, session, 404, "There is no such question.")
+        who, reason = session.key.who, form.get("reason", "").strip()[:_MAX_REASON_CHARS]
+        problem = ""
+        try:
+            if answer == "deny":
+                after = await self._store.approvals.deny(known.token, by="operator", who=who, reason=reason)
+            else:
+                arguments = self._read_arguments(known, form.get("arguments", ""))
+                after = await self._store.approvals.approve(
+                    known.token, by="operator", who=who, reason=reason, arguments=arguments
+                )
+        except (ApprovalError, ToolError) as error:
+            problem = error.message
+            after = await self._store.approvals.get(known.token) or known
+        if known.state != "pending" or after.who not in (None, who):
+            problem = _describe_faster(after, who)
+        described = await self._describe_question(after)
+        template = "_question.html" if "hx-request" in request.headers else "question.html"
+        values = {"waiting": described, "problem": problem, "limit": _CARD_CHARS if "_" in template else 10_000_000}
+        return self._show(request, session, template, **values)
+
+    def _read_arguments(self, approval: Approval, text: str) -> dict[str, Any] | None:
+        """The arguments that an approver wants instead, validated as the model's are; None if they are the same."""
+        text = text.strip()
+        if not text:
+            return None
+        try:
+            given: object = json.loads(text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise ApprovalError(f"The arguments are not JSON: {error}.") from error
+        if not isinstance(given, dict):
+            raise ApprovalError("The arguments must be a JSON object.")
+        if is_same_json(json.dumps(given), json.dumps(dict(approval.arguments), default=str)):
+            return None
+        if not self._executor.has_tool(approval.tool):
+            raise ApprovalError(
+                f"`{approval.tool}` is not among the tools now, so that other arguments cannot be checked."
+            )
+        self._executor.registry.get(approval.tool).parse(text)
+        return cast(dict[str, Any], given)
+
+    async def _find_approval(self, request: Request, session: BrowserSession) -> Approval | None:
+        approval = await self._store.approvals.get(request.path_params["token"])
+        return approval if approval is not None and _is_visible(approval.tenant_id, session) else None
+
+    async def _describe_question(self, approval: Approval) -> dict[str, Any]:
+        """A question with the rule that asked it, and what was decided before about the same tool and customer."""
+        rule: AuditRow | None = None
+        if approval.call_id:
+            rows = await self._store.audit.query(
+                session_id=approval.session_id, call_id=approval.call_id, kind="decision_made", limit=1
+            )
+            rule = rows[0] if rows else None
+        before = await self._store.approvals.history(
+            tool=approval.tool, customer_id=approval.customer_id, tenant_id=approval.tenant_id, limit=6
+        )
+        earlier = [one for one in before[::-1] if one.token != approval.token and one.tenant_id == approval.tenant_id]
+        return {"approval": approval, "rule": rule, "earlier": earlier[:5], "now": time.time()}
+
+    # Doubts.
+
+    async def _doubts(self, request: Request, session: BrowserSession) -> Response:
+        return await self._show_doubts(request, session)
+
+    async def _show_doubts(
+        self, request: Request, session: BrowserSession, problem: str = "", done: str = ""
+    ) -> Response:
+        found = await self._executor.doubts(tenant_id=session.key.tenant_id, limit=_LISTED)
+        values = {"doubts": found, "problem": problem, "done": done, "now": time.time()}
+        return self._show(request, session, "doubts.html", **values)
+
+    async def _resolve(self, request: Request, session: BrowserSession, form: dict[str, str]) -> Response:
+        if not session.can_decide:
+            return self._message(request, session, 403, f"A {session.key.role} sees, and decides nothing.")
+        of_session, of_call = form.get("session_id", ""), form.get("call_id", "")
+        entry = (await self._store.ledger.recall(session_id=of_session, call_id=of_call)).by_id
+        if entry is None or not _is_visible(entry.tenant_id, session):
+            return await self._show_doubts(request, session, problem="There is no such call.")
+        if form.get("happened") not in ("yes", "no"):
+            return await self._show_doubts(request, session, problem="Say whether it happened.")
+        try:
+            result = await self._executor.resolve(
+                session_id=of_session,
+                call_id=of_call,
+                happened=form["happened"] == "yes",
+                who=session.key.who,
+                reason=form.get("reason", "").strip()[:_MAX_REASON_CHARS],
+                expected=form.get("expected") or None,
+            )
+        except ConfigError as error:
+            return await self._show_doubts(request, session, problem=error.message)
+        return await self._show_doubts(request, session, done=result.for_model())
+
+    # Calls.
+
+    async def _calls(self, request: Request, session: BrowserSession) -> Response:
+        filters = CallFilters.from_query(request.query_params)
+        values: dict[str, Any] = {"filters": filters, "rows": [], "waiting": None, "problem": "", "older": ""}
+        if filters.waiting:
+            values["waiting"], values["problem"] = await self._find_waiting(session, filters)
+            return self._show(request, session, "calls.html", **values)
+        before = _read_position(request.query_params.get("before", ""))
+        rows = await self._query_calls(session, filters, before)
+        values["rows"] = rows[::-1]
+        if len(rows) == _LISTED:
+            position = f"{rows[0].at!r}:{rows[0].writer}:{rows[0].number}"
+            values["older"] = f"{filters.to_query()}&{urlencode({'before': position})}".lstrip("&")
+        return self._show(request, session, "calls.html", **values)
+
+    async def _query_calls(
+        self, session: BrowserSession, filters: CallFilters, before: AuditRow | None
+    ) -> list[AuditRow]:
+        return await self._store.audit.query(
+            kind="call_finished",
+            tenant_id=_choose_tenant(session, filters.tenant),
+            session_id=filters.session or None,
+            customer_id=filters.customer or None,
+            tool=filters.tool or None,
+            outcome=filters.outcome or None,
+            limit=_LISTED,
+            before=before,
+        )
+
+    async def _find_waiting(self, session: BrowserSession, filters: CallFilters) -> tuple[list[Approval], str]:
+        try:
+            least = parse_duration(filters.waiting)
+        except ConfigError as error:
+            return [], error.message
+        tenant = _choose_tenant(session, filters.tenant)
+        pending = await self._store.approvals.pending(tenant_id=tenant, session_id=filters.session or None, limit=500)
+        wanted = [
+            one
+            for one in pending
+            if one.created_at <= time.time() - least
+            and filters.tool in ("", one.tool)
+            and filters.customer in ("", one.customer_id)
+        ]
+        return sorted(wanted, key=lambda one: one.created_at), ""
+
+    async def _stream(self, request: Request, session: BrowserSession) -> Response:
+        """Server-sent events: each is the row of a call that has ended."""
+        if self._feed.is_full:
+            return Response("too many pages are open", status_code=503, headers={"Retry-After": "30"})
+        filters = CallFilters.from_query(request.query_params)
+
+        def is_wanted(row: AuditRow) -> bool:
+            return _is_visible(row.tenant_id, session) and filters.matches(row)
+
+        async def send() -> AsyncGenerator[str]:
+            yield ": connected\n\n"
+            async for row in self._feed.stream(is_wanted):
+                if await self._access.find_session(request.cookies) is None:  # Revoked while the page was open.
+                    return
+                if row is None:
+                    yield ": nothing new\n\n"
+                    continue
+                html = self._renderer.render(request, "_row.html", row=row, session=session)
+                yield "".join(f"data: {line}\n" for line in html.splitlines()) + "\n"
+
+        return StreamingResponse(send(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    async def _call(self, request: Request, session: BrowserSession) -> Response:
+        query = request.query_params
+        report = await explain_past_call(
+            self._store,
+            session_id=query.get("session", ""),
+            call_id=query.get("call", ""),
+            tenant_id=session.key.tenant_id,
+            executor=self._executor,
+        )
+        if report is None:
+            return self._message(request, session, 404, "Nothing is known about this call.")
+        return self._show(request, session, "call.html", report=report)
+
+    # Rendering.
+
+    def _show(self, request: Request, session: BrowserSession, template: str, **values: Any) -> HTMLResponse:
+        values = {"problem": "", "done": "", **values}
+        return self._renderer.respond(
+            request, template, session=session, title=self._title, notices=self._notices(), **values
+        )
+
+    def _message(self, request: Request, session: BrowserSession | None, status: int, text: str) -> HTMLResponse:
+        values: dict[str, Any] = {
+            "title": self._title,
+            "notices": [],
+            "session": session,
+            "text": text,
+            "problem": "",
+            "done": "",
+        }
+        return self._renderer.respond(request, "message.html", status=status, **values)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from `90`, `90s`, `5m`, `2h` or `7d`; `ConfigError` for anything else."""
+    units = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
+    if not (number.isascii() and number.isdecimal() and len(number) < 10):
+        raise ConfigError(f"a duration must be like 90s, 5m, 2h or 7d, got {text!r:.50}.")
+    return int(number) * unit
+
+
+def _root(request: Request) -> str:
+    return request.scope.get("root_path", "").rstrip("/")
+
+
+def _is_visible(tenant_id: str | None, session: BrowserSession) -> bool:
+    return session.key.tenant_id is None or session.key.tenant_id == tenant_id
+
+
+def _choose_tenant(session: BrowserSession, wanted: str) -> str | None:
+    """The tenant of the key, whatever the address says; who sees every tenant may choose one."""
+    return session.key.tenant_id if session.key.tenant_id is not None else wanted or None
+
+
+def _describe_faster(approval: Approval, who: str) -> str:
+    verb = {"denied": "denied", "withdrawn": "withdrawn"}.get(approval.state, "approved")
+    by = "You have" if approval.who == who else f"{approval.who} was faster and has" if approval.who else "It was"
+    return f"{by} {verb} this call already." if approval.who else f"This question was {verb} already."
+
+
+def _read_position(text: str) -> AuditRow | None:
+    at, _, rest = text.partition(":")
+    writer, _, number = rest.rpartition(":")
+    try:
+        return AuditRow(writer=writer, number=int(number), at=float(at), kind="", session_id="")
+    except ValueError:
+        return None
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a number that JSON has")
+
+
+async def _read_form(request: Request) -> dict[str, str] | None:
+    """The fields of a form; None if it is too long or cannot be read."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MAX_FORM_BYTES:
+            return None
+    try:
+        pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=50)
+    except ValueError:
+        return None
+    return dict(pairs)

@@ -1,0 +1,138 @@
+"""A gateway that runs: sources, policy, store and app together, until it is stopped."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+from starlette.applications import Starlette
+
+from handrail.authorize.policy import Policy
+from handrail.authorize.policy_file import load_policy
+from handrail.core.log import log
+from handrail.errors import ConfigError
+from handrail.execute.executor import Executor
+from handrail.execute.limits import Timeouts
+from handrail.serve.app import build_app
+from handrail.serve.config import GatewayConfig, load_gateway_config
+from handrail.serve.notify import Notifier
+from handrail.sources.connection import Sources, connect
+from handrail.store import SqlStore, open_store
+
+_POLICY_SECONDS: Final = 1.0
+"""Seconds between two looks at the policy file."""
+
+
+class Gateway(Struct, frozen=True, kw_only=True):
+    """A gateway that is open."""
+
+    app: Starlette
+    executor: Executor
+    store: SqlStore
+    sources: Sources
+    config: GatewayConfig
+
+
+@asynccontextmanager
+async def open_gateway(path: str | Path, *, url: str = "") -> AsyncGenerator[Gateway]:
+    """Open what a configuration file describes. A source that is down is tried again, and the pages say so."""
+    file = Path(path)
+    config = load_gateway_config(file)
+    policy_file = None if config.policy is None else file.parent / config.policy
+    policy = Policy(asks="operator") if policy_file is None else load_gateway_policy(policy_file)
+    url = config.url or url
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(open_store(config.read_store_url(), audit_values=config.audit_values))
+        notifier = await stack.enter_async_context(Notifier(config.notify, url=url))
+        sources = await stack.enter_async_context(connect(config.build_sources(file.parent)))
+        executor = Executor(
+            [sources],
+            policy=policy,
+            store=store,
+            listeners=[notifier],
+            timeouts=Timeouts(approval=config.approval_timeout, call=config.call_timeout),
+        )
+        notifier.follow(executor)
+        stack.push_async_callback(executor.aclose)
+        watch = PolicyWatch(executor, policy_file)
+        watching = asyncio.create_task(watch.run(), name="handrail:policy-watch")
+        stack.push_async_callback(_cancel, watching)
+        app = build_app(
+            executor,
+            store=store,
+            approval_wait=config.approval_wait,
+            url=url,
+            notices=lambda: [*watch.list_problems(), *list_source_problems(sources)],
+        )
+        yield Gateway(app=app, executor=executor, store=store, sources=sources, config=config)
+
+
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def load_gateway_policy(path: Path) -> Policy:
+    """The policy of a file; where no rule says who is asked, it is an operator: a gateway has no conversation."""
+    read = load_policy(path)
+    return Policy(read.rules, default=read.default, asks="operator")
+
+
+class PolicyWatch:
+    """Applies a policy file anew when it changes; one that cannot be read changes nothing, and is a notice."""
+
+    def __init__(self, executor: Executor, file: Path | None) -> None:
+        self._executor = executor
+        self._file = file
+        self._problem = ""
+        self._stamp = self._read_stamp()
+
+    def list_problems(self) -> list[str]:
+        """What people have to know about the policy."""
+        found = [f"The policy file cannot be used, and the rules before it are in force: {self._problem}"]
+        return [*(found if self._problem else []), *(f"Policy: {text}" for text in self._executor.diagnostics)]
+
+    async def run(self) -> None:
+        """Look for changes until it is cancelled."""
+        while self._file is not None:
+            await asyncio.sleep(_POLICY_SECONDS)
+            await self.check()
+
+    async def check(self) -> None:
+        """Apply the file if it is another one than before."""
+        stamp = await asyncio.to_thread(self._read_stamp)
+        if self._file is None or stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._executor.replace_policy(await asyncio.to_thread(load_gateway_policy, self._file))
+        except ConfigError as error:
+            self._problem = error.message
+            log.error("the policy file cannot be used, and the rules before it are in force: %s", error.message)
+        else:
+            self._problem = ""
+            log.warning("the policy was replaced by %s", self._file)
+
+    def _read_stamp(self) -> tuple[int, int] | None:
+        try:
+            found = None if self._file is None else self._file.stat()
+        except OSError:
+            return None
+        return None if found is None else (found.st_mtime_ns, found.st_size)
+
+
+def list_source_problems(sources: Sources) -> list[str]:
+    """What people have to know about the sources: those that are away, and tools that are held."""
+    found: list[str] = []
+    for name, status in sources.status.items():
+        if status.state != "connected":
+            found.append(f"The source {name} is {status.state}: {status.reason or 'no reason is known'}")
+        found.extend(
+            f"{name}: the tool {difference.tool} is {difference.kind} and is held until somebody accepts it: "
+            f"`handrail mcp diff`, `handrail mcp accept`"
+            for difference in status.differences
+        )
+    return found

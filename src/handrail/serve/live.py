@@ -1,0 +1,82 @@
+"""The calls of all processes as they end, read from the audit: one reader for all pages that are open."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
+
+from handrail.core.log import log
+from handrail.errors import HandrailError
+from handrail.store import SqlStore
+from handrail.store.audit_rows import AuditRow
+
+MAX_STREAMS: Final = 500
+_MAX_ROWS: Final = 500
+_MAX_WAITING: Final = 200
+"""Rows that wait for one page; a page that does not read them misses the oldest."""
+_IDLE_SECONDS: Final = 15.0
+
+
+class AuditFeed:
+    """Reads the rows of finished calls that are new, while somebody looks.
+
+    Each look reads the last two intervals again, because rows of other processes arrive late; what was seen before is
+    dropped by its writer and number.
+    """
+
+    def __init__(self, store: SqlStore, *, interval: float = 1.0) -> None:
+        self._store = store
+        self._interval = interval
+        self._streams: dict[object, tuple[Callable[[AuditRow], bool], asyncio.Queue[AuditRow | None]]] = {}
+        self._seen: dict[tuple[str, int], float] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another stream."""
+        return len(self._streams) >= MAX_STREAMS
+
+    async def stream(self, wanted: Callable[[AuditRow], bool]) -> AsyncGenerator[AuditRow | None]:
+        """The rows that are wanted, as they come; None when there was none for a while."""
+        token, queue = object(), asyncio.Queue[AuditRow | None](maxsize=_MAX_WAITING)
+        self._streams[token] = (wanted, queue)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._read(), name="handrail:audit-feed")
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(_IDLE_SECONDS):
+                        yield await queue.get()
+                except TimeoutError:
+                    yield None
+        finally:
+            self._streams.pop(token, None)
+
+    async def aclose(self) -> None:
+        """Stop reading."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _read(self) -> None:
+        started = time.time()
+        while self._streams:
+            since = max(time.time() - 2 * self._interval, started - self._interval)
+            try:
+                rows = await self._store.audit.query(kind="call_finished", since=since, limit=_MAX_ROWS)
+            except HandrailError:
+                log.warning("the audit cannot be read; the open pages wait", exc_info=True)
+                rows = []
+            self._seen = {ref: at for ref, at in self._seen.items() if at >= since}
+            for row in rows:
+                if (row.writer, row.number) not in self._seen:
+                    self._seen[(row.writer, row.number)] = row.at
+                    self._publish(row)
+            await asyncio.sleep(self._interval)
+
+    def _publish(self, row: AuditRow) -> None:
+        for wanted, queue in tuple(self._streams.values()):
+            if wanted(row):
+                if queue.full():
+                    queue.get_nowait()
+                queue.put_nowait(row)

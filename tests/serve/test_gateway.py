@@ -1,0 +1,55 @@
+"""`gateway.yaml` in front of an MCP server: the official client, a person at the console, one call, once."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.serve.desk import open_file_desk, text_of, write_shop
+
+GATEWAY = """
+store: STORE
+approval_wait: 0
+sources:
+  shop: SHOP
+"""
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_call_waits_for_an_operator_and_runs_once_when_it_is_sent_again(mode: str, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    async with (
+        open_file_desk(tmp_path, GATEWAY.replace("SHOP", write_shop(journal, trusted=True))) as desk,
+        desk.connect_client(mode=mode) as client,
+        desk.sign_in(who="ann") as ann,
+    ):
+        found = await client.call_tool("shop__find_order", {"order_id": 7})
+        assert found.structured_content == {"order_id": 7, "state": "paid"}
+
+        waiting = await client.call_tool("shop__refund", {"order_id": 7, "amount": 5})
+        assert waiting.is_error
+        assert "waits for an operator" in text_of(waiting)
+        assert "call the tool again with exactly the same arguments" in text_of(waiting)
+        again = await client.call_tool("shop__refund", {"amount": 5.0, "order_id": 7})  # The same call: one question.
+        assert "waits for an operator" in text_of(again)
+        (approval,) = await desk.store.approvals.pending()
+        page = await ann.read("/decide")
+        assert "shop__refund" in page
+        assert '"order_id": 7' in page
+        assert "client" in page  # Who asks.
+        assert not journal.exists()
+
+        assert "approved by ann" in (await ann.answer(approval.token, "approve", reason="checked")).text
+        done = await client.call_tool("shop__refund", {"order_id": 7, "amount": 5})
+        assert "refunded 5" in text_of(done)
+        assert journal.read_text() == "refund 7\n"
+
+        # Its result was delivered: an equal call is another one, and the operator is asked about the repetition.
+        more = await client.call_tool("shop__refund", {"order_id": 7, "amount": 5})
+        assert "waits for an operator" in text_of(more)
+        assert "This was done before" in await ann.read("/decide")
+        assert journal.read_text() == "refund 7\n"
+
+        await desk.store.audit.flush(timeout=60)
+        calls = await ann.read("/calls")
+        assert "shop__find_order" in calls
+        assert calls.count("approval_required") == 3
