@@ -176,13 +176,14 @@ def map_tests(folders: list[str], paths: list[str], work: Path) -> dict[str, dic
         for tests in data.contexts_by_lineno(file).values():
             for test in tests:
                 sizes[test] = sizes.get(test, 0) + 1
-    for file in map(Path, data.measured_files()):
-        if file.is_relative_to(PACKAGE) and any(str(file.relative_to(PACKAGE)).startswith(path) for path in paths):
-            by_file[str(file.relative_to(PACKAGE))] = {
+    for file in data.measured_files():
+        path = (ROOT / file).relative_to(PACKAGE).as_posix()
+        if path.startswith(tuple(paths)):
+            by_file[path] = {
                 line: sorted(
                     {test.split("|")[0] for test in tests if test}, key=lambda test: sizes.get(f"{test}|run", 0)
                 )
-                for line, tests in data.contexts_by_lineno(str(file)).items()
+                for line, tests in data.contexts_by_lineno(file).items()
             }
     return by_file
 

