@@ -21,8 +21,14 @@ from typing import Any
 from handrail import Agent, Tool, tool
 from handrail.core.text import compact_json
 from handrail.guide import Draft, GuidelineMatch, Plan, PlanRequest, ReplyRequest, ToolVerdict
-from handrail.guide.judges import provider as prompts
-from handrail.guide.judges.provider import REPLY_SCHEMA, build_plan_schema
+from handrail.guide.judges.provider import (
+    build_plan_instructions,
+    build_plan_schema,
+    build_reply_instructions,
+    build_reply_schema,
+    render_plan_request,
+    render_reply_request,
+)
 
 RESULTS = Path(__file__).with_name("guided.json")
 ORIGINAL = {"ms": "280–360", "one tool": 5, "cascade": 6, "22 guidelines": 11, "tokens": 15_000}
@@ -130,7 +136,8 @@ SETUPS: dict[str, Callable[[], Awaitable[tuple[Agent, Judge]]]] = {
     "1 tool, 2 guidelines": one_tool,
     "cascade, no arguments": cascade,
     "cascade, with arguments": cascade_with_arguments,
-    "22 guidelines": lambda: guidelines(22),
+    "10 guidelines": lambda: guidelines(10),
+    "50 guidelines": lambda: guidelines(50),
     "200 guidelines": lambda: guidelines(200),
 }
 
@@ -157,11 +164,12 @@ async def measure(setup: Callable[[], Awaitable[tuple[Agent, Judge]]], *, rounds
     }
     if count is not None:
         plans = [
-            (prompts.PLAN, prompts.render_plan_request(one), compact_json(build_plan_schema(one)))
+            (build_plan_instructions(one), render_plan_request(one), compact_json(build_plan_schema(one)))
             for one in judge.plans
         ]
         replies = [
-            (prompts.REPLY, prompts.render_reply_request(one), compact_json(REPLY_SCHEMA)) for one in judge.replies
+            (build_reply_instructions(one), render_reply_request(one), compact_json(build_reply_schema(one)))
+            for one in judge.replies
         ]
         found["tokens"] = sum(count(text) for question in (*plans, *replies) for text in question)
     return found

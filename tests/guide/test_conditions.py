@@ -106,7 +106,7 @@ async def test_retrievers_find_text_for_the_reply_and_may_fail() -> None:
     await open_session(agent).send("When do you close?")
     request = judge.reply_requests[0]
     assert request.retrieved == {"opening_hours": "9 to 18 for c-1"}
-    assert "Known:\n- opening_hours: 9 to 18 for c-1" in render_reply_request(request)
+    assert "Known:\nopening_hours: 9 to 18 for c-1" in render_reply_request(request)
     assert "9 to 18" not in str(judge.plan_requests)
     with pytest.raises(ConfigError, match="two retrievers are called 'opening_hours'"):
         agent.retriever(opening_hours)

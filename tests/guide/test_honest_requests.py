@@ -112,13 +112,18 @@ async def test_an_empty_quote_is_asked_for_again_and_not_blamed_on_the_customer(
     assert "evidence of amount must quote" in provider.requests[1].messages[0].text
 
 
-async def test_further_guidelines_of_the_reply_are_sent_without_their_actions() -> None:
-    judge = scripted([plan([])], ["Hi."])
-    agent = agent_with(judge)
-    await agent.create_guideline("Customer asks for the weather", "Recommend an umbrella", tools=[get_balance])
-    await open_session(agent).send("Hi")
-    prompt = render_reply_request(judge.reply_requests[0])
+async def test_further_guidelines_of_the_reply_are_sent_after_results_and_without_their_actions() -> None:
+    judge = scripted([plan([]), plan(["g2"], needs("get_balance", {"account": "a"}))], ["Hi."] * 2)
+    agent = agent_with(judge, policy=ALLOW)
+    await agent.create_guideline("Customer asks for the weather", "Recommend an umbrella", tools=[transfer_money])
+    await agent.create_guideline("Customer asks for money", tools=[get_balance])
+    await agent.create_guideline("", "Be polite", always=True)
+    session = open_session(agent)
+    await session.send("Hi")
+    await session.send("How much is in a?")
+    first, second = map(render_reply_request, judge.reply_requests)
 
-    assert "g1: when Customer asks for the weather" in prompt
-    assert "umbrella" not in prompt
-    assert "Now: " in prompt
+    assert ("weather" in first, "Further guidelines:\ng1: Customer asks for the weather\n\n" in second) == (False, True)
+    assert "umbrella" not in first + second
+    assert "Now: " in first
+    assert "Tools that change something: transfer_money" in second

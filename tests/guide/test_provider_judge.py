@@ -18,19 +18,21 @@ from tests.providers.kit import Subject, every_adapter
 
 
 def said(*ids: str, **verdict: Any) -> Any:
-    """What a model answers to the question of a plan."""
+    """What a model answers to the question of a plan; without `evidence` if none of its tools changes anything."""
+    quotes = verdict.pop("evidence", True)
     arguments = [
-        {"name": key, "value": value, "evidence": f"{value}"} for key, value in verdict.pop("arguments", {}).items()
+        {"name": key, "value": value, **({"evidence": f"{value}"} if quotes else {})}
+        for key, value in verdict.pop("arguments", {}).items()
     ]
     verdicts = [{"reason": "wanted", "state": "needs_to_run", **verdict, "arguments": arguments}] if verdict else []
     matches = [{"guideline_id": one, "reason": "it fits"} for one in ids]
     return text(json.dumps({"matches": matches, "verdicts": verdicts}))
 
 
-def wrote(words: str, *new: str, claims: tuple[str, ...] = ()) -> Any:
-    """What a model answers to the question of a reply."""
-    claimed = [{"tool": one, "arguments": "{}"} for one in claims]
-    return text(json.dumps({"text": words, "new_matches": list(new), "claims": claimed}))
+def wrote(words: str, *new: str, claims: tuple[str, ...] | None = ()) -> Any:
+    """What a model answers to the question of a reply; without `claims` if the agent can change nothing."""
+    claimed = {} if claims is None else {"claims": [{"tool": one, "arguments": "{}"} for one in claims]}
+    return text(json.dumps({"text": words, "new_matches": list(new), **claimed}))
 
 
 async def an_agent(provider: Any, **more: Any) -> Agent:
@@ -128,7 +130,9 @@ async def test_numbers_booleans_and_lists_come_back_as_the_schema_wants_them() -
         return [words, limit, exact, note]
 
     given = {"words": '["a", "b"]', "limit": "3", "exact": "true", "note": "[1]"}
-    provider = ScriptedProvider([said("g1", tool="search", arguments=given), wrote("Found.")])
+    provider = ScriptedProvider(
+        [said("g1", tool="search", arguments=given, evidence=False), wrote("Found.", claims=None)]
+    )
     agent = Agent(provider=provider, tools=[search])
     await agent.create_guideline("Customer searches", tools=[search])
     result = await agent.session("s-1").send("Search a and b.")
@@ -153,7 +157,7 @@ async def test_the_model_reads_guidelines_tools_variables_terms_and_what_is_pend
     await session.send("What is a carrot?")
     plan, reply, second, last = [(one.messages[0].text, one.instructions) for one in provider.requests]
 
-    for part in ("g1: when Customer asks for their balance, then Tell them", "transfer_money (for g2) CHANGES THINGS"):
+    for part in ("g1: Customer asks for their balance -> Tell them", "amount: integer) for g2 CHANGES THINGS: "):
         assert part in plan[0]
     for part in (
         "account_name: Jerry Seinfeld",

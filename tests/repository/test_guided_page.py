@@ -16,7 +16,9 @@ def test_the_figures_of_the_page_are_those_of_the_results() -> None:
         rows[name] for name in ("1 tool, 2 guidelines", "cascade, no arguments", "cascade, with arguments")
     )
     assert (one["model_calls"], cascade["model_calls"], argued["model_calls"]) == (2, 3, 4)
-    assert rows["22 guidelines"]["model_calls"] <= 3
+    assert rows["50 guidelines"]["model_calls"] <= 3
+    before = {"10 guidelines": 2_129, "50 guidelines": 3_897, "200 guidelines": 4_332}
+    assert all(rows[name]["tokens"] <= 0.75 * tokens for name, tokens in before.items())
     assert one["tokens"] <= 15_000 / 4
     assert one["ms"] < 2
     assert rows["200 guidelines"]["ms"] < 10

@@ -450,16 +450,17 @@ class GuidedTurn:
         guide, state = self._guide, self._state
         self._record_results()
         await self._notify_matched()
-        scope = await self._planner.select_guidelines(
-            self._build_plan_request(inputs), self._guidelines.get_matched_ids()
-        )
+        scope: tuple[Guideline, ...] = ()
+        if self._list_results():  # Without results, nothing is known that the plan did not know.
+            matched = self._guidelines.get_matched_ids()
+            scope = await self._planner.select_guidelines(self._build_plan_request(inputs), matched)
         followed = (*self._guidelines.list_for_reply(), *self._list_added_guidelines())
         followed_ids = {guideline.id for guideline in followed}
         request = ReplyRequest(
             messages=state.conversation.messages,
             instructions=guide.instructions,
             guidelines=followed,
-            candidates=tuple(guideline for guideline in scope if guideline.id not in followed_ids),
+            candidates=tuple(one for one in scope if one.id not in followed_ids and one.matches is None),
             results=self._list_results(),
             insights=self._build_insights(),
             pending=state.conversation.pending,
@@ -467,6 +468,7 @@ class GuidedTurn:
             terms=guide.terms,
             retrieved=await self._retrieval if self._retrieval is not None else {},
             withdrawn=tuple(self._withdrawn),
+            effects=tuple(guide.effects),
             now=guide.clock(),
         )
         may_plan = self._iteration < guide.settings.max_iterations

@@ -171,6 +171,8 @@ class ReplyRequest(Struct, frozen=True, kw_only=True):
     """The approved texts that can be sent in this turn, with their fields filled."""
     strict: bool = False
     """Whether the reply must be one of the templates."""
+    effects: tuple[str, ...] = ()
+    """The tools of the agent that change something: those whose effects a reply can claim."""
     now: datetime | None = None
     error: str = ""
     """What was wrong with the previous draft, if the request is repeated."""
