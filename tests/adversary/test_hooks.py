@@ -41,8 +41,19 @@ def test_a_hook_that_is_not_called_as_it_expects_is_an_error(given: Any, message
         Executor(hooks=[given])
 
 
-def test_other_methods_and_attributes_of_a_hook_are_its_own() -> None:
-    Executor(hooks=[hook(before=lambda *_: None, limit=5, after=lambda: None, reset=lambda: None)])
+async def test_other_methods_and_attributes_of_a_hook_are_its_own() -> None:
+    ran: list[str] = []
+
+    @tool(read_only=True)
+    def act() -> None:
+        """Act."""
+        ran.append("acted")
+
+    seen = hook(before=lambda *_: ran.append("asked"), limit=5, after=lambda: ran.append("after"), reset=lambda: None)
+    executor = Executor([act], policy=ALLOWED, hooks=[seen])
+
+    assert (await executor.run(call("act"), at())).ok
+    assert ran == ["asked", "acted"]
 
 
 @pytest.mark.parametrize("arguments", [{"amount": 1}, None, b"{}", 5])

@@ -385,7 +385,7 @@ def test_hostile_words_are_kept_in_a_form_that_can_be_sent() -> None:
 
     (said, _) = session.conversation.messages
     assert isinstance(said, UserMessage)
-    said.text.encode()
+    assert said.text == "half ? a character"
 
 
 @pytest.mark.parametrize("nothing", ["", "  \n"])

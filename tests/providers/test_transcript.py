@@ -267,7 +267,9 @@ async def test_ids_that_come_twice_go_out_once(subject: Subject) -> None:
     call = ToolCall(id="call_0", name="weather", arguments_json="{}")
     turn: list[Message] = [AssistantMessage(calls=(call, call)), answered([call, call])]
 
-    await _sent(subject, [*hello(), *turn, *turn, *hello("And?")])
+    body = json.dumps(await _sent(subject, [*hello(), *turn, *turn, *hello("And?")]))
+
+    assert body.count('"weather"') >= 4  # Four calls, and a definition of their tool.
 
 
 @every_adapter
@@ -286,7 +288,9 @@ async def test_what_a_model_said_elsewhere_is_not_taken_for_this_apis_words(subj
 async def test_a_model_may_have_spoken_first_or_last(subject: Subject, first: bool) -> None:
     said = AssistantMessage(text="Good morning.")
 
-    await _sent(subject, [said, *hello()] if first else [*hello(), said])
+    body = await _sent(subject, [said, *hello()] if first else [*hello(), said])
+
+    assert "Good morning." in json.dumps(body)
 
 
 @every_adapter
@@ -299,10 +303,13 @@ async def test_words_of_any_kind_arrive(subject: Subject, words: str) -> None:
         answered([call], words),
         AssistantMessage(text=words),
         UserMessage(text=words),
-        UserMessage(text=words),
+        UserMessage(text=f"{words} And the last of them."),
     ]
 
-    await _sent(subject, history)
+    body = json.dumps(await _sent(subject, history))
+
+    assert "And the last of them." in body
+    assert "weather" in body
 
 
 @every_adapter

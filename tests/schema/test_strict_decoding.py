@@ -87,8 +87,13 @@ anything = st.recursive(
 
 @given(anything)
 def test_no_response_of_a_model_breaks_the_way_back(value: Any) -> None:
-    decoded = came_back(pay, json.dumps(value))
-    assert isinstance(decoded, str)
+    text = json.dumps(value)
+    decoded = came_back(pay, text)
+    if not isinstance(value, dict):  # There is no way back for it.
+        assert decoded == text
+    elif decoded != text:  # Only what strict mode had to add is gone.
+        before = json.loads(text)
+        assert set(json.loads(decoded)) <= {name.removesuffix("?") for name in before}
 
 
 class Add(BaseModel):
