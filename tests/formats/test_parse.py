@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from handrail import Failure, ToolCall, ToolRegistry, ToolResult, tool
+from handrail import Failure, ToolRegistry, ToolResult, tool
 from tests.formats.apis import ALL, ANTHROPIC, GEMINI, MCP, Api, Said, answer, every_api
 
 WITH_TEXT = [api for api in ALL if api.sends_text]
