@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handrail import ConfigError, Executor, Policy, Rule, ToolContext, tool
+from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError, tool
 from handrail.execute import MemoryLedger, Timeouts
 from handrail.execute.ledger import Entry
 from tests.execute.helpers import ALLOWED, at, call, code_of
@@ -36,7 +36,7 @@ class Bank:
         self.ledger = SharedLedger()
         self.options = options
 
-    def start(self, policy: Policy = ALLOWED, timeouts: Timeouts = TIMEOUTS) -> Executor:
+    def start(self, policy: Policy = ALLOWED, timeouts: Timeouts = TIMEOUTS, **options: Any) -> Executor:
         """Another process."""
 
         @tool(**self.options)
@@ -45,7 +45,7 @@ class Bank:
             self.keys.append(context.idempotency_key)
             return "paid"
 
-        return Executor([pay], policy=policy, ledger=self.ledger, timeouts=timeouts)
+        return Executor([pay], policy=policy, ledger=self.ledger, timeouts=timeouts, **options)
 
     async def die(self, timeouts: Timeouts = TIMEOUTS) -> None:
         """Pay, and die before it is recorded."""
@@ -105,6 +105,45 @@ async def test_anything_else_is_a_doubt(options: dict[str, Any]) -> None:
     assert len(bank.keys) == 1
 
 
+def fail(arguments: Any, context: Any) -> None:
+    raise ConnectionError("away")
+
+
+@pytest.mark.parametrize(
+    ("verify", "answer"),
+    [
+        (lambda arguments, context: None, "cannot_tell"),
+        (lambda arguments, context: False, "too_early"),
+        (fail, "failed"),
+        (None, None),
+    ],
+)
+async def test_a_doubt_says_what_verify_said(verify: Any, answer: str | None) -> None:
+    bank = Bank(verify=verify)
+    await bank.die(timeouts=SLOW)
+    worker = bank.start(timeouts=SLOW)
+    assert [doubt.verified for doubt in await worker.doubts()] in ([], [None])  # Nobody has asked yet.
+
+    assert code_of(await worker.run(PAYMENT, at(customer_id="ann"))) == "outcome_unknown"
+
+    assert [doubt.verified for doubt in await worker.doubts()] == [answer]
+
+
+async def test_what_verify_said_about_a_call_of_its_own_is_recorded_for_others() -> None:
+    bank = Bank(verify=fail)
+    bank.ledger.is_owner_dead = False
+
+    @tool(verify=fail)
+    async def pay(invoice: str) -> str:
+        """Pay."""
+        raise RuntimeError("boom")
+
+    owner = Executor([pay], policy=ALLOWED, ledger=bank.ledger)
+    assert code_of(await owner.run(PAYMENT, at(customer_id="ann"))) == "outcome_unknown"
+
+    assert [doubt.verified for doubt in await bank.start().doubts()] == ["failed"]
+
+
 async def test_a_handler_that_may_still_run_is_not_run_again_because_verify_finds_nothing_yet() -> None:
     bank = Bank(verify=lambda arguments, context: False)
     await bank.die(timeouts=SLOW)
@@ -114,10 +153,26 @@ async def test_a_handler_that_may_still_run_is_not_run_again_because_verify_find
     assert (code_of(result), len(bank.keys)) == ("outcome_unknown", 1)
 
 
-async def test_what_is_denied_now_is_not_taken_over_and_stays_a_doubt() -> None:
+class Closed:
+    """A hook that refuses."""
+
+    async def authorised(self, call: Any, tool: Any, decision: Any, context: Any) -> None:
+        raise ToolError("closed")
+
+
+def object_to(arguments: Any, context: Any) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("by", ["a rule", "a check", "a hook"])
+async def test_what_is_denied_now_is_not_taken_over_and_stays_a_doubt(by: str) -> None:
     bank = Bank(idempotent=True)
     await bank.die()
-    worker = bank.start(policy=Policy([Rule.deny("pay", reason="closed")]))
+    bank.options |= {"permission_check": object_to} if by == "a check" else {}
+    worker = bank.start(
+        policy=Policy([Rule.deny("pay", reason="closed")]) if by == "a rule" else ALLOWED,
+        hooks=[Closed()] if by == "a hook" else (),
+    )
 
     result = await worker.run(PAYMENT, at(customer_id="ann"))
 
@@ -135,9 +190,15 @@ async def test_a_takeover_asks_nobody_again() -> None:
     await first.run(PAYMENT, at(customer_id="ann"))
     bank.ledger.is_owner_dead = False
 
+    entry = (await bank.ledger.recall(session_id="s-1", call_id="c-1")).by_id
+    assert entry is not None
     result = await bank.start(policy=asking).run(PAYMENT, at(customer_id="ann"))
 
     assert (result.output, len(bank.keys)) == ("paid", 2)
+    assert entry.approval == approval.token
+    for decision in (result.decision, entry.decision):  # What was decided then holds for who takes it over.
+        assert decision is not None
+        assert (decision.action, decision.by) == ("ask", "operator")
 
 
 async def test_a_lease_that_is_renewed_while_it_is_watched_is_not_taken_over() -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from handrail import Control, Failure
+from handrail import Control, Decision, Failure
 from handrail.authorize import MemoryApprovals
 from handrail.core import Approval
 from handrail.errors import CallTakenOverError, StoreError
@@ -62,7 +62,8 @@ async def approved(approvals: Any, **values: Any) -> Approval:
 
 
 async def test_what_was_claimed_is_found_by_its_id_and_by_its_key(kept: Any) -> None:
-    entry = an_entry(tenant_id="t-1")
+    decision = Decision(action="ask", by="operator", rule="r", source="rules.yaml:3", reason="over 500")
+    entry = an_entry(tenant_id="t-1", decision=decision, approval="apr_1")
 
     assert await recalled(kept.ledger, entry) == (None, None)
     assert await claimed(kept, entry)

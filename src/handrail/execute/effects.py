@@ -290,7 +290,7 @@ class EffectRunner:
             if authorization.call is not effect.sent.call:
                 known = await self._apply_changes(effect, authorization, known, admission)
             await self._wait_for_turn(effect, admission)
-            entry = self._build_entry(effect, known)
+            entry = self._build_entry(effect, known, authorization.approval)
             self._claims[running.ref] = running
             try:
                 started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
@@ -377,6 +377,7 @@ class EffectRunner:
         None if another worker was faster.
         """
         compiled, sent, context, unknown = effect.compiled, effect.sent, effect.context, failure_results.outcome_unknown
+        effect.decision = entry.decision
         try:
             if entry.changed_arguments is not None:  # What was authorised then.
                 changed = structs.replace(sent.call, arguments_json=entry.changed_arguments)
@@ -496,7 +497,7 @@ class EffectRunner:
 
     # 3. Claim.
 
-    def _build_entry(self, effect: EffectCall, known: LedgerDecision) -> Entry:
+    def _build_entry(self, effect: EffectCall, known: LedgerDecision, approval: Approval | None) -> Entry:
         now, context, sent, actual = time.time(), effect.context, effect.sent, effect.actual
         if self._warns_without_customer and context.customer_id is None:
             self._warns_without_customer = False  # Once.
@@ -533,7 +534,15 @@ class EffectRunner:
             run_until=run_until,
             repeat_until=run_until + self._repeat_window,
             guideline_ids=actual.call.guideline_ids,
+            decision=self._to_record(effect.decision),
+            approval=None if approval is None else approval.token,
         )
+
+    def _to_record(self, decision: Decision | None) -> Decision | None:
+        """A decision as the ledger keeps it: the reason of a question may quote values."""
+        if decision is None or decision.action == "allow" or not self._is_written:
+            return decision
+        return structs.replace(decision, reason=self._redactor.text(decision.reason))
 
     async def _claim(
         self, effect: EffectCall, entry: Entry, authorization: Authorization, started: CallStarted | None

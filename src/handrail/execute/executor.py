@@ -145,18 +145,14 @@ class Executor:
         self._portal = SyncPortal(current_loop=lambda: handlers.deadlines.loop)
         admission = AdmissionControl(limits, events=events)
         self._leases = leases = LeaseKeeper(ledger, lease_timeout=timeouts.lease, lease_grace=timeouts.lease_grace)
+        self._settlement = Settlement(ledger=ledger, handlers=handlers, redactor=redactor, leases=leases)
         self._effects = EffectRunner(
             ledger=ledger,
             approvals=self.approvals,
             authorizer=self._authorizer,
             digests=digests,
             handlers=handlers,
-            settlement=Settlement(
-                ledger=ledger,
-                handlers=handlers,
-                redactor=redactor,
-                leases=leases,
-            ),
+            settlement=self._settlement,
             scheduler=scheduler,
             admission=admission,
             events=events,
@@ -534,7 +530,12 @@ class Executor:
     ) -> list[Doubt]:
         """List the consequential calls whose outcome is not known, the oldest first."""
         return await list_doubts(
-            self._ledger, session_id=session_id, tenant_id=tenant_id, limit=limit, redactor=self._redactor
+            self._ledger,
+            session_id=session_id,
+            tenant_id=tenant_id,
+            limit=limit,
+            redactor=self._redactor,
+            answers=self._settlement.verify_answers,
         )
 
     async def resolve(

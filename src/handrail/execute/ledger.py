@@ -21,12 +21,17 @@ from handrail.core.log import log
 from handrail.core.media import MediaPart
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
-from handrail.core.values import Approval, Control, Failure, ToolResult
+from handrail.core.values import Approval, Control, Decision, Failure, ToolResult
 from handrail.errors import CallTakenOverError, ConfigError, LedgerFullError
 from handrail.execute.scheduler import CallRef
 
 State = Literal["running", "committed", "failed", "unknown"]
 """`failed` means that nothing happened and the call may be tried again; `unknown` that nobody can tell."""
+
+
+VerifyAnswer = Literal["cannot_tell", "too_early", "failed"]
+"""Why `verify` did not end a doubt: it returned None; it found nothing, but the handler could still run; it raised, or
+took too long."""
 
 
 MAX_RECORDED_MEDIA_BYTES: Final = 1_000_000
@@ -51,6 +56,8 @@ class RecordedResult(Struct, frozen=True, kw_only=True, gc=False):
     media: tuple[MediaPart, ...] = ()
     notice: str = ""
     """What the model reads before the output: the arguments that an approver changed."""
+    verified: VerifyAnswer | None = None
+    """What `verify` said about a call whose outcome is not known."""
 
     def to_result(self) -> ToolResult:
         """The result that was recorded."""
@@ -109,6 +116,10 @@ class Entry(Struct, frozen=True, kw_only=True, gc=False):
     recorded: RecordedResult | None = None
     guideline_ids: tuple[str, ...] = ()
     """The guidelines that led to the call."""
+    decision: Decision | None = None
+    """What let the call run; who takes it over asks nobody again."""
+    approval: str | None = None
+    """The token of the approval that it consumed."""
     erased_at: float | None = None
     """When the values of its customer were erased; they are gone once it is settled."""
     read_at: float = 0.0

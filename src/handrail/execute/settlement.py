@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Final, cast
 
@@ -19,7 +19,7 @@ from handrail.core.log import log
 from handrail.core.media import limit_media
 from handrail.core.redact import Redactor
 from handrail.core.time_budget import TimeBudget
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import CallTakenOverError, ConfigError, must_propagate
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
 from handrail.execute.ledger import (
@@ -28,6 +28,7 @@ from handrail.execute.ledger import (
     Ledger,
     RecordedResult,
     State,
+    VerifyAnswer,
     is_unchanged,
     settle_entry,
 )
@@ -165,12 +166,17 @@ class Settlement:
         self._handlers = handlers
         self._redactor = redactor
         self._is_immediate = ledger.is_immediate
+        self.verify_answers: dict[CallRef, VerifyAnswer] = {}
+        """What `verify` said last about calls that stayed in doubt: only here, for calls of other processes."""
         # What is not written is kept as it is.
         self._to_text = redactor.output if ledger.is_written else _as_text
 
     async def settle(self, entry: Entry, outcome: Outcome, retry_delays: tuple[float, ...] = _RETRY_DELAYS) -> bool:
         """Write the outcome of a call, and try again if the ledger cannot be reached; returns whether it is written."""
-        settled = settle_entry(entry, _STATES[outcome.happened], self._to_record(outcome.result), now=time.time())
+        recorded = self._to_record(outcome.result)
+        if self.verify_answers and outcome.happened == "unknown":
+            recorded = structs.replace(recorded, verified=self.verify_answers.get((entry.session_id, entry.call_id)))
+        settled = settle_entry(entry, _STATES[outcome.happened], recorded, now=time.time())
         delays = iter(retry_delays)
         while True:
             try:
@@ -311,9 +317,10 @@ class Settlement:
             if must_propagate(error):
                 raise
             log.error("verify of %s failed", tool.name, exc_info=error)
-            return None
+            return self._keep_answer(entry, "failed")
         if found is None or (found is False and not has_ended):
-            return None
+            return self._keep_answer(entry, "cannot_tell" if found is None else "too_early")
+        self.verify_answers.pop((entry.session_id, entry.call_id), None)
         if found is False:
             return Outcome(result=failure_results.verified_failure(tool.name), happened="no")
         output = f"`{tool.name}` took effect." if found is True else found
@@ -322,6 +329,11 @@ class Settlement:
         else:
             outcome = await self._handlers.collect_outcome(compiled, output, entry.session_id)
         return self.note_changes(entry, outcome)
+
+    def _keep_answer(self, entry: Entry, answer: VerifyAnswer) -> None:
+        if len(self.verify_answers) >= _MAX_OBSERVED:
+            self.verify_answers.clear()
+        self.verify_answers[(entry.session_id, entry.call_id)] = answer
 
     async def _call_verify(self, verify: Any, arguments: dict[str, Any], context: ToolContext[Any], name: str) -> Any:
         if inspect.iscoroutinefunction(verify):
@@ -354,12 +366,19 @@ class Doubt(Struct, frozen=True, kw_only=True):
     """From when on it can be said that nothing happened: until then the handler may still run."""
     idempotency_key: str
     """What the handler was given to send to other services: search for it there."""
+    decision: Decision | None = None
+    """What let it run."""
+    approval: str | None = None
+    """The token of the approval that it consumed."""
+    verified: VerifyAnswer | None = None
+    """What the tool's `verify` said last: `cannot_tell` (it returned None), `too_early` (it found nothing while the
+    handler could still run), or `failed`; None if it was not asked here, or there is none."""
     version: str
     """Changes with the entry; give it to `Executor.resolve(expected=…)`."""
 
     @classmethod
-    def from_entry(cls, entry: Entry, redactor: Redactor) -> "Doubt":
-        """The doubt about an entry."""
+    def from_entry(cls, entry: Entry, redactor: Redactor, verified: VerifyAnswer | None = None) -> "Doubt":
+        """The doubt about an entry; `verified` is what `verify` said since it was written."""
         return cls(
             session_id=entry.session_id,
             call_id=entry.call_id,
@@ -371,6 +390,9 @@ class Doubt(Struct, frozen=True, kw_only=True):
             claimed_at=entry.claimed_at,
             run_until=entry.claimed_at if entry.state == "unknown" else entry.run_until,
             idempotency_key=entry.idempotency_key,
+            decision=entry.decision,
+            approval=entry.approval,
+            verified=verified or (None if entry.recorded is None else entry.recorded.verified),
             version=_get_version(entry),
         )
 
@@ -380,13 +402,19 @@ def _get_version(entry: Entry) -> str:
 
 
 async def list_doubts(
-    ledger: Ledger, *, session_id: str | None, tenant_id: str | None, limit: int, redactor: Redactor
+    ledger: Ledger,
+    *,
+    session_id: str | None,
+    tenant_id: str | None,
+    limit: int,
+    redactor: Redactor,
+    answers: Mapping[CallRef, VerifyAnswer],
 ) -> list[Doubt]:
-    """The calls in doubt, of one session, one tenant or of all, the oldest first."""
+    """The calls in doubt, of one session, one tenant or of all, the oldest first; `answers` is what `verify` said."""
     entries = await ledger.find_doubts(
         now=time.time(), session_id=session_id, tenant_id=tenant_id, limit=check_limit(limit)
     )
-    return [Doubt.from_entry(entry, redactor) for entry in entries]
+    return [Doubt.from_entry(entry, redactor, answers.get((entry.session_id, entry.call_id))) for entry in entries]
 
 
 async def _refuse_while_alive(ledger: Ledger, entry: Entry, leases: LeaseKeeper, *, is_running: bool) -> None:

@@ -120,6 +120,7 @@ ERASED_ENTRY: Final[Mapping[str, Any]] = {
     "changed_arguments": null(),
     "recorded": null(),
     "customer_id": null(),
+    "decision": null(),
 }
 """What an entry loses; its digests, times and state stay, and so its call is still recognised."""
 

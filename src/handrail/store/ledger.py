@@ -16,7 +16,7 @@ from handrail.authorize.approvals import Approvals, build_used
 from handrail.core.events import CallStarted
 from handrail.core.log import log
 from handrail.core.text import compact_json
-from handrail.core.values import Approval, Failure
+from handrail.core.values import Approval, Decision, Failure
 from handrail.errors import CallTakenOverError, StoreError
 from handrail.execute.ledger import Entry, Recalled, RecordedResult, take_entry
 from handrail.store.approvals import SqlApprovals
@@ -275,6 +275,8 @@ class SqlLedger:
             "new_full_key": entry.full_key,
             "new_full_number": entry.full_number,
             "new_repeat_until": entry.repeat_until,
+            "new_decision": None if entry.decision is None else msgspec.json.encode(entry.decision).decode(),
+            "new_approval": entry.approval,
         }
 
     def _entry(self, row: tuple[Any, ...], *, is_listed: bool = False) -> Entry:
@@ -307,6 +309,8 @@ class SqlLedger:
             full_key=row[26],
             full_number=row[27],
             repeat_until=row[28],
+            decision=None if row[29] is None else msgspec.json.decode(row[29], type=Decision),
+            approval=row[30],
             read_at=row[-1],
         )
 
@@ -341,6 +345,7 @@ def encode_record(recorded: RecordedResult | None) -> str | None:
                 "metadata": _drop_unencodable(recorded.metadata),
                 "media": msgspec.to_builtins(recorded.media),
                 "notice": recorded.notice,
+                "verified": recorded.verified,
             }
         )
 

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 
-NEWEST: Final = "0007"
+NEWEST: Final = "0008"
 """The revision that this version needs: the last file in `migrations/versions`."""
 VERSION_TABLE: Final = "handrail_version"
 """Separate from Alembic's default, so that an application with its own migrations can share the database."""
@@ -70,6 +70,8 @@ ledger: Final = Table(
     Column("full_key", String, nullable=False),
     Column("full_number", BigInteger, nullable=False),
     Column("repeat_until", Double, nullable=False),
+    Column("decision", Text),
+    Column("approval", String),
     UniqueConstraint("key", "number", name="handrail_ledger_effect"),
     CheckConstraint("state IN ('running', 'committed', 'failed', 'unknown')", name="handrail_ledger_state"),
     Index("handrail_ledger_settled", "settled_at"),
