@@ -12,7 +12,8 @@ from msgspec import Struct, field
 from openai import AsyncOpenAI
 
 from handrail import tool
-from handrail.phone import PhoneGateway
+from handrail.core import Event
+from handrail.phone import PhoneCallEnded, PhoneGateway
 from handrail.tenants import TenantConfig, TenantDirectory, ToolBuilder
 from handrail.testing.phone import CallReport, PhoneSimulator, run_warped
 from tests.phone.calls import play
@@ -81,6 +82,12 @@ def build_tools(random: Random, booked: Counter[str]) -> ToolBuilder:
 
 async def play_many(count: int, *, faults: bool, lost_events: bool = False) -> Totals:
     totals = Totals()
+    ended: dict[str, PhoneCallEnded] = {}
+
+    def listen(event: Event) -> None:
+        if isinstance(event, PhoneCallEnded):
+            ended[event.session_id] = event
+
     simulator = PhoneSimulator()  # not started: there is no socket
     client = AsyncOpenAI(base_url="http://unused.invalid", api_key="sk-test", webhook_secret=simulator.webhook_secret)
     gateway = PhoneGateway(
@@ -88,14 +95,19 @@ async def play_many(count: int, *, faults: bool, lost_events: bool = False) -> T
         tenants=TenantDirectory([TenantConfig.model_validate({**TENANT, "policy": [{"allow": "book"}]})]),
         tools=build_tools(Random(1), totals.booked),
         transport=MemoryTransport(simulator),
+        listeners=[listen],
     )
 
     async def play_one(number: int) -> None:
         script = random_script(Random(number), faults=faults, lost_events=lost_events)
         call = await simulator.ring(script, gateway.handle_webhook)
-        totals.add(number, await simulator.wait(call.id))
+        report = await simulator.wait(call.id)
+        totals.add(number, report)
         while call.id in gateway.calls:
             await asyncio.sleep(0.1)
+        told = ended.pop(call.id, None)
+        if told is not None and told.unanswered != len(report.unanswered):
+            totals.wrong.append(f"call {number}: {told.unanswered} unanswered in metrics, {report.unanswered} in fact")
         simulator.forget(call.id)
 
     async with client, gateway:

@@ -43,8 +43,6 @@ class CallMachine:
         self._numbers = 0
         self._consecutive = 0
         self._is_choice_forced = self.options.is_tool_choice_forced
-        self.unsent_calls: tuple[str, ...] = ()
-        """Calls that had a result while the provider could be reached, and whose output was not sent all the same."""
         self._out: list[Command] = []
         self._do = self._out.append
         self._slot = ResponseSlot(do=self._do, options=self.options)
@@ -140,8 +138,6 @@ class CallMachine:
 
     def _on_ended(self, signal: s.Ended) -> None:
         self.ended = self._ending.end(signal.reason)
-        if self.is_connected:
-            self.unsent_calls = self.calls.unsent
         self._do(s.FinishCall(reason=self.ended))
 
     def _after_the_end(self, signal: Signal) -> None:

@@ -34,6 +34,10 @@ from handrail.tenants.features.request_transfer import resolve_destination
 from handrail.tenants.targets import normalise_target
 
 _SEND_TIMEOUT = 10.0
+_SENT_TIMEOUT = 2.0
+"""Seconds for what is still to be sent before the call is ended."""
+_ANSWER_GRACE = 30.0
+"""Seconds before the end of a call in which a tool call may have no output, if the call was not ended here."""
 _MAX_EVENT_BYTES = 16_000_000
 _SPOKEN = (s.CallerStarted, s.CallerTranscribed, s.PlaybackStarted, s.PlaybackStopped, s.PlaybackCleared)
 """Signals that a transcript is made from, beside the words of a response."""
@@ -100,7 +104,12 @@ class CallSession:
             texts=self._texts,
             events=self._events,
         )
-        self._outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[tuple[dict[str, Any], str | None]] = asyncio.Queue()
+        """Events that wait to be sent, and the tool call that each is the output of."""
+        self._called_at: dict[str, float] = {}
+        """When each tool call was completed, by the clock of the loop."""
+        self._answered: set[str] = set()
+        """Tool calls whose output was really sent."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._over = asyncio.Event()
@@ -254,7 +263,7 @@ class CallSession:
 
     async def _send(self, connection: Sideband) -> None:
         while True:
-            event = await self._outgoing.get()
+            event, call_id = await self._outgoing.get()
             fallback = self._runner.take_fallback(event["item"].get("call_id", "")) if "item" in event else None
             try:
                 async with asyncio.timeout(_SEND_TIMEOUT):
@@ -263,6 +272,9 @@ class CallSession:
                 if fallback is not None:
                     self._runner.report_fallback(fallback, is_sent=False)
                 raise ConnectionLost(is_over=getattr(error, "is_over", False)) from error
+            if call_id is not None:
+                self._answered.add(call_id)
+            self._outgoing.task_done()
             if fallback is not None:
                 self._runner.report_fallback(fallback, is_sent=True)
             if self._recorder is not None:
@@ -277,6 +289,7 @@ class CallSession:
 
     async def _settle(self) -> None:
         """Reads are dropped, effects have a grace to finish; then nothing of this call is left running."""
+        ended_at = asyncio.get_running_loop().time()
         for timer in self._timers.values():
             timer.cancel()
         if self.end_reason != "transferred" and not self._has_hung_up:
@@ -291,7 +304,7 @@ class CallSession:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         machine = self._machine
-        lost = [id for id in machine.unsent_calls if id in self._runner.called]
+        lost = self._list_unanswered(ended_at)
         self._events.emit(
             PhoneCallEnded,
             reason=self.end_reason or "failed",
@@ -299,13 +312,22 @@ class CallSession:
             tool_calls=len(self._runner.called),
             unanswered=len(lost),
             never_spoken=len(machine.calls.never_spoken),
-            cut_off=len({*machine.calls.open, *machine.calls.unspoken} - {*lost}),
+            cut_off=len({*machine.calls.open, *machine.calls.unspoken} - lost),
             usage=dict(self.usage),
         )
         if self._recorder is not None:
             await self._recorder.aclose()
             if self._recorder.error is not None:
                 self._events.note("recording_failed", "error", reason=self._recorder.error)
+
+    def _list_unanswered(self, ended_at: float) -> set[str]:
+        """Tool calls that never got an output, although there was time: the call was ended here, or went on for long.
+
+        The simulator's report counts in the same way.
+        """
+        is_ended_here = self.end_reason not in ("caller", "expired", "transferred")
+        missing = self._called_at.keys() - self._answered
+        return {id for id in missing if is_ended_here or ended_at - self._called_at[id] > _ANSWER_GRACE}
 
     # Signals in, commands out.
 
@@ -315,7 +337,10 @@ class CallSession:
             self._recorder.record_signal(signal)
         if isinstance(signal, s.KeyPressed):
             self._press(signal.key)
+        if isinstance(signal, s.Disconnected):  # What was under way may not have arrived.
+            self._answered = {id for id in self._answered if self._machine.calls.is_added(id)}
         if isinstance(signal, s.ToolCalled):
+            self._called_at.setdefault(signal.call.id, asyncio.get_running_loop().time())
             self._events.note("ws_tool_call_received", call=signal.call)
         if isinstance(signal, s.ResponseFinished):
             for name, count in signal.usage.items():
@@ -358,7 +383,8 @@ class CallSession:
     def _do(self, command: s.Command) -> None:
         match command:
             case s.ProviderCommand():
-                self._outgoing.put_nowait(self._adapter.write(command))
+                call_id = command.call_id if isinstance(command, s.SendOutput) else None
+                self._outgoing.put_nowait((self._adapter.write(command), call_id))
             case s.RunTool():
                 self._runner.start(command.call)
                 self._spawn(self._run_tool(command.call, command.turn), f"tool:{command.call.id}")
@@ -428,6 +454,11 @@ class CallSession:
         self.feed(s.TransferAnswered(outcome=outcome))
 
     async def _hang_up(self) -> None:
+        try:
+            async with asyncio.timeout(_SENT_TIMEOUT):
+                await self._outgoing.join()
+        except TimeoutError:
+            pass
         await self._hang_up_once()
         self.feed(s.Ended(reason="agent"))
 

@@ -88,11 +88,6 @@ class ToolCalls:
         return tuple(id for id, state in self._calls.items() if not state.is_sent)
 
     @property
-    def unsent(self) -> tuple[str, ...]:
-        """Calls that have an output or a result which has not been sent."""
-        return tuple(id for id, state in self._calls.items() if state.output is not None and not state.is_told)
-
-    @property
     def has_awaited(self) -> bool:
         """Whether a call has no output."""
         return bool(self.awaited_tools)
@@ -200,6 +195,11 @@ class ToolCalls:
             state.is_late_added = True
         elif state is not None:
             state.is_added = True
+
+    def is_added(self, call_id: str) -> bool:
+        """Whether the conversation is known to have the output of a call."""
+        state = self._calls.get(call_id)
+        return state is not None and state.is_added
 
     def has_sent(self, request_id: str | None) -> bool:
         """Whether this request sent an output or a late result."""

@@ -1,7 +1,6 @@
 """Runs the tool calls of one phone call, and gives the caller's approval to what they agreed to."""
 
 import asyncio
-import time
 from typing import Any
 
 from msgspec import structs
@@ -55,7 +54,7 @@ class ToolRunner:
 
     def start(self, call: ToolCall) -> None:
         """A call is about to run."""
-        self.called[call.id] = call.name, time.monotonic()
+        self.called[call.id] = call.name, asyncio.get_running_loop().time()
         self._events.note("ws_tool_invocation_built", call=call)
         if call.name not in self._names:
             self._events.note("ws_tool_dispatcher_missing_fallback_output", "warning", call=call)
@@ -122,7 +121,7 @@ class ToolRunner:
 
     def report_spoken(self, call_ids: tuple[str, ...]) -> None:
         """The caller begins to hear about these results."""
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         for call_id in call_ids:
             if call_id in self.called and call_id not in self._spoken:
                 self._spoken.add(call_id)

@@ -1,5 +1,6 @@
 """What can go wrong on the way: faults of events, of sockets and of call control."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import openai
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from websockets.exceptions import ConnectionClosedError
 
 from handrail.testing.phone import Script, SimulatedCall, format_timeline, run_warped
+from handrail.testing.phone.checks import Refused
 
 from .wrong import TOOLS, answering, open_call, output, read_until, simulated_api, types
 
@@ -249,3 +251,58 @@ def test_a_client_that_does_not_look_at_call_ids_answers_a_repeated_event_twice(
     call.connect()
     report = call.play(answering())
     assert report.duplicate_outputs == ("c1",)
+
+
+def fault(**given: Any) -> dict[str, Any]:
+    return {"faults": [given], "model": [{"say": "One."}, {"say": "Two."}], "caller": [{"say": "Yes."}, {"sleep": 30}]}
+
+
+TRANSCRIBED = {"type": "realtime", "audio": {"input": {"transcription": {"model": "whisper-1"}}}}
+
+
+def hear(script: dict[str, Any]) -> list[tuple[float, Mapping[str, Any]]]:
+    """What a client is told that only asks for one response."""
+    call = SimulatedCall(script)
+    call.request("accept", TRANSCRIBED)
+    call.connect()
+    call.feed({"type": "response.create", "response": {"metadata": {"mine": "1"}}})
+    return [(frame.at, frame.event) for frame in call.advance(30) if frame.event is not None]
+
+
+def test_a_server_may_leave_metadata_and_playback_out() -> None:
+    plain = [event["response"]["metadata"] for _, event in hear(fault(fault="slow", seconds=0)) if "response" in event]
+    bare = [event["response"]["metadata"] for _, event in hear(fault(fault="no_metadata")) if "response" in event]
+    kinds = {event["type"] for _, event in hear(fault(fault="no_playback"))}
+
+    assert {"mine": "1"} in plain
+    assert set(bare) == {None}
+    assert "response.done" in kinds
+    assert not any(kind.startswith("output_audio_buffer") for kind in kinds)
+
+
+def test_a_reply_fails_whoever_asked_for_it() -> None:
+    done = [
+        event["response"] for _, event in hear(fault(fault="failed_reply", nth=2)) if event["type"] == "response.done"
+    ]
+
+    assert [response["status"] for response in done] == ["completed", "failed"]
+
+
+def test_a_transcript_comes_late_or_not_at_all() -> None:
+    def find(script: dict[str, Any]) -> tuple[float, str]:
+        [(at, event)] = [(at, event) for at, event in hear(script) if "transcription" in event["type"]]
+        return at, event["type"].rpartition(".")[2]
+
+    at, kind = find(fault(fault="late_transcript", seconds=0))
+    assert kind == "completed"
+    assert find(fault(fault="late_transcript", seconds=5)) == (pytest.approx(at + 5), "completed")
+    assert find(fault(fault="failed_transcript"))[1] == "failed"
+
+
+def test_a_handshake_is_refused_as_often_as_the_script_says() -> None:
+    call = SimulatedCall({"http": [{"verb": "connect", "status": 404, "times": 2}]})
+    call.request("accept", {"type": "realtime"})
+    for _ in range(2):
+        with pytest.raises(Refused):
+            call.connect()
+    assert call.connect() == 1

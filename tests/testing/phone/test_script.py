@@ -59,7 +59,7 @@ def test_a_script_in_yaml_is_read(tmp_path: Path) -> None:
         ("model:\n  - say: a\n    calls:\n      - {args: {}}\n", "call.yaml:4: model[0].calls[0].name: field required"),
         ("modell: []\n", "call.yaml:1: modell: unknown key; allowed are name, call, model"),
         ("caller: [{dtmf: x}]\n", "caller[0].dtmf: string should match pattern"),
-        ("http: [{verb: transfer}]\n", "http[0].verb: input should be 'accept', 'reject', 'refer' or"),
+        ("http: [{verb: transfer}]\n", "http[0].verb: input should be 'accept', 'reject', 'refer', 'hangup' or"),
         ("expect: [{never: response.create, while: sleeping}]\n", "expect[0].while: input should be 'response_active'"),
         ("caller: [{sleep: -1}]\n", "caller[0].sleep: input should be greater than or equal to 0, got -1"),
         ("caller: [{drop: 99}]\n", "caller[0].drop: input should be greater than or equal to 1000, got 99"),

@@ -1,12 +1,19 @@
 """Time that jumps, sockets that are real, threads that are waited for."""
 
 import asyncio
+import queue
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
+import aiosqlite
 import pytest
 
+from handrail import tool
 from handrail.testing.phone import run_warped
+from tests.phone.calls import play
+from tests.tenants.samples import acme
 
 
 def test_an_hour_takes_no_time_and_timers_keep_their_order() -> None:
@@ -82,3 +89,64 @@ def test_sockets_carry_data_while_time_jumps() -> None:
             return received
 
     assert run_warped(main()) == [f"{number}\n".encode() for number in range(20)]
+
+
+def test_the_clock_stands_while_a_thread_works_and_jumps_while_it_waits() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        answers: asyncio.Queue[object] = asyncio.Queue()
+
+        def run() -> None:
+            while (function := work.get()) is not None:
+                answer = function()
+                loop.call_soon_threadsafe(answers.put_nowait, answer)
+
+        threading.Thread(target=run).start()
+        started = loop.time()
+        for number in range(20):
+            work.put(lambda: time.sleep(0.01))
+            async with asyncio.timeout(0.5):  # Virtual: a clock that goes on would be past it now and then.
+                await answers.get()
+            if number % 5 == 0:
+                await asyncio.sleep(100)
+        work.put(None)
+        return loop.time() - started
+
+    assert 400 <= run_warped(main()) < 402
+
+
+def test_a_database_of_a_call_is_not_outrun(tmp_path: Path) -> None:
+    @tool(timeout=0.5)
+    async def book(slot: str) -> str:
+        """Book a slot."""
+        async with aiosqlite.connect(tmp_path / "slots.db") as connection:
+            await connection.execute("create table if not exists slots (slot text)")
+            await connection.execute("insert into slots values (?)", (slot,))
+            await connection.create_function("pause", 0, lambda: time.sleep(0.2))
+            await connection.execute("select pause()")
+            await connection.commit()
+        return "booked"
+
+    @tool(timeout=0.5)
+    def write(slot: str) -> str:
+        """Write a slot down."""
+        time.sleep(0.3)
+        return "written"
+
+    names = [("c1", "book"), ("c2", "write")]
+    played = play(
+        {
+            "model": [
+                {"say": "Hello."},
+                *({"calls": [{"id": id, "name": name, "args": {"slot": "9:00"}}]} for id, name in names),
+                {"say": "Done."},
+            ],
+            "caller": [{"say": "At nine."}, {"wait": "results", "patience": 30}],
+            "expect": [{"result": "c1"}, {"result": "c2"}],
+        },
+        tenants=[acme(greeting="Hello.", policy=[{"allow": ["book", "write"]}])],
+        tools=[book, write],
+    )
+
+    assert played.report.failures == ()

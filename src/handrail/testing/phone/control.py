@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from .checks import Refused, check_session
 from .record import HttpRecord
@@ -91,7 +91,14 @@ class HttpControl:
         state.record.accepted_at = state.quiet_since = state.clock.now
         self.on_accept()
 
-    def _next_planned(self, verb: Verb) -> HttpEntry | None:
+    def check_handshake(self) -> None:
+        """Refuse a sideband, as the script says."""
+        planned = self._next_planned("connect")
+        if planned is not None and planned.status >= 400:
+            self.state.note("call", "sideband.refused", {"status": planned.status})
+            raise Refused("The script asked for this error.", code="call_id_not_found")
+
+    def _next_planned(self, verb: Verb | Literal["connect"]) -> HttpEntry | None:
         plan = self.state.script.http
         if not self._used:
             self._used = [0] * len(plan)

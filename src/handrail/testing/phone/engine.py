@@ -82,6 +82,7 @@ class SimulatedCall:
         """Open a sideband, and return its number. R1: only while the call is open."""
         if self._state.phase != "open":
             raise Refused(f"No session found for call_id: {self.id}", code="call_id_not_found")
+        self._control.check_handshake()
         return self._state.connect()
 
     def disconnect(self, sideband: int) -> None:

@@ -4,9 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from .script import Fault
+
+_OF_PROVIDER = ("failed_reply", "late_transcript", "failed_transcript")
+"""Faults of what the provider does; the others happen to events on their way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +31,37 @@ class FaultPlan:
         self._seen = [0] * len(faults)
         self._random = Random(seed)
 
+    def fails_reply(self) -> bool:
+        """Whether the response that begins now fails."""
+        return bool(self._take("failed_reply"))
+
+    def delay_transcript(self) -> float | None:
+        """How much later the transcript that is due comes; None if it fails."""
+        if self._take("failed_transcript"):
+            return None
+        return sum(fault.seconds for fault in self._take("late_transcript"))
+
+    def _take(self, kind: str) -> list[Fault]:
+        """The faults of a kind that happen now."""
+        return [
+            fault for index, fault in enumerate(self._faults) if fault.fault == kind and self._happens(index, fault)
+        ]
+
+    def _happens(self, index: int, fault: Fault) -> bool:
+        self._seen[index] += 1
+        if fault.nth not in (None, self._seen[index]):
+            return False
+        return fault.probability >= 1 or self._random.random() < fault.probability
+
     def apply(self, event: Mapping[str, Any]) -> FaultEffect | None:
         """Decide what happens to an event; None: nothing."""
         if not self._faults:
             return None
         payloads: list[Mapping[str, Any] | str] = [event]
         delay, close, overtaken = 0.0, None, False
+        kind = str(event.get("type"))
         for index, fault in enumerate(self._faults):
-            if not fnmatchcase(str(event.get("type")), fault.event):
-                continue
-            self._seen[index] += 1
-            if fault.nth not in (None, self._seen[index]):
-                continue
-            if fault.probability < 1 and self._random.random() >= fault.probability:
+            if fault.fault in _OF_PROVIDER or not fnmatchcase(kind, fault.event) or not self._happens(index, fault):
                 continue
             match fault.fault:
                 case "drop":
@@ -57,4 +78,16 @@ class FaultPlan:
                     close = fault.code
                 case "reorder":
                     overtaken = True
+                case "no_playback":
+                    payloads = [] if kind.startswith("output_audio_buffer.") else payloads
+                case _:
+                    payloads = [_drop_metadata(payload) for payload in payloads]
         return FaultEffect(tuple(payloads), delay, close, overtaken)
+
+
+def _drop_metadata(payload: Mapping[str, Any] | str) -> Mapping[str, Any] | str:
+    """The event of a server that does not say which request a response answers."""
+    response = None if isinstance(payload, str) else payload.get("response")
+    if isinstance(payload, str) or not isinstance(response, Mapping):
+        return payload
+    return {**payload, "response": {**cast(Mapping[str, Any], response), "metadata": None}}

@@ -25,7 +25,8 @@ from .script import (
 from .state import CallState, find
 
 ANSWER_GRACE = 30.0
-"""A call that the caller cut off this soon after the model asked is not counted as unanswered."""
+"""A tool call is unanswered if it has no output although the agent hung up, or this long before the call ended
+otherwise. `PhoneCallEnded.unanswered` is counted in the same way."""
 _BROKEN = ("tool_execution_failed", "outcome_unknown", "tool_timeout")
 """Failures of a tool itself: a call that has one of them does not pass without a word."""
 VOICE_GRACE = 2.0
@@ -128,7 +129,7 @@ def build_report(state: CallState) -> CallReport:
     missing = [call for call in record.calls.values() if call.answered_at is None]
     unseen = [call for call in missing if state.call_items[call.call_id] not in state.told_items]
     open_calls = [call for call in missing if call not in unseen]
-    late = [call for call in open_calls if by_client or ended_at - call.at > ANSWER_GRACE]
+    late = [call for call in open_calls if record.ended == "agent" or ended_at - call.at > ANSWER_GRACE]
     silences = list(record.silences)
     if state.quiet_since is not None and now > state.quiet_since:
         silences.append((state.quiet_since, now))

@@ -154,7 +154,7 @@ class Responses:
         ]
         state.emit("rate_limits.updated", rate_limits=limits)
         yield state.timing.think if entry.delay is None else entry.delay
-        if entry.status == "failed":
+        if entry.status == "failed" or state.faults.fails_reply():
             error = {"type": "server_error", "code": entry.error, "message": "The model failed."}
             self._finish(run, "failed", {"type": "failed", "error": error})
             return

@@ -181,7 +181,8 @@ CallerEntry: TypeAlias = Annotated[
 class HttpEntry(_Part):
     """How the next attempts of one verb of call control go; what is not listed succeeds."""
 
-    verb: Verb
+    verb: Literal["accept", "reject", "refer", "hangup", "connect"]
+    """`connect` is the handshake of a sideband: it is refused with this status."""
     times: int = Field(default=1, ge=1)
     status: int = Field(default=200, ge=200, le=699)
     outcome: Literal["ok", "refused"] = "ok"
@@ -211,17 +212,33 @@ class WebhookPlan(_Part):
 
 
 class Fault(_Part):
-    """Something that goes wrong with events on their way to the client."""
+    """Something that goes wrong with events on their way to the client, or with what the provider does."""
 
-    fault: Literal["drop", "delay", "duplicate", "reorder", "garbage", "unknown", "close", "slow"]
+    fault: Literal[
+        "drop",
+        "delay",
+        "duplicate",
+        "reorder",
+        "garbage",
+        "unknown",
+        "close",
+        "slow",
+        "no_metadata",
+        "no_playback",
+        "failed_reply",
+        "late_transcript",
+        "failed_transcript",
+    ]
+    """The last five: responses do not name their request, nobody tells what is played, a response fails, and a
+    transcript comes `seconds` later or not at all."""
     event: str = "*"
     """The type of event that it happens to; `*` stands for any text."""
     nth: int | None = Field(default=None, ge=1)
-    """Only the nth event of that type."""
+    """Only the nth event of that type, the nth response, or the nth transcript."""
     probability: float = Field(default=1.0, ge=0, le=1)
     """By chance, from the seed of the call."""
     seconds: Seconds = 0.5
-    """How long `delay` holds the event and all that follow, and `slow` each event."""
+    """How long `delay` holds the event and all that follow, `slow` each event, and `late_transcript` a transcript."""
     code: int = Field(default=1012, ge=1000, le=4999)
     """The code that `close` closes with."""
 

@@ -48,7 +48,7 @@ class CallState:
         self.quiet_since: float | None = None
         self.frames: list[Frame] = []
         self.sidebands: set[int] = set()
-        self._faults = FaultPlan(script.faults, script.seed)
+        self.faults = FaultPlan(script.faults, script.seed)
         self._numbers = {name: count(1) for name in ("event", "item", "resp", "call", "sideband")}
         self._not_before = 0.0
         self._overtaken: list[FaultEffect] = []
@@ -71,7 +71,7 @@ class CallState:
     def send(self, event: Mapping[str, Any]) -> None:
         """Send an event as it is, through the faults of the script."""
         self.note("server", str(event.get("type", "?")), cast(dict[str, Any], event))
-        effect = self._faults.apply(event)
+        effect = self.faults.apply(event)
         if effect is None and self._not_before <= self.clock.now and not self._overtaken:
             self._broadcast(event)
             return

@@ -109,6 +109,9 @@ class Turns:
         """The transcript is made apart from the model, and comes when it comes."""
         if not self._state.audio("input").get("transcription"):
             return
+        delay = self._state.faults.delay_transcript()
+        if delay is None:
+            transcript, delay = "", 0.0
         place = {"item_id": item_id, "content_index": 0}
         kind = "conversation.item.input_audio_transcription"
         send: Callable[[], None]
@@ -123,7 +126,7 @@ class Turns:
             def send() -> None:
                 self._state.emit(f"{kind}.failed", **place, error=error)
 
-        self._state.clock.after(self._state.timing.transcription, send)
+        self._state.clock.after(self._state.timing.transcription + delay, send)
 
     def _respond(self, created_by: Creator) -> None:
         if self._responses.active is not None:

@@ -1,29 +1,40 @@
 """An event loop whose clock jumps over the time in which nothing happens, while real sockets go on working."""
 
 import asyncio
+import linecache
+import re
 import selectors
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
 _GRACE = 0.0005
 """Real seconds in which the kernel may still bring what was just written to a local socket."""
+_PATIENCE = 10.0
+"""Real seconds for which the clock stands for a thread that works; then it goes on, in case that never ends."""
 _SPEED = 50.0
-"""How much faster than real time the clock may go while other threads are at work."""
+"""How much faster than real time the clock goes from then on."""
 _ROUND = 1e-7
 """Every round of the loop takes a little time, so that code which waits for the clock in a circle comes to an end."""
+_SETTLED = 0.006
+"""Real seconds: longer than a thread waits for the interpreter's lock before it asks again."""
+_WAITS = re.compile(r"\b(get|wait|acquire|select|poll|accept|_accept)\(")
+"""A line of code in which a thread waits for somebody else: for work, a signal, or a connection."""
 
 
 class WarpedLoop(asyncio.SelectorEventLoop):
     """An event loop in which a sleep of an hour takes no time.
 
-    Its clock stands while code runs, and moves to the next timer when nothing is ready. While something runs in an
-    executor it goes as fast as real time; while other threads exist, at most 50 times as fast, so that they are not
-    timed out. It cannot know what other processes are about to send: keep both ends of a connection in one loop.
+    Its clock stands while code runs, in this thread or another one, and moves to the next timer when nothing is ready
+    and every thread waits. It cannot know what other processes are about to send: keep both ends of a connection in
+    one loop.
     """
 
     def __init__(self) -> None:
@@ -31,6 +42,9 @@ class WarpedLoop(asyncio.SelectorEventLoop):
         self._in_executor = 0
         self._threads_before = set(threading.enumerate())
         self._executors: set[Any] = set()
+        self._observers: dict[threading.Thread, _ThreadObserver] = {}
+        self._given_up: set[threading.Thread] = set()
+        """Threads that have worked for so long that the clock no longer stands for them."""
         super().__init__(_WarpedSelector(self))
 
     def time(self) -> float:
@@ -47,15 +61,30 @@ class WarpedLoop(asyncio.SelectorEventLoop):
         """Move the clock on."""
         self._now += seconds
 
-    @property
-    def has_executor_work(self) -> bool:
-        return self._in_executor > 0
+    def find_work(self) -> set[threading.Thread]:
+        """The threads that work, as far as that can be told."""
+        own = set[threading.Thread]().union(*(getattr(executor, "_threads", ()) for executor in self._executors))
+        others = set(threading.enumerate()) - self._threads_before
+        if self._in_executor == 0:
+            others -= own  # Their pool counts what they do.
+        if not others:
+            return others
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        self._observers = {thread: self._observers.get(thread) or _ThreadObserver(thread) for thread in others}
+        working = {thread for thread in others if not self._observers[thread].is_waiting(frames.get(thread.ident or 0))}
+        if self._in_executor > 0:
+            working |= own & others
+        self._given_up &= working
+        return working - self._given_up
+
+    def give_up(self, threads: set[threading.Thread]) -> None:
+        """Let the clock go on although these threads work."""
+        self._given_up |= threads
 
     @property
-    def has_other_threads(self) -> bool:
-        """Whether threads work that this loop knows nothing about; those of executors are counted by their work."""
-        own = set[threading.Thread]().union(*(getattr(executor, "_threads", ()) for executor in self._executors))
-        return bool(set(threading.enumerate()) - self._threads_before - own)
+    def has_given_up(self) -> bool:
+        """Whether threads work that the clock does not stand for."""
+        return bool(self._given_up)
 
     def _leave_executor(self, future: "asyncio.Future[Any]") -> None:
         self._in_executor -= 1
@@ -71,10 +100,11 @@ class _WarpedSelector(selectors.DefaultSelector):
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
-        if self._loop.has_executor_work:
-            return self._wait(timeout, speed=1.0)
-        if self._loop.has_other_threads:
-            return self._wait(timeout, speed=_SPEED)
+        ready = self._stand()
+        if ready:
+            return ready
+        if self._loop.has_given_up:
+            return self._run(timeout)
         if timeout is None:
             return super().select(None)
         # The loop's own pipe is always registered; without another socket nothing can be on its way.
@@ -83,12 +113,78 @@ class _WarpedSelector(selectors.DefaultSelector):
             self._loop.skip(timeout)
         return ready
 
-    def _wait(self, timeout: float | None, speed: float) -> list[tuple[selectors.SelectorKey, int]]:
+    def _stand(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait in real time, while the clock stands, until something is ready or no thread works any more."""
         started = time.monotonic()
-        ready = super().select(None if timeout is None else timeout / speed)
-        passed = (time.monotonic() - started) * speed
+        while working := self._loop.find_work():
+            if ready := super().select(_GRACE):
+                return ready
+            if time.monotonic() - started > _PATIENCE:
+                self._loop.give_up(working)
+        # Who has just stopped working may have left something.
+        return super().select(0)
+
+    def _run(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait in real time, while the clock goes."""
+        started = time.monotonic()
+        ready = super().select(None if timeout is None else timeout / _SPEED)
+        passed = (time.monotonic() - started) * _SPEED
         self._loop.skip(passed if timeout is None else min(passed, timeout))
         return ready
+
+
+class _ThreadObserver:
+    """Tells whether a thread waits for somebody else.
+
+    A thread that was woken may not have gone on yet: it has no processor, or the interpreter's lock is taken. The
+    kernel counts how often it was put to sleep. Where that has changed, it has to be seen asleep for a while, with the
+    lock free, before it counts as waiting.
+    """
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self._status = Path(f"/proc/self/task/{thread.native_id}/status")
+        self._asleep: object = None
+        """How often it was put to sleep when it was last seen to wait."""
+        self._candidate: tuple[object, float] | None = None
+        """The same, not yet sure, and when that was first seen."""
+
+    def is_waiting(self, frame: FrameType | None) -> bool:
+        """Whether the thread, which is at this frame, waits."""
+        switches = self._count_switches()
+        if frame is None or switches is None or not _is_waiting_line(frame):
+            self._candidate = None
+            return False
+        if switches == self._asleep:
+            return True
+        now = time.monotonic()
+        if self._candidate is None or self._candidate[0] != switches:
+            self._candidate = switches, now
+        if now - self._candidate[1] < _SETTLED:
+            return False
+        self._asleep = switches
+        return True
+
+    def _count_switches(self) -> object:
+        """How often the thread was put to sleep; None if it is not asleep, and a constant where nobody tells."""
+        try:
+            status = self._status.read_text()
+        except OSError:
+            return "unknown"
+        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        is_asleep = fields["State"].strip().startswith("S")
+        return (fields["voluntary_ctxt_switches"], fields["nonvoluntary_ctxt_switches"]) if is_asleep else None
+
+
+def _is_waiting_line(frame: FrameType) -> bool:
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    if _WAITS.search(line) is None:
+        return False
+    below: FrameType | None = frame
+    while below is not None:
+        if below.f_code.co_filename.endswith("subprocess.py"):  # Another program works for it.
+            return False
+        below = below.f_back
+    return True
 
 
 def run_warped(main: Coroutine[Any, Any, T]) -> T:
