@@ -4,9 +4,9 @@ import argparse
 import asyncio
 import sys
 
+from handrail.cli.store_option import add_store_option, open_chosen_store
 from handrail.core.failure_results import format_time
 from handrail.execute.executor import Executor
-from handrail.store import open_store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,9 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = actions.add_parser("list", help="list the calls, oldest first")
     resolving = actions.add_parser("resolve", help="record whether a call took effect")
     for action in (listing, resolving):
-        action.add_argument(
-            "--store", required=True, metavar="URL", help="sqlite+aiosqlite:///… or postgresql+asyncpg://…"
-        )
+        add_store_option(action)
     listing.add_argument("--session", help="only the calls of this session")
     listing.add_argument("--limit", type=int, default=100)
     resolving.add_argument("--session", required=True, help="the session of the call")
@@ -34,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _list(options: argparse.Namespace) -> int:
-    async with open_store(options.store, migrate=False) as store:
+    async with open_chosen_store(options.store) as store:
         found = await Executor(store=store).doubts(session_id=options.session, limit=options.limit)
     for doubt in found:
         at = format_time(doubt.claimed_at)
@@ -45,7 +43,7 @@ async def _list(options: argparse.Namespace) -> int:
 
 
 async def _resolve(options: argparse.Namespace) -> int:
-    async with open_store(options.store, migrate=False) as store:
+    async with open_chosen_store(options.store) as store:
         result = await Executor(store=store).resolve(
             session_id=options.session,
             call_id=options.call,

@@ -2,13 +2,16 @@
 
 import argparse
 import asyncio
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
 from handrail.cli.object_reference import load_object
-from handrail.errors import ConfigError, shorten
+from handrail.errors import ConfigError, MissingExtraError, shorten
 from handrail.execute.executor import Executor
 from handrail.sources.connection import connect
 from handrail.sources.mcp.endpoint import serve_mcp
@@ -26,6 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     serves.add_argument("--http", action="store_true", help="over HTTP instead of standard input and output")
     serves.add_argument("--host", default="127.0.0.1")
     serves.add_argument("--port", type=int, default=8000)
+    gates = actions.add_parser(
+        "gateway",
+        help="put policy, approvals and a ledger between an MCP client and a server, over stdio",
+        description="For the configuration file of a desktop client: start the server's COMMAND, and serve its tools "
+        "over standard input and output. An operator approves with `handrail approvals`.",
+    )
+    gates.add_argument("--name", default="server", help="the prefix of the tools' names (default: server)")
+    gates.add_argument("--trusted", action="store_true", help="trust the annotations of its tools")
+    gates.add_argument("--policy", metavar="FILE", help="a policy file (default: ask for all that is not read-only)")
+    gates.add_argument("--pins", metavar="FILE", help="the file of the pinned definitions")
+    gates.add_argument("--approval-wait", type=float, default=25.0, metavar="SECONDS", help="0 to 55 (default: 25)")
+    gates.add_argument("--store", metavar="URL", help="the database (default: $HANDRAIL_STORE, else ~/.handrail.db)")
+    gates.add_argument(
+        "server_command", nargs=argparse.REMAINDER, metavar="COMMAND…", help="the server and its options"
+    )
     inspects = actions.add_parser("inspect", help="list the tools of a server, and those that cannot be used")
     inspects.add_argument("server", help=_WHICH)
     inspects.add_argument("--trusted", action="store_true", help="trust the annotations of its tools")
@@ -50,10 +68,33 @@ def run(given: argparse.Namespace) -> int:
         transport = "http" if given.http else "stdio"
         asyncio.run(serve_mcp(executor, transport=transport, host=given.host, port=given.port))
         return 0
+    if given.action == "gateway":
+        return asyncio.run(_serve_gateway(given))
     servers = _load_servers(given.server)
     if given.action == "inspect":
         return asyncio.run(_inspect([replace(server, trusted=server.trusted or given.trusted) for server in servers]))
     return asyncio.run(_pins(given, servers))
+
+
+async def _serve_gateway(given: argparse.Namespace) -> int:
+    for package in ("starlette", "jinja2", "sqlalchemy", "httpx2"):
+        if find_spec(package) is None:
+            raise MissingExtraError(package, extra="serve")
+    from handrail.serve.stdio import serve_over_stdio  # noqa: PLC0415  # optional
+
+    command = given.server_command[1:] if given.server_command[:1] == ["--"] else given.server_command
+    if not command:
+        raise ConfigError("Name the command of the MCP server: handrail mcp gateway npx some-server.")
+    await serve_over_stdio(
+        command,
+        name=given.name,
+        trusted=given.trusted,
+        policy=given.policy,
+        pins=given.pins,
+        approval_wait=given.approval_wait,
+        store=given.store or os.environ.get("HANDRAIL_STORE") or f"sqlite:///{Path.home() / '.handrail.db'}",
+    )
+    return 0
 
 
 async def _inspect(servers: Sequence[McpServer]) -> int:

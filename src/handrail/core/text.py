@@ -128,6 +128,18 @@ def escape_special_tokens(text: str) -> str:
     return encodable(text).replace("<|", "< |")
 
 
+_INVISIBLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufe00-\ufe0f\ufeff\ufff9-\ufffb\ud800-\udfff]|[\U000e0000-\U000e0fff]"
+)
+"""What a screen does not show, or shows in another order, and what a terminal would obey."""
+
+
+def escape_invisible(text: str) -> str:
+    """A text for a person, with an escape such as `\\u202e` for whatever they would not see as it is."""
+    return _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
 def _replace_surrogates(value: Any) -> Any:
     match value:
         case str():

@@ -51,19 +51,9 @@ def build_app(
     access = Access(store)
     feed = AuditFeed(store)
     calls = GatewayCalls(store, approval_wait=approval_wait, deps=deps)
-
-    def describe(approval: Approval) -> str:
-        return describe_wait(approval, url=url)
-
+    where = f"at {url.rstrip('/')}/decide/{{token}}" if url else "on the Decide page, or with `handrail approvals`"
     console = Console(executor, store, access=access, feed=feed, notices=notices or list, title=title)
-    mcp = import_with_sdk("handrail.sources.mcp.serve").McpEndpoint(
-        executor,
-        context=calls.make_context,
-        name="handrail-gateway",
-        approval_hint=describe,
-        find_key=calls.find_key,
-        run_call=calls.run_call,
-    )
+    mcp = build_mcp_endpoint(executor, calls, decide_where=where)
     # No check of the host: a page of another site has no key to send.
     endpoint = mcp.server.streamable_http_app(streamable_http_path="/mcp", host="0.0.0.0")
 
@@ -87,14 +77,29 @@ def build_app(
     )
 
 
-def describe_wait(approval: Approval, *, url: str) -> str:
+def build_mcp_endpoint(executor: Executor, calls: GatewayCalls, *, decide_where: str) -> Any:
+    """The MCP server of a gateway, for any transport; `decide_where` has `{token}` where the question's token goes."""
+
+    def describe(approval: Approval) -> str:
+        return describe_wait(approval, where=decide_where.replace("{token}", approval.token))
+
+    return import_with_sdk("handrail.sources.mcp.serve").McpEndpoint(
+        executor,
+        context=calls.make_context,
+        name="handrail-gateway",
+        approval_hint=describe,
+        find_key=calls.find_key,
+        run_call=calls.run_call,
+    )
+
+
+def describe_wait(approval: Approval, *, where: str) -> str:
     """What a client is told when somebody has to agree: for whom it waits, and how to go on."""
     if approval.by == "customer":
         return (
             "It needs the consent of the person at this client, who cannot be asked here: the client does not support "
             "elicitation. Nothing was done."
         )
-    where = f"at {url.rstrip('/')}/decide/{approval.token}" if url else "on the Decide page, or with handrail approvals"
     return (
         f"It waits for an operator, who decides {where}. Nothing was done yet. To go on, call the tool again with "
         "exactly the same arguments: once it is approved it runs, once; until somebody has decided, it says this again."

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from handrail.core.duration import parse_duration
 from handrail.core.events import LogEvent
 from handrail.core.text import is_same_json
 from handrail.core.values import Approval
@@ -399,15 +400,6 @@ class Console:
             "done": "",
         }
         return self._renderer.respond(request, "message.html", status=status, **values)
-
-
-def parse_duration(text: str) -> float:
-    """Seconds from `90`, `90s`, `5m`, `2h` or `7d`; `ConfigError` for anything else."""
-    units = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
-    if not (number.isascii() and number.isdecimal() and len(number) < 10):
-        raise ConfigError(f"a duration must be like 90s, 5m, 2h or 7d, got {text!r:.50}.")
-    return int(number) * unit
 
 
 def _root(request: Request) -> str:

@@ -39,14 +39,20 @@ class Gateway(Struct, frozen=True, kw_only=True):
 async def open_gateway(path: str | Path, *, url: str = "") -> AsyncGenerator[Gateway]:
     """Open what a configuration file describes. A source that is down is tried again, and the pages say so."""
     file = Path(path)
-    config = load_gateway_config(file)
-    policy_file = None if config.policy is None else file.parent / config.policy
+    async with open_configured_gateway(load_gateway_config(file), directory=file.parent, url=url) as gateway:
+        yield gateway
+
+
+@asynccontextmanager
+async def open_configured_gateway(config: GatewayConfig, *, directory: Path, url: str = "") -> AsyncGenerator[Gateway]:
+    """Open what a configuration describes, with paths that are relative to a directory."""
+    policy_file = None if config.policy is None else directory / config.policy
     policy = Policy(asks="operator") if policy_file is None else load_gateway_policy(policy_file)
     url = config.url or url
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_store(config.read_store_url(), audit_values=config.audit_values))
         notifier = await stack.enter_async_context(Notifier(config.notify, url=url))
-        sources = await stack.enter_async_context(connect(config.build_sources(file.parent)))
+        sources = await stack.enter_async_context(connect(config.build_sources(directory)))
         executor = Executor(
             [sources],
             policy=policy,

@@ -129,12 +129,13 @@ class _ConnectionWatch:
 class GatewayCalls:
     """How the calls of MCP clients are told apart, and how long they wait for a person."""
 
-    def __init__(self, store: SqlStore, *, approval_wait: float, deps: Any = None) -> None:
+    def __init__(self, store: SqlStore, *, approval_wait: float, deps: Any = None, person: str = "stdio") -> None:
         if not 0 <= approval_wait <= MAX_APPROVAL_WAIT:
             raise ConfigError(f"approval_wait must be 0 to {MAX_APPROVAL_WAIT:g} seconds, got {approval_wait!r}.")
         self._store = store
         self._approval_wait = approval_wait
         self._deps = deps
+        self._person = person
         self._running: set[asyncio.Task[Any]] = set()
         self._unsettled: dict[tuple[str, str], asyncio.Future[None]] = {}
         """Calls whose result is on its way: an equal one waits until it is known whether it has arrived."""
@@ -142,8 +143,8 @@ class GatewayCalls:
     def make_context(self, request: McpRequest) -> ToolContext[Any]:
         """The context of a call: the session and the person are those of the key, whatever the client says."""
         key = request.state.get("key")
-        if not isinstance(key, ApiKey):  # Over stdio there is one client, which started this process.
-            return ToolContext(session_id="mcp-stdio", customer_id="stdio", deps=self._deps)
+        if not isinstance(key, ApiKey):  # Over stdio there is one client, which this person started.
+            return ToolContext(session_id=f"mcp-stdio-{self._person}", customer_id=self._person, deps=self._deps)
         return ToolContext(session_id=f"mcp-{key.id}", tenant_id=key.tenant_id, customer_id=key.who, deps=self._deps)
 
     async def find_key(
@@ -170,7 +171,7 @@ class GatewayCalls:
     ) -> ToolResult:
         """Run a call; if an operator has to agree, wait for that, but never longer than `approval_wait`."""
         deadline = time.monotonic() + self._approval_wait
-        result = await self._run(executor, call, context)
+        result = await executor.run(call, context)
         approval = result.approval
         if (
             approval is not None
@@ -178,19 +179,10 @@ class GatewayCalls:
             and approval.by == "operator"
             and await self._wait_for_decision(executor, approval, call, deadline)
         ):
-            result = await self._run(executor, call, context)
+            result = await executor.run(call, context)
         if result.error is None or result.error.code not in _NOT_FINAL:
             self._note_delivery(request, call, context)
         return _say_denied_by_policy(result)
-
-    async def _run(self, executor: Executor, call: ToolCall, context: ToolContext[Any]) -> ToolResult:
-        if executor.is_read_only(call.name):
-            return await executor.run(call, context)
-        # A client that leaves does not cut an effect off half-way: it gets the result when it sends the call again.
-        running = asyncio.create_task(executor.run(call, context))
-        self._running.add(running)
-        running.add_done_callback(self._running.discard)
-        return await asyncio.shield(running)
 
     async def _wait_for_decision(self, executor: Executor, approval: Approval, call: ToolCall, deadline: float) -> bool:
         while (left := deadline - time.monotonic()) > 0:

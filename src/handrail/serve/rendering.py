@@ -1,7 +1,6 @@
 """HTML of the console: templates that escape everything, and values made visible as they are."""
 
 import json
-import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,14 +11,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from handrail.core.failure_results import format_time
-from handrail.core.text import encodable
+from handrail.core.text import encodable, escape_invisible
 from handrail.serve.call_report import format_seconds
 
-_INVISIBLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
-    "\ufe00-\ufe0f\ufeff\ufff9-\ufffb\ud800-\udfff]|[\U000e0000-\U000e0fff]"
-)
-"""What a browser does not show, or shows in another order: a person must see what will run."""
 _MAX_CHARS: Final = 4_000
 
 
@@ -27,7 +21,7 @@ def show_text(text: object, limit: int = _MAX_CHARS) -> str:
     """A text of any origin on one page: what cannot be seen is written as an escape, and what is too long is cut."""
     every = str(text)
     cut = every[:limit]
-    shown = _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", cut)
+    shown = escape_invisible(cut)
     return shown if len(every) <= limit else f"{shown}… ({len(every):,} characters)"
 
 

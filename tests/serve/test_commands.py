@@ -1,0 +1,139 @@
+"""The command line beside the gateway: keys, approvals, why, audit, and the gateway of a desktop client."""
+
+import asyncio
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from handrail import Executor, Policy, ToolCall, ToolContext
+from handrail.cli.main import main
+from handrail.store import open_store
+from tests.serve.desk import ROOT, text_of
+from tests.tools import pay
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database that the commands find in the environment, with a payment that waits."""
+    url = f"sqlite:///{tmp_path}/handrail.db"
+    monkeypatch.setenv("HANDRAIL_STORE", url)
+    asyncio.run(send_payment(url))
+    return url
+
+
+async def send_payment(url: str) -> str:
+    async with open_store(url, audit_values=True) as store:
+        executor = Executor([pay], policy=Policy(asks="operator"), store=store)
+        context = ToolContext(session_id="s-1", customer_id="ann\u202e", tenant_id="acme")
+        result = await executor.run(ToolCall(id="c-1", name="pay", arguments_json='{"amount": 5}'), context)
+    return result.for_model()
+
+
+def test_a_key_is_created_listed_and_revoked(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "create", "--role", "operator", "--tenant", "acme", "--who", "ann"]) == 0
+    secret = capsys.readouterr().out.strip()
+    assert re.fullmatch(r"hrk_[\w-]{43}", secret)
+    assert main(["keys", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert secret not in listed
+    found = re.match(r"(\w+)  operator  ann  acme  created .* UTC  valid", listed)
+    assert found is not None
+    assert main(["keys", "revoke", found[1]]) == 0
+    assert main(["keys", "list", "--tenant", "acme"]) == 0
+    assert "revoked 2" in capsys.readouterr().out
+    assert main(["keys", "revoke", "nobody"]) == 1
+    assert "there is no key 'nobody'" in capsys.readouterr().err
+
+
+def test_what_waits_is_listed_shown_approved_and_runs(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["approvals", "list", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    asked = json.loads(line)
+    assert (asked["tool"], asked["arguments"], asked["state"]) == ("pay", {"amount": 5}, "pending")
+    assert main(["approvals", "list", "--tenant", "other"]) == 0
+    assert capsys.readouterr() == ("", "nothing waits\n")
+    assert main(["approvals", "show", asked["token"]]) == 0
+    assert '"amount": 5' in capsys.readouterr().out
+    assert main(["approvals", "approve", asked["token"], "--who", "bob", "--reason", "checked"]) == 0
+    assert "runs when its client sends the call again, once" in capsys.readouterr().out
+    assert main(["approvals", "approve", asked["token"], "--who", "cyd"]) == 1
+    assert "bob was faster" in capsys.readouterr().err
+    assert main(["approvals", "deny", asked["token"], "--who", "cyd"]) == 1
+    assert asyncio.run(send_payment(url)) == "Paid 5."
+
+    assert main(["why", "s-1", "c-1"]) == 0
+    told = capsys.readouterr().out
+    assert "pay  done" in told
+    assert "approved by bob" in told
+    assert "checked" in told
+    assert "customer ann\\u202e" in told
+    assert len(told.splitlines()) <= 40  # One screen.
+    assert main(["why", "s-1", "c-2"]) == 1
+
+
+def test_a_denial_on_the_command_line_is_told_to_the_call(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["approvals", "list", "--json"])
+    token = json.loads(capsys.readouterr().out)["token"]
+    assert main(["approvals", "deny", token, "--who", "bob", "--reason", "too much"]) == 0
+    assert "the operator said no: too much" in asyncio.run(send_payment(url))
+    assert main(["approvals", "approve", token, "--who", "bob", "--arguments", "[1]"]) == 1
+    assert "must be a JSON object" in capsys.readouterr().err
+
+
+def test_the_audit_is_filtered_and_printed_as_json(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["audit", "--customer", "ann\u202e", "--tool", "pay", "--since", "7d", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["kind"] for row in rows][-1] == "call_finished"
+    assert main(["audit", "--outcome", "approval_required"]) == 0
+    shown = capsys.readouterr().out
+    assert "call_finished  pay  approval_required" in shown
+    assert "\u202e" not in shown
+    assert main(["audit", "--tool", "other"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["audit", "--since", "soon"]) == 1
+    assert "a duration must be like 90s, 5m, 2h or 7d" in capsys.readouterr().err
+
+
+def test_the_database_is_that_of_the_gateway_file_here(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HANDRAIL_STORE")
+    monkeypatch.setenv("DATABASE", url)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gateway.yaml").write_text("store: env:DATABASE\nsources: {}\n")
+    assert main(["approvals", "list"]) == 0
+    assert "pay" in capsys.readouterr().out
+    (tmp_path / "gateway.yaml").write_text("store: [1]\n")
+    assert main(["approvals", "list"]) == 1
+    assert "gateway.yaml:1: store must be the URL of a database" in capsys.readouterr().err
+
+
+async def test_a_desktop_client_has_a_gateway_over_stdio(tmp_path: Path) -> None:
+    url, journal = f"sqlite:///{tmp_path}/desktop.db", tmp_path / "journal"
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("rules: [{deny: server__crash, reason: it crashes}]\n")
+    gateway = StdioServerParameters(
+        command=sys.executable,
+        args=[
+            *("-m", "handrail.cli", "mcp", "gateway", "--trusted", "--approval-wait", "0", "--policy", str(policy)),
+            *("--store", url, "env", f"SHOP_JOURNAL={journal}", sys.executable, "-m", "tests.sources.shop_server"),
+        ],
+        cwd=ROOT,
+    )
+    async with Client(gateway) as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+        assert "server__refund" in names
+        assert "server__crash" not in names
+        assert "paid" in text_of(await client.call_tool("server__find_order", {"order_id": 7}))
+        waiting = text_of(await client.call_tool("server__refund", {"order_id": 7, "amount": 5}))
+        found = re.search(r"handrail approvals approve (\S+) --who NAME --store", waiting)
+        assert found is not None, waiting
+        async with open_store(url, migrate=False) as store:
+            await store.approvals.approve(found[1], by="operator", who="ann")
+        done = await client.call_tool("server__refund", {"order_id": 7, "amount": 5})
+        assert "refunded 5" in text_of(done)
+    assert journal.read_text() == "refund 7\n"
