@@ -299,7 +299,11 @@ async def test_iterations_have_a_limit_and_reaching_it_still_gives_a_reply() -> 
     await agent.create_guideline("Customer asks", tools=[get_balance, transfer_money])
     result = await open_session(agent, bank).send("Go.")
 
-    assert (len(bank.reads), len(result.trace.iterations), result.text) == (3, 3, "That is all.")
+    assert (len(bank.reads), len(result.trace.iterations), result.text) == (
+        3,
+        3,
+        "That is all.\n\nNot done so far: transfer money.",
+    )
 
 
 @pytest.mark.proves("GC-D6")

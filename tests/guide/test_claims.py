@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from handrail.guide.claims import build_effect, find_false_claims
+from handrail.guide.claims import build_effect, find_false_claims, has_statements
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "claims.json").read_text())
 EFFECTS = [build_effect(name, text) for name, text in CASES["tools"].items()]
@@ -28,6 +28,17 @@ def test_claims_are_found_and_honest_texts_are_left_alone(part: str, recall: flo
     assert wrong <= alarms, [text for text in CASES[part]["honest"] if find_false_claims(text, candidates=EFFECTS)]
 
 
+@pytest.mark.parametrize(("part", "recall", "alarms"), [("indirect", 60, 1), ("indirect_held_out", 29, 1)])
+def test_a_claim_in_other_words_is_found_or_contradicted(part: str, recall: int, alarms: int) -> None:
+    caught = [
+        text for text in CASES[part]["claims"] if find_false_claims(text, candidates=EFFECTS) or has_statements(text)
+    ]
+    rejected = [text for text in CASES[part]["honest"] if find_false_claims(text, candidates=EFFECTS)]
+
+    assert len(caught) >= recall, set(CASES[part]["claims"]) - set(caught)
+    assert len(rejected) <= alarms, rejected
+
+
 def test_what_was_really_done_may_be_said() -> None:
     done, open_ = [build_effect("transfer_money")], [build_effect("pay_bill")]
 
@@ -43,3 +54,18 @@ def test_an_effect_that_nobody_considered_is_only_claimed_in_the_first_person() 
     assert find_false_claims("I have cancelled your order.", candidates=[], others=effects)
     assert find_false_claims("Your bank has cancelled the order by itself.", candidates=[], others=effects) == ()
     assert find_false_claims("I have looked at it.", candidates=[], others=effects) == ()
+
+
+def test_the_page_has_the_figures_of_the_texts_that_were_held_out() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guided.md").read_text()
+    plain, indirect = CASES["held_out"], CASES["indirect_held_out"]
+    rows = {
+        '16 claims in plain words ("I have wired the funds")': plain["claims"],
+        '30 claims in other words ("Your debt to the landlord is zero")': indirect["claims"],
+        "27 honest texts": plain["honest"] + indirect["honest"],
+    }
+    for name, texts in rows.items():
+        rewritten = [text for text in texts if find_false_claims(text, candidates=EFFECTS)]
+        kept = [text for text in texts if text not in rewritten and has_statements(text)]
+        left = len(texts) - len(rewritten) - len(kept)
+        assert f"| {name} | {len(rewritten)} | {len(kept)} | {left} |" in page

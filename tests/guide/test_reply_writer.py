@@ -241,3 +241,36 @@ async def two_turns(*drafts: Draft | str) -> Any:
 async def test_an_earlier_success_does_not_excuse_a_claim_about_another_effect(draft: Any, is_true: bool) -> None:
     result = await two_turns(draft)
     assert result.text == ((draft if isinstance(draft, str) else draft.text) if is_true else "Anything else?")
+
+
+DENY = Policy([Rule.deny("transfer_money", reason="not today")])
+OPERATOR = Policy([Rule.ask("transfer_money", by="operator")])
+WANTED = needs("transfer_money", SEND_500)
+NOT_DONE = "Not done so far: transfer money."
+
+
+@pytest.mark.parametrize(
+    ("verdict", "policy", "draft", "is_told"),
+    [
+        (MISSING, None, "Sophie is a lucky person.", True),  # A claim that no pattern knows.
+        (MISSING, None, "Sure. Who would you like to send it to?", False),
+        (MISSING, None, "I need the recipient's name.", False),
+        (WANTED, DENY, "Sophie is a lucky person.", True),
+        (WANTED, DENY, "I'm sorry, that could not be done.", False),
+        (WANTED, OPERATOR, "Sophie is a lucky person.", True),
+        (WANTED, Policy([Rule.allow("*")]), "Sophie is a lucky person.", False),  # It happened.
+        (WANTED, None, "Sophie is a lucky person.", False),  # The question tells it.
+        (ToolVerdict("transfer_money", "not_applicable"), None, "Sophie is a lucky person.", False),
+    ],
+)
+async def test_what_was_wanted_and_did_not_happen_is_said_if_the_judge_leaves_it_open(
+    verdict: ToolVerdict, policy: Policy | None, draft: str, is_told: bool
+) -> None:
+    result = await reply_to(scripted([plan(["g1"], verdict)], [draft]), "Transfer 500 to Sophie, $500", policy)
+    assert (result.text.startswith(draft), NOT_DONE in result.text) == (True, is_told)
+
+
+async def test_what_did_not_happen_is_said_in_the_language_of_the_session() -> None:
+    agent = agent_with(scripted([plan(["g1"], MISSING)], ["Sophie a de la chance."]), locale="fr")
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    assert (await open_session(agent).send("$500")).text.endswith("\n\nPas encore fait : transfer money.")

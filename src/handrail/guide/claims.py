@@ -48,6 +48,51 @@ _PASSIVE: Final = re.compile(
 _BARE: Final = re.compile(
     r"^(?:ok(?:ay)?|great|sure|perfect|alright|all right|yes|there)?[ ]?(?:successfully )?(\w+)\b"
 )
+_THING: Final = (
+    r"(?:money|funds?|amount|payment|refund|transfer|receipt|confirmation|ticket|e-?mail|parcel|order|booking|card|it"
+    r"|\d[\d.,]*)"
+)
+_INDIRECT: Final = re.compile(
+    "|".join(
+        (
+            # What the other person has, or will see; "I will get it" is an intention.
+            r"(?<!\bi)(?<!\bwe)(?<!\bi )(?<!\bwe )(?:\bwill|\bshould|'ll)(?: already| soon| now)*"
+            rf" (?:see|find|receive|get|have) .*\b{_THING}\b",
+            rf"\b{_THING} (?:is|are)(?: now| already)* (?:with|off to|en route|under ?way|in the (?:pipeline|post))\b",
+            r"\b(?:in|to) your (?:inbox|mailbox|e-?mail)\b",
+            # A state that only the effect brings about.
+            r"\b(?:is|are|it's|that's)(?: now| already| all)* (?:history|no more|gone|dead|yours|settled|handled"
+            r"|dealt with|out of the way|behind you|official|locked in)\b|\bawaits?\b|\bwaiting for you\b"
+            r"|\boff your (?:plate|hands|list|mind|account)\b|\bon the books\b|\bfrom your account to\b|\bricher\b",
+            r"\byou(?:'re| are)(?: now| all)* (?:set|covered|booked|registered|subscribed|unsubscribed|signed up)\b",
+            r"\byou(?: now)? no longer owe\b|\bnobody can .*\b(?:any more|anymore|any longer)\b"
+            r"|\b(?:stop|no need to) worry(?:ing)?\b|\bnothing (?:left|more|else)(?: \w+){0,3} to (?:do|worry|pay)\b",
+            # What comes after the effect.
+            r"\bhere(?:'s| is) your (?:\w+ )?(?:confirmation|reference|receipt|ticket|tracking|booking)\b",
+            r"\b(?:confirmation|reference|booking)(?: (?:number|code))?(?: of [\w ]+)? is [a-z]*[-#]?\d",
+            r"\b(?:thanks|thank you) for your (?:payment|order|purchase|booking|transfer|deposit|reservation)\b",
+            r"\benjoy your (?:flight|trip|stay|meal|seat|show)\b|\bsee you (?:on|at|tomorrow)\b|\bbalance after\b",
+        )
+    )
+)
+"""Says that an effect has happened without a verb for it."""
+_INDIRECT_OPEN: Final = re.compile(
+    r"\b(not|never|cannot|unable|could|would|may|might|yet|until|fail\w*|declined|rejected|refused|please|let me|needs?"
+    r"|usually|normally|typically|always|last|yesterday|previous|earlier|tell me|would like|want)\b|n't\b"
+)
+_INDIRECT_CONDITIONAL: Final = re.compile(
+    r"\b(if|once|when|whenever|as soon as|after|before|unless|in case|assuming|provided|do you|shall i|should i)\b"
+)
+_UNDONE: Final = re.compile(
+    r"\b(not|cannot|can|could|would|may|might|need|needs|unable|yet|let me|ready to|happy to|like to|want|please|fail"
+    r"|fails|failed|declined|refused|rejected|unsuccessful)\b|(?<!wo)n't\b|'d\b"
+)
+"""Says that something is still open, or did not work."""
+_ACKNOWLEDGEMENT: Final = re.compile(
+    r"(?:(?:ok(?:ay)?|sure|of course|certainly|gladly|thanks|thank you|hello|hi|got it|i see|i understand|understood"
+    r"|sorry|i'm sorry|no problem|my pleasure|well|right|all right|alright|yes|great)[,! ]*)+"
+)
+"""A sentence that only shows that the customer was heard."""
 _CLAUSE: Final = re.compile(r"[,;:–—()]|\bbut\b|\bso\b|\bhowever\b")
 _STOP: Final = frozenset(
     (
@@ -106,12 +151,11 @@ def _is_false_claim(
     sentence: str, candidates: Sequence[Effect], others: Sequence[Effect], committed: Sequence[Effect]
 ) -> bool:
     lowered = sentence.casefold().replace("’", "'")
-    if lowered.rstrip(" \"'*)").endswith("?") or _CONDITIONAL.search(lowered):
+    if lowered.rstrip(" \"'*)").endswith("?"):
         return False
-    for clause in re.split(_CLAUSE, lowered):
-        how = _find_claim_kind(clause.strip())
-        if how is None:
-            continue
+    kinds = [] if _CONDITIONAL.search(lowered) else list(map(_find_claim_kind, re.split(_CLAUSE, lowered)))
+    kinds.append(_find_indirect_kind(lowered))
+    for how in filter(None, kinds):
         stems, words = {_stem(word) for word in _split_words(lowered)}, extract_value_words(lowered)
         done = any(effect.stems & stems for effect in committed)
         wrong = any(candidate.is_claimed_by(stems, words) for candidate in candidates)
@@ -128,7 +172,7 @@ def _is_other_effect(sentence: str, earlier: Sequence[Effect]) -> bool:
     lowered = sentence.casefold().replace("’", "'")
     if not earlier or lowered.rstrip(" \"'*)").endswith("?") or _CONDITIONAL.search(lowered):
         return False
-    if all(_find_claim_kind(clause.strip()) is None for clause in re.split(_CLAUSE, lowered)):
+    if all(_find_claim_kind(clause) is None for clause in re.split(_CLAUSE, lowered)):
         return False
     stems = {_stem(word) for word in _split_words(lowered)}
     numbers = {word for word in extract_value_words(lowered) if word.isdigit()}
@@ -137,6 +181,7 @@ def _is_other_effect(sentence: str, earlier: Sequence[Effect]) -> bool:
 
 def _find_claim_kind(clause: str) -> str | None:
     """Find how a clause claims something: `person` (I sent it), `passive` (it was sent), `general` (it is done)."""
+    clause = clause.strip()
     if not clause or _OPEN.search(clause):
         return None
     if any(_BASE.match(found[1]) for found in _MANAGED.finditer(clause)):
@@ -149,6 +194,30 @@ def _find_claim_kind(clause: str) -> str | None:
         return "general"
     first = _BARE.match(clause)
     return "passive" if first and _is_past(first[1]) else None
+
+
+def _find_indirect_kind(sentence: str) -> str | None:
+    """Find whether a sentence says in other words that something has happened: `general` if it does."""
+    for clause in re.split(_CLAUSE, sentence):
+        found = None if _INDIRECT_OPEN.search(clause) else _INDIRECT.search(clause)
+        # "After" belongs to a condition, unless it is part of the pattern: "the balance after the transfer".
+        if found is not None and not _INDIRECT_CONDITIONAL.search(sentence.replace(found[0], "")):
+            return "general"
+    return None
+
+
+def has_statements(text: str) -> bool:
+    """Whether some sentence is neither a question nor a condition, and does not say what is open or did not work.
+
+    Only such a sentence can claim an effect, in whatever words.
+    """
+    return any(
+        not lowered.rstrip(" \"'*)").endswith(("?", "\uff1f"))
+        and not _UNDONE.search(lowered)
+        and not _CONDITIONAL.search(lowered)
+        and not _ACKNOWLEDGEMENT.fullmatch(lowered.strip(" .!*\"'"))
+        for lowered in (sentence.casefold().replace("’", "'") for sentence in _split_sentences(text))
+    )
 
 
 def _is_past(word: str) -> bool:

@@ -15,7 +15,7 @@ from handrail.core.values import ToolCall, ToolResult
 from handrail.core.wording import contains_words, mentions_value
 from handrail.errors import ProviderError, shorten
 from handrail.formats.parse import parse_object
-from handrail.guide.claims import Effect, extract_value_words, find_false_claims
+from handrail.guide.claims import Effect, extract_value_words, find_false_claims, has_statements
 from handrail.guide.definition import Guide
 from handrail.guide.judging import JudgeClient, NoResponse
 from handrail.guide.parameters import GuidedTool, ParameterOptions
@@ -128,6 +128,10 @@ class ReplyWriter:
         replaced: bool = False,
         template: str = "",
     ) -> WrittenReply:
+        if not replaced and (open_tools := _find_unmet(request, self._guide)) and has_statements(text):
+            # Whatever the text says or seems to say: what the customer wanted has not happened.
+            names = ", ".join(name.replace("_", " ") for name in open_tools)
+            text = f"{text.strip()}\n\n{load_locale(self._locale)['reply.not_done'].format(calls=names)}"
         text = add_read_back(text, request.pending, self._guide.tools, self._locale, withdrawn=request.withdrawn)
         self.trace = ReplyTrace(
             text=text,
@@ -176,6 +180,20 @@ class ReplyWriter:
             else:
                 log.warning("a reply could not be checked by the judge: %s", claimed.reason)
         return None
+
+
+def _find_unmet(request: ReplyRequest, guide: Guide) -> list[str]:
+    """Find the effects that were wanted in this turn and did not happen, without those that are read back anyway."""
+    wanted = {
+        evaluation.tool
+        for evaluation in request.insights.evaluations
+        if evaluation.state == "cannot_run" and evaluation.guideline_ids
+    }
+    wanted |= {result.tool_name for result in request.results if not result.ok}
+    wanted |= {waiting.call.name for waiting in request.pending if waiting.approval.by != "customer"}
+    happened = {result.tool_name for result in request.results if result.ok}
+    read_back = {waiting.call.name for waiting in request.pending if waiting.approval.by == "customer"}
+    return [name for name in guide.effects if name in wanted - happened - read_back]
 
 
 def _find_false_claim(
