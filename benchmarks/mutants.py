@@ -197,7 +197,7 @@ def is_noticed(mutant: Mutant, tests: list[str], work: Path) -> bool:
         chosen = Path(folder) / "tests.txt"
         chosen.write_text("\n".join(tests[:MAX_TESTS]), "utf-8")
         command = [sys.executable, "-W", "ignore", "-m", "pytest", f"@{chosen}", "-x", "-q", "-n", "0", "-m", MARKERS]
-        command += ["-p", "no:cacheprovider", "--timeout", "60"]
+        command += ["-p", "no:cacheprovider", "--timeout", "60", "-o", f"pythonpath={ROOT} {tree}"]
         environment = {**os.environ, "PYTHONPATH": str(tree), "HYPOTHESIS_PROFILE": "quick"}
         try:
             done = subprocess.run(
