@@ -7,7 +7,7 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.core import CallCancelled, CallFinished, Cancellation, Cancelling
-from handrail.execute import Entry, Limits, Timeouts, running
+from handrail.execute import Entry, Limits, MemoryLedger, Recalled, Timeouts, running
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
 
 
@@ -380,3 +380,118 @@ async def test_ending_a_session_looks_at_no_call_of_another_session(others: int)
     await executor.aclose()
     assert ComparedId.compared < 30 * others  # Each session once, not each with each.
     assert [code_of(await task) for task in tasks] == ["cancelled"] * len(tasks)
+
+
+class Slow:
+    """Every place before and after a handler in which a call can wait, and wait for ever."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.reached = asyncio.Event()
+        self.reads = 0
+
+    async def wait_at(self, place: str) -> None:
+        if place == self.place:
+            self.reached.set()
+            await asyncio.get_running_loop().create_future()
+
+    async def check(self, arguments: Any, context: Any) -> bool:
+        await self.wait_at("check")
+        return True
+
+    async def authorised(self, call: Any, tool: Any, decision: Any, context: Any) -> None:
+        await self.wait_at("hook")
+
+    async def verify(self, arguments: Any, context: Any) -> None:
+        await self.wait_at("verify")
+
+
+class SlowBook(MemoryLedger):
+    """A ledger that does not answer at its second look."""
+
+    is_immediate = False
+
+    def __init__(self, slow: Slow) -> None:
+        super().__init__()
+        self.slow, self.reads = slow, 0
+
+    async def recall(self, **given: Any) -> Recalled:
+        self.reads += 1
+        if self.reads == 2:
+            await self.slow.wait_at("second look")
+        return await super().recall(**given)
+
+
+@pytest.mark.parametrize(
+    ("place", "read_only", "code"),
+    [
+        ("check", False, "cancelled"),
+        ("check", True, "cancelled"),
+        ("hook", False, "cancelled"),
+        ("hook", True, "cancelled"),
+        ("second look", False, "cancelled"),
+        ("verify", False, "outcome_unknown"),
+    ],
+)
+async def test_a_cancellation_reaches_a_call_wherever_it_waits(place: str, read_only: bool, code: str) -> None:
+    slow = Slow(place)
+
+    @tool(read_only=read_only, permission_check=slow.check, **({} if read_only else {"verify": slow.verify}))
+    async def act() -> str:
+        """Act."""
+        raise RuntimeError("boom")
+
+    policy = Policy([Rule.ask("act", by="operator")]) if place == "second look" else ALLOWED
+    executor = Executor(
+        [act], policy=policy, hooks=[slow], ledger=SlowBook(slow), timeouts=Timeouts(overhead=600, call=600)
+    )
+    task = asyncio.create_task(executor.run(call("act", "c-1"), at()))
+
+    async with asyncio.timeout(60):  # It would wait for ten minutes.
+        await slow.reached.wait()
+        assert executor.cancel("c-1", session_id="s-1")
+        result = await task
+
+    assert code_of(result) == code
+
+
+async def test_a_cancellation_reaches_a_call_that_asks_verify_about_an_earlier_one() -> None:
+    slow, book = Slow("nowhere"), MemoryLedger()
+
+    @tool(verify=slow.verify)
+    async def act() -> str:
+        """Act."""
+        raise RuntimeError("boom")
+
+    executor = Executor([act], policy=ALLOWED, ledger=book, timeouts=Timeouts(overhead=600))
+    assert code_of(await executor.run(call("act", "c-1"), at())) == "outcome_unknown"
+    slow.place = "verify"
+    task = asyncio.create_task(executor.run(call("act", "c-2"), at()))
+
+    async with asyncio.timeout(60):
+        await slow.reached.wait()
+        assert executor.cancel("c-2", session_id="s-1")
+        assert code_of(await task) == "outcome_unknown"
+
+
+async def test_a_check_that_fails_does_not_say_that_nothing_was_done_about_what_was_done() -> None:
+    is_slow = False
+
+    async def check(arguments: Any, context: Any) -> bool:
+        if is_slow:
+            await asyncio.get_running_loop().create_future()
+        return True
+
+    @tool(permission_check=check)
+    async def act() -> str:
+        """Act."""
+        return "acted"
+
+    executor = Executor([act], policy=ALLOWED, timeouts=Timeouts(overhead=0.05))
+    assert (await executor.run(call("act", "c-1"), at())).ok
+    is_slow = True
+
+    result = await executor.run(call("act", "c-2"), at())
+
+    assert code_of(result) == "unavailable"
+    assert "Nothing was done" not in result.for_model()

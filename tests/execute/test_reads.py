@@ -1,6 +1,7 @@
 """Calls without consequences: remembered by id, cached where the tool says so, never mixed up."""
 
 import asyncio
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -265,3 +266,24 @@ async def test_a_lock_key_that_cannot_be_made_is_a_failed_result() -> None:
     executor = Executor([look])
     assert code_of(await executor.run(call("look"), at())) == "tool_execution_failed"
     assert not executor.running_calls("s-1")
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_the_context_variables_that_an_async_read_sets_stay_in_it(waits: bool) -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="the caller's")
+    seen: list[str] = []
+
+    @tool(read_only=True)
+    async def look() -> str:
+        """Look."""
+        variable.set("the read's")
+        if waits:
+            await asyncio.sleep(0)
+        seen.append(variable.get())
+        return "seen"
+
+    for executor in (Executor([look]), Executor([look], listeners=[print], limits=Limits(max_concurrent=3))):
+        assert (await executor.run(call("look", f"c-{len(seen)}"), at())).ok
+
+    assert seen == ["the read's"] * 2
+    assert variable.get() == "the caller's"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from handrail import Executor, ToolContext, ToolResult, tool
 from handrail.execute import Timeouts
 from handrail.execute.scheduler import Scheduler
-from tests.execute.helpers import ALLOWED, Held, at, call, quiet
+from tests.execute.helpers import ALLOWED, Held, at, call, code_of, quiet
 
 Kind = Literal["together", "alone", "locked"]
 
@@ -392,3 +392,88 @@ def test_no_queue_is_left_when_every_call_is_over() -> None:
 
     assert not scheduler.sessions
     assert not scheduler.locks
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_calls_inside_others_whose_locks_cross_are_refused_at_once(read_only: bool) -> None:
+    """Each has its own lock and wants the other's: one of them is refused, so that the other one can run."""
+    both = asyncio.Barrier(2)
+
+    @tool(lock_key="account")
+    async def outer(account: str, other: str, context: ToolContext[Any]) -> str:
+        """Outer."""
+        await both.wait()
+        inside = await executor.run(call("inner", f"inner-{account}", account=other), context)
+        return code_of(inside) or inside.output
+
+    @tool(lock_key="account", read_only=read_only)
+    async def inner(account: str) -> str:
+        """Inner."""
+        return "moved"
+
+    executor = Executor([outer, inner], policy=ALLOWED, timeouts=Timeouts(call=600))
+    async with asyncio.timeout(60):
+        results = await asyncio.gather(
+            executor.run(call("outer", "c-1", account="a", other="b"), at("s-1")),
+            executor.run(call("outer", "c-2", account="b", other="a"), at("s-2")),
+        )
+
+    assert sorted(one.output for one in results) == ["moved", "unavailable"]
+    again = await executor.run(call("inner", "c-3", account="a"), at("s-3"))  # Nothing of it is left.
+    assert again.output == "moved"
+
+
+async def test_locks_that_cross_over_three_calls_are_noticed() -> None:
+    all_three = asyncio.Barrier(3)
+
+    @tool(lock_key="account")
+    async def outer(account: str, other: str, context: ToolContext[Any]) -> str:
+        """Outer."""
+        await all_three.wait()
+        inside = await executor.run(call("inner", f"inner-{account}", account=other), context)
+        return code_of(inside) or inside.output
+
+    @tool(lock_key="account")
+    async def inner(account: str) -> str:
+        """Inner."""
+        return "moved"
+
+    executor = Executor([outer, inner], policy=ALLOWED, timeouts=Timeouts(call=600))
+    circle = (("a", "b"), ("b", "c"), ("c", "a"))
+    async with asyncio.timeout(60):
+        results = await asyncio.gather(
+            *(
+                executor.run(call("outer", f"c-{mine}", account=mine, other=other), at(f"s-{mine}"))
+                for mine, other in circle
+            )
+        )
+
+    assert sorted(one.output for one in results) == ["moved", "moved", "unavailable"]
+
+
+async def test_a_call_inside_another_waits_for_a_lock_that_does_not_cross() -> None:
+    slow = Held()
+
+    @tool(lock_key="account")
+    async def outer(account: str, other: str, context: ToolContext[Any]) -> str:
+        """Outer."""
+        return (await executor.run(call("inner", "i", account=other), context)).output
+
+    @tool(lock_key="account")
+    async def inner(account: str) -> str:
+        """Inner."""
+        return "moved"
+
+    @tool(lock_key="account")
+    async def holds(account: str) -> str:
+        """Holds the lock for a while."""
+        return await slow()
+
+    executor = Executor([outer, inner, holds], policy=ALLOWED, timeouts=Timeouts(call=600))
+    first = asyncio.create_task(executor.run(call("holds", account="b"), at("s-1")))
+    await slow.begun.wait()
+    second = asyncio.create_task(executor.run(call("outer", account="a", other="b"), at("s-2")))
+    await quiet()
+    slow.go.set()
+
+    assert ((await first).output, (await second).output) == ("done", "moved")

@@ -141,7 +141,7 @@ async def test_calls_that_wait_for_a_thread_of_a_tool_that_hangs_are_refused_and
     results = await executor.run_all([call("work", f"c-{n}", n=n) for n in range(60)], at())
 
     codes = Counter(code_of(one) for one in results)
-    assert latch.runs <= 12  # The 8 that strand, and those that ran beside the last of them.
+    assert latch.runs == 4
     assert executor.stranded_threads == latch.runs
     assert codes["tool_timeout"] >= latch.runs
     assert set(codes) <= {"tool_timeout", "unavailable"}
@@ -361,3 +361,22 @@ async def test_a_cancellation_reaches_a_call_that_waits_for_the_ledger_at_once()
 
     assert executor.cancel("c-1", session_id="s-1")
     assert code_of(await asyncio.wait_for(running, 60)) == "cancelled"
+
+
+async def test_a_tool_that_hangs_has_never_more_threads_than_allowed_its_stranded_ones_included(latch: Latch) -> None:
+    @tool(concurrency_safe=True, timeout=0.05, read_only=True)
+    def hang() -> str:
+        """Hang."""
+        return latch()
+
+    @tool(concurrency_safe=True, read_only=True)
+    def other() -> str:
+        """Work."""
+        return "done"
+
+    executor = Executor([hang, other], policy=ALLOWED, limits=Limits(max_threads=3))
+    results = await asyncio.gather(*(executor.run(call("hang", f"c-{n}"), at(f"s-{n}")) for n in range(12)))
+
+    assert {code_of(one) for one in results} <= {"tool_timeout", "unavailable"}
+    assert (latch.runs, executor.stranded_threads) == (3, 3)
+    assert (await executor.run(call("other"), at())).output == "done"  # The others go on.

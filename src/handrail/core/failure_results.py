@@ -86,6 +86,15 @@ def ledger_unreadable(tool: str) -> ToolResult:
     return failure("unavailable", message, retryable=True)
 
 
+def locks_cross(tool: str) -> ToolResult:
+    """Two calls that were made inside others wait for each other's locks: neither would ever run."""
+    message = (
+        f"`{tool}` was not run: the call that has its lock waits for a lock of the call that it is part of. "
+        f"{NOTHING_HAPPENED}"
+    )
+    return failure("unavailable", message, retryable=True)
+
+
 def failed_before_start(tool: str) -> ToolResult:
     """Something failed before the handler started."""
     return failure("tool_execution_failed", f"`{tool}` failed. {NOTHING_HAPPENED}")

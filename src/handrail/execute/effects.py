@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final
 from uuid import uuid4
@@ -28,7 +29,7 @@ from handrail.execute.ledger import Entry, Ledger, LedgerDecision, LedgerReader,
 from handrail.execute.recall import CallRecall, is_entry_of
 from handrail.execute.results import CallResults, describe_duplicate, replay
 from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls, start_task
-from handrail.execute.scheduler import CallRef, QueueEntry, Scheduler, current_scope
+from handrail.execute.scheduler import CallRef, LocksCrossed, QueueEntry, Scheduler, current_scope
 from handrail.execute.settlement import Settlement
 from handrail.execute.tool_pool import CompiledTool
 
@@ -223,15 +224,16 @@ class EffectRunner:
             running.stop("cancelled")
 
     def _give_up(self, effect: EffectCall) -> None:
-        """The handler was stopped and does not end: the caller gets `outcome_unknown`, and the session goes on."""
+        """The call was stopped and does not end: the caller gets its result, and the session goes on."""
         effect.queue_entry.release()
-        self._end(effect, failure_results.outcome_unknown(effect.tool.name))
+        name, has_begun = effect.tool.name, effect.running.has_begun
+        self._end(effect, failure_results.outcome_unknown(name) if has_begun else _describe_cancelled(effect))
 
     # The task of one call.
 
     async def _run_task(self, effect: EffectCall) -> None:
         effect.has_started = True
-        scope = self._scheduler.open_scope(effect.running.ref, effect.queue_entry.lock_key)
+        scope = self._scheduler.open_scope(effect.running.ref, effect.queue_entry)
         admission = Admission(self._admission, effect.tool, scope)
         name = effect.tool.name
         try:
@@ -282,7 +284,7 @@ class EffectRunner:
                         self._authorize(effect.compiled, effect.sent, effect.context, known, effect.budget)
                     )
             except Refusal as refusal:
-                if await self._is_outdated(effect, known, refusal):
+                if await running.wait(self._is_outdated(effect, known, refusal)):
                     continue  # Another call of the same effect began meanwhile: recall again.
                 raise
             effect.decision = authorization.decision
@@ -305,7 +307,10 @@ class EffectRunner:
         """Wait in the queue of the session or of the lock key, and for the limits."""
         running = effect.running
         if not effect.queue_entry.is_granted:
-            await running.wait(effect.queue_entry.wait())
+            try:
+                await running.wait(effect.queue_entry.wait())
+            except LocksCrossed as error:
+                raise Refusal(failure_results.locks_cross(effect.tool.name), effect.decision) from error
         if self._is_limited:
             await running.wait(admission.acquire(effect.context))
         if running.stopped_by is not None:
@@ -336,7 +341,13 @@ class EffectRunner:
         assert entry is not None
         if known.step == "duplicate_id":
             return failure_results.duplicate_call(name)
-        await self.recall.check_access(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
+        checking = self.recall.check_access(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
+        try:
+            await effect.running.wait(checking)
+        except CallStopped:
+            if known.step in ("in_progress", "unknown"):
+                return failure_results.unsettled(name, is_running=known.step == "in_progress")
+            raise
         if known.step == "duplicate_effect":
             return describe_duplicate(entry, self._redactor)
         if known.step == "replay":
@@ -361,11 +372,12 @@ class EffectRunner:
         the first handler can no longer be alive. Anything else is a doubt, for an operator.
         """
         tool, unknown = effect.tool, failure_results.outcome_unknown(effect.tool.name)
-        if not tool.idempotent:
-            found = await self.recall.verify(effect.compiled, effect.sent, effect.context, entry, effect.budget)
-            if found != "nothing happened":
-                return found or unknown
         try:
+            if not tool.idempotent:
+                verifying = self.recall.verify(effect.compiled, effect.sent, effect.context, entry, effect.budget)
+                found = await effect.running.wait(verifying)
+                if found != "nothing happened":
+                    return found or unknown
             is_abandoned = await effect.running.wait(self.recall.wait_until_abandoned(entry))
         except CallStopped:
             return unknown
@@ -387,15 +399,18 @@ class EffectRunner:
                     effect.tool, changed, value, arguments, context, sent.sent_call
                 )
             actual = effect.actual
-            await self._authorizer.check_access(
+            checking = self._authorizer.check_access(
                 compiled.policy, actual.call, actual.get_arguments, context, effect.budget
             )
+            await effect.running.wait(checking)
+            await self._wait_for_turn(effect, admission)
         except Refusal as refusal:
             raise Refusal(unknown(effect.tool.name), refusal.decision) from refusal
+        except CallStopped as error:
+            raise Refusal(unknown(effect.tool.name), effect.decision) from error
         except Exception as error:  # The tool is not what it was.
             log.exception("%s could not be taken over", effect.tool.name)
             raise Refusal(unknown(effect.tool.name), effect.decision) from error
-        await self._wait_for_turn(effect, admission)
         run_until, lease_until = self._settlement.leases.begin(time.time(), compiled.max_duration)
         started = build_started(effect.actual.call, context) if self._events.has_listeners else None
         taking = self._ledger.take_over(
@@ -484,7 +499,8 @@ class EffectRunner:
             )
         if (actual.key, actual.full_key) == (effect.sent.key, effect.sent.full_key):
             return known
-        known = await self._reader.decide(actual, effect.running.ref, tool, effect.context, effect.budget)
+        reading = self._reader.decide(actual, effect.running.ref, tool, effect.context, effect.budget)
+        known = await effect.running.wait(reading)
         if known.step == "run":
             return known
         entry = known.entry
@@ -599,10 +615,12 @@ class EffectRunner:
             return outcome.result
         if outcome.happened == "unknown":
             arguments = effect.actual.arguments
-            verified = await self._settlement.verify(
+            verifying = self._settlement.verify(
                 compiled, effect.actual.call, effect.context, entry, arguments, budget=effect.budget, has_ended=True
             )
-            outcome = verified or outcome
+            running.stopped_by = None  # What stopped the handler does not stop this; another cancellation does.
+            with suppress(CallStopped):
+                outcome = await running.wait(verifying) or outcome
         if not running.has_begun and approval is not None:
             await self._restore_approval(approval)
         is_recorded = await self._settlement.settle_within(entry, outcome, effect.budget)

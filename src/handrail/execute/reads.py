@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from time import perf_counter
 from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
@@ -26,7 +27,15 @@ from handrail.execute.event_bus import EventBus
 from handrail.execute.handlers import HandlerRunner, Outcome, outcome_of_error
 from handrail.execute.results import CallResults, finish_result, finish_text, note_changes
 from handrail.execute.running import CallStopped, RunningCall, RunningCalls, resume_coroutine, take_first_step
-from handrail.execute.scheduler import CURRENT_SCOPE, CallRef, CallScope, QueueEntry, Scheduler, current_scope
+from handrail.execute.scheduler import (
+    CURRENT_SCOPE,
+    CallRef,
+    CallScope,
+    LocksCrossed,
+    QueueEntry,
+    Scheduler,
+    current_scope,
+)
 from handrail.execute.tool_pool import CompiledTool
 
 V = TypeVar("V")
@@ -154,11 +163,12 @@ class ReadRunner:
             context = self._handlers.build_context(call, context)
         try:
             coroutine = tool.handler(value, context)
-            is_over, output = take_first_step(coroutine)
+            variables = copy_context()  # What the handler sets does not reach the caller, in whose task it runs.
+            is_over, output = take_first_step(coroutine, variables)
             if not is_over:
                 running = RunningCall(call, tool, context, call.arguments_json, scope.ref, has_begun=True)
                 output = await self._wait_for_rest(
-                    compiled, running, resume_coroutine(coroutine, output, running), scope
+                    compiled, running, resume_coroutine(coroutine, output, running, variables), scope
                 )
         except BaseException as error:  # noqa: BLE001  # as in HandlerRunner
             return outcome_of_error(compiled, error, has_begun=True)
@@ -190,13 +200,15 @@ class ReadRunner:
         entries = [self._scheduler.enqueue(context.session_id, compiled.concurrency, lock_key=lock_key)]
         running = RunningCall(call, tool, context, call.arguments_json, ref)
         self._running.add(running)
-        scope = self._scheduler.open_scope(ref, lock_key)
+        scope = self._scheduler.open_scope(ref, entries[0])
         admission = Admission(self._admission, tool, scope)
         self._events.emit_accepted(call, context)
         try:
             return await self._run_steps(compiled, value, context, running, entries, admission)
         except CallStopped:  # Before the handler was entered.
             return Outcome(result=failure_results.call_cancelled(tool.name), happened="no"), None, call
+        except LocksCrossed:
+            return Outcome(result=failure_results.locks_cross(tool.name), happened="no"), None, call
         finally:
             admission.release()
             for entry in entries:
@@ -224,7 +236,7 @@ class ReadRunner:
 
         is_admitted = self._admission.is_unlimited
         while True:
-            authorization = await self._authorize(compiled, call, value, arguments, context)
+            authorization = await self._authorize(compiled, running, value, arguments, context)
             cached = self._get_cached(compiled, call, value, context) if authorization.approval is None else None
             if cached is not None:
                 return Outcome(result=cached, happened="no"), authorization.decision, call
@@ -258,15 +270,17 @@ class ReadRunner:
     async def _authorize(
         self,
         compiled: CompiledTool,
-        call: ToolCall,
+        running: RunningCall,
         value: Any,
         arguments: Callable[[], dict[str, Any]],
         context: ToolContext[Any],
     ) -> Authorization:
+        call = running.call
         deciding = self._authorizer.authorize(compiled.policy, call, value, arguments, context)
         if compiled.decision is not None and not self._authorizer.has_hooks:
             return await deciding
-        return await decide_within(TimeBudget(self._overhead_timeout), deciding, call.name)
+        # A cancellation reaches it in a check or a hook.
+        return await running.wait(decide_within(TimeBudget(self._overhead_timeout), deciding, call.name))
 
     # Calls that arrive again.
 

@@ -82,8 +82,15 @@ class CallRecall:
     ) -> None:
         """Refuse an entry to a caller who may not make this call, unless it is this very call of the same caller."""
         is_same_caller = (entry.customer_id, entry.agent_id) == (context.customer_id, context.agent_id)
-        if not (is_same_caller and is_entry_of(entry, ref)):
+        if is_same_caller and is_entry_of(entry, ref):
+            return
+        try:
             await self._authorizer.check_access(compiled.policy, sent.call, sent.get_arguments, context, budget)
+        except Refusal as refusal:
+            if refusal.result.error is None or refusal.result.error.code != "unavailable":
+                raise
+            # A check that failed says nothing about what was done before.
+            raise Refusal(failure_results.ledger_unreadable(sent.call.name), refusal.decision) from refusal
 
     async def wait_for_owner(self, entry: Entry) -> bool:
         """Wait for a call that another process runs; whether it is over, or its process died."""

@@ -5,6 +5,7 @@ import math
 import sys
 import types
 from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, copy_context
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -196,8 +197,11 @@ class RunningCall(Struct, eq=False):
             coroutine.close()
             raise CallStopped(self.stopped_by)
         self.has_begun = True
-        is_over, value = take_first_step(coroutine)
-        return value if is_over else await self.wait(resume_coroutine(coroutine, value, self), timeout, deadlines)
+        variables = copy_context()  # What the handler sets does not reach the caller, in whose task it may run.
+        is_over, value = take_first_step(coroutine, variables)
+        if is_over:
+            return value
+        return await self.wait(resume_coroutine(coroutine, value, self, variables), timeout, deadlines)
 
     async def wait(self, awaitable: Any, timeout: float | None = None, deadlines: Deadlines | None = None) -> Any:
         """Await something in the current task; raise `CallStopped` if this call is stopped meanwhile."""
@@ -300,7 +304,7 @@ class RunningCalls:
 # Tricks for speed: coroutines that are driven by hand, and tasks that start at once. Nothing else drives them so.
 
 
-def take_first_step(coroutine: Coroutine[Any, Any, Any]) -> tuple[bool, Any]:
+def take_first_step(coroutine: Coroutine[Any, Any, Any], variables: Context) -> tuple[bool, Any]:
     """Take the first step of a coroutine: whether it is over, and what it returned or else waits for.
 
     A handler that never waits is then over without a timer and without an entry among the running calls: 4.5 µs for a
@@ -308,7 +312,7 @@ def take_first_step(coroutine: Coroutine[Any, Any, Any]) -> tuple[bool, Any]:
     rest of one that waits.
     """
     try:
-        return False, coroutine.send(None)
+        return False, variables.run(coroutine.send, None)
     except StopIteration as returned:
         return True, returned.value
     except asyncio.CancelledError as error:
@@ -334,9 +338,9 @@ else:
 
 @types.coroutine
 def resume_coroutine(
-    coroutine: Coroutine[Any, Any, Any], waiting_for: Any, running: RunningCall
+    coroutine: Coroutine[Any, Any, Any], waiting_for: Any, running: RunningCall, variables: Context
 ) -> Generator[Any, Any, Any]:
-    """Await the rest of a coroutine whose first step was already taken.
+    """Await the rest of a coroutine whose first step was already taken, with its own context variables.
 
     A read that was stopped and goes on, to clean up or because it ignores its cancellation, does so in a task of its
     own: the call has its result at its deadline.
@@ -346,19 +350,20 @@ def resume_coroutine(
             yield waiting_for
         except BaseException as error:
             try:
-                waiting_for = coroutine.throw(error)
+                waiting_for = variables.run(coroutine.throw, error)
             except StopIteration as returned:
                 return returned.value
             if running.stopped_by is not None and running.tool.read_only and isinstance(error, asyncio.CancelledError):
                 name = f"handrail:{running.session_id}:{running.call.id}"
-                rest = asyncio.get_running_loop().create_task(_run_rest(coroutine, waiting_for, running), name=name)
+                left = _run_rest(coroutine, waiting_for, running)
+                rest = asyncio.get_running_loop().create_task(left, name=name, context=variables)
                 _RESTS.add(rest)
                 rest.add_done_callback(_RESTS.discard)
                 raise
         else:
             try:
                 # By hand, not by `yield from`: after each step, the read may have to be left behind.
-                waiting_for = coroutine.send(None)
+                waiting_for = variables.run(coroutine.send, None)
             except StopIteration as returned:
                 return returned.value
 

@@ -14,6 +14,12 @@ from typing import Final, Literal
 from msgspec import Struct
 
 Concurrency = Literal["shared", "exclusive"]
+
+
+class LocksCrossed(Exception):
+    """A call inside another one would wait for a lock whose holder waits for a lock of the other one."""
+
+
 CallRef = tuple[str, str]
 """The session and the id of a call."""
 
@@ -28,6 +34,8 @@ class CallScope(Struct):
     limits: tuple[object, ...] = ()
     """The concurrency limits that the call already counts against, so that the calls it makes do not count again."""
     is_over: bool = False
+    entry: "QueueEntry | None" = None
+    """Its place in the queue of its lock, if it has a lock."""
     _inner: "Scheduler | None" = None
 
     def close(self) -> None:
@@ -61,6 +69,8 @@ class RunQueue(Struct, eq=False):
     active: int = 0
     is_exclusive: bool = False
     waiting: "deque[tuple[QueueEntry, Concurrency]] | None" = None
+    holder: "QueueEntry | None" = None
+    """Who has the lock, if this is the queue of one."""
 
     def add(self, entry: "QueueEntry", concurrency: Concurrency) -> None:
         """Admit the entry, or put it at the end of the queue."""
@@ -125,6 +135,12 @@ class QueueEntry(Struct, eq=False):
     """Set once the call was admitted there."""
     waits_in: RunQueue | None = None
     granted: "asyncio.Future[None] | None" = None
+    parent: CallScope | None = None
+    """The call that this one is made in."""
+    nested: "set[QueueEntry] | None" = None
+    """All entries of calls inside others that wait for a lock."""
+    is_crossing: bool = False
+    """Whether it will never be its turn, because it waits for a call that waits for it."""
 
     def enter(self, queue: RunQueue, concurrency: Concurrency) -> None:
         """Join the end of a queue."""
@@ -138,30 +154,69 @@ class QueueEntry(Struct, eq=False):
             self.session_queue = queue
             if self.locks is not None and self.lock_key is not None:
                 self.enter(get_queue(self.locks, self.lock_key), "exclusive")
+                if not self.is_granted and self.nested is not None:
+                    self._check_crossing(self.nested)
                 return
         else:
-            self.lock_queue = queue
+            self.lock_queue, queue.holder = queue, self
+            if self.nested is not None:
+                self.nested.discard(self)
         self.is_granted = True
+        self._wake()
+
+    def _wake(self) -> None:
         if self.granted is not None and not self.granted.done():
             self.granted.set_result(None)
+
+    def _check_crossing(self, nested: "set[QueueEntry]") -> None:
+        """Wait as a call inside another one, unless who has the lock waits, however indirectly, for that other one."""
+        around, seen, queues = self._list_around(), set[QueueEntry](), [self.waits_in]
+        while queues:
+            queue = queues.pop()
+            holder = None if queue is None else queue.holder
+            if holder is None or holder in seen:
+                continue
+            if holder in around:
+                self.is_crossing = True
+                self._wake()
+                return
+            seen.add(holder)
+            queues += [entry.waits_in for entry in nested if holder in entry._list_around()]
+        nested.add(self)
+
+    def _list_around(self) -> "set[QueueEntry]":
+        """The entries, with a lock, of the calls that this one is inside of."""
+        around, scope = set[QueueEntry](), self.parent
+        while scope is not None:
+            if scope.entry is not None and not scope.is_over:
+                around.add(scope.entry)
+            scope = scope.parent
+        return around
 
     async def wait(self) -> None:
         """Wait until the call may run. If the wait is cancelled, the entry leaves the queue."""
         if self.is_granted:
             return
+        if self.is_crossing:
+            raise LocksCrossed
         self.granted = asyncio.get_running_loop().create_future()
         try:
             await self.granted
         except asyncio.CancelledError:
             self.release()
             raise
+        if self.is_crossing:
+            raise LocksCrossed
 
     def release(self) -> None:
         """Leave the queues, whether the call waits or runs."""
         if self.is_over:
             return
         self.is_over = True
+        if self.nested is not None:
+            self.nested.discard(self)
         if self.lock_queue is not None:
+            self.lock_queue.holder = None
             self.lock_queue.leave()
         if self.session_queue is not None:
             self.session_queue.leave()
@@ -172,9 +227,10 @@ class QueueEntry(Struct, eq=False):
 class Scheduler:
     """The queues of all sessions and of all lock keys."""
 
-    __slots__ = ("locks", "sessions")
+    __slots__ = ("_nested", "locks", "sessions")
 
     def __init__(self) -> None:
+        self._nested: set[QueueEntry] = set()
         self.sessions: dict[str, RunQueue] = {}
         self.locks: dict[str, RunQueue] = {}
 
@@ -185,16 +241,21 @@ class Scheduler:
         if lock_key is None and session_id not in sessions:  # Most calls have nothing to wait for.
             queue = sessions[session_id] = RunQueue(sessions, session_id, 1, concurrency == "exclusive")
             return QueueEntry(is_granted=True, session_queue=queue)
-        locks = None if lock_key is None else self._for_lock(lock_key, scope).locks
-        entry = QueueEntry(lock_key=lock_key, locks=locks)
+        entry = self._build_entry(lock_key, current_scope())
         entry.enter(get_queue(sessions, session_id), concurrency)
         return entry
+
+    def _build_entry(self, lock_key: str | None, parent: CallScope | None) -> QueueEntry:
+        if lock_key is None:
+            return QueueEntry()
+        locks = self._for_lock(lock_key, parent).locks
+        nested = None if parent is None else self._nested
+        return QueueEntry(lock_key=lock_key, locks=locks, parent=parent, nested=nested)
 
     def enqueue_again(self, scope: CallScope, concurrency: Concurrency, *, lock_key: str | None) -> QueueEntry:
         """Put a call whose lock key has changed at the end of the queues."""
         scope.lock_key = lock_key
-        locks = None if lock_key is None else self._for_lock(lock_key, scope.parent).locks
-        entry = QueueEntry(lock_key=lock_key, locks=locks)
+        entry = scope.entry = self._build_entry(lock_key, scope.parent)
         session_id = scope.ref[0]
         entry.enter(get_queue(self._for_session(session_id, scope.parent).sessions, session_id), concurrency)
         return entry
@@ -205,12 +266,14 @@ class Scheduler:
         queue.enter(concurrency)
         return queue
 
-    def open_scope(self, ref: CallRef, lock_key: str | None = None) -> CallScope:
+    def open_scope(self, ref: CallRef, entry: QueueEntry) -> CallScope:
         """Make a call the one that the current code, and every task it starts, runs in."""
         parent = CURRENT_SCOPE.get()
         if parent is not None:
             parent = current_scope()
-        scope = CallScope(self, ref, lock_key, parent, () if parent is None else parent.limits)
+        scope = CallScope(self, ref, entry.lock_key, parent, () if parent is None else parent.limits)
+        if entry.lock_key is not None:
+            scope.entry = entry
         CURRENT_SCOPE.set(scope)
         return scope
 

@@ -28,6 +28,7 @@ class ThreadJob:
         "future",
         "is_abandoned",
         "is_finished",
+        "is_nested",
         "is_started",
         "loop",
         "on_late_end",
@@ -41,6 +42,8 @@ class ThreadJob:
         self.loop = asyncio.get_running_loop()
         self._function = function
         self._on_start = on_start
+        self.is_nested = OWNER.get() is not None
+        """Whether a worker thread submitted it, and may wait for it."""
         self._context = contextvars.copy_context()
         self._context.run(OWNER.set, self.loop)
         self.future: asyncio.Future[Any] = self.loop.create_future()
@@ -82,14 +85,17 @@ class WorkerThreads:
     """Daemon threads, at most `max_threads` at work. One that never returns does not keep the process alive.
 
     A thread whose call was given up is stranded. It no longer counts against `max_threads`, so that a tool that hangs
-    does not starve the others, but against its own tool: with `max_stranded` of them, the tool gets no more threads,
-    and its calls that wait for one are refused.
+    does not starve the others, but against its own tool: all threads of a tool, stranded ones included, are at most
+    `max_threads`. With `max_stranded` of them, the tool gets no more threads, and its calls that wait for one are
+    refused.
     """
 
     def __init__(self, *, max_threads: int = 32, max_stranded: int = 8) -> None:
         self._max_threads = max_threads
-        self._max_stranded = max_stranded
+        self._max_stranded = min(max_stranded, max_threads)
         self._stranded_of: Counter[str] = Counter()
+        self._running_of: Counter[str] = Counter()
+        """The threads that run for each tool, stranded ones included."""
         self._changed = threading.Condition()
         self._queue: deque[ThreadJob] = deque()
         self._threads = 0
@@ -115,7 +121,7 @@ class WorkerThreads:
                 raise self._build_error(owner)
             self._queue.append(job)
             # A job that was submitted from a worker thread must not wait for that very thread.
-            is_full = self._threads - self._stranded >= self._max_threads and OWNER.get() is None
+            is_full = self._threads - self._stranded >= self._max_threads and not job.is_nested
             if self._idle >= len(self._queue) or is_full:
                 self._changed.notify()
                 return job
@@ -168,21 +174,30 @@ class WorkerThreads:
     def _build_error(self, owner: str) -> ThreadsStrandedError:
         return ThreadsStrandedError(f"{self._stranded_of[owner]} threads of {owner!r} never came back")
 
+    def _take_job(self) -> ThreadJob | None:
+        """Take the first job whose tool may have another thread; what a worker thread waits for always may."""
+        for job in self._queue:
+            if job.is_nested or self._running_of[job.owner] < self._max_threads:
+                self._queue.remove(job)
+                return job
+        return None
+
     def _work(self) -> None:
         while True:
             with self._changed:
-                while not self._queue:
+                while (job := self._take_job()) is None:
                     if self._threads - self._stranded > self._max_threads:
                         self._threads -= 1
                         return
                     self._idle += 1
                     self._changed.wait()
                     self._idle -= 1
-                job = self._queue.popleft()
+                self._running_of[job.owner] += 1
                 job.start()
             value, is_error = job.run()
             with self._changed:
                 job.is_finished = True
+                self._running_of[job.owner] -= 1
                 if job.is_abandoned:
                     self._stranded -= 1
                     self._stranded_of[job.owner] -= 1
