@@ -24,10 +24,12 @@ from handrail.serve.live import AuditFeed
 from handrail.serve.rendering import Renderer
 from handrail.store import SqlStore
 from handrail.store.audit_rows import AuditRow
+from handrail.store.database import to_storable
 
 _MAX_FORM_BYTES: Final = 8_000_000
 """Changed arguments may be as long as those of a call, with every character escaped."""
 _MAX_REASON_CHARS: Final = 2_000
+_MAX_ID_CHARS: Final = 512
 _LISTED: Final = 50
 _CARD_CHARS: Final = 4_000
 """Longer arguments are shown whole on the page of their own question, and can only be approved there."""
@@ -49,7 +51,7 @@ class CallFilters(Struct, frozen=True, kw_only=True):
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> "CallFilters":
         """The filters of an address."""
-        return cls(**{name: query.get(name, "")[:256].strip() for name in cls.__struct_fields__})
+        return cls(**{name: _clean(query.get(name, "")).strip() for name in cls.__struct_fields__})
 
     def to_query(self) -> str:
         """The filters as a part of an address."""
@@ -186,8 +188,8 @@ class Console:
 
     async def _history(self, request: Request, session: BrowserSession) -> Response:
         query = request.query_params
-        wanted = {name: query.get(name) or None for name in ("tool", "who", "customer_id", "session_id")}
-        before = await self._store.approvals.get(query["before"]) if query.get("before") else None
+        wanted = {name: _clean(query.get(name, "")) or None for name in ("tool", "who", "customer_id", "session_id")}
+        before = await self._store.approvals.get(_clean(query["before"])) if query.get("before") else None
         if before is not None and not _is_visible(before.tenant_id, session):
             before = None
         found = await self._store.approvals.history(
@@ -250,7 +252,7 @@ class Console:
         return cast(dict[str, Any], given)
 
     async def _find_approval(self, request: Request, session: BrowserSession) -> Approval | None:
-        approval = await self._store.approvals.get(request.path_params["token"])
+        approval = await self._store.approvals.get(_clean(request.path_params["token"]))
         return approval if approval is not None and _is_visible(approval.tenant_id, session) else None
 
     async def _describe_question(self, approval: Approval) -> dict[str, Any]:
@@ -282,7 +284,7 @@ class Console:
     async def _resolve(self, request: Request, session: BrowserSession, form: dict[str, str]) -> Response:
         if not session.can_decide:
             return self._message(request, session, 403, f"A {session.key.role} sees, and decides nothing.")
-        of_session, of_call = form.get("session_id", ""), form.get("call_id", "")
+        of_session, of_call = _clean(form.get("session_id", "")), _clean(form.get("call_id", ""))
         entry = (await self._store.ledger.recall(session_id=of_session, call_id=of_call)).by_id
         if entry is None or not _is_visible(entry.tenant_id, session):
             return await self._show_doubts(request, session, problem="There is no such call.")
@@ -373,8 +375,8 @@ class Console:
         query = request.query_params
         report = await explain_past_call(
             self._store,
-            session_id=query.get("session", ""),
-            call_id=query.get("call", ""),
+            session_id=_clean(query.get("session", "")),
+            call_id=_clean(query.get("call", "")),
             tenant_id=session.key.tenant_id,
             executor=self._executor,
         )
@@ -428,6 +430,11 @@ def _read_position(text: str) -> AuditRow | None:
         return AuditRow(writer=writer, number=int(number), at=float(at), kind="", session_id="")
     except ValueError:
         return None
+
+
+def _clean(text: str) -> str:
+    """A text of an address or a form as a database can look it up."""
+    return to_storable(text[:_MAX_ID_CHARS])
 
 
 def _refuse_constant(text: str) -> Any:

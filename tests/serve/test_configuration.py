@@ -1,0 +1,182 @@
+"""The file of a gateway: what it describes, what is wrong with it, and what changes while it serves."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolContext
+from handrail.errors import ConfigError
+from handrail.serve.config import load_gateway_config
+from handrail.serve.gateway import PolicyWatch, load_gateway_policy
+from handrail.sources import mcp_app
+from handrail.sources.pins import read_pins, write_pins
+from handrail.store import SqlStore
+from tests.serve.desk import open_file_desk, text_of, write_shop
+from tests.sources.bank_server import balance
+from tests.sources.serving import bind, listening
+from tests.tools import pay
+
+CONTEXT = ToolContext(session_id="s")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "gateway.yaml:1: the file is empty"),
+        ("- 1", "gateway.yaml:1: a gateway is a mapping"),
+        ("store: sqlite:///x.db", "gateway.yaml:1: sources: Field required"),
+        ("sources: {}", "sources: Dictionary should have at least 1 item"),
+        (
+            "sources:\n  shop:\n    urll: https://a.example",
+            "gateway.yaml:3: sources.shop.urll: unknown field; did you mean",
+        ),
+        ("sources:\n  shop: {url: 7}", "gateway.yaml:2: sources.shop.url: Input should be a valid string"),
+        (
+            "sources: {a: {url: x}}\napproval_wait: 60",
+            "gateway.yaml:2: approval_wait: Input should be less than or equal",
+        ),
+        ("sources: {a: {url: x}}\nnotify: [{url: x, on: [lunch]}]", "gateway.yaml:2: notify.0.on.0: Input should be"),
+        ("sources: {a: {openapi: x, command: [y]}}", "sources.a.command: unknown field"),
+    ],
+)
+def test_an_error_in_the_file_names_the_line_and_the_field(text: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_gateway_config(tmp_path / "gateway.yaml")
+    assert problem in str(caught.value)
+
+
+def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    (tmp_path / "gateway.yaml").write_text("sources: {shop: {url: 'https://a.example/mcp', bearer: s3cr3t-token}}")
+    config = load_gateway_config(tmp_path / "gateway.yaml")
+    with pytest.raises(ConfigError, match="bearer of the MCP server 'shop' must be a reference") as caught:
+        config.build_sources(tmp_path)
+    assert "s3cr3t" not in str(caught.value)
+
+
+API: dict[str, Any] = {
+    "openapi": "3.1.0",
+    "info": {"title": "crm", "version": "1"},
+    "paths": {
+        "/notes": {"post": {"operationId": "add_note", "responses": {"200": {"description": "done"}}}},
+        "/people": {"get": {"operationId": "list_people", "responses": {"200": {"description": "them"}}}},
+    },
+}
+
+
+async def test_several_sources_are_one_gateway_and_one_that_is_down_appears_later(tmp_path: Path) -> None:
+    listener = bind()  # Nobody answers there yet.
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+    text = f"""
+store: STORE
+sources:
+  shop: {write_shop(tmp_path / "journal", trusted=True)}
+  bank: {{url: "{url}", trusted: true, connect_timeout: 2}}
+  crm: {{openapi: crm.json, base_url: "https://crm.example"}}
+"""
+    (tmp_path / "crm.json").write_text(json.dumps(API))
+    async with (
+        open_file_desk(tmp_path, text) as desk,
+        desk.connect_client() as client,
+        desk.sign_in("viewer") as ann,
+    ):
+        names = [one.name for one in (await client.list_tools()).tools]
+        assert "shop__refund" in names
+        assert "add_note" in names
+        assert not any(name.startswith("bank__") for name in names)
+        assert "The source bank is reconnecting" in await ann.read("/decide")
+        assert desk.gateway is not None
+        appeared = asyncio.Event()
+        desk.gateway.sources.subscribe(appeared.set)
+        async with listening(mcp_app(Executor([balance]), host="127.0.0.1"), listener=listener):
+            async with asyncio.timeout(120):
+                await appeared.wait()
+            assert "bank__balance" in [one.name for one in (await client.list_tools()).tools]
+            assert "The source bank" not in await ann.read("/decide")
+            assert "120" in text_of(await client.call_tool("bank__balance", {"account": "a"}))
+
+
+async def test_a_changed_definition_is_held_and_the_pages_say_so(tmp_path: Path) -> None:
+    pins, journal = tmp_path / "pins.json", tmp_path / "journal"
+    text = f"store: STORE\nsources: {{shop: {write_shop(journal, trusted=True, pins='pins.json')}}}"
+    async with open_file_desk(tmp_path, text.replace(', "pins": "pins.json"', "")) as desk:
+        assert desk.gateway is not None
+        opened: Any = desk.gateway.sources._open["shop"]  # As `handrail mcp pin` writes them.
+        write_pins(pins, "shop", opened.definitions)
+    pinned = {name: dict(one) for name, one in read_pins(pins, "shop").items()}
+    pinned["refund"]["description"] = "Give a little money back."
+    write_pins(pins, "shop", pinned)
+    async with open_file_desk(tmp_path, text) as desk, desk.connect_client() as client, desk.sign_in() as ann:
+        names = [one.name for one in (await client.list_tools()).tools]
+        assert "shop__find_order" in names
+        assert "shop__refund" not in names
+        assert "shop: the tool refund is changed and is held until somebody accepts it" in await ann.read("/decide")
+
+
+async def test_a_broken_policy_file_changes_nothing_and_a_good_one_counts_from_the_next_call_on(
+    tmp_path: Path, store: SqlStore
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("rules: [{deny: pay}]\n")
+    executor = Executor([pay], policy=load_gateway_policy(file), store=store)
+    watch = PolicyWatch(executor, file)
+    for broken in ("rules: [{deny: pay, wen: 1}]\n", "rules: [{deny: payy}]\n", "", "\x00", "rules: ["):
+        file.write_text(broken)
+        await watch.check()
+        (problem,) = watch.list_problems()
+        assert "the rules before it are in force" in problem
+        assert executor.is_denied("pay", CONTEXT)
+    file.unlink()
+    await watch.check()
+    assert watch.list_problems()
+    file.write_text("rules: [{allow: pay}]\ndefault: deny\n")
+    await watch.check()
+    assert watch.list_problems() == []
+    assert not executor.is_denied("pay", CONTEXT)
+
+
+async def test_with_a_policy_file_the_operator_is_asked_where_no_rule_applies(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("rules: [{deny: other}]\n")
+    decision = load_gateway_policy(tmp_path / "policy.yaml").decide(pay, {"amount": 5}, CONTEXT)
+    assert (decision.action, decision.by) == ("ask", "operator")
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_denied"),
+    [
+        ([Rule.deny("pay")], True),
+        ([Rule.deny("*"), Rule.allow("pay")], True),
+        ([Rule.deny("pay", where={"amount": {"above": 5}})], False),
+        ([Rule.deny("pay", tenant="other")], False),
+        ([Rule.deny("pay", tenant="acme")], True),
+        ([Rule.deny("pay", agent="bot")], False),
+        ([Rule.allow("pay")], False),
+        ([], False),
+    ],
+)
+async def test_a_tool_is_denied_if_no_call_of_it_could_run(rules: list[Rule], is_denied: bool) -> None:
+    executor = Executor([pay], policy=Policy(rules))
+    assert executor.is_denied("pay", ToolContext(session_id="s", tenant_id="acme")) is is_denied
+
+
+async def test_only_the_keys_of_callers_call_and_a_revoked_one_does_not(tmp_path: Path) -> None:
+    text = f"store: STORE\nsources: {{shop: {write_shop(tmp_path / 'journal')}}}"
+    async with open_file_desk(tmp_path, text) as desk, httpx2.AsyncClient(base_url=desk.url) as http:
+
+        async def post(secret: str) -> httpx2.Response:
+            headers = {"Authorization": f"Bearer {secret}", "Accept": "application/json, text/event-stream"}
+            return await http.post("/mcp", headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": "ping"})
+
+        for secret in ("x", "hrk_wrong", "x" * 5_000):
+            assert (await post(secret)).status_code == 401
+        assert "cannot call tools" in (await post(await desk.create_key("operator"))).text
+        key, secret = await desk.store.keys.create(role="caller", who="bot")
+        assert (await post(secret)).status_code not in (401, 403)
+        await desk.store.keys.revoke(key.id)
+        async with asyncio.timeout(60):  # It is believed for a second at most.
+            while (await post(secret)).status_code != 401:
+                await asyncio.sleep(0.1)
