@@ -34,7 +34,7 @@ def listed(what: str) -> list[dict[str, Any]]:
         case "liar":
             promised = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
             return [tool("wrong", outputSchema=promised, annotations={"readOnlyHint": True}), *ordinary[:1]]
-        case "changing":
+        case "changing" | "hammer" | "hammer_changing":
             return [tool("ok"), tool(f"v{os.environ.get('VERSION', '1')}"), tool("change")]
         case "malformed":
             return [{"description": "It has no name."}]
@@ -68,6 +68,10 @@ def answer(request: dict[str, Any], what: str) -> None:
         pass
     elif method == "tools/list":
         send({"id": number, "result": {"tools": listed(what)}})
+        if what in ("hammer", "hammer_changing"):
+            os.environ["VERSION"] = str(int(os.environ.get("VERSION", "1")) + (what == "hammer_changing"))
+            for _ in range(1_000):
+                send({"method": "notifications/tools/list_changed"})
     elif method == "tools/call":
         call(number, request["params"]["name"])
     else:

@@ -11,7 +11,9 @@ from mcp.server.mcpserver.resolve import Elicit, Resolve
 from pydantic import BaseModel, Field
 
 from handrail import ConfigError, Executor, Policy, Rule, ToolCall, ToolContext, ToolResult
-from handrail.sources import Elicitation, McpServer, connect
+from handrail.authorize import MemoryApprovals
+from handrail.core.values import Approval
+from handrail.sources import Elicitation, McpServer, ask_for_approval, connect
 from tests.sources.serving import listening
 
 BOTH = pytest.mark.parametrize("protocol", ["legacy", "auto"])
@@ -152,3 +154,47 @@ async def test_without_anybody_to_ask_nothing_is_booked(protocol: str) -> None:
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(ConfigError, match="on_elicitation must be a function, got bool"):
         McpServer("hotel", url="https://hotel.example/mcp", on_elicitation=True)  # pyright: ignore[reportArgumentType]
+
+
+async def decide(approvals: MemoryApprovals, **decision: Any) -> Approval:
+    """Wait for the question, and decide it as an operator."""
+    async with asyncio.timeout(30):
+        while not (pending := await approvals.pending()):
+            await asyncio.sleep(0.01)
+    (question,) = pending
+    if decision.pop("deny", False):
+        return await approvals.deny(question.token, by="operator", who="bo")
+    return await approvals.approve(question.token, by="operator", who="bo", **decision)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("decision", "output"),
+    [
+        ({"arguments": {"guests": 3}}, "booked for 3"),
+        ({"arguments": {"guests": 99}}, "not booked: cancel"),
+        ({"deny": True}, "not booked: decline"),
+    ],
+)
+async def test_a_question_can_be_an_approval_that_an_operator_decides(
+    protocol: str, decision: dict[str, Any], output: str
+) -> None:
+    approvals = MemoryApprovals()
+    deciding = asyncio.create_task(decide(approvals, **decision))
+
+    (result,) = await run(ask_for_approval(approvals), protocol=protocol)
+    question = await deciding
+
+    assert result.output == {"result": output}
+    assert (question.session_id, question.call_id, question.tool) == ("s-0", "c-0", "hotel__elicitation")
+    assert question.question == "The MCP server hotel asks: How many guests come to Adlon?"
+    assert await approvals.pending() == []
+
+
+async def test_an_approval_that_nobody_decides_is_withdrawn_and_books_nothing() -> None:
+    approvals = MemoryApprovals()
+
+    (result,) = await run(ask_for_approval(approvals, timeout=0.05))
+
+    assert result.output == {"result": "not booked: cancel"}
+    assert await approvals.pending() == []

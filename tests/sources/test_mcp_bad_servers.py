@@ -184,3 +184,18 @@ async def test_of_a_hundred_questions_at_once_only_a_few_reach_a_person(caplog: 
         result = await running
     assert len(asked) == 8
     assert json.loads(result.text) == {"accept": 8, "decline": 92}
+
+
+@pytest.mark.parametrize("what", ["hammer", "hammer_changing"])
+async def test_a_server_that_announces_changes_without_end_is_listed_less_and_less_often(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handrail.sources.mcp.client._LISTING_PAUSE", 0.001)
+    journal = tmp_path / "journal"
+    async with connect([hostile(what, env={"JOURNAL": str(journal)})]) as sources:
+        end = asyncio.get_running_loop().time() + 1.5
+        while asyncio.get_running_loop().time() < end:
+            assert (await run(sources, "ok")).output == "fine"
+
+    # After 20 changes in a row each pause is twice as long as the one before: 1.5 s are ten more listings.
+    assert journal.read_text().split().count("tools/list") < 45

@@ -344,6 +344,26 @@ async def test_a_call_that_is_refused_does_not_drop_the_payment_of_another_sessi
     assert (paid.ok, paid.output) == (True, "paid")
 
 
+async def test_new_calls_need_not_wait_for_a_long_one_on_a_connection_that_was_refused() -> None:
+    app = Answers()
+    async with listening(app) as url, connect([McpServer("crm", url=f"{url}/mcp", trusted=True)]) as sources:
+        paying = asyncio.create_task(run(sources, "pay"))
+        await app.paying.wait()
+        await run(sources, "refused")
+        async with asyncio.timeout(60):
+            while (other := await run(sources, "broken")).error is not None and other.error.code == "unavailable":
+                await asyncio.sleep(0.05)
+        was_paying = not paying.done()
+        app.may_pay.set()
+        paid = await paying
+
+    assert other.error is not None
+    assert other.error.message == "The server reported an error: The disk is full."
+    assert was_paying
+    assert (paid.ok, paid.output) == (True, "paid")
+    assert app.sessions == 2
+
+
 async def test_a_tenant_without_a_token_of_its_own_never_acts_with_the_one_of_the_listing() -> None:
     seen = Seen(make_server().streamable_http_app(), token="t1")
     async with (

@@ -236,7 +236,7 @@ class Authorizer:
             turn=context.turn,
             wakes=context.wakes,
             arguments=values,
-            question=decision.reason,
+            question=_add_host(decision.reason, tool),
             repeat=repetition.number if repetition else 0,
             created_at=now,
             expires_at=now + self._approval_timeout,
@@ -374,3 +374,9 @@ def _ask_about_repetition(decision: Decision, repetition: Repetition, *, asks: B
         return Decision(action="ask", by=by, rule="at most once", source="ledger", reason=repetition.question)
     reason = f"{decision.reason}; {repetition.question}" if decision.reason else repetition.question
     return Decision(action="ask", by=decision.by, rule=decision.rule, source=decision.source, reason=reason)
+
+
+def _add_host(reason: str, tool: Tool[..., Any]) -> str:
+    """The reason, and where the call goes, if its tool lives elsewhere: whoever decides has to know."""
+    host = tool.metadata.get("host")
+    return f"{reason} (sent to {host})".strip() if isinstance(host, str) and host else reason

@@ -2,8 +2,8 @@
 
 from handrail.sources.connection import Sources, connect
 from handrail.sources.mcp.endpoint import McpRequest, mcp_app, serve_mcp
-from handrail.sources.mcp.server import Elicitation, McpServer
-from handrail.sources.openapi import OpenApi
+from handrail.sources.mcp.server import Elicitation, McpServer, ask_for_approval
+from handrail.sources.openapi import OpenApi, Pagination
 from handrail.sources.pins import PinDifference
 from handrail.sources.plugins import Plugins, load_plugins
 from handrail.sources.source import OpenSource, SkippedTool, Source, SourceStatus
@@ -14,12 +14,14 @@ __all__ = [
     "McpServer",
     "OpenApi",
     "OpenSource",
+    "Pagination",
     "PinDifference",
     "Plugins",
     "SkippedTool",
     "Source",
     "SourceStatus",
     "Sources",
+    "ask_for_approval",
     "connect",
     "load_plugins",
     "mcp_app",

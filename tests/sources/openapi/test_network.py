@@ -200,7 +200,7 @@ def token() -> str:
 async def test_a_bomb_is_bounded_in_memory_too() -> None:
     packed = gzip.compress(bytes(50_000_000))
     with serving(lambda request: Reply(body=packed, headers={"Content-Encoding": "gzip"})) as server:
-        api = OpenApi(document(server.url), allow_private=True, max_response_bytes=1_000_000)
+        api = OpenApi(document(server.url), allow_private=True, max_response_bytes=8_000_000)
         tracemalloc.start()
         try:
             result = await ask(api)
@@ -209,7 +209,7 @@ async def test_a_bomb_is_bounded_in_memory_too() -> None:
             tracemalloc.stop()
 
     assert not result.ok
-    assert peak < 5_000_000  # Twice the limit, and what the server of this test and the executor need.
+    assert peak < 18_000_000  # Twice the limit, and what the server of this test and the executor need.
 
 
 async def test_an_argument_never_takes_the_place_of_the_credentials_however_its_header_is_spelled() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import ChainMap, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -29,6 +29,8 @@ _FIRST_PAUSE: Final = 0.5
 _MAX_PAUSE: Final = 30.0
 _LISTING_PAUSE: Final = 0.25
 """Seconds between two listings at least: a server may announce changes without end."""
+_MAX_CHANGES: Final = 20
+"""How many changes in a row are looked at without longer and longer pauses."""
 _PINS_PAUSE: Final = 1.0
 """Seconds between two looks at the pin file, while tools wait for being accepted."""
 _MAX_CONNECTIONS: Final = 64
@@ -155,19 +157,38 @@ class OpenMcpServer:
         await main.open()
         await self._refresh_tools(main)
         pause = _LISTING_PAUSE
+        changes, loop = 0, asyncio.get_running_loop()
         while not self._stopped.is_set():
             await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=pause)
+            waiting_since = loop.time()
             await self._wait_for_change(main)
             if main.client is None or self._stopped.is_set():
-                await _wait_any(main.wait_lost(), self._stopped.wait())  # Calls that are under way may still end.
+                if self._server.url is not None and main.active_calls:
+                    # Calls that are under way may still end, and new ones need not wait for them.
+                    self._main = None
+                    self._close_later(self._close_once_lost(main))
+                else:
+                    await _wait_any(main.wait_lost(), self._stopped.wait())
                 return
             try:
-                # What announces changes that are none is asked less and less often.
+                # What announces changes that are none, or changes without end, is asked less and less often.
+                was_quiet = loop.time() - waiting_since > _MAX_PAUSE
                 is_changed = await self._refresh_tools(main)
-                pause = _LISTING_PAUSE if is_changed else min(pause * 2, _MAX_PAUSE)
+                changes = 0 if was_quiet else changes + 1
+                may_be_soon = was_quiet or (is_changed and changes <= _MAX_CHANGES)
+                pause = _LISTING_PAUSE if may_be_soon else min(pause * 2, _MAX_PAUSE)
             except ConnectionFailed as failed:  # Calls may be running: the connection is kept.
                 log.warning("the tools of the MCP server %s stay as they were: %s", self._server.name, failed)
                 await _wait_any(main.wait_lost(), self._stopped.wait(), timeout=self._server.connect_timeout)
+
+    async def _close_once_lost(self, connection: McpConnection) -> None:
+        await _wait_any(connection.wait_lost(), self._stopped.wait())
+        await connection.aclose()
+
+    def _close_later(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def _wait_for_change(self, main: McpConnection) -> None:
         """Wait until the connection is lost, the tools have changed, or the pin file may have been changed."""
@@ -282,9 +303,7 @@ class OpenMcpServer:
             if task.done() and (not _is_open(task) or not task.result().active_calls):
                 del self._tenant_connections[key]
                 if _is_open(task):
-                    closing = asyncio.create_task(task.result().aclose())
-                    self._closing.add(closing)
-                    closing.add_done_callback(self._closing.discard)
+                    self._close_later(task.result().aclose())
 
     # Calls.
 

@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import mcp_types as types
 from msgspec import Struct
@@ -113,6 +114,9 @@ def _build(server: McpServer, one: McpDefinition, name: str, call: CallServer) -
             **options,
             "timeout": server.timeout,
             "source": f"mcp:{server.name}",
-            "metadata": {"mcp": {"server": server.name, "tool": one.name, "annotations": hints, "digest": one.digest}},
+            "metadata": {
+                "mcp": {"server": server.name, "tool": one.name, "annotations": hints, "digest": one.digest},
+                **({} if server.url is None else {"host": urlsplit(server.url).hostname}),
+            },
         }
     )

@@ -28,6 +28,7 @@ from handrail.sources.openapi.network import (
     RequestNotSentError,
 )
 from handrail.sources.openapi.operations import Body, Operation
+from handrail.sources.openapi.pages import NextPage, Page, Pagination, find_next_link, read_pages
 from handrail.sources.openapi.styles import (
     format_form,
     format_header_value,
@@ -62,6 +63,8 @@ class OperationCall:
         timeout: float,
         read_only: bool,
         name: str,
+        pagination: Pagination | None = None,
+        max_bytes: int = 0,
     ) -> None:
         self._operation = operation
         self._client = client
@@ -69,6 +72,9 @@ class OperationCall:
         self._timeout = timeout
         self._read_only = read_only
         self._name = name
+        self._pagination = pagination
+        self._max_bytes = max_bytes
+        """How much the pages of one list may have together."""
 
     async def __call__(self, arguments: dict[str, Any], context: ToolContext[Any]) -> Any:
         """Send the request. A `ToolError` means that nothing happened; any other error, that nobody knows."""
@@ -77,9 +83,43 @@ class OperationCall:
         except ConfigError as error:
             log.error("%s cannot be called: %s", self._name, error)
             raise ToolError("The credentials for this API are not configured.", code="unavailable") from error
+        redaction = _Redaction(signature)
+        if self._pagination is not None:
+            return await self._read_pages(self._pagination, arguments, signature, redaction)
         request = build_request(self._operation, arguments, signature, idempotency_key=context.idempotency_key)
+        return self._result(await self._ask(request), redaction)
+
+    async def _read_pages(
+        self,
+        pagination: Pagination,
+        arguments: dict[str, Any],
+        signature: RequestCredentials,
+        redaction: "_Redaction",
+    ) -> Any:
+        first = build_request(self._operation, arguments, signature)
+        argument = next((one.argument for one in self._operation.parameters if one.name == pagination.parameter), "")
+
+        async def fetch(following: NextPage | None) -> Page:
+            request = first
+            if following is not None and following.link is not None:
+                # The credentials go with it: a link to another host is the end of the list.
+                target = _resolve_same_host(first.url, following.link)
+                if target is None:
+                    raise ToolError("The API's link to the next page leads to another host, which is not followed.")
+                request = msgspec.structs.replace(first, url=target)
+            elif following is not None:
+                request = build_request(self._operation, {**arguments, argument: following.value}, signature)
+            response = await self._ask(request)
+            body = self._result(response, redaction)
+            return Page(body=body, next_link=find_next_link(response.headers), size=len(response.content))
+
+        number = arguments.get(argument, 1)
+        first_number = number if isinstance(number, int) else 1
+        return await read_pages(pagination, fetch, first_number=first_number, max_bytes=self._max_bytes)
+
+    async def _ask(self, request: HttpRequest) -> HttpResponse:
         try:
-            response = await self._send(request)
+            return await self._send(request)
         except RequestNotSentError as error:
             log.warning("%s was not sent: %s", self._name, error)
             raise ToolError(f"The API cannot be reached: {error}.", code="unavailable", retryable=True) from error
@@ -87,7 +127,6 @@ class OperationCall:
             if not self._read_only:
                 raise ConnectionError(f"{self._name}: {error}") from error
             raise ToolError(f"The API did not answer: {error}.", code="unavailable", retryable=True) from error
-        return self._result(response, _Redaction(signature))
 
     async def _send(self, request: HttpRequest) -> HttpResponse:
         """Send, and follow redirects as long as they stay on the same host and nothing was done yet."""

@@ -111,25 +111,23 @@ class HttpClient:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
         encoding = headers.get("content-encoding", "identity").lower()
         inflate = zlib.decompressobj(47) if encoding in ("gzip", "x-gzip", "deflate") else None
-        content = bytearray()
-        is_cut = False
+        pieces: list[bytes] = []  # Joined once, so that never more than twice the limit is in memory.
+        size, is_cut = 0, False
         try:
             if method != "HEAD":
                 async for chunk in response.aiter_stream():
-                    room = self._max_bytes + 1 - len(content)
-                    content += chunk[:room] if inflate is None else inflate.decompress(chunk, room)
-                    if len(content) > self._max_bytes:
-                        is_cut = True
+                    room = self._max_bytes - size
+                    piece = chunk[: room + 1] if inflate is None else inflate.decompress(chunk, room + 1)
+                    is_cut = len(piece) > room
+                    pieces.append(piece[:room])
+                    size += len(pieces[-1])
+                    if is_cut:
                         break
         except (core.NetworkError, core.TimeoutException, core.ProtocolError) as error:
-            raise ConnectionLostError(
-                f"the answer broke off after {len(content)} bytes ({type(error).__name__})"
-            ) from error
+            raise ConnectionLostError(f"the answer broke off after {size} bytes ({type(error).__name__})") from error
         except zlib.error as error:
             raise ConnectionLostError(f"the answer is not {encoding}") from error
-        return HttpResponse(
-            status=response.status, headers=headers, content=bytes(content[: self._max_bytes]), is_cut=is_cut
-        )
+        return HttpResponse(status=response.status, headers=headers, content=b"".join(pieces), is_cut=is_cut)
 
     def _pool(self, core: Any) -> "_Pool":
         loop = asyncio.get_running_loop()

@@ -79,17 +79,19 @@ class Operation(Struct, frozen=True, kw_only=True):
     security: tuple[tuple[str, ...], ...] | None
     """Alternatives, each with the names of its schemes; None where the document says nothing."""
     idempotency_header: str | None
+    output_schema: Schema | None = None
 
 
 class OperationCompiler:
     """Makes operations of a document's entries."""
 
-    def __init__(self, documents: Documents, *, base_url: str | None) -> None:
+    def __init__(self, documents: Documents, *, base_url: str | None, output_schemas: bool = False) -> None:
         self._documents = documents
         self._content = documents.content
         self.version = _check_version(self._content)
         self._is_swagger = self.version.startswith("2.")
         self._schemas = SchemaCompiler(documents, version=self.version)
+        self._outputs = SchemaCompiler(documents, version=self.version, dropped="writeOnly") if output_schemas else None
         self._base_url = base_url
 
     def security_schemes(self) -> Node:
@@ -144,7 +146,33 @@ class OperationCompiler:
             input_schema=schema,
             security=self._find_security(entry),
             idempotency_header=idempotency,
+            output_schema=None if self._outputs is None else self._compile_output(entry, self._outputs),
         )
+
+    def _compile_output(self, entry: OperationEntry, schemas: SchemaCompiler) -> Schema | None:
+        """The schema of the first successful response that is JSON; None if there is none, or it cannot be used."""
+        responses = {str(code): value for code, value in as_node(entry.node.get("responses")).items()}
+        for code in sorted(code for code in responses if re.fullmatch(r"2(\d\d|XX)", code)):
+            try:
+                node, base = self._documents.resolve(responses[code], entry.base)
+                source = _find_json_schema(as_node(node), is_swagger=self._is_swagger)
+                if source is None:
+                    continue
+                found = References()
+                schema: object = schemas.convert(source, base, found)
+                if isinstance(schema, dict) and set(cast(Schema, schema)) == {"$ref"}:
+                    # Tools promise objects: a reference to one is written out, so that its type can be seen.
+                    schema, inner = schemas.definition(str(cast(Schema, schema)["$ref"]).rpartition("/")[2])
+                    found = References()
+                    found.every |= inner.every
+                if not isinstance(schema, dict) or find_schema_problem(cast(Schema, schema)):
+                    return None
+                definitions = schemas.definitions(found)
+                return {**cast(Schema, schema), **({"$defs": definitions} if definitions else {})}
+            except (UnusableError, RecursionError) as reason:
+                log.debug("%s %s has no output schema: %s", entry.method, entry.path, reason)
+                return None
+        return None
 
     def _merge_parameters(self, entry: OperationEntry) -> list[tuple[Node, str]]:
         """The parameters of the path and of the operation, which win."""
@@ -437,3 +465,12 @@ def _check_version(content: Any) -> str:
             f"The document must say `openapi: 3.0`, `3.1` or `swagger: '2.0'`, got {shorten(version) or 'nothing'!r}."
         )
     return version
+
+
+def _find_json_schema(response: Node, *, is_swagger: bool) -> Any:
+    """The schema of a response's JSON, or None."""
+    if is_swagger:
+        return response.get("schema")
+    content = as_node(response.get("content"))
+    media_type = next((name for name in content if _classify_media_type(name) == "json"), None)
+    return None if media_type is None else as_node(content[media_type]).get("schema")

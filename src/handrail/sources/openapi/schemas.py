@@ -42,8 +42,10 @@ class References:
 class SchemaCompiler:
     """Converts the schemas of a document. What is referred to is converted once, and shared by all that refer to it."""
 
-    def __init__(self, documents: Documents, *, version: str) -> None:
+    def __init__(self, documents: Documents, *, version: str, dropped: str = "readOnly") -> None:
         self._documents = documents
+        self._dropped = dropped
+        """The keyword of the properties that are left out: arguments have none that only the server sets."""
         self._keeps_siblings = not version.startswith(("2.", "3.0"))
         """Whether keywords beside a `$ref` count, as they do from OpenAPI 3.1 on."""
         self._names: dict[tuple[str, str], str] = {}
@@ -85,7 +87,7 @@ class SchemaCompiler:
             elif key == "required" and isinstance(value, list):
                 made[key] = list(dict.fromkeys(item for item in cast(list[Any], value) if isinstance(item, str)))
         if "properties" in made:
-            self._drop_read_only(node, base, made)
+            self._drop_properties(node, base, made)
         _convert_bounds(made)
         if made.get("type") == "file":
             made |= {"type": "string", "format": "binary"}
@@ -173,21 +175,21 @@ class SchemaCompiler:
             return None
         return node
 
-    def _drop_read_only(self, node: Schema, base: str, made: Schema) -> None:
-        """What only the server sets is no argument."""
+    def _drop_properties(self, node: Schema, base: str, made: Schema) -> None:
+        """What only the server sets is no argument; what only a client sends is in no response."""
         for name, value in cast(Schema, node["properties"]).items():
             if isinstance(value, dict) and (
-                cast(Schema, value).get("readOnly") is True or self._is_read_only(value, base)
+                cast(Schema, value).get(self._dropped) is True or self._is_dropped(value, base)
             ):
                 del made["properties"][name]
                 if name in made.get("required", ()):
                     made["required"] = [other for other in made["required"] if other != name]
 
-    def _is_read_only(self, node: Any, base: str) -> bool:
+    def _is_dropped(self, node: Any, base: str) -> bool:
         if "$ref" not in node:
             return False
         target, _, _ = self._documents.target(node["$ref"], base)
-        return isinstance(target, dict) and cast(Schema, target).get("readOnly") is True
+        return isinstance(target, dict) and cast(Schema, target).get(self._dropped) is True
 
     def _discriminate(self, node: Schema, base: str, made: Schema) -> None:
         """Say in JSON Schema which value of the discriminator belongs to which branch."""

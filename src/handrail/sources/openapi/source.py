@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 from urllib.parse import urljoin, urlsplit
 
 from handrail.core.secrets import Reference
@@ -34,6 +34,7 @@ from handrail.sources.openapi.network import (
 )
 from handrail.sources.openapi.operation_list import OperationEntry, choose_entries, list_entries, parse_selector
 from handrail.sources.openapi.operations import Operation, OperationCompiler
+from handrail.sources.openapi.pages import Pagination
 from handrail.sources.source import SkippedTool, SourceStatus
 
 _OPTIONS: Final = NamedToolOptions.__annotations__.keys() - {"source", "metadata", "inline"}
@@ -48,7 +49,8 @@ class OpenApi:
     are sent to the hosts that you name and to no other one of the document: that of `base_url`, `hosts`, and that of
     the URL where the document is.
     `include` and `exclude` select operations by id, tag, path or method; `overrides` has options of the tool for each
-    selector.
+    selector, and `paginate` a `Pagination` for lists that come in pages. With `output_schemas`, tools have the schema
+    of a successful response, for clients that want one; APIs often do not follow it exactly.
     """
 
     def __init__(
@@ -64,6 +66,8 @@ class OpenApi:
         include: Iterable[str] | None = None,
         exclude: Iterable[str] | None = None,
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        paginate: Mapping[str, Pagination] | None = None,
+        output_schemas: bool = False,
         allow_private: bool = False,
         timeout: float = 30.0,
         max_response_bytes: int = 4 * 1024 * 1024,
@@ -81,8 +85,11 @@ class OpenApi:
         self._include = include
         self._exclude = exclude
         self._overrides = _check_overrides(overrides or {})
+        self._paginate = _check_paginate(paginate or {})
+        self._output_schemas = output_schemas
         self._allow_private = allow_private
         self._timeout = timeout
+        self._max_response_bytes = max_response_bytes
         self._client = HttpClient(allow_private=allow_private, max_bytes=max_response_bytes)
         self._checked: set[str] = set()
         """The servers that may be asked, as far as that is known before their names are looked up."""
@@ -186,14 +193,17 @@ class OpenApi:
         def skip(name: str, reason: str) -> None:
             skipped.append(SkippedTool(name=name, reason=reason))
 
-        compiler = OperationCompiler(documents, base_url=self._base_url)
+        compiler = OperationCompiler(documents, base_url=self._base_url, output_schemas=self._output_schemas)
         self._credentials.use_schemes(compiler.security_schemes())
         listed = list_entries(documents, skip)
-        overrides = self._match_overrides(listed)
+        overrides = _match(self._overrides, listed, "overrides")
+        paginate = _match(self._paginate, listed, "paginate")
         tools: dict[str, Tool[..., Any]] = {}
         for entry in choose_entries(listed, self._include, self._exclude):
             try:
-                tool = self._build_tool(entry, compiler.compile(entry), overrides.get(id(entry), {}))
+                options = {key: value for one in overrides.get(id(entry), ()) for key, value in one.items()}
+                pagination = paginate.get(id(entry), [None])[-1]
+                tool = self._build_tool(entry, compiler.compile(entry), options, pagination)
             except (UnusableError, ToolDefinitionError) as reason:
                 skip(entry.name, f"{entry.method} {entry.path}: {shorten(str(reason), 500)}")
             except RecursionError:
@@ -208,18 +218,13 @@ class OpenApi:
                 tools[tool.name] = tool
         self._tools, self._skipped = tuple(tools.values()), tuple(skipped)
 
-    def _match_overrides(self, entries: list[OperationEntry]) -> dict[int, dict[str, Any]]:
-        found: dict[int, dict[str, Any]] = {}
-        for text, options in self._overrides.items():
-            test = parse_selector(text)
-            matching = [entry for entry in entries if test(entry)]
-            if not matching:
-                raise ConfigError(f"overrides: {text!r} selects none of the {len(entries)} operations of the document.")
-            for entry in matching:
-                found.setdefault(id(entry), {}).update(options)
-        return found
-
-    def _build_tool(self, entry: OperationEntry, operation: Operation, overrides: Mapping[str, Any]) -> Tool[..., Any]:
+    def _build_tool(
+        self,
+        entry: OperationEntry,
+        operation: Operation,
+        overrides: Mapping[str, Any],
+        pagination: Pagination | None,
+    ) -> Tool[..., Any]:
         if operation.base_url not in self._checked:
             self._check_server(operation.base_url)
             self._checked.add(operation.base_url)
@@ -241,6 +246,8 @@ class OpenApi:
             **overrides,
         }
         options["tags"] = frozenset(options["tags"]) | entry.tags
+        if pagination is not None:
+            _check_pages(entry, operation, pagination)
         call = OperationCall(
             operation,
             client=self._client,
@@ -248,12 +255,15 @@ class OpenApi:
             timeout=options["timeout"],
             read_only=options["read_only"] is True,
             name=options["name"],
+            pagination=pagination,
+            max_bytes=self._max_response_bytes,
         )
         if "$defs" in operation.input_schema and is_explosive(operation.input_schema):
             raise UnusableError(f"its schema means more than {MAX_CHECKS:,} checks of one value")
         arguments = build_from_checked_schema(operation.input_schema, name=options["name"])
         return Tool(
             input_schema=arguments.input_schema,
+            output_schema=operation.output_schema if pagination is None else None,
             function=call,
             handler=call,
             parse=arguments.parse,
@@ -354,3 +364,37 @@ def _check_overrides(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, di
                     f"overrides[{text!r}]: unknown option {option!r}; it takes {', '.join(sorted(_OPTIONS))}."
                 )
     return {text: dict(options) for text, options in overrides.items()}
+
+
+def _check_paginate(paginate: Mapping[str, Pagination]) -> dict[str, Pagination]:
+    for text, pagination in paginate.items():
+        parse_selector(text)
+        if not isinstance(pagination, Pagination):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"paginate[{text!r}] must be a Pagination(by=…), got {type(pagination).__name__}.")
+    return dict(paginate)
+
+
+def _check_pages(entry: OperationEntry, operation: Operation, pagination: Pagination) -> None:
+    name = entry.operation_id or entry.name
+    if entry.method != "GET":
+        raise ConfigError(f"paginate: {name!r} is a {entry.method}, and only a GET is read page by page.")
+    queries = [parameter.name for parameter in operation.parameters if parameter.place == "query"]
+    if pagination.parameter is not None and pagination.parameter not in queries:
+        listed = ", ".join(queries) or "none"
+        raise ConfigError(f"paginate: {name!r} has no query parameter {pagination.parameter!r}; it has {listed}.")
+
+
+ValueT = TypeVar("ValueT")
+
+
+def _match(by_selector: Mapping[str, ValueT], entries: list[OperationEntry], option: str) -> dict[int, list[ValueT]]:
+    """What an option says of each entry, in the order of its selectors; one that selects nothing is an error."""
+    found: dict[int, list[ValueT]] = {}
+    for text, value in by_selector.items():
+        test = parse_selector(text)
+        matching = [entry for entry in entries if test(entry)]
+        if not matching:
+            raise ConfigError(f"{option}: {text!r} selects none of the {len(entries)} operations of the document.")
+        for entry in matching:
+            found.setdefault(id(entry), []).append(value)
+    return found
