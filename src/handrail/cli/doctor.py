@@ -36,6 +36,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "fastmcp": "Handrail under FastMCP",
     "livekit": "Handrail under LiveKit",
     "google-adk": "Handrail under Google's Agent Development Kit",
+    "claude-agent-sdk": "Handrail under the Claude Agent SDK",
 }
 """What each extra gives."""
 

@@ -1,0 +1,161 @@
+"""Handrail under an agent of the Claude Agent SDK: hooks that run every tool call through an executor."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from handrail.adapters import host_calls
+from handrail.adapters.host_calls import ContextSource, HostResult, resolve_context
+from handrail.core.log import log
+from handrail.core.values import ToolCall
+from handrail.errors import ApprovalError, MissingExtraError, ToolError
+from handrail.execute.executor import Executor
+
+try:
+    from claude_agent_sdk import ClaudeAgentOptions
+    from claude_agent_sdk.types import (
+        CanUseTool,
+        HookMatcher,
+        PermissionResult,
+        PermissionResultDeny,
+        PreToolUseHookInput,
+        ToolPermissionContext,
+    )
+except ImportError as error:  # pragma: no cover
+    raise MissingExtraError("claude-agent-sdk", extra="claude-agent-sdk") from error
+
+__all__ = ["guard_options"]
+
+_DECISION_TIMEOUT = 3_600.0
+"""Seconds that a hook may take: a person may have to decide."""
+
+
+def guard_options(
+    options: ClaudeAgentOptions,
+    executor: Executor,
+    *,
+    context: ContextSource[PreToolUseHookInput],
+    by: Literal["customer", "operator"] = "customer",
+    who: str | None = None,
+) -> ClaudeAgentOptions:
+    """Options whose tools run under an executor: `ClaudeSDKClient(guard_options(options, executor, context=…))`.
+
+    What `options.can_use_tool` decides about a call that `by` has to approve is recorded as their decision, also its
+    `updated_input`; `who` is the context's customer if not given. Without it, and for a call in doubt, the model is
+    told, and calls again after the approval.
+    """
+    guard = _Guard(executor, context, options.can_use_tool, by, who)
+    before = HookMatcher(hooks=[guard.before], timeout=_DECISION_TIMEOUT, on_failure="block")
+    after = HookMatcher(hooks=[guard.after])
+    hooks: dict[Any, list[HookMatcher]] = dict(options.hooks or {})
+    for event, matcher in (("PreToolUse", before), ("PostToolUse", after), ("PostToolUseFailure", after)):
+        hooks[event] = [*hooks.get(event, []), matcher]
+    return replace(options, hooks=hooks, can_use_tool=options.can_use_tool and guard.can_use_tool)
+
+
+class _Guard:
+    def __init__(self, executor: Executor, context: Any, decide: CanUseTool | None, by: Any, who: str | None) -> None:
+        self._executor = executor
+        self._context: ContextSource[PreToolUseHookInput] = context
+        self._decide = decide
+        self._by: Literal["customer", "operator"] = by
+        self._who = who
+        self._running: dict[str, tuple[asyncio.Future[Any], asyncio.Task[HostResult]]] = {}
+        """The calls that Claude runs now: what they will return, and the guard that waits for it."""
+
+    async def before(self, given: Any, tool_use_id: str | None, _: Any) -> Any:
+        """Let a call run, with the arguments that were authorised, or deny it with what the model is to know."""
+        call_id, name = str(given.get("tool_use_id") or tool_use_id or ""), str(given["tool_name"])
+        if not call_id or call_id in self._running:
+            reason = f"`{name}` was not run: this call has no id, or is running."
+            return _decide(permissionDecision="deny", permissionDecisionReason=reason)
+        call = ToolCall(
+            id=call_id, name=name, arguments_json=json.dumps(host_calls.to_json_value(given.get("tool_input") or {}))
+        )
+        turn = await asyncio.to_thread(_count_turns, str(given.get("transcript_path") or ""))
+        answer = await self._start(call, given, turn=turn, wakes=0)
+        pause = answer.describe_pause() if isinstance(answer, HostResult) and answer.is_pause else {}
+        if self._decide is not None and pause.get("by") == self._by:
+            await self._ask(self._decide, call, given)
+            answer = await self._start(call, given, turn=turn, wakes=1)
+        if isinstance(answer, HostResult):
+            return _decide(permissionDecision="deny", permissionDecisionReason=answer.result.for_model())
+        return _decide(permissionDecision="allow", updatedInput=dict(answer))
+
+    async def after(self, given: Any, tool_use_id: str | None, _: Any) -> Any:
+        """Record what became of a call."""
+        failed = given["hook_event_name"] != "PostToolUse"
+        answer = host_calls.ToolFailedError(given.get("error")) if failed else given.get("tool_response")
+        await self._settle(str(given.get("tool_use_id") or tool_use_id or ""), answer)
+        return {}
+
+    async def _settle(self, call_id: str, answer: Any) -> None:
+        if (running := self._running.get(call_id)) is None:
+            return  # It was refused, or its time was over: the ledger knows that.
+        outcome, guard = running
+        if not outcome.done():
+            outcome.set_exception(answer) if isinstance(answer, Exception) else outcome.set_result(answer)
+        await asyncio.wait([guard])
+
+    async def can_use_tool(self, name: str, given: dict[str, Any], context: ToolPermissionContext) -> PermissionResult:
+        """What Claude asks by itself; a call that is then denied did nothing."""
+        assert self._decide is not None
+        decision = await self._decide(name, given, context)
+        if isinstance(decision, PermissionResultDeny):
+            await self._settle(context.tool_use_id or "", ToolError(decision.message or "It was denied."))
+        return decision
+
+    async def _start(self, call: ToolCall, given: Any, *, turn: int, wakes: int) -> Mapping[str, Any] | HostResult:
+        """The arguments with which the call may run, or the result that it has without running."""
+        loop = asyncio.get_running_loop()
+        entered, outcome = loop.create_future(), loop.create_future()
+
+        async def proceed(arguments: Mapping[str, Any], pauses: int) -> Any:
+            entered.set_result(arguments)
+            return await outcome
+
+        context = resolve_context(self._context, given, turn=turn, wakes=wakes)
+        guard = asyncio.create_task(
+            host_calls.run_host_call(self._executor, call, context, proceed, control=host_calls.ControlFlow())
+        )
+        self._running[call.id] = outcome, guard
+        guard.add_done_callback(lambda _: self._running.pop(call.id, None))
+        await asyncio.wait([entered, guard], return_when=asyncio.FIRST_COMPLETED)
+        return entered.result() if entered.done() else await guard
+
+    async def _ask(self, decide: CanUseTool, call: ToolCall, given: Any) -> None:
+        arguments = cast(dict[str, Any], given.get("tool_input") or {})
+        decision = await decide(call.name, arguments, ToolPermissionContext(tool_use_id=call.id))
+        denial = decision if isinstance(decision, PermissionResultDeny) else None
+        changed = None if isinstance(decision, PermissionResultDeny) else decision.updated_input
+        context = resolve_context(self._context, given)
+        try:
+            await host_calls.record_decision(
+                self._executor,
+                call.id,
+                session_id=context.session_id,
+                by=self._by,
+                who=self._who or context.customer_id or "",
+                is_approved=denial is None,
+                reason=denial.message if denial else "",
+                arguments=None if changed == arguments else changed,
+            )
+        except ApprovalError as error:
+            log.warning("the decision about %s was not recorded: %s", call.name, error)
+
+
+def _decide(**decision: Any) -> dict[str, Any]:
+    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **decision}}
+
+
+def _count_turns(transcript: str) -> int:
+    """How many messages of the person the transcript has; 0 if it cannot be read."""
+    try:
+        with Path(transcript).open(encoding="utf-8", errors="replace") as lines:
+            entries = [json.loads(line) for line in lines if '"user"' in line and '"tool_result"' not in line]
+    except (OSError, ValueError):
+        return 0
+    return sum(entry.get("type") == "user" and not entry.get("isMeta", False) for entry in entries)
