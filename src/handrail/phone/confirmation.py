@@ -80,6 +80,11 @@ class Confirmations:
         else:
             known.read_back = read_back
 
+    def close(self, token: str) -> None:
+        """The call was made again, and nobody heard an answer: the question has to be asked again."""
+        if self.open == token and self.is_open:
+            self.open = None
+
     def begin(self, token: str) -> None:
         """The read-back begins anew: what was said before does not answer it."""
         confirmation = self._confirmations.get(token)

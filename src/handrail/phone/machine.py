@@ -4,6 +4,7 @@ It keeps three promises: every completed call gets exactly one output, no result
 two responses at a time.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ _APOLOGY_AFTER: Final = 2
 """How many responses may fail, one after the other, before the caller hears an apology."""
 _PLAYOUT_MARGIN: Final = 1.0
 """Seconds that a response may play longer than was estimated."""
+_PLAYBACK_MARGIN: Final = 4.0
+"""The same, where the provider should tell when it was heard."""
 BENIGN: Final = (ALREADY_ACTIVE, "response_cancel_not_active")
 
 
@@ -41,6 +44,8 @@ class CallMachine:
         self._opened: dict[str, None] = {}
         """Calls that the model has begun to write."""
         self._numbers = 0
+        self._caller_items: deque[str] = deque(maxlen=32)
+        """What the caller has begun to say, the newest last."""
         self._consecutive = 0
         self._is_choice_forced = self.options.is_tool_choice_forced
         self._out: list[Command] = []
@@ -171,7 +176,7 @@ class CallMachine:
 
     def _on_response_continued(self, signal: s.ResponseContinued) -> None:
         if signal.response_id == self.active:
-            self._slot.extend()
+            self._slot.extend(has_called=signal.has_called)
 
     def _on_response_finished(self, signal: s.ResponseFinished) -> None:
         if self._slot.is_over(signal.response_id):
@@ -179,6 +184,7 @@ class CallMachine:
         if self._slot.is_requested(signal.request_id):  # Its beginning was missed.
             self._on_response_started(s.ResponseStarted(response_id=signal.response_id, request_id=signal.request_id))
         self._slot.finish(signal.response_id)
+        self._speeches.add_audio(signal.response_id, signal.audio_seconds)
         if signal.status == "completed":
             if signal.has_speech or self.calls.makes_calls(signal.response_id):
                 self._slot.succeed()
@@ -205,11 +211,18 @@ class CallMachine:
         is_whole = signal.status == "completed" or (signal.status == "incomplete" and speech.purpose != "read_back")
         if is_whole and signal.has_speech:
             speech.is_complete = True
-            is_told = self._speeches.has_playback
-            self._start("playout", self.options.playout_timeout if is_told else signal.audio_seconds + _PLAYOUT_MARGIN)
+            self._start("playout", self._estimate_playout(signal.audio_seconds))
         else:
             self._speeches.take(signal.response_id)
             self._break_off(speech, failed=signal.status != "cancelled")
+
+    def _estimate_playout(self, audio_seconds: float) -> float:
+        """How long to wait for what is said to be heard."""
+        if not self._speeches.has_playback:
+            return audio_seconds + _PLAYOUT_MARGIN
+        # What was said before is played first.
+        unplayed = max(self._speeches.unplayed_seconds, audio_seconds)
+        return 1.5 * unplayed + _PLAYBACK_MARGIN if audio_seconds else self.options.playout_timeout
 
     def _on_response_failed(self, speech: Speech | None) -> None:
         """Nobody heard anything: it is asked for again after a while, and the second time with an apology."""
@@ -294,6 +307,7 @@ class CallMachine:
         if signal.approval is not None and not self._ending.is_under_way:
             read_back = ReadBack(text=signal.read_back, values=signal.values, action=signal.action)
             self.confirmations.add(signal.approval, read_back)
+            self.confirmations.close(signal.approval)
             instructions = self._texts("say.read_back", text=signal.read_back)
             self._speeches.add("read_back", instructions, token=signal.approval, covers=(signal.call_id,))
         if signal.hands_off:
@@ -313,6 +327,7 @@ class CallMachine:
     # The caller.
 
     def _on_caller_started(self, signal: s.CallerStarted) -> None:
+        self._caller_items.append(signal.item_id)
         self._slot.start_caller()
         self._limits.touch()
         self.turn += 1
@@ -331,6 +346,8 @@ class CallMachine:
             self._speeches.drop(self._ending.interrupt())
 
     def _on_caller_stopped(self, signal: s.CallerStopped) -> None:
+        if signal.item_id and signal.item_id not in self._caller_items:  # Its beginning was missed.
+            self._on_caller_started(s.CallerStarted(item_id=signal.item_id))
         self._slot.is_caller_speaking = False
         self._limits.touch()
         if self._handoff.is_active:
@@ -419,10 +436,16 @@ class CallMachine:
             self._ending.close()
 
     def _assume_heard(self) -> None:
-        """Nobody said that it was heard: that is assumed of what is complete."""
+        """Nobody said that it was heard: that is assumed of what is complete.
+
+        Only what was heard can be agreed to: where the provider should have told, it is asked again, and where it does
+        not tell any more, the length of the audio has to do.
+        """
+        had_playback, self._speeches.has_playback = self._speeches.has_playback, False
         for speech in self._speeches.take_complete():
-            # Only what was heard can be agreed to; where nobody tells that, the length of the audio has to do.
-            if speech.purpose != "read_back" or not self._speeches.has_playback:
+            if speech.purpose == "read_back" and had_playback:
+                self._ask_again(speech.token, covers=speech.covers)
+            else:
                 self._hear(speech)
 
     def _break_off(self, speech: Speech, *, failed: bool) -> None:
@@ -471,6 +494,8 @@ class CallMachine:
                     self.tell(self._texts("transfer.not_taken"))
                 self._speeches.drop("announcement")
             case "hang_up" if self._ending.is_closing:
+                for state in self.calls.list_awaited():  # Nobody hears of it; the ledger says what became of it.
+                    self._refuse(state, "cancelled", "calls.ending")
                 self._ending.hang_up()
             case "batch":
                 self.calls.is_batch_late = True
@@ -530,7 +555,7 @@ class CallMachine:
         self.calls.send()
         if self._ending.is_closing:
             by = self.calls.get(self._ending.closing_call)
-            if by is None or not by.is_running:
+            if not (self.calls.has_awaited if by is None else by.is_running):
                 self._ending.hang_up()
             return
         if self._slot.is_busy:

@@ -33,11 +33,14 @@ class MachineOptions(Struct, frozen=True, kw_only=True):
     """How long a requested response may take to begin."""
     response_timeout: float = 20.0
     """How long nothing may come of a response that is being generated, after which its end counts as missed."""
+    call_timeout: float = 3.0
+    """The same, after the response has completed a tool call."""
     is_tool_choice_forced: bool = False
     """Whether the model has to call a tool in its first own response."""
     turn_timeout: float = 2.0
     """How long the provider may take to answer the caller by itself."""
     playout_timeout: float = 20.0
+    """How long it may take until something was heard, where nobody knows how long it is."""
     words_timeout: float = 3.0
     """How long the transcript of what the caller says over an announcement is waited for."""
     trying_after: float = 3.0

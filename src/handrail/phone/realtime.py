@@ -200,7 +200,8 @@ class RealtimeAdapter:
         calls = self._calls(event)
         self._opened.pop(item_id, None)
         if calls:
-            return self._build_call_signals(calls)
+            response_id = _text(event.get("response_id"))
+            return [*self._build_call_signals(calls), s.ResponseContinued(response_id=response_id, has_called=True)]
         return [s.ToolCallDropped(item_id=item_id)]
 
     def _read_retrieved(self, item: Mapping[str, Any]) -> list[Signal]:

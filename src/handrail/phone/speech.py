@@ -113,9 +113,9 @@ class ResponseSlot:
             return self._requested is not None and not self.awaits_turn and not self.is_caller_speaking
         return self.is_requested(request_id)
 
-    def extend(self) -> None:
+    def extend(self, *, has_called: bool) -> None:
         """The response that is being generated goes on."""
-        self._start("response", self._options.response_timeout)
+        self._start("response", self._options.call_timeout if has_called else self._options.response_timeout)
 
     def take_request(self) -> Speech | None:
         """What was asked for and has not begun: it is asked for no longer."""
@@ -208,6 +208,8 @@ class Speeches:
         self._speaking: dict[str, Speech] = {}
         """What was asked for, by response, until it was heard."""
         self._playing: set[str] = set()
+        self._unplayed: dict[str, float] = {}
+        """The length of the responses that are complete and may not have been heard."""
         self.has_playback = False
         """Whether the provider tells what the caller hears."""
 
@@ -292,14 +294,14 @@ class Speeches:
     def take_complete(self) -> list[Speech]:
         """Everything that was generated to its end, and should have been heard by now."""
         found = [id for id, speech in self._speaking.items() if speech.is_complete]
-        self._playing.clear()
+        self.stop_playing()
         return [self._speaking.pop(id) for id in found]
 
     def take_unheard(self) -> list[Speech]:
         """Nothing is known to be heard any more; what has to be said all the same."""
         found = [speech for speech in self._speaking.values() if speech.purpose in _BY_OPERATOR]
         self._speaking.clear()
-        self._playing.clear()
+        self.stop_playing()
         return found
 
     def start_playing(self, response_id: str) -> None:
@@ -311,8 +313,20 @@ class Speeches:
         """The caller does not hear a response any more; None: nor any other."""
         if response_id is None:
             self._playing.clear()
+            self._unplayed.clear()
         else:
             self._playing.discard(response_id)
+            self._unplayed.pop(response_id, None)
+
+    def add_audio(self, response_id: str, seconds: float) -> None:
+        """A response is complete, and takes so long to play."""
+        if self.has_playback:
+            self._unplayed[response_id] = seconds
+
+    @property
+    def unplayed_seconds(self) -> float:
+        """How long everything takes to play that may not have been heard, where the provider tells what was."""
+        return sum(self._unplayed.values())
 
     @property
     def is_playing(self) -> bool:

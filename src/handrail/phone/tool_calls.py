@@ -92,6 +92,10 @@ class ToolCalls:
         """Whether a call has no output."""
         return bool(self.awaited_tools)
 
+    def list_awaited(self) -> list[ToolCallState]:
+        """The calls that have no output."""
+        return [state for state in self._calls.values() if state.is_awaited]
+
     @property
     def awaited_tools(self) -> tuple[str, ...]:
         """The tools of the calls that have no output."""

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from random import Random
 from typing import Any, cast
 
+from .clock import Clock
 from .script import Fault
 
 _OF_PROVIDER = ("failed_reply", "late_transcript", "failed_transcript")
@@ -26,8 +27,9 @@ class FaultEffect:
 class FaultPlan:
     """The faults of a script, and how often each event type has been seen."""
 
-    def __init__(self, faults: Sequence[Fault], seed: int) -> None:
+    def __init__(self, faults: Sequence[Fault], seed: int, clock: Clock) -> None:
         self._faults = faults
+        self._clock = clock
         self._seen = [0] * len(faults)
         self._random = Random(seed)
 
@@ -48,6 +50,8 @@ class FaultPlan:
         ]
 
     def _happens(self, index: int, fault: Fault) -> bool:
+        if self._clock.now < fault.since:
+            return False
         self._seen[index] += 1
         if fault.nth not in (None, self._seen[index]):
             return False

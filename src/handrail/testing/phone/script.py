@@ -235,6 +235,8 @@ class Fault(_Part):
     """The type of event that it happens to; `*` stands for any text."""
     nth: int | None = Field(default=None, ge=1)
     """Only the nth event of that type, the nth response, or the nth transcript."""
+    since: Seconds = 0
+    """Only from this moment of the call on."""
     probability: float = Field(default=1.0, ge=0, le=1)
     """By chance, from the seed of the call."""
     seconds: Seconds = 0.5

@@ -48,7 +48,7 @@ class CallState:
         self.quiet_since: float | None = None
         self.frames: list[Frame] = []
         self.sidebands: set[int] = set()
-        self.faults = FaultPlan(script.faults, script.seed)
+        self.faults = FaultPlan(script.faults, script.seed, self.clock)
         self._numbers = {name: count(1) for name in ("event", "item", "resp", "call", "sideband")}
         self._not_before = 0.0
         self._overtaken: list[FaultEffect] = []
