@@ -30,11 +30,13 @@
     }
   });
 
-  // After a decision its card has no form any more: the keys go on with it.
-  document.addEventListener("htmx:afterSwap", (event) => {
+  // After a decision its card has no form any more: the keys go on from it, and it stays for a while.
+  let keepUntil = 0;
+  document.addEventListener("htmx:load", (event) => {
     setConnected(true);
-    const id = event.detail.target?.id;
-    if (id?.startsWith("q-")) document.getElementById(id)?.focus();
+    if (!event.detail.elt.matches?.(".item")) return;
+    event.detail.elt.focus();
+    keepUntil = Date.now() + 10000;
   });
   for (const name of ["htmx:sendError", "htmx:responseError", "htmx:timeout"]) {
     document.addEventListener(name, () => setConnected(false));
@@ -44,8 +46,8 @@
   const waiting = () => document.getElementById("waiting");
   if (waiting()) {
     setInterval(() => {
-      const isBusy = document.querySelector("details[open]") || document.activeElement?.closest(".item")
-        || [...document.querySelectorAll(".reason input")].some((input) => input.value);
+      const isBusy = Date.now() < keepUntil || document.querySelector("details[open]")
+        || document.activeElement?.closest(".answer") || [...document.querySelectorAll(".reason input")].some((input) => input.value);
       if (!document.hidden && !isBusy && window.htmx) window.htmx.trigger(waiting(), "refresh");
     }, 3000);
   }
