@@ -71,6 +71,8 @@ async def explain_past_call(
     earlier = await _find_earlier(store, entry)
     tool = next((row.tool for row in rows if row.tool), None) or (entry.tool if entry else approvals[0].tool)
     finished = [row for row in rows if row.kind == "call_finished"]
+    if any(row.error == "unavailable" for row in finished):  # Perhaps by its circuit breaker, which belongs to no call.
+        rows = [*rows, *await store.audit.query(kind="circuit_breaker_changed", tool=tool, until=rows[-1].at, limit=2)]
     sections = (
         _section("Asked by", _describe_caller(rows, entry, approvals)),
         _section("Guidelines", _describe_guidelines(rows, entry, planned)),
@@ -244,6 +246,13 @@ def _describe_result(finished: Sequence[AuditRow], rows: Sequence[AuditRow], ent
         if row.kind == "doubt_resolved":
             said = "it happened" if row.detail.get("happened") else "it did not happen"
             yield f"{format_time(row.at)}  {row.detail.get('who')} said that {said}: {row.reason or 'no reason given'}"
+        elif row.kind == "call_ignored":
+            known = (
+                "is running"
+                if row.reason == "already_pending"
+                else "was done before, and its recorded result is the answer"
+            )
+            yield f"{format_time(row.at)}  not run again: an equal call {known}"
         elif row.kind == "circuit_breaker_changed":
             yield f"{format_time(row.at)}  the circuit breaker of the tool is {row.reason}"
     if entry is not None:
@@ -268,7 +277,7 @@ def _find_outcome(finished: Sequence[AuditRow], entry: Entry | None, approvals: 
         return "done"
     if finished:
         return "ok" if finished[-1].ok else str(finished[-1].error)
-    return state or (approvals[-1].state if approvals else "unknown")
+    return state or (approvals[-1].state if approvals else "not run again")
 
 
 def _cut(text: str, limit: int = 2_000) -> str:

@@ -19,6 +19,7 @@ from handrail.serve.config import Notification
 
 _MAX_WAITING: Final = 1_000
 """Notifications that wait; when there are more, the newest are dropped, and an event says so."""
+_MAX_DOUBTS: Final = 10_000
 _TIMEOUT: Final = 10.0
 _PAUSES: Final = (1.0, 5.0, 30.0)
 """Seconds between the attempts to send one."""
@@ -36,6 +37,8 @@ class Notifier:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._executor: Executor | None = None
+        self._doubts: dict[tuple[str, str], None] = {}
+        """The calls in doubt that were sent, the oldest first."""
 
     def follow(self, executor: Executor) -> None:
         """The executor whose approvals are looked up, and which hears of failures."""
@@ -56,9 +59,23 @@ class Notifier:
         """Queue what has to be sent about an event."""
         if self._loop is None or self._loop.is_closed():
             return
+        if isinstance(event, CallFinished) and not self._is_new_doubt(event):
+            return
         for number, (wanted, _, _) in enumerate(self._targets):
             if _is_wanted(wanted, event):
                 self._loop.call_soon_threadsafe(self._add, number, event)  # A handler may emit from a thread.
+
+    def _is_new_doubt(self, event: CallFinished) -> bool:
+        """Whether nobody knows what a call did, and nobody was told so yet: it may be sent again and again."""
+        if event.result.error is None or event.result.error.code != "outcome_unknown":
+            return False
+        ref = (event.session_id, event.call.id)
+        if ref in self._doubts:
+            return False
+        self._doubts[ref] = None
+        if len(self._doubts) > _MAX_DOUBTS:
+            del self._doubts[next(iter(self._doubts))]
+        return True
 
     def _add(self, number: int, event: Event) -> None:
         try:
@@ -138,10 +155,7 @@ def _is_wanted(wanted: Notification, event: Event) -> bool:
         return False
     if isinstance(event, ApprovalRequested):
         return "approval_requested" in wanted.on and wanted.whose in (None, event.by)
-    if isinstance(event, CallFinished) and event.result.error is not None:
-        is_new = event.result.error.code == "outcome_unknown" and event.result.origin == "run"
-        return "doubt" in wanted.on and is_new and wanted.whose in (None, "operator")
-    return False
+    return isinstance(event, CallFinished) and "doubt" in wanted.on and wanted.whose in (None, "operator")
 
 
 def _read_secret(notification: Notification) -> bytes | None:
