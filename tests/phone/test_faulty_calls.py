@@ -1,5 +1,7 @@
 """Every state of a call with every fault: nobody waits in silence, no call is left behind, and a yes is a yes."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.phone.faulty_calls import STATES, TROUBLES, describe, find_wrong, play_faulty
@@ -39,3 +41,11 @@ def test_every_state_and_every_fault_is_in_the_chosen_part() -> None:
     assert {state for state, _ in CHOSEN} == set(STATES)
     assert {trouble for _, trouble in CHOSEN} == set(TROUBLES)
     assert len(CHOSEN) * 10 < len(PAIRS) * 1.1
+
+
+def test_the_documentation_has_the_numbers_of_states_and_faults() -> None:
+    text = (Path(__file__).parents[2] / "docs/phone.md").read_text("utf-8")
+
+    assert f"every state of a call ({len(STATES)}," in text
+    assert f"with every fault ({len(TROUBLES)}:" in text
+    assert f"| {len(PAIRS)} |" in text

@@ -25,6 +25,7 @@ TENANT: dict[str, Any] = {
     "tenant_id": "acme",
     "numbers": ["+33100000000"],
     "greeting": "Hello.",
+    "limits": {"max_calls": 1_000},
 }
 
 
@@ -80,7 +81,9 @@ def build_tools(random: Random, booked: Counter[str]) -> ToolBuilder:
     return builder
 
 
-async def play_many(count: int, *, faults: bool, lost_events: bool = False) -> Totals:
+async def play_many(
+    count: int, *, faults: bool, lost_events: bool = False, is_chaos: bool = False, at_once: int = AT_ONCE
+) -> Totals:
     totals = Totals()
     ended: dict[str, PhoneCallEnded] = {}
 
@@ -99,7 +102,7 @@ async def play_many(count: int, *, faults: bool, lost_events: bool = False) -> T
     )
 
     async def play_one(number: int) -> None:
-        script = random_script(Random(number), faults=faults, lost_events=lost_events)
+        script = random_script(Random(number), faults=faults, lost_events=lost_events, is_chaos=is_chaos)
         call = await simulator.ring(script, gateway.handle_webhook)
         report = await simulator.wait(call.id)
         totals.add(number, report)
@@ -111,9 +114,9 @@ async def play_many(count: int, *, faults: bool, lost_events: bool = False) -> T
         simulator.forget(call.id)
 
     async with client, gateway:
-        for start in range(0, count, AT_ONCE):
-            await asyncio.gather(*(play_one(number) for number in range(start, min(start + AT_ONCE, count))))
-            if (start + AT_ONCE) % max(count // 10, 1) == 0:
+        for start in range(0, count, at_once):
+            await asyncio.gather(*(play_one(number) for number in range(start, min(start + at_once, count))))
+            if (start + at_once) % max(count // 10, 1) == 0:
                 totals.memory.append(resident_bytes())
     return totals
 
@@ -185,3 +188,17 @@ def test_ten_thousand_calls_with_random_faults_leave_nothing_behind(caplog: pyte
     # What is remembered of a call that is over, such as its id for a webhook that comes late, is small and has a limit;
     # a session that stayed would take a hundred times as much.
     assert (totals.memory[-1] - totals.memory[1]) / 8_000 < 4_096
+
+
+@pytest.mark.parametrize(
+    ("count", "at_once"),
+    [(60, 60), pytest.param(3_000, 300, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+)
+def test_a_provider_in_chaos_costs_no_call_its_answers(
+    count: int, at_once: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Faults of events, sockets, call control and responses; docs/phone.md has the figures of the larger one."""
+    caplog.set_level("CRITICAL")
+    totals = run_warped(play_many(count, faults=True, is_chaos=True, at_once=at_once))
+    check(totals, count)
+    print(dict(totals.counts), sum(totals.booked.values()))

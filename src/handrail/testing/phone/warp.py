@@ -25,6 +25,8 @@ _ROUND = 1e-7
 """Every round of the loop takes a little time, so that code which waits for the clock in a circle comes to an end."""
 _SETTLED = 0.006
 """Real seconds: longer than a thread waits for the interpreter's lock before it asks again."""
+_UNKNOWN = "unknown"
+"""How often a thread was put to sleep, on a system that does not tell."""
 _WAITS = re.compile(r"\b(get|wait|acquire|select|poll|accept|_accept)\(")
 """A line of code in which a thread waits for somebody else: for work, a signal, or a connection."""
 
@@ -142,7 +144,7 @@ class _ThreadObserver:
     """
 
     def __init__(self, thread: threading.Thread) -> None:
-        self._status = Path(f"/proc/self/task/{thread.native_id}/status")
+        self._thread = thread
         self._asleep: object = None
         """How often it was put to sleep when it was last seen to wait."""
         self._candidate: tuple[object, float] | None = None
@@ -161,15 +163,20 @@ class _ThreadObserver:
             self._candidate = switches, now
         if now - self._candidate[1] < _SETTLED:
             return False
-        self._asleep = switches
+        if switches == _UNKNOWN:
+            self._candidate = None  # Each time anew.
+        else:
+            self._asleep = switches
         return True
 
     def _count_switches(self) -> object:
-        """How often the thread was put to sleep; None if it is not asleep, and a constant where nobody tells."""
+        """How often the thread was put to sleep; None if it is not asleep."""
+        if self._thread.native_id is None:  # It is about to begin.
+            return None
         try:
-            status = self._status.read_text()
+            status = Path(f"/proc/self/task/{self._thread.native_id}/status").read_text()
         except OSError:
-            return "unknown"
+            return _UNKNOWN
         fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
         is_asleep = fields["State"].strip().startswith("S")
         return (fields["voluntary_ctxt_switches"], fields["nonvoluntary_ctxt_switches"]) if is_asleep else None
