@@ -1,11 +1,10 @@
 """`handrail phone simulate`: whole calls from files."""
 
-import shutil
+import re
 from pathlib import Path
 
 import pytest
 
-from handrail.cli.agent_file import find_example
 from handrail.cli.main import main
 
 SCRIPT = """
@@ -71,7 +70,10 @@ def test_files_that_are_wrong_are_named(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_copy_of_the_example_is_played_where_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(find_example("phone_agent"), tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    assert main(["phone", "example", "mine"]) == 0
+    assert main(["phone", "example", "mine"]) == 1
+    assert "mine: the example cannot be copied: File exists." in capsys.readouterr().err
     monkeypatch.chdir(tmp_path / "mine")
     agent = Path("agent.py")
     agent.write_text(agent.read_text().replace('"14:00"', '"17:00"'))
@@ -88,3 +90,15 @@ def test_a_copy_of_the_example_is_played_where_it_is(
     agent.write_text("import os\nos.nothing\n")
     assert main(["phone", "simulate"]) == 1
     assert "agent.py:2: AttributeError: module 'os' has no attribute 'nothing'" in capsys.readouterr().err
+
+
+def test_the_first_page_of_the_documentation_shows_what_the_example_does(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs/phone.md").read_text("utf-8")
+    shown = re.search(r"```text\n(.*?)```", page, re.DOTALL)
+    assert shown is not None
+    assert main(["phone", "simulate"]) == 0
+    printed = [line[9:].strip() for line in capsys.readouterr().out.splitlines()]  # without the time
+
+    lines = [line.strip() for line in shown.group(1).splitlines() if line.strip() not in ("", "…")]
+    assert len(lines) > 8
+    assert [line for line in lines if line not in printed] == []

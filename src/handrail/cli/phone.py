@@ -1,6 +1,7 @@
 """`handrail phone`: plays scripted phone calls against an agent that is defined by files."""
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Python file with TOOLS, a ToolBuilder, make_context and TRUST (default: agent.py)",
     )
     simulate.add_argument("--verbose", action="store_true", help="every event")
+    example = actions.add_parser("example", help="copy the example, a whole agent, into a new folder")
+    example.add_argument("folder", metavar="FOLDER", help="a folder that does not exist yet")
     transcript = actions.add_parser("transcript", help="print what was said in a recorded call")
     transcript.add_argument("recording", metavar="RECORDING", help="a file of PhoneGateway(recordings=…)")
 
@@ -63,10 +66,23 @@ def _print_transcript(given: argparse.Namespace) -> int:
     return 0
 
 
+def _copy_example(folder: Path) -> int:
+    try:
+        shutil.copytree(find_example(_EXAMPLE), folder, ignore=shutil.ignore_patterns("__pycache__", "*.db*"))
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: the example cannot be copied: {error.strerror or 'it exists already'}."
+        ) from error
+    print(f"{folder} has an agent for two dental practices. cd {folder} and run: handrail phone simulate")
+    return 0
+
+
 def run(given: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a call did not meet the expectations of its script."""
     if given.action == "transcript":
         return _print_transcript(given)
+    if given.action == "example":
+        return _copy_example(Path(given.folder))
     folder = Path() if Path("tenants").is_dir() else find_example(_EXAMPLE)
     files = [Path(script) for script in given.scripts] or sorted((folder / "calls").glob("*.yaml"))
     if not files:
