@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from msgspec import Struct
 from pydantic import BaseModel, SecretStr, model_serializer
 
 from handrail import ToolResult
-from handrail.core import Redactor
+from handrail.core import Redactor, redact, secret_patterns
 from handrail.core.redact import FIELDS, FLAT, HIDDEN
 from handrail.errors import ConfigError
 
@@ -401,3 +402,75 @@ def test_json_that_is_too_long_stays_json_and_loses_its_end_and_its_secrets(valu
     assert "left out" in shown
     assert "hunter2" not in shown
     assert "t-0123456789" not in shown
+
+
+# Long texts.
+
+FRAGMENTS = [
+    "password=hunter22", "password: two words\n", "4111 1111 1111 1111", "4111-1111 1111", "ordinary words", "token",
+    "DE89 3704 0044 0532 0130 00", "sk-proj-abcdefghijklmnop0123", "Bearer\n abcdef0123456789", '"apiKey": "abc"',
+    "https://ann:secret,word@host/", "eyJhbGciOiJI.eyJzdWIiOiIx.x", ",", ";", " ", "\n", '"', ". ", "4 ", "ä: ", "://",
+    "-----BEGIN PRIVATE KEY-----\nabc", "-----END PRIVATE KEY-----", "{", "}",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), min_size=1, max_size=60))
+def test_a_text_is_redacted_in_pieces_as_it_is_in_one(fragments: list[str]) -> None:
+    text = "".join(fragments)
+    whole = Redactor().text(text)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(secret_patterns, "MAX_PIECE", 40)
+        patched.setattr(redact, "MAX_PIECE", 40)
+
+        assert Redactor().text(text) == whole
+
+
+def test_json_that_is_longer_than_a_text_may_be_stays_json() -> None:
+    text = json.dumps({"token": "hunter22", "rows": [{"name": f"n{number}"} for number in range(200_000)]})
+    assert len(text) > 1_000_000
+
+    shown = json.loads(Redactor().text(text))
+
+    assert shown["token"] == "[redacted]"
+    assert shown["rows"][0] == {"name": "n0"}
+
+
+HOSTILE = {
+    "pairs": "tokens=beta pass_x=delta ",
+    "secret pairs": "password=hunter2 ",
+    "secret lines": "password: two words\n",
+    "quotes": 'password="',
+    "single digits": "4 ",
+    "cards": "4111 1111 1111 1111 ",
+    "digits": "411111111111111 ",
+    "ibans": "DE89 3704 0044 0532 0130 00 ",
+    "beginnings of ibans": "DE89 ",
+    "umlauts": "ä: ö ",
+    "keys": "sk-",
+    "addresses": "://a:",
+}
+
+
+def hostile_texts(size: int) -> dict[str, str]:
+    texts = {name: (unit * (size // len(unit) + 1))[:size] for name, unit in HOSTILE.items()}
+    texts["names of JSON"] = json.dumps({f"someCamelCaseName{number}": "value" for number in range(size // 37)})
+    return texts
+
+
+@pytest.mark.slow
+def test_no_hostile_text_costs_much_more_than_plain_text_of_its_length() -> None:
+    def measure(text: str) -> float:
+        times = []
+        for _ in range(5):
+            redactor = Redactor()
+            redactor.text("password=x DE89370400440532013000 4111 1111 1111 1111 sk-1")
+            begun = time.process_time()
+            redactor.text(text)
+            times.append(time.process_time() - begun)
+        return min(times)
+
+    plain = measure("The order is on its way to the house by the river, and should arrive. " * 1_430)
+    ratios = {name: measure(text) / plain for name, text in hostile_texts(100_000).items()}
+
+    assert max(ratios.values()) < 20, ratios  # About 10 on a quiet machine; it was 30.

@@ -1,14 +1,17 @@
 """What became of a call: `verify` is asked for the truth, and what cannot be written down may not happen."""
 
 import asyncio
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolError, ToolResult, tool
-from handrail.core import CallFinished, CallStarted
+from handrail.core import CallFinished, CallStarted, Redactor
 from handrail.execute import MemoryLedger, Timeouts
+from handrail.store import open_store
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
 
 asked: list[tuple[dict[str, Any], str | None]] = []
@@ -321,3 +324,31 @@ async def test_a_record_holds_what_the_model_read_and_what_is_written_is_redacte
     assert "hunter2" not in repr(entry)
     assert "mine" not in repr(entry)
     assert (again.context, again.metadata["n"]) == (None, 2)
+
+
+@pytest.mark.parametrize("size", [100, 50_000])
+async def test_a_long_output_is_redacted_in_a_thread_so_that_the_loop_goes_on(size: int, tmp_path: Path) -> None:
+    threads: list[int] = []
+
+    class Watched(Redactor):
+        def output(self, output: Any) -> str:
+            threads.append(threading.get_ident())
+            return super().output(output)
+
+        def arguments(self, arguments: Any) -> Any:
+            threads.append(threading.get_ident())
+            return super().arguments(arguments)
+
+    @tool(max_output_chars=100_000)
+    async def act(text: str) -> str:
+        """Act."""
+        return text
+
+    async with open_store(f"sqlite:///{tmp_path}/a.db") as store:
+        executor = Executor([act], policy=ALLOWED, store=store, redactor=Watched(), scope="session")
+        result = await executor.run(call("act", text="4 " * (size // 2)), at())
+        again = await executor.run(call("act", text="4 " * (size // 2)), at())
+
+    assert (result.ok, again.origin, again.output) == (True, "replayed", result.output)
+    assert len(threads) == 2
+    assert (threading.get_ident() in threads) == (size < 10_000)

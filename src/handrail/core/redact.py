@@ -5,6 +5,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import pydantic  # Its own names load on first use, which is later than this import.
@@ -12,7 +13,7 @@ from msgspec import UNSET, Struct, structs
 from pydantic_core import from_json, to_jsonable_python
 
 from handrail.core.media import MediaPart
-from handrail.core.secret_patterns import LazyPattern, is_card, remove_secrets
+from handrail.core.secret_patterns import MAX_PIECE, LazyPattern, is_card, remove_secrets
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError, shorten
 
@@ -38,17 +39,22 @@ FLAT: Final = (
 _SIGN = LazyPattern(r"(?<=[\w\s.\"'\])-])[:=]++\s{0,4}")
 _HEADER = LazyPattern(r"(?i)authorization|cookie|[^\x00-\x7f]")
 _NO_NAME = LazyPattern(r"[^\w.\- ]")
+_NO_WORD = LazyPattern(r"[^\w.\-]")
 _VALUE = LazyPattern(
-    r"\\{0,16}\"(?:[^\"\\]|\\[\s\S])*+\"?"  # quoted, perhaps cut off
-    r"|\\{0,16}'(?:[^'\\]|\\[\s\S])*+'?"
+    r"\\{0,16}\"(?:[^\"\\]++|\\[\s\S])*+\"?"  # quoted, perhaps cut off
+    r"|\\{0,16}'(?:[^'\\]++|\\[\s\S])*+'?"
     r"|[{\[(][\s\S]*"  # the rest of the text: where it ends is not known
     r"|[^\s\"',;&{}\[\]()]++"
 )
+_SIGNS = LazyPattern(r"[\W_]+")
+_WORD = LazyPattern(r"[^\W_]+")
+_NEW_WORD = LazyPattern(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _REST_OF_LINE = LazyPattern(r"[^\r\n]*")
 _NUMBER = LazyPattern(r"[0-9]+(?![A-Za-z0-9])")
 _AFTER_SIGN = LazyPattern(r"(?<=[^\w.\- ])[\w.\- ]*\Z")
 _ONLY_NAME = LazyPattern(r"(?:[\w.\-]++(?: (?=[\w.\-]))?)++")
 _LONGEST_NAME = 96
+_LONGEST_WORD = 40
 _MAX_KEY_CHARS = 1_000
 """Of the name of a member, in JSON that is too long."""
 
@@ -322,31 +328,62 @@ class Redactor:
 
     def _may_name(self, text: str) -> bool:
         """Whether a part of a secret name is anywhere in a text, which is quickly said of most."""
-        if not text.isascii():
-            return True
-        return self._stems.compiled.search(text.lower()) is not None
+        return next(self._find_stems(text), None) is not None
+
+    def _find_stems(self, text: str) -> Iterator[int]:
+        """Where parts of secret names end in a text; a long one is looked through piece by piece."""
+        folded = text.lower() if text.isascii() else text.translate(_FOLDED)
+        finditer = self._stems.compiled.finditer
+        if len(folded) <= MAX_PIECE:
+            yield from (stem.end() for stem in finditer(folded))
+            return
+        done = 0
+        for start in range(0, len(folded), MAX_PIECE):
+            for stem in finditer(folded, max(start, done), start + MAX_PIECE + _LONGEST_NAME):
+                if stem.start() >= start + MAX_PIECE:
+                    break
+                done = stem.end()
+                yield done
 
     def _without_assignments(self, text: str) -> str:
         """A text without the values of `password=…`, `"apiKey": "…"`, `Authorization: …`: JSON that was cut off,
         headers, addresses, what people write."""
         parts: list[str] = []
-        done = 0
-        known, number, rest_of_line, any_value = self._known, _NUMBER.compiled, _REST_OF_LINE.compiled, _VALUE.compiled
-        for sign in _SIGN.compiled.finditer(text):
-            start, place = sign.span()
-            if start < done:
+        done, sign = 0, None
+        number, rest_of_line, any_value = _NUMBER.compiled, _REST_OF_LINE.compiled, _VALUE.compiled
+        # Only the first sign after a part of a secret name can be that of a secret: a name has no sign in it.
+        for after in self._find_stems(text):
+            if sign is not None and after <= sign.start():
                 continue
-            name = _name_before(text, start)
-            secrecy = known.get(name)
-            if secrecy is None:
-                secrecy = self._secrecy(name)
+            # Further away it is not the sign of this name.
+            sign = _SIGN.compiled.search(text, max(after, done), max(after, done) + _LONGEST_NAME)
+            if sign is None:
+                continue
+            if sign.end() == max(after, done) + _LONGEST_NAME:  # It may go on.
+                sign = _SIGN.compiled.match(text, sign.start()) or sign
+            start, place = sign.span()
+            name, secrecy = self._find_name(text, start)
             if not secrecy or (secrecy == 1 and number.match(text, place)) or text.startswith(HIDDEN, place):
                 continue
-            value = (rest_of_line if _is_line(text, sign, name) else any_value).match(text, place)
+            value = (rest_of_line if _is_line(text, start, place, name) else any_value).match(text, place)
             if value and value.end() > place:
                 parts += (text[done:place], HIDDEN)
                 done = value.end()
         return "".join((*parts, text[done:])) if parts else text
+
+    def _find_name(self, text: str, place: int) -> tuple[str, int]:
+        """The name before a sign, and how secret it is: its last word may say so alone."""
+        before = text[max(0, place - _LONGEST_WORD) : place]
+        last = before.rpartition(" ")[2]
+        secrecy = self._known.get(last)
+        if secrecy is None:
+            last = _NO_WORD.compiled.split(before.rstrip().rstrip("\"'\\])"))[-1]
+            is_whole = 0 < len(last) < len(before) or place < _LONGEST_WORD
+            secrecy = self._secrecy(last) if is_whole else 0
+        if secrecy and last.lower() not in ALONE:
+            return last, secrecy
+        name = _name_before(text, place)
+        return name, self._secrecy(name)
 
     # Names.
 
@@ -360,21 +397,32 @@ class Redactor:
         """2: what has this name is secret; 1: unless it is a number; 0: it is not."""
         known = self._known.get(name)
         if known is None:
-            known = self._judge(_words(name))
+            known = self._judge(_words(name)) if self._may_be_secret(name) else 0
             if len(name) <= _LONGEST_NAME and len(self._known) < _REMEMBERED:
                 self._known[name] = known
         return known
 
+    def _may_be_secret(self, name: str) -> bool:
+        """Whether a part of a secret name is in a name, without the signs between its words."""
+        if not name.isascii():
+            return True
+        return (
+            self._stems.compiled.search((name if name.isalnum() else _SIGNS.compiled.sub("", name)).lower()) is not None
+        )
+
     def _judge(self, words: list[str]) -> int:
         if len(words) == 1 and words[0] in ALONE:
             return 2
-        for start in range(len(words)):
+        for end in range(1, len(words) + 1):
             joined = ""
-            for word in words[start : start + self._window]:
-                joined += word
-                singular = joined.removesuffix("s")
-                if joined in self._fields or singular in self._fields or singular.endswith(FLAT):
-                    return 1 if words[-1].endswith("tokens") else 2  # How many a model used is no secret.
+            for word in reversed(words[max(0, end - self._window) : end]):
+                joined = word + joined
+                if joined in self._fields or joined.removesuffix("s") in self._fields:
+                    break
+            else:  # What ends a part of it ends the longest.
+                if not joined.removesuffix("s").endswith(FLAT):
+                    continue
+            return 1 if words[-1].endswith("tokens") else 2  # How many a model used is no secret.
         return 0
 
 
@@ -383,8 +431,21 @@ def _words(name: str) -> list[str]:
     if not name.isascii():
         name = unicodedata.normalize("NFKC", name)
     if not name.islower():
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
-    return [word for word in re.split(r"[\W_]+", name) if word]
+        name = _NEW_WORD.compiled.sub("_", name).lower()
+    return _WORD.compiled.findall(name)
+
+
+class _Folded(dict[int, str]):
+    """For `str.translate`: the lower case of each character in its plain form, if that is one character, too."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        plain = unicodedata.normalize("NFKC", char).lower()
+        self[code] = folded = plain if len(plain) == 1 else char
+        return folded
+
+
+_FOLDED: Final = _Folded()
 
 
 def _name_before(text: str, place: int) -> str:
@@ -400,12 +461,20 @@ def _name_before(text: str, place: int) -> str:
     return " ".join(_NO_NAME.compiled.split(before)[-1].split()[-3:])
 
 
-def _is_line(text: str, sign: re.Match[str], name: str) -> bool:
+@lru_cache(maxsize=_REMEMBERED)
+def _is_header(name: str) -> bool:
+    if not _HEADER.compiled.search(name):
+        return False
+    return _words(name)[-1].startswith(("authorization", "cookie"))
+
+
+def _is_line(text: str, start: int, place: int, name: str) -> bool:
     """Whether a value goes on to the end of its line: in headers, and in what people write, `password: two words`."""
-    if _HEADER.compiled.search(name) and _words(name)[-1].startswith(("authorization", "cookie")):
+    if _is_header(name):
         return True
-    written = sign[0][-1].isspace() and text[sign.start() - 1] not in "\"'"
-    return written and text[sign.end() : sign.end() + 1] not in ('"', "'", "{", "[")
+    if not text[place - 1].isspace() or text[start - 1] in "\"'":
+        return False
+    return text[place : place + 1] not in ('"', "'", "{", "[")
 
 
 def _parse(text: str) -> Any:

@@ -2,7 +2,8 @@
 
 import re
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from itertools import accumulate, compress
 from typing import Final
@@ -34,6 +35,10 @@ def _pattern(*hints: str, pattern: str) -> SecretPattern:
 
 # Every pattern takes linear time: its parts are bounded, or cannot begin again inside what was already looked at.
 SECRET_PATTERNS: Final = (
+    _pattern(  # first: it is the only one that goes over lines
+        "-----begin",
+        pattern=r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
+    ),
     _pattern(  # keys of providers, by their beginnings
         *("sk-", "sk_", "pk-", "pk_", "rk-", "rk_", "whsec_"),
         pattern=r"(?<![A-Za-z0-9])(?:sk|pk|rk|whsec)[-_](?:[A-Za-z0-9]{1,64}[-_]){0,8}[A-Za-z0-9]{16,}[A-Za-z0-9_-]*",
@@ -51,10 +56,6 @@ SECRET_PATTERNS: Final = (
     ),
     _pattern("eyj", pattern=r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),  # JWT
     _pattern("://", pattern=r"(?<=://)[^\s/:@?#]{0,256}:[^\s/@]{1,256}(?=@)"),  # passwords in addresses
-    _pattern(
-        "-----begin",
-        pattern=r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
-    ),
 )
 
 _ANY_HINT: Final = LazyPattern("|".join(re.escape(hint) for look in SECRET_PATTERNS for hint in look.hints))
@@ -75,6 +76,14 @@ _TO_DOUBLED: Final = bytes((0, 2, 4, 6, 8, 1, 3, 5, 7, 9)) + bytes(246)
 """What Luhn's rule adds for a number that is doubled."""
 _NOT: Final = bytes((1, 0)) + bytes(254)
 _IS_DIGIT: Final = bytes(code in _DIGITS for code in range(256))
+_MODULO_10: Final = (10).__rmod__
+_LETTER_X: Final = ord("x")
+_IS_DIGIT_OR_END: Final = bytes(code in b"0123456789x" for code in range(256))
+_IS_END: Final = bytes(code == _LETTER_X for code in range(256))
+_ALL_BITS: Final = bytes((0, 255)) + bytes(254)
+_LENGTHS_BY_FIRST: Final = bytes((0, 0, 0b1000, 0b1111110, 0b1001001, 0b1000, 0b1111000)) + bytes(249)
+"""The lengths of cards that begin with this digit: bit 0 is 13, bit 6 is 19."""
+_CANDIDATE: Final = re.compile(b"[^\0]")
 
 IBAN_LENGTHS: Final = {
     "AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22, "BI": 27, "BR": 29,
@@ -88,10 +97,59 @@ IBAN_LENGTHS: Final = {
     "YE": 30,
 }  # fmt: skip
 """How long an IBAN is, by its country."""
+_IBAN_DIGITS: Final = {ord(letter): str(number) for number, letter in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZ", 10)}
+"""What its check digits count a letter as."""
+
+
+MAX_PIECE: Final = 10_000
+"""Characters that one search looks at: `re` holds the interpreter, and with it every event loop, until it is done."""
+_LONGEST_ADDRESS: Final = 600
+"""How much of a text a password in an address may be in; it is the only pattern with other signs inside."""
+_CUT: Final = LazyPattern(r"[.:,;!?()\[\]{}<>|\"'](?=\s)")
+_CUT_IN_WORD: Final = LazyPattern(r"[,;!?()\[\]{}<>|\"']")
 
 
 def remove_secrets(text: str, instead: str) -> str:
-    """A text without anything that gives itself away."""
+    """A text without anything that gives itself away; a long one is looked through piece by piece."""
+    if len(text) <= MAX_PIECE:
+        return _remove_secrets(text, instead)
+    if "-----BEGIN" in text:
+        text = SECRET_PATTERNS[0].pattern.compiled.sub(instead, text)
+    return "".join([_remove_secrets(piece, instead) for piece in _split(text)])
+
+
+def _split(text: str) -> Iterator[str]:
+    """The pieces of a text, cut where nothing that gives itself away can be on both sides.
+
+    What has no such place, a million digits for example, is one piece.
+    """
+    start = 0
+    while len(text) - start > MAX_PIECE:
+        end = start + MAX_PIECE
+        place = _find_cut(text, start, end)
+        while place is None and end < len(text):
+            start_of_next, end = end, min(end + MAX_PIECE, len(text))
+            place = _find_cut(text, start_of_next, end)
+        if place is None:
+            break
+        yield text[start:place]
+        start = place
+    yield text[start:]
+
+
+def _find_cut(text: str, start: int, end: int) -> int | None:
+    """The last place in a part of a text where it can be cut."""
+    for begin in (max(start, end - 1_000), start):  # Most often there is one close to the end.
+        places = [match.end() for match in _CUT.compiled.finditer(text, begin, end)]
+        if places:
+            return places[-1]
+        places = [match.end() for match in _CUT_IN_WORD.compiled.finditer(text, begin, end)]
+        if places and "://" not in text[max(0, places[-1] - _LONGEST_ADDRESS) : places[-1]]:
+            return places[-1]
+    return None
+
+
+def _remove_secrets(text: str, instead: str) -> str:
     if len(text) < 13:  # Nothing here is so short.
         return text
     lower = text.lower()
@@ -101,8 +159,9 @@ def remove_secrets(text: str, instead: str) -> str:
                 text = look.pattern.compiled.sub(instead, text)
     if not _TWO_DIGITS.compiled.search(text):
         return text
-    text = _RUN.compiled.sub(lambda run: _without_cards(run[0], instead), text)
-    return _without_ibans(text, instead) if _IBAN.compiled.search(text) else text
+    if _IBAN.compiled.search(text):  # First: the groups of an account may look like a card.
+        text = _without_ibans(text, instead)
+    return _without_cards(text, instead)
 
 
 def is_card(digits: str) -> bool:
@@ -130,51 +189,107 @@ def _card_lengths(first: bytes) -> Sequence[int]:
     return (19, 18, 17, 16) if two == 35 or first[0] == 6 else ()
 
 
-def is_iban(text: str) -> bool:
-    """Whether letters and digits, without spaces, are an IBAN: its country's length, and its check digits."""
-    if IBAN_LENGTHS.get(text[:2].upper()) != len(text):
-        return False
-    return int("".join(str(int(char, 36)) for char in text[4:] + text[:4])) % 97 == 1
+def _has_check_digits(text: str) -> bool:
+    """Whether the check digits of what has the length of an IBAN, without spaces, are right."""
+    account, head = text[4:], text[:4]
+    if account.isdigit():
+        return int(account + head.upper().translate(_IBAN_DIGITS)) % 97 == 1
+    return int((account + head).upper().translate(_IBAN_DIGITS)) % 97 == 1
 
 
-def _without_cards(run: str, instead: str) -> str:
-    """A run of groups of digits may hold more than a card: each group may be its beginning, the longest card wins.
+def _without_cards(text: str, instead: str) -> str:
+    """A text without the numbers of cards, whose digits may be in groups.
 
-    Luhn's sums are taken once for the whole run, so that each candidate costs one subtraction.
+    A run of groups of digits may hold more than a card: each group may be its beginning, the longest card wins.
     """
-    raw = run.encode()
+    runs = [match.span() for match in _RUN.compiled.finditer(text)]
+    if not runs:
+        return text
+    spans: list[tuple[int, int]] = []
+    grouped: list[tuple[int, int]] = []
+    for start, end in runs:
+        run = text[start:end]
+        if not run.isdigit():
+            grouped.append((start, end))
+        elif is_card(run):
+            spans.append((start, end))
+    if grouped:
+        spans = sorted([*spans, *_find_grouped_cards(text, grouped)])
+    parts: list[str] = []
+    done = 0
+    for start, end in spans:
+        parts += (text[done:start], instead)
+        done = end
+    return "".join((*parts, text[done:])) if parts else text
+
+
+def _find_grouped_cards(text: str, runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Where the cards are in runs of groups of digits.
+
+    Whether Luhn's sum of so many digits is right is computed for all beginnings at once, with one large number for each
+    length: its bytes are the differences of sums, and a difference of 0 is right. So a million groups cost no more than
+    a few.
+    """
+    raw = b"x".join([text[start:end].encode() for start, end in runs])  # No card goes over an x.
     numbers = raw.translate(_TO_NUMBER, b" -")
-    if len(numbers) == len(raw):
-        return instead if is_card(run) else run
-    is_digit = raw.translate(_IS_DIGIT)
-    # Whether a digit is the first of its group; the end of the run counts as one, too.
-    is_first = bytes(compress(b"\0" + is_digit, is_digit)).translate(_NOT) + b"\1"
+    is_kept = raw.translate(_IS_DIGIT_OR_END)
+    # Whether a digit is the first of its group; the end of a run counts as one, too.
+    follows_digit = bytes(compress(b"\0" + raw.translate(_IS_DIGIT), is_kept))
+    is_first = _join_bits(follows_digit.translate(_NOT), numbers.translate(_IS_END)) + b"\1"
     doubled = numbers.translate(_TO_DOUBLED)
     even, odd = bytearray(numbers), bytearray(numbers)
     even[::2], odd[1::2] = doubled[::2], doubled[1::2]
     # The last digit of a card is not doubled: the sum to take depends on where the card ends.
-    sums = array("L", accumulate(even, initial=0)), array("L", accumulate(odd, initial=0))
+    sums = [bytes(map(_MODULO_10, accumulate(one, initial=0))) for one in (even, odd)]
+    lengths = _find_lengths(numbers, is_first, sums)
+    places = array("L", compress(range(len(raw)), is_kept))
     found: list[tuple[int, int]] = []
-    first = 0
-    while 0 <= first <= len(numbers) - 13:
+    candidate = _CANDIDATE.search(lengths)
+    offsets = _compute_offsets(runs)
+    while candidate is not None:
+        first = candidate.start()
         for length in _card_lengths(numbers[first : first + 4]):
-            end = first + length
-            if end <= len(numbers) and is_first[end] and (sums[end % 2][end] - sums[end % 2][first]) % 10 == 0:
-                found.append((first, end))
-                first = end
+            if lengths[first] >> (length - 13) & 1 and (
+                len(runs) == 1 or _LETTER_X not in numbers[first : first + length]
+            ):
+                begin, end = places[first], places[first + length - 1] + 1
+                run = 0 if len(runs) == 1 else bisect_right(offsets, begin) - 1
+                shift = runs[run][0] - offsets[run]
+                found.append((begin + shift, end + shift))
+                first += length - 1
                 break
-        else:
-            first = is_first.find(1, first + 1)
-    return _without_spans(run, array("L", compress(range(len(raw)), is_digit)), found, instead) if found else run
+        candidate = _CANDIDATE.search(lengths, first + 1)
+    return found
 
 
-def _without_spans(run: str, places: Sequence[int], spans: Sequence[tuple[int, int]], instead: str) -> str:
-    parts: list[str] = []
-    done = 0
-    for first, end in spans:
-        parts += (run[done : places[first]], instead)
-        done = places[end - 1] + 1
-    return "".join((*parts, run[done:]))
+def _find_lengths(numbers: bytes, is_first: bytes, sums: Sequence[bytes]) -> bytes:
+    """For each digit the lengths (bit 0: 13 … bit 6: 19) of what begins there and has the right sum and end."""
+    lengths = int.from_bytes(numbers.translate(_LENGTHS_BY_FIRST))
+    count = len(numbers)
+    possible = 0
+    for length in range(13, 20):
+        if count < length:
+            break
+        right = bytearray(count)
+        for parity in (0, 1):  # of the end
+            ends = sums[parity][length:]
+            begins = sums[parity][: len(ends)]
+            is_right = (int.from_bytes(ends) ^ int.from_bytes(begins)).to_bytes(len(ends)).translate(_NOT)
+            first = (parity - length) % 2
+            right[first : len(ends) : 2] = is_right[first::2]
+        ending = is_first[length:].ljust(count, b"\0")[:count]
+        possible |= (int.from_bytes(right) & int.from_bytes(ending)) << (length - 13)
+    beginning = int.from_bytes(is_first[:count].translate(_ALL_BITS))
+    return (possible & lengths & beginning).to_bytes(count)
+
+
+def _compute_offsets(runs: Sequence[tuple[int, int]]) -> list[int]:
+    """Where each run begins in all of them, with one sign between two."""
+    return list(accumulate((end - start + 1 for start, end in runs[:-1]), initial=0))
+
+
+def _join_bits(one: bytes, other: bytes) -> bytes:
+    return (int.from_bytes(one) | int.from_bytes(other)).to_bytes(len(one))
 
 
 def _without_ibans(text: str, instead: str) -> str:
@@ -193,10 +308,10 @@ def _end_of_iban(text: str, start: int) -> int | None:
     if length is None:
         return None
     match = _build_iban_pattern(length).match(text, start)
-    return match.end() if match is not None and is_iban(match[0].replace(" ", "").replace("-", "")) else None
+    return match.end() if match and _has_check_digits(match[0].replace(" ", "").replace("-", "")) else None
 
 
 @cache
 def _build_iban_pattern(length: int) -> re.Pattern[str]:
     """So many letters and digits, with one sign between two of them at most."""
-    return re.compile(rf"[A-Za-z0-9](?:[ -]?[A-Za-z0-9]){{{length - 1}}}(?![A-Za-z0-9])")
+    return re.compile(rf"[A-Za-z0-9](?:[ -]?+[A-Za-z0-9]){{{length - 1}}}+(?![A-Za-z0-9])")

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 from uuid import uuid4
@@ -292,7 +293,10 @@ class EffectRunner:
             if authorization.call is not effect.sent.call:
                 known = await self._apply_changes(effect, authorization, known, admission)
             await self._wait_for_turn(effect, admission)
-            entry = self._build_entry(effect, known, authorization.approval)
+            shown = await self._settlement.redact(
+                partial(self._show_arguments, effect.actual), chars=len(effect.actual.call.arguments_json)
+            )
+            entry = self._build_entry(effect, known, authorization.approval, shown)
             self._claims[running.ref] = running
             try:
                 started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
@@ -513,7 +517,10 @@ class EffectRunner:
 
     # 3. Claim.
 
-    def _build_entry(self, effect: EffectCall, known: LedgerDecision, approval: Approval | None) -> Entry:
+    def _show_arguments(self, actual: CallArguments) -> str:
+        return compact_json(self._redactor.arguments(actual.arguments) if self._is_written else actual.arguments)
+
+    def _build_entry(self, effect: EffectCall, known: LedgerDecision, approval: Approval | None, shown: str) -> Entry:
         now, context, sent, actual = time.time(), effect.context, effect.sent, effect.actual
         if self._warns_without_customer and context.customer_id is None:
             self._warns_without_customer = False  # Once.
@@ -534,9 +541,7 @@ class EffectRunner:
             full_key=actual.full_key,
             sent_key=sent.key,
             arguments_digest=actual.digest,
-            arguments=compact_json(
-                self._redactor.arguments(actual.arguments) if self._is_written else actual.arguments
-            ),
+            arguments=shown,
             changed_arguments=None if actual is sent else actual.call.arguments_json,
             customer_id=context.customer_id,
             agent_id=context.agent_id,

@@ -5,8 +5,9 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -18,6 +19,7 @@ from handrail.core.handler_output import is_plain
 from handrail.core.log import log
 from handrail.core.media import limit_media
 from handrail.core.redact import Redactor
+from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import CallTakenOverError, ConfigError, must_propagate
@@ -36,6 +38,8 @@ from handrail.execute.results import finish_result, note_changes
 from handrail.execute.scheduler import CallRef
 from handrail.execute.threads import ThreadJob
 from handrail.execute.tool_pool import CompiledTool
+
+T = TypeVar("T")
 
 # Leases.
 
@@ -166,6 +170,8 @@ class Settlement:
         self._handlers = handlers
         self._redactor = redactor
         self._is_immediate = ledger.is_immediate
+        self._is_written = ledger.is_written
+        self._redacting: ThreadPoolExecutor | None = None
         self.verify_answers: dict[CallRef, VerifyAnswer] = {}
         """What `verify` said last about calls that stayed in doubt: only here, for calls of other processes."""
         # What is not written is kept as it is.
@@ -173,7 +179,7 @@ class Settlement:
 
     async def settle(self, entry: Entry, outcome: Outcome, retry_delays: tuple[float, ...] = _RETRY_DELAYS) -> bool:
         """Write the outcome of a call, and try again if the ledger cannot be reached; returns whether it is written."""
-        recorded = self._to_record(outcome.result)
+        recorded = await self.redact(lambda: self._to_record(outcome.result), chars=_measure(outcome))
         if self.verify_answers and outcome.happened == "unknown":
             recorded = structs.replace(recorded, verified=self.verify_answers.get((entry.session_id, entry.call_id)))
         settled = settle_entry(entry, _STATES[outcome.happened], recorded, now=time.time())
@@ -190,6 +196,14 @@ class Settlement:
                 if (delay := next(delays, None)) is None:
                     return False
                 await asyncio.sleep(delay)
+
+    async def redact(self, function: Callable[[], T], *, chars: int) -> T:
+        """Redact something of so many characters: if it is long, in a thread, between whose steps the loop goes on."""
+        if chars <= MAX_PIECE or not self._is_written:
+            return function()
+        if self._redacting is None:
+            self._redacting = ThreadPoolExecutor(max_workers=1, thread_name_prefix="handrail-redact")
+        return await asyncio.get_running_loop().run_in_executor(self._redacting, function)
 
     async def settle_as_failed(self, entry: Entry) -> bool:
         """Record that nothing happened, as it was verified; returns whether it is written."""
@@ -340,6 +354,12 @@ class Settlement:
             return await verify(arguments, context)
         found = await self._handlers.threads.run(lambda: verify(arguments, context), owner=name)
         return await found if inspect.isawaitable(found) else found
+
+
+def _measure(outcome: Outcome) -> int:
+    """About how many characters an outcome has."""
+    error = outcome.result.error
+    return outcome.chars if error is None else max(outcome.chars, len(error.message))
 
 
 def _as_text(output: Any) -> str:
