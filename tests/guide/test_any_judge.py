@@ -1,13 +1,14 @@
-"""A judge that answers anything at all: what runs was shown and agreed to, nothing runs twice, no reply claims more."""
+"""Any judge, customer and policy: what runs was shown and agreed to, or allowed; no reply claims more than was done."""
 
 import asyncio
+import json
 from collections import defaultdict
 from typing import Any
 
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from handrail import Agent, ToolContext, tool
+from handrail import Agent, Policy, Rule, ToolContext, tool
 from handrail.authorize import MemoryApprovals
 from handrail.core import Approval
 from handrail.errors import ConfigError
@@ -58,7 +59,22 @@ plans = st.integers(0, 9).flatmap(
 words = st.sampled_from(["Yes.", "Yes.", "yes, send 1", "Yes, send 2", "No, stop!", "Is it 1?", "hm", "Yes, but 3"])
 YES = {"Yes.": {1, 2}, "yes, send 1": {1}, "Yes, send 2": {2}}
 """What a customer agrees to with these words; nothing with the others."""
-texts = st.sampled_from(["Hello.", "I have sent it.", "Shall I send 1?", ""])
+texts = st.sampled_from(["Hello.", "I have sent it.", "I have sent 1.", "I have sent 2.", "Shall I send 1?", ""])
+POLICIES = {
+    "default": (None, {1: "customer", 2: "customer"}),
+    "allow": (Policy([Rule.allow("send")]), {1: "allow", 2: "allow"}),
+    "deny": (Policy([Rule.deny("send", reason="never")]), {}),
+    "operator": (Policy([Rule.ask("send", by="operator")]), {1: "operator", 2: "operator"}),
+    "limit": (
+        Policy([Rule.ask("send", by="customer", where={"amount": {"above": 1}}), Rule.allow("send")]),
+        {1: "allow", 2: "customer"},
+    ),
+    "two limits": (
+        Policy([Rule.ask("send", by="operator", where={"amount": {"above": 1}}), Rule.ask("send", by="customer")]),
+        {1: "customer", 2: "operator"},
+    ),
+}
+"""Policies, and what each of them wants for an amount; nothing: it is denied."""
 news = st.lists(st.sampled_from([*IDS, "g9"]), max_size=2).map(tuple)
 drafts = st.integers(0, 9).flatmap(lambda which: st.builds(Draft, texts, news) if which < 9 else anything)
 
@@ -82,6 +98,10 @@ class AnyJudge:
 
     async def plan(self, request: PlanRequest) -> Plan:
         answer: Any = self._data.draw(plans)
+        if request.pending and self._data.draw(st.integers(0, 9)) < 6:  # A judge that hears a yes in everything.
+            call = self._data.draw(st.sampled_from(request.pending)).call
+            found = ToolVerdict("send", "needs_to_run", json.loads(call.arguments_json), {}, "", "yes")
+            answer = Plan(tuple(map(GuidelineMatch, call.guideline_ids)), (found,))
         if isinstance(answer, Exception):
             raise answer
         if isinstance(answer, Plan):
@@ -129,6 +149,8 @@ def test_whatever_the_judge_says_nothing_runs_that_must_not(data: st.DataObject)
 
 async def conversation(data: st.DataObject) -> None:
     ran: list[tuple[str, str, tuple[str, ...], int]] = []
+    sent: list[tuple[int, int]] = []
+    policy, wants = POLICIES[data.draw(st.sampled_from(["default", *POLICIES]))]
 
     def note(context: ToolContext[Any]) -> None:
         assert context.call is not None
@@ -144,6 +166,7 @@ async def conversation(data: st.DataObject) -> None:
     async def send(amount: int, context: ToolContext[Any]) -> str:
         """Send an amount."""
         note(context)
+        sent.append((amount, judge.turn))
         return f"sent {amount}"
 
     @tool(read_only=True)
@@ -154,20 +177,21 @@ async def conversation(data: st.DataObject) -> None:
 
     judge, approvals = AnyJudge(data), CountingApprovals()
     settings = GuideSettings(match_first=data.draw(st.sampled_from([12, "always", 0])))
-    agent = Agent(judge=judge, tools=[look, send, other], approvals=approvals, settings=settings)
+    agent = Agent(judge=judge, tools=[look, send, other], policy=policy, approvals=approvals, settings=settings)
     for one in IDS:
         await agent.create_guideline(f"condition {one}", tools=TOOLS[one], id=one)
     session = agent.session(session_id="s", customer_id="c")
-    by_token = 0
+    by_token: list[Approval] = []
+    shown: dict[int, list[str]] = {}
+    """What the customer had read before each turn."""
     wrote: dict[int, str] = {}
     for turn in range(1, data.draw(st.integers(2, 4)) + 1):
         judge.turn = approvals.turn = turn
-        shown_before = [one.text for one in session.conversation.messages if isinstance(one, AssistantMessage)]
+        shown[turn] = [one.text for one in session.conversation.messages if isinstance(one, AssistantMessage)]
         if session.conversation.pending and data.draw(st.booleans()):
             for pending in await session.approvals():
                 if data.draw(st.booleans()):
-                    await session.approve(pending.token)
-                    by_token += 1
+                    by_token.append(await approvals.approve(pending.token, by=pending.by, who="c", reason="checked"))
         try:
             if turn > 1 and data.draw(st.integers(0, 4)) == 4:
                 result = await session.resume()
@@ -182,9 +206,12 @@ async def conversation(data: st.DataObject) -> None:
                 amount = approval.arguments["amount"]
                 said = wrote[max(wrote)]
                 assert amount in YES.get(said, ()), "the customer did not agree to it"
-                assert any(f"send (amount: {amount})" in text for text in shown_before), "it was not read back"
+                assert any(f"send (amount: {amount})" in text for text in shown[turn]), "it was not read back"
         if "I have sent it." in result.text:
-            assert any(name == "send" for name, *_ in ran), "a reply claims what did not happen"
+            assert sent, "a reply claims what did not happen"
+        for amount in (1, 2):
+            if f"I have sent {amount}." in result.text:
+                assert amount in [one for one, _ in sent], "a reply claims another amount than was sent"
         assert result.stop_reason in ("completed", "approval_required")
         assert {one.call_id for one in result.results} <= {call_id for _, call_id, _, _ in ran} | {
             one.call_id for one in result.results if not one.ok
@@ -197,13 +224,28 @@ async def conversation(data: st.DataObject) -> None:
         assert any(set(guideline_ids) <= said for said in judge.said[prepared]), "its guidelines did not apply"
     ids = [call_id for _, call_id, _, _ in ran]
     assert len(ids) == len(set(ids)), "a call ran twice"
-    sends = [one for one in ran if one[0] == "send"]
-    assert len(sends) == len(approvals.used) == len(set(approvals.used)), "an effect without an approval of its own"
-    assert len(sends) <= by_token + len(approvals.by_words)
+    seen: set[int] = set()
+    asked: list[tuple[int, int, str]] = []
+    for amount, turn in sent:
+        how = wants.get(amount, "customer" if policy is None else "")
+        assert how, "what the policy denies has run"
+        if how != "allow" or amount in seen:  # For a repetition the customer is asked, whatever the policy allows.
+            asked.append((amount, turn, "customer" if how == "allow" else how))
+        seen.add(amount)
+    assert len(asked) == len(approvals.used) == len(set(approvals.used)), "an effect without an approval of its own"
+    assert len(asked) <= len(by_token) + len(approvals.by_words)
+    for amount, turn, how in asked:
+        if how == "customer":
+            assert any(f"send (amount: {amount})" in text for text in shown[turn]), (
+                "it was not shown in an earlier turn"
+            )
+        if how == "operator":
+            decided = [one.arguments["amount"] for one in by_token if one.by == "operator"]
+            assert amount in decided, "no operator has agreed"
     for _, approval in approvals.by_words:
         agreed = [dict(one) for turn, every in judge.agreed.items() if turn > 1 for one in every]
         assert any(str(one.get("amount")) == str(approval.arguments["amount"]) for one in agreed)
-    counts = {"effects": len(sends), "reads": len(ran) - len(sends), "by words": len(approvals.by_words)}
+    counts = {"effects": len(sent), "reads": len(ran) - len(sent), "by words": len(approvals.by_words)}
     for name, count in counts.items():
         event(f"{name}: {min(count, 2)}")
 

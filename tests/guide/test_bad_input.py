@@ -1,14 +1,29 @@
 """Bad definitions are errors that name what is wrong; bad judges are insights, and never a call."""
 
 import asyncio
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from handrail import Agent, ConfigError, Executor, Guideline, Policy, Rule, ToolNotFoundError, tool
+from handrail.chat import FileSessionStore
 from handrail.errors import ProviderDownError
 from handrail.guide import Draft, GuidelineMatch, GuideSettings, Plan, ScriptedJudge, ToolVerdict
-from tests.guide.kit import Bank, agent_with, applies, get_balance, needs, open_session, plan, scripted, transfer_money
+from handrail.guide.judges.provider import render_reply_request
+from tests.guide.kit import (
+    SEND_500,
+    Bank,
+    agent_with,
+    applies,
+    get_balance,
+    needs,
+    open_session,
+    plan,
+    scripted,
+    transfer_money,
+)
 
 
 @pytest.mark.proves("GC-05")
@@ -37,7 +52,7 @@ async def test_a_second_guideline_with_the_same_id_is_an_error() -> None:
         Agent(judge=scripted(), guidelines=[Guideline(condition="A", id="x"), Guideline(condition="B", id="x")])
 
 
-@pytest.mark.parametrize("kind", ["entails", "depends_on", "takes_priority_over"])
+@pytest.mark.parametrize("kind", ["entails", "depends_on", "depends_on_any", "takes_priority_over", "disambiguates"])
 async def test_relationships_in_a_circle_are_refused_when_they_are_made(kind: Any) -> None:
     agent = agent_with(scripted())
     a, b, c = [await agent.create_guideline(one) for one in "abc"]
@@ -384,3 +399,66 @@ async def test_eighty_tools_that_match_at_once_are_asked_about_in_batches() -> N
 
     assert (len(result.results), result.text) == (80, "Ok.")
     assert max(len(one.tools) for one in judge.plan_requests) <= 12
+
+
+async def test_nul_and_lone_surrogates_are_text_like_any_other() -> None:
+    @tool(read_only=True)
+    async def echo(words: str) -> str:
+        """Repeat."""
+        return f"{words}\0\ud800"
+
+    judge = scripted([plan(["g1"], needs("echo", {"words": "a\0b"}, reason="\0\ud800"))], ["\0 Fine \ud800."])
+    agent = agent_with(judge, [echo], variables={"v": "\0"})
+    await agent.create_guideline("Customer says \0", tools=[echo])
+    result = await open_session(agent).send("a\0b \ud800")
+
+    assert (result.stop_reason, result.results[0].ok, result.text[:6]) == ("completed", True, "\0 Fine")
+    (
+        result.text + result.trace.to_json() + result.trace.tree() + render_reply_request(judge.reply_requests[0])
+    ).encode()
+
+
+async def test_a_session_id_that_two_tenants_use_is_two_conversations(tmp_path: Path) -> None:
+    """A yes of one tenant's customer confirms nothing of the other's, and neither loads the other's conversation."""
+    confirmed = plan(["g1"], needs("transfer_money", SEND_500, confirmation="yes"))
+    prepared = plan(["g1"], needs("transfer_money", SEND_500))
+    judge = scripted([prepared, confirmed, confirmed], ["Ok."] * 3)
+    agent = agent_with(judge)
+    await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+    one, other = Bank(), Bank()
+    sessions = FileSessionStore(tmp_path)
+    first = open_session(agent, one, tenant_id="a", sessions=sessions, allow_memory_ledger=True)
+    second = open_session(agent, other, tenant_id="b")
+    await first.send("Send 500 to Sophie")
+    waiting = await second.send("Yes, 500 to Sophie")
+    assert (one.sent, other.sent, waiting.stop_reason) == ([], [], "approval_required")
+    with pytest.raises(ConfigError, match="tenant_id"):
+        await agent.load_session(
+            "s-1", customer_id="c-1", tenant_id="b", sessions=sessions, deps=other, allow_memory_ledger=True
+        )
+    await first.send("Yes.")
+    assert (one.sent, other.sent) == ([("Sophie", 500)], [])
+
+
+async def test_a_yes_to_a_question_from_yesterday_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    confirmed = plan(["g1"], needs("transfer_money", SEND_500, confirmation="yes"))
+    sessions = FileSessionStore(tmp_path)
+    bank = Bank()
+
+    async def talk(text: str, answer: Plan) -> Any:  # Every message comes to another process.
+        agent = agent_with(scripted([answer], ["Ok."]))
+        await agent.create_guideline("Customer wants to transfer money", tools=[transfer_money])
+        session = await agent.load_session(
+            "s-1", customer_id="c-1", deps=bank, sessions=sessions, create=True, allow_memory_ledger=True
+        )
+        return await session.send(text)
+
+    await talk("Send 500 to Sophie", plan(["g1"], needs("transfer_money", SEND_500)))
+    tomorrow = time.time() + 86_400
+    monkeypatch.setattr(time, "time", lambda: tomorrow)
+    late = await talk("Yes.", confirmed)
+    assert (bank.sent, late.stop_reason, "Shall I go ahead?" in late.text) == ([], "approval_required", True)
+    await talk("Yes.", confirmed)
+    assert bank.sent == [("Sophie", 500)]

@@ -106,10 +106,13 @@ class ChatSession(Generic[ResultT]):
         for call in session.conversation.open_calls:  # An approval store in memory has lost them.
             await executor.request_approval(call, at_turn)
         if pending := session.conversation.pending:
+            now = time.time()
             renewed = [
                 structs.replace(
                     pending_call,
                     approval=await executor.request_approval(pending_call.call, at_turn) or pending_call.approval,
+                    # A question that has expired is asked again: a yes to it does not count for the new one.
+                    read_back_at=0 if pending_call.approval.is_expired(now) else pending_call.read_back_at,
                 )
                 for pending_call in pending
             ]
