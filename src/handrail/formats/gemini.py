@@ -51,13 +51,35 @@ def _render_tool(tool: Tool[..., Any]) -> RenderedTool:
 
 
 def replace_const(node: Any) -> Any:
-    """Gemini knows `enum`, but not `const`."""
+    """Gemini knows `enum`, but not `const`; an enum has a type, and no empty text."""
     if not isinstance(node, dict):
         return node
     copy = map_children(cast(dict[str, Any], node), lambda _, child: replace_const(child))
     if "const" in copy:
         copy["enum"] = [copy.pop("const")]
+    if isinstance(values := copy.get("enum"), list):
+        kept = [value for value in cast(list[Any], values) if value != ""]
+        copy["enum"] = kept
+        if not kept:
+            del copy["enum"]
+        if "type" not in copy:
+            kinds = list(
+                dict.fromkeys(
+                    _TYPE_NAMES.get(cast(type[Any], type(value)), "object") for value in cast(list[Any], values)
+                )
+            )
+            copy["type"] = kinds[0] if len(kinds) == 1 else kinds
     return copy
+
+
+_TYPE_NAMES: Final[Mapping[type[Any], str]] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+}
 
 
 def calls(response: Any, definitions: Sequence[Any] | None = None) -> list[ToolCall]:

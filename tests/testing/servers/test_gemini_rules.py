@@ -262,6 +262,32 @@ WRONG = [
         declare(typed(properties={"a": {"type": "ARRAY", "items": {"enum": [1]}}})),
         "properties.a.items.enum[0]': expected a string",
     ),
+    wrong(
+        "enum without a type",
+        rules.declarations_are_valid,
+        declare(typed(properties={"a": {"enum": ["x"]}})),
+        "properties.a.enum: only allowed for STRING type",
+    ),
+    wrong(
+        "enum with an empty text",
+        rules.declarations_are_valid,
+        declare(typed(properties={"a": {"type": "STRING", "enum": ["x", ""]}})),
+        "enum[1]: cannot be empty",
+    ),
+    wrong(
+        "enum of JSON Schema without a type",
+        rules.has_wrong_enum,
+        declare(function(parametersJsonSchema={"type": "object", "properties": {"a": {"enum": ["x"]}}})),
+        "properties.a.enum: only allowed for STRING type",
+    ),
+    wrong(
+        "enum of JSON Schema with an empty text",
+        rules.has_wrong_enum,
+        declare(
+            function(parametersJsonSchema={"type": "object", "properties": {"a": {"type": "string", "enum": [""]}}})
+        ),
+        "properties.a.enum[0]: cannot be empty",
+    ),
     wrong("unknown mode", rules.choice_names_a_function, declare(function(), mode="REQUIRED"), '"REQUIRED" is none of'),
     wrong(
         "choice of an unknown function",

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
-from .reading import Field, RequestRefused, as_map, first_repeated, format_bracketed, is_base64, words
-from .schemas import is_malformed
+from .reading import Field, RequestRefused, as_list, as_map, first_repeated, format_bracketed, is_base64, words
+from .schemas import Complaint, JsonSchema, is_malformed, walk
 
 NAME = re.compile("[A-Za-z_][A-Za-z0-9_.:-]{0,127}")
 PARAMETER = re.compile("[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -174,8 +174,20 @@ def answer_format_is_valid(body: Field) -> None:
     kind = config.find("responseMimeType")
     if kind is None or kind.text() != "application/json":
         raise RequestRefused("response_json_schema needs a response_mime_type of application/json.")
-    if complaint := is_malformed(schema.members()):
+    if complaint := is_malformed(schema.members()) or has_wrong_enum(schema.members()):
         raise RequestRefused(f"* GenerateContentRequest.{format_bracketed(schema.path)}: {complaint}")
+
+
+def has_wrong_enum(root: JsonSchema) -> Complaint:
+    """Errors that users report: "enum: only allowed for STRING type" where it has none, "enum[0]: cannot be empty"."""
+    for place in walk(root):
+        if (values := place.schema.get("enum")) is None:
+            continue
+        if "type" not in place.schema:
+            return f"{'.'.join(place.context)}.enum: only allowed for STRING type"
+        if "" in as_list(values):
+            return f"{'.'.join(place.context)}.enum[{as_list(values).index('')}]: cannot be empty"
+    return None
 
 
 RULES = (
@@ -247,7 +259,7 @@ def _check_declaration(declaration: Field) -> str:
         raise RequestRefused(f"{at}: parameters and parameters_json_schema are mutually exclusive.")
     if typed:
         _check_schema(typed)
-    if raw and (complaint := is_malformed(raw.members())):
+    if raw and (complaint := is_malformed(raw.members()) or has_wrong_enum(raw.members())):
         raise RequestRefused(f"{at}.parameters_json_schema: {complaint}")
     for schema in (typed, raw):
         if schema:
@@ -279,7 +291,11 @@ def _check_schema(root: Field) -> None:
             raise kind.wording.wrong_value(kind.path, kind.text(), TYPES)
         if values := schema.find("enum"):
             for value in values.items():
-                value.text()
+                if not value.text():
+                    raise RequestRefused(f"* GenerateContentRequest.{format_bracketed(value.path)}: cannot be empty")
+            if kind is None or kind.text().upper() != "STRING":
+                at = format_bracketed(values.path)
+                raise RequestRefused(f"* GenerateContentRequest.{at}: only allowed for STRING type")
         if items := schema.find("items"):
             waiting.append(items)
         if choices := schema.find("anyOf"):
