@@ -171,10 +171,14 @@ class TurnState:
     ) -> ModelResponse | None:
         """Ask the model, and add its response to the history; return it, or None if it was interrupted."""
         self.response, self._text = None, ""
+        if tools is None:
+            registry = self.executor.registry
+            has_deferred = registry.has_deferred
+            tools = offered_tools(registry, self.conversation.results) if has_deferred else tuple(registry)
         request = ModelRequest(
             messages=self.conversation.messages,
             instructions=self.instructions if instructions is None else instructions,
-            tools=offered_tools(self.executor.registry, self.conversation.results) if tools is None else tools,
+            tools=tools,
             tool_choice=tool_choice or ToolChoice(),
         )
         texts: list[str] = []

@@ -149,7 +149,6 @@ class EffectRunner:
         if running is not None:
             return await self._join_same_call(running, compiled, sent, context)
         running = RunningCall(call, tool, context, sent.identity, ref, grace=self._grace)
-        loop = self._running.add(running)
         effect = EffectCall(
             running=running,
             tool=tool,
@@ -162,6 +161,7 @@ class EffectRunner:
             started=started,
         )
         self._events.emit_accepted(call, context)
+        loop = self._running.add(running)
         running.on_stuck = lambda: self._give_up(effect)
         running.task = start_task(loop, self._run_task(effect), f"handrail:{context.session_id}:{call.id}")
         if running.result is not None:  # It never had to wait.
@@ -530,6 +530,7 @@ class EffectRunner:
                 effect.tool.name,
             )
         session_id, call_id = effect.running.ref
+        decision = self._to_record(effect.decision)
         run_until, lease_until = self._settlement.leases.begin(now, effect.compiled.max_duration)
         return Entry(
             session_id=session_id,
@@ -555,7 +556,7 @@ class EffectRunner:
             run_until=run_until,
             repeat_until=run_until + self._repeat_window,
             guideline_ids=actual.call.guideline_ids,
-            decision=self._to_record(effect.decision),
+            decision=decision,
             approval=None if approval is None else approval.token,
         )
 

@@ -36,12 +36,13 @@ _MAX_NAME_CHARS: Final = 256
 class ToolRegistry:
     """The tools that an agent has, by name. It never changes: `register` returns a new one."""
 
-    __slots__ = ("_definitions", "_name_index", "_tools")
+    __slots__ = ("_definitions", "_has_deferred", "_name_index", "_tools")
 
     def __init__(self, tools: Iterable[object] = ()) -> None:
         self._tools: dict[str, Tool[..., Any]] = {}
         self._definitions: dict[str, Definitions[Any]] = {}
         self._name_index: dict[str, list[str]] | None = None
+        self._has_deferred: bool | None = None
         for source in tools:
             self._add(as_tool(source))
 
@@ -97,6 +98,13 @@ class ToolRegistry:
     def names(self) -> tuple[str, ...]:
         """The names, in the order of registration."""
         return tuple(self._tools)
+
+    @property
+    def has_deferred(self) -> bool:
+        """Whether some tools are offered only once a search has found them."""
+        if self._has_deferred is None:
+            self._has_deferred = any(tool.defer_loading for tool in self._tools.values())
+        return self._has_deferred
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self._tools
