@@ -48,7 +48,7 @@ class Receiver:
 
 @asynccontextmanager
 async def notified(
-    store: SqlStore, receiver: Receiver, *, heard: list[Event] | None = None, **fields: Any
+    store: SqlStore, receiver: Receiver, *, heard: list[Event] | None = None, doubt_interval: float = 600, **fields: Any
 ) -> AsyncGenerator[Executor]:
     """An executor whose questions are sent to a receiver."""
 
@@ -60,7 +60,9 @@ async def notified(
 
     async with listening(receiver.app) as url:
         entry = Notification.model_validate({"url": f"{url}/hook", **fields})
-        async with Notifier([entry], url="https://desk.example/", pauses=(0, 0)) as notifier:
+        async with Notifier(
+            [entry], url="https://desk.example/", pauses=(0, 0), doubt_interval=doubt_interval
+        ) as notifier:
             listeners = [notifier, *([heard.append] if heard is not None else [])]
             policy = Policy([Rule.allow("wire")], asks="operator")
             executor = Executor([pay, wire], policy=policy, store=store, listeners=listeners)
@@ -109,6 +111,21 @@ async def test_a_doubt_is_sent_once_and_only_what_an_entry_wants_is_sent(store: 
         await send(executor, "4", "wire")
         assert (await receiver.next())["call"] == "4"
     assert (sent["event"], sent["call"], sent["link"]) == ("doubt", "3", "https://desk.example/doubts")
+
+
+async def test_a_doubt_of_a_process_that_died_is_found_and_sent_once(store: SqlStore) -> None:
+    @tool(timeout=0.01)
+    async def wire(amount: int) -> str:
+        """Wire money."""
+        await asyncio.sleep(60)
+        return "done"
+
+    await send(Executor([wire], policy=Policy([Rule.allow("*")]), store=store), "1", "wire")  # Nobody listened.
+    receiver = Receiver()
+    async with notified(store, receiver, doubt_interval=0.01) as executor:
+        assert (await receiver.next())["call"] == "1"
+        await send(executor, "2")
+        assert (await receiver.next())["event"] == "approval_requested"
 
 
 async def test_a_receiver_that_fails_is_tried_again_and_then_the_audit_says_so(store: SqlStore) -> None:

@@ -2,10 +2,11 @@
 
 import argparse
 import asyncio
+import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -54,7 +55,22 @@ async def _serve(options: argparse.Namespace) -> None:
                 print(f"{key.role} key, shown only now ({use}): {secret}", flush=True)
         config.app = app
         config.load()
-        await uvicorn.Server(config).serve(sockets=[listener])
+        server = uvicorn.Server(config)
+        # Its own handlers send the signal once more at the end, which would end the process before the store is closed.
+        server.capture_signals = lambda: _stop_on_signals(server)
+        await server.serve(sockets=[listener])
+
+
+@contextmanager
+def _stop_on_signals(server: Any) -> Generator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.handle_exit, number, None)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
 
 
 def _bind(host: str, port: int) -> socket.socket:

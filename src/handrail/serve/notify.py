@@ -9,33 +9,61 @@ from collections.abc import Sequence
 from typing import Any, Final, Self
 
 import httpx2
+from msgspec import Struct
 
 from handrail.core.events import ApprovalRequested, CallFinished, Event, LogEvent
 from handrail.core.log import log
 from handrail.core.secrets import resolve_reference
 from handrail.core.text import compact_json
+from handrail.errors import StoreError
 from handrail.execute.executor import Executor
 from handrail.serve.config import Notification
 
 _MAX_WAITING: Final = 1_000
 """Notifications that wait; when there are more, the newest are dropped, and an event says so."""
 _MAX_DOUBTS: Final = 10_000
+_DOUBT_SECONDS: Final = 15.0
+"""Seconds between two looks for calls whose process died."""
 _TIMEOUT: Final = 10.0
 _PAUSES: Final = (1.0, 5.0, 30.0)
 """Seconds between the attempts to send one."""
 _MAX_ARGUMENT_CHARS: Final = 2_000
 
 
+class _Notice(Struct, frozen=True, kw_only=True):
+    """What somebody has to look at: a question, which has a token, or a call in doubt."""
+
+    tool: str
+    tenant_id: str | None
+    session_id: str
+    at: float
+    token: str = ""
+    by: str = "operator"
+    call_id: str = ""
+
+    def is_wanted(self, wanted: Notification) -> bool:
+        kind = "approval_requested" if self.token else "doubt"
+        return kind in wanted.on and wanted.tenant in (None, self.tenant_id) and wanted.whose in (None, self.by)
+
+
 class Notifier:
     """A listener that sends what waits for a person to the addresses of a gateway."""
 
-    def __init__(self, notifications: Sequence[Notification], *, url: str, pauses: Sequence[float] = _PAUSES) -> None:
+    def __init__(
+        self,
+        notifications: Sequence[Notification],
+        *,
+        url: str,
+        pauses: Sequence[float] = _PAUSES,
+        doubt_interval: float = _DOUBT_SECONDS,
+    ) -> None:
         self._targets = [(each, each.read_url(), _read_secret(each)) for each in notifications]
         self._url = url.rstrip("/")
         self._pauses = tuple(pauses)
-        self._queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue(maxsize=_MAX_WAITING)
+        self._interval = doubt_interval
+        self._queue: asyncio.Queue[tuple[int, _Notice]] = asyncio.Queue(maxsize=_MAX_WAITING)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._executor: Executor | None = None
         self._doubts: dict[tuple[str, str], None] = {}
         """The calls in doubt that were sent, the oldest first."""
@@ -47,29 +75,65 @@ class Notifier:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         if self._targets:
-            self._task = asyncio.create_task(self._send_all(), name="handrail:notify")
+            self._tasks = [asyncio.create_task(self._send_all(), name="handrail:notify")]
+        if any("doubt" in wanted.on for wanted, _, _ in self._targets):
+            self._tasks.append(asyncio.create_task(self._find_doubts(), name="handrail:notify-doubts"))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def __call__(self, event: Event) -> None:
         """Queue what has to be sent about an event."""
         if self._loop is None or self._loop.is_closed():
             return
-        if isinstance(event, CallFinished) and not self._is_new_doubt(event):
-            return
-        for number, (wanted, _, _) in enumerate(self._targets):
-            if _is_wanted(wanted, event):
-                self._loop.call_soon_threadsafe(self._add, number, event)  # A handler may emit from a thread.
+        if isinstance(event, ApprovalRequested):
+            notice = _Notice(
+                tool=event.tool_name,
+                tenant_id=event.tenant_id,
+                session_id=event.session_id,
+                at=event.at,
+                token=event.token,
+                by=event.by,
+            )
+            self._loop.call_soon_threadsafe(self._add, notice)  # A handler may emit from a thread.
+        elif isinstance(event, CallFinished) and event.result.error and event.result.error.code == "outcome_unknown":
+            notice = _Notice(
+                tool=event.call.name,
+                tenant_id=event.tenant_id,
+                session_id=event.session_id,
+                at=event.at,
+                call_id=event.call.id,
+            )
+            self._loop.call_soon_threadsafe(self._add, notice)
 
-    def _is_new_doubt(self, event: CallFinished) -> bool:
-        """Whether nobody knows what a call did, and nobody was told so yet: it may be sent again and again."""
-        if event.result.error is None or event.result.error.code != "outcome_unknown":
-            return False
-        ref = (event.session_id, event.call.id)
+    async def _find_doubts(self) -> None:
+        """Look for calls whose process died: there is no event of those. Their first look reminds of older ones."""
+        while True:
+            await asyncio.sleep(self._interval)
+            try:
+                found = [] if self._executor is None else await self._executor.doubts()
+            except StoreError:
+                log.warning("the doubts cannot be read; trying again", exc_info=True)
+                continue
+            for doubt in found:
+                self._add(
+                    _Notice(
+                        tool=doubt.tool,
+                        tenant_id=doubt.tenant_id,
+                        session_id=doubt.session_id,
+                        at=doubt.claimed_at,
+                        call_id=doubt.call_id,
+                    )
+                )
+
+    def _is_new(self, notice: "_Notice") -> bool:
+        """Whether nobody was told yet: a call in doubt may be sent again and again."""
+        if not notice.call_id:
+            return True
+        ref = (notice.session_id, notice.call_id)
         if ref in self._doubts:
             return False
         self._doubts[ref] = None
@@ -77,24 +141,28 @@ class Notifier:
             del self._doubts[next(iter(self._doubts))]
         return True
 
-    def _add(self, number: int, event: Event) -> None:
-        try:
-            self._queue.put_nowait((number, event))
-        except asyncio.QueueFull:
-            self._report(event, "notification_dropped", f"{_MAX_WAITING} are waiting")
+    def _add(self, notice: "_Notice") -> None:
+        if not self._is_new(notice):
+            return
+        for number, (wanted, _, _) in enumerate(self._targets):
+            if notice.is_wanted(wanted):
+                try:
+                    self._queue.put_nowait((number, notice))
+                except asyncio.QueueFull:
+                    self._report(notice, "notification_dropped", f"{_MAX_WAITING} are waiting")
 
     async def _send_all(self) -> None:
         async with httpx2.AsyncClient(timeout=_TIMEOUT, follow_redirects=False) as client:
             while True:
-                number, event = await self._queue.get()
+                number, notice = await self._queue.get()
                 try:
-                    await self._send(client, number, event)
+                    await self._send(client, number, notice)
                 except Exception:
                     log.exception("a notification failed")
 
-    async def _send(self, client: httpx2.AsyncClient, number: int, event: Event) -> None:
+    async def _send(self, client: httpx2.AsyncClient, number: int, notice: "_Notice") -> None:
         wanted, url, secret = self._targets[number]
-        body = json.dumps(await self._build_body(wanted, event), ensure_ascii=False).encode("utf-8", "replace")
+        body = json.dumps(await self._build_body(wanted, notice), ensure_ascii=False).encode("utf-8", "replace")
         problem = ""
         for pause in (*self._pauses, None):
             headers = {"Content-Type": "application/json", **_sign(body, secret)}
@@ -109,53 +177,40 @@ class Notifier:
                 problem = type(error).__name__
             if pause is not None:
                 await asyncio.sleep(pause)
-        self._report(event, "notification_failed", problem)
+        self._report(notice, "notification_failed", problem)
 
-    async def _build_body(self, wanted: Notification, event: Event) -> dict[str, Any]:
-        link, call, token = f"{self._url}/doubts", "", ""
-        if isinstance(event, ApprovalRequested):
-            link, tool, token = f"{self._url}/decide/{event.token}", event.tool_name, event.token
-            text = f"{tool} waits for the {event.by}: {link}"
-        else:
-            assert isinstance(event, CallFinished)
-            tool, call = event.call.name, event.call.id
-            text = f"Nobody knows whether {tool} took effect: {link}"
+    async def _build_body(self, wanted: Notification, notice: "_Notice") -> dict[str, Any]:
+        tool, token = notice.tool, notice.token
+        link = f"{self._url}/decide/{token}" if token else f"{self._url}/doubts"
+        waits, unknown = f"{tool} waits for the {notice.by}: {link}", f"Nobody knows whether {tool} took effect: {link}"
         body: dict[str, Any] = {
-            "text": text,
+            "text": waits if token else unknown,
             "event": "approval_requested" if token else "doubt",
             "tool": tool,
-            "tenant": event.tenant_id,
-            "session": event.session_id,
+            "tenant": notice.tenant_id,
+            "session": notice.session_id,
             "link": link,
-            "at": event.at,
-        } | ({"token": token} if token else {"call": call})
+            "at": notice.at,
+        } | ({"token": token} if token else {"call": notice.call_id})
         if wanted.include == "arguments" and token and self._executor is not None:
             approval = await self._executor.approvals.get(token)
             if approval is not None:
                 body["arguments"] = compact_json(dict(approval.arguments))[:_MAX_ARGUMENT_CHARS]
         return body
 
-    def _report(self, event: Event, name: str, problem: str) -> None:
+    def _report(self, notice: "_Notice", name: str, problem: str) -> None:
         log.warning("a notification was not sent: %s", problem)
         if self._executor is not None:
             self._executor.emit(
                 LogEvent(
                     at=time.time(),
-                    session_id=event.session_id,
-                    tenant_id=event.tenant_id,
+                    session_id=notice.session_id,
+                    tenant_id=notice.tenant_id,
                     name=name,
                     severity="warning",
                     fields={"problem": problem},
                 )
             )
-
-
-def _is_wanted(wanted: Notification, event: Event) -> bool:
-    if wanted.tenant is not None and wanted.tenant != event.tenant_id:
-        return False
-    if isinstance(event, ApprovalRequested):
-        return "approval_requested" in wanted.on and wanted.whose in (None, event.by)
-    return isinstance(event, CallFinished) and "doubt" in wanted.on and wanted.whose in (None, "operator")
 
 
 def _read_secret(notification: Notification) -> bytes | None:
