@@ -38,6 +38,7 @@ from handrail.guide.definition import (
 from handrail.guide.guidelines import Relation, Relationships
 from handrail.guide.journeys import Journey, merge_journeys
 from handrail.guide.judges import make_judge
+from handrail.guide.judging import read_local_time
 from handrail.guide.parameters import ParameterOptions, compile_tool
 from handrail.guide.prefilter import Prefilter, build_prefilter
 from handrail.guide.templates import RepliesMode, Template, check_fields, check_templates
@@ -109,7 +110,7 @@ class Agent:
         self._redactor = redactor or Redactor()
         self._settings = settings or GuideSettings()
         self._prefilter = build_prefilter(prefilter)
-        self._clock = clock or (lambda: datetime.now().astimezone())
+        self._clock = clock or read_local_time
         self._tools = _AgentTools(tools)
         self._guidelines: dict[str, Guideline] = {}
         self._relationships = Relationships()

@@ -1,6 +1,6 @@
 """The compiled definition of an agent, which all of its turns share."""
 
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 
@@ -81,6 +81,12 @@ class Guide(Struct, frozen=True, kw_only=True):
     in_code: tuple[Guideline, ...]
     """The guidelines whose condition is a function."""
     has_priorities: bool
+    has_hidden: bool
+    """Whether some parameter is hidden."""
+    has_adapters: bool
+    """Whether some parameter has an adapter."""
+    with_on_match: tuple[Guideline, ...]
+    """The guidelines with an `on_match`."""
     relationships: Relationships
     journeys: JourneyStates
     variables: tuple[Variable, ...]
@@ -94,21 +100,6 @@ class Guide(Struct, frozen=True, kw_only=True):
     settings: GuideSettings
     prefilter: Prefilter | None
     clock: Callable[[], datetime]
-
-    def list_candidates(self, active: Set[str]) -> list[str]:
-        """List the tools of the active guidelines, without duplicates, in the order of the guidelines."""
-        return list(
-            dict.fromkeys(tool for guideline in self.guidelines if guideline.id in active for tool in guideline.tools)
-        )
-
-    def select_guidelines(self, tool: str, active: Set[str]) -> tuple[str, ...]:
-        """Select the active guidelines that ask for a tool."""
-        candidate = self.candidates.get(tool)
-        return (
-            tuple(guideline_id for guideline_id in candidate.guideline_ids if guideline_id in active)
-            if candidate
-            else ()
-        )
 
 
 class _Definition(TypedDict):
@@ -148,6 +139,9 @@ def compile_guide(
         synonyms={synonym: name for name, term in terms.items() for synonym in term.synonyms},
         in_code=tuple(guideline for guideline in guidelines.values() if guideline.matches is not None),
         has_priorities=any(guideline.priority for guideline in guidelines.values()),
+        has_hidden=any(tool.hidden for tool in tools.values()),
+        has_adapters=any(tool.adapters for tool in tools.values()),
+        with_on_match=tuple(guideline for guideline in guidelines.values() if guideline.on_match is not None),
         candidates={
             name: CandidateTool(
                 name=name,

@@ -21,6 +21,8 @@ class Relationships:
 
     def __init__(self) -> None:
         self._edges: dict[str, dict[str, tuple[str, ...]]] = {kind: {} for kind in get_args(GuidelineRelation)}
+        self.alternatives: Mapping[str, tuple[str, ...]] = self._edges["disambiguates"]
+        """The guidelines that a guideline disambiguates: the customer is asked which of them is meant."""
         self._overlaps: dict[str, set[str]] = {}
         self._linked: dict[str, set[str]] = {}
 
@@ -52,10 +54,6 @@ class Relationships:
         every, alternatives = self._edges["depends_on"], self._edges["depends_on_any"]
         both = {one: (*every.get(one, ()), *alternatives.get(one, ())) for one in {*every, *alternatives}}
         return _find_reachable(both, ids)
-
-    def find_alternatives(self, guideline_id: str) -> tuple[str, ...]:
-        """Find the guidelines that a guideline disambiguates: the customer is asked which of them is meant."""
-        return self._edges["disambiguates"].get(guideline_id, ())
 
     def resolve(self, matched: Iterable[str]) -> "Resolution":
         """Find the active guidelines among those that matched and those that they entail."""

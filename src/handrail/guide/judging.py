@@ -4,11 +4,12 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from datetime import datetime
 from typing import Any, Final, Generic, TypeVar, cast
 
 from msgspec import Struct, structs
 
-from handrail.chat.turn import DROPPED_OUTPUT, TurnState
+from handrail.chat.turn import TurnState
 from handrail.core.context import ToolContext
 from handrail.core.log import log
 from handrail.core.text import compact_json
@@ -22,6 +23,8 @@ from handrail.providers.messages import AssistantMessage, Message, ToolMessage, 
 from handrail.providers.provider import Usage
 
 T = TypeVar("T")
+
+_NO_USAGE: Final = Usage()
 
 MAX_ATTEMPTS: Final = 3
 """The most attempts of one request whose responses are malformed."""
@@ -64,7 +67,7 @@ class JudgeClient:
         """
         error = ""
         for _ in range(MAX_ATTEMPTS):
-            if self._state.check_budget() is not None:
+            if self._state.progress.check() is not None:
                 return NoResponse("the turn ended", interrupted=True)
             outcome = await self._state.wait(self._ask_once(send, error, check))
             if outcome is None:
@@ -122,27 +125,18 @@ class JudgeClient:
                 self._state.report_model_call(started, provider=self._provider, error=failed)
             elif response.model_calls != 0:  # Otherwise no model was asked.
                 usage = cast(object, response.usage)
-                found = usage if isinstance(usage, Usage) else None
+                found = usage if isinstance(usage, Usage) and usage != _NO_USAGE else None
                 self._state.report_model_call(started, provider=self._provider, usage=found, error=failed)
+
+
+def read_local_time() -> datetime:
+    """Read the clock, with the time zone of this machine."""
+    return datetime.now().astimezone()
 
 
 _READ_TIMEOUT: Final = 10.0
 _MAX_RETRIEVED: Final = 10_000
 """The most characters of what one retriever found."""
-
-
-def order_calls(messages: Sequence[Message]) -> dict[tuple[str, str], int]:
-    """Order the calls of a conversation that have a result, by the guidelines that they were made for."""
-    done = {
-        result.call_id
-        for message in messages
-        if isinstance(message, ToolMessage)
-        for result in message.results
-        if result.error is None and result.output != DROPPED_OUTPUT
-    }
-    made = (message.calls for message in messages if isinstance(message, AssistantMessage))
-    calls = [call for calls in made for call in calls if call.id in done]
-    return {(guideline, call.name): order for order, call in enumerate(calls) for guideline in call.guideline_ids}
 
 
 class VariableReader:
@@ -185,6 +179,7 @@ class TurnInputs(Struct, frozen=True, kw_only=True):
     """The choices of parameters, by tool; None if they could not be read."""
     matched: frozenset[str]
     """The guidelines whose condition in code applies."""
+    now: datetime
 
     def find_sources(self, guide: Guide, messages: Sequence[Message]) -> EvidenceSources:
         """Find the texts that the judge can quote for a value."""
@@ -199,7 +194,7 @@ class TurnInputs(Struct, frozen=True, kw_only=True):
             customer=tuple(message.text for message in messages if isinstance(message, UserMessage)),
             others=tuple(others),
             variables=self.variables,
-            today=guide.clock().date(),
+            today=self.now.date(),
         )
 
 
@@ -211,6 +206,7 @@ async def read_inputs(guide: Guide, context: ToolContext[Any], variables: Variab
     """Read the variables and choices of a turn, and match the conditions in code."""
     matched = await asyncio.gather(*(_matches(guideline, context) for guideline in guide.in_code))
     return TurnInputs(
+        now=guide.clock(),
         choices={name: await _read_choices(tool, context) for name, tool in guide.tools.items() if tool.options},
         variables=await variables.read(guide.variables, context),
         matched=frozenset(one.id for one, applies in zip(guide.in_code, matched, strict=True) if applies),
@@ -310,7 +306,7 @@ class Planner:
             for guideline in await self.select_guidelines(request, matched)
             if guideline.matches is None or guideline.id in inputs.matched
         ]
-        tools = guide.list_candidates({guideline.id for guideline in scope})
+        tools = list(dict.fromkeys(tool for guideline in scope for tool in guideline.tools))
         first = guide.settings.match_first
         has_conditions = any(not guideline.always and guideline.matches is None for guideline in scope)
         if not has_conditions and all(guide.tools[name].needs_no_inference for name in tools):
@@ -381,7 +377,7 @@ class Planner:
             request,
             guidelines=tuple(scope),
             tools=candidates,
-            now=self._guide.clock(),
+            now=inputs.now,
         )
         response = await self._client.ask(
             lambda error: self._judge.plan(structs.replace(request, error=error) if error else request), check_plan

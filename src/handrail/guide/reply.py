@@ -1,7 +1,7 @@
 """Writes the reply of a turn: a draft of the judge, checked for false claims, or a text that no model wrote."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Final, cast
 
 from msgspec import Struct, structs
@@ -19,7 +19,7 @@ from handrail.guide.claims import Effect, extract_value_words, find_false_claims
 from handrail.guide.definition import Guide
 from handrail.guide.judging import JudgeClient, NoResponse
 from handrail.guide.parameters import GuidedTool, ParameterOptions
-from handrail.guide.templates import FilledTemplate, fill_templates
+from handrail.guide.templates import fill_templates
 from handrail.guide.trace import ReplyTrace
 from handrail.guide.values import (
     Claim,
@@ -51,11 +51,11 @@ class WrittenReply(Struct, frozen=True, kw_only=True):
 class ReplyWriter:
     """Writes the reply of one turn."""
 
-    def __init__(self, guide: Guide, judge: Judge, client: JudgeClient, *, locale: str) -> None:
+    def __init__(self, guide: Guide, judge: Judge, client: JudgeClient, *, get_locale: Callable[[], str]) -> None:
         self._guide = guide
         self._judge = judge
         self._client = client
-        self._locale = locale
+        self._get_locale = get_locale
         self.trace = ReplyTrace()
 
     async def write(self, request: ReplyRequest, *, considered: Set[str], may_plan: bool) -> WrittenReply | None:
@@ -64,19 +64,18 @@ class ReplyWriter:
         `considered` has the tools that were candidates in this turn. With `may_plan`, a draft with new matches is
         dropped, and the matches are returned.
         """
-        templates = {
-            template.id: template.text
-            for template in fill_templates(self._guide.templates, results=request.results, variables=request.variables)
-        }
         strict = self._guide.replies_mode == "strict"
         if self._guide.templates:
-            filled = tuple(FilledTemplate(id=one, text=text) for one, text in templates.items())
+            filled = fill_templates(self._guide.templates, results=request.results, variables=request.variables)
             request = structs.replace(request, templates=filled, strict=strict)
+        templates = {template.id: template.text for template in request.templates}
         known = {candidate.id for candidate in request.candidates}
         rejected: list[str] = []
         error = ""
         for number in range(MAX_DRAFTS):
-            asked = hide_from_request(structs.replace(request, error=error) if error else request, self._guide.tools)
+            asked = structs.replace(request, error=error) if error else request
+            if self._guide.has_hidden:
+                asked = hide_from_request(asked, self._guide.tools)
             try:
                 draft = await self._client.ask(lambda problem, asked=asked: self._ask(asked, problem), check_draft)
             except ProviderError as failed:
@@ -131,8 +130,11 @@ class ReplyWriter:
         if not replaced and (open_tools := _find_unmet(request, self._guide)) and has_statements(text):
             # Whatever the text says or seems to say: what the customer wanted has not happened.
             names = ", ".join(name.replace("_", " ") for name in open_tools)
-            text = f"{text.strip()}\n\n{load_locale(self._locale)['reply.not_done'].format(calls=names)}"
-        text = add_read_back(text, request.pending, self._guide.tools, self._locale, withdrawn=request.withdrawn)
+            text = f"{text.strip()}\n\n{load_locale(self._get_locale())['reply.not_done'].format(calls=names)}"
+        if request.pending or request.withdrawn:
+            text = add_read_back(
+                text, request.pending, self._guide.tools, self._get_locale(), withdrawn=request.withdrawn
+            )
         self.trace = ReplyTrace(
             text=text,
             guideline_ids=tuple(guideline.id for guideline in request.guidelines),
@@ -148,6 +150,8 @@ class ReplyWriter:
     async def _find_problem(self, text: str, draft: Draft, request: ReplyRequest, considered: Set[str]) -> str | None:
         """Find a false claim or a hidden name in a draft."""
         guide = self._guide
+        if not guide.effects and not guide.has_hidden:
+            return None
         calls = [
             call for message in request.messages if isinstance(message, AssistantMessage) for call in message.calls
         ]
@@ -184,14 +188,16 @@ class ReplyWriter:
 
 def _find_unmet(request: ReplyRequest, guide: Guide) -> list[str]:
     """Find the effects that were wanted in this turn and did not happen, without those that are read back anyway."""
+    if not guide.effects:
+        return []
     wanted = {
         evaluation.tool
         for evaluation in request.insights.evaluations
         if evaluation.state == "cannot_run" and evaluation.guideline_ids
     }
-    wanted |= {result.tool_name for result in request.results if not result.ok}
+    wanted |= {result.tool_name for result in request.results if result.error is not None}
     wanted |= {waiting.call.name for waiting in request.pending if waiting.approval.by != "customer"}
-    happened = {result.tool_name for result in request.results if result.ok}
+    happened = {result.tool_name for result in request.results if result.error is None}
     read_back = {waiting.call.name for waiting in request.pending if waiting.approval.by == "customer"}
     return [name for name in guide.effects if name in wanted - happened - read_back]
 
@@ -221,7 +227,7 @@ def _is_equal(given: Any, claimed: Any) -> bool:
 def _list_successes(request: ReplyRequest) -> set[str]:
     """List the calls of this conversation that succeeded."""
     history = (message.results for message in request.messages if isinstance(message, ToolMessage))
-    return {result.call_id for results in (*history, request.results) for result in results if result.ok}
+    return {result.call_id for results in (*history, request.results) for result in results if result.error is None}
 
 
 def _find_earlier_effects(guide: Guide, calls: Sequence[ToolCall], request: ReplyRequest) -> list[Effect]:
@@ -241,7 +247,7 @@ def _find_earlier_effects(guide: Guide, calls: Sequence[ToolCall], request: Repl
 
 def _find_open_effects(guide: Guide, request: ReplyRequest, considered: Set[str], in_turn: Set[str]) -> list[Effect]:
     """Find the effects that were considered in this turn and did not happen, or not with all arguments."""
-    results = {result.call_id: result.ok for result in request.results}
+    results = {result.call_id: result.error is None for result in request.results}
     made = [call for message in request.messages if isinstance(message, AssistantMessage) for call in message.calls]
     calls = [(call, results[call.id]) for call in made if call.id in results]
     calls += [(pending_call.call, False) for pending_call in request.pending]
@@ -260,10 +266,12 @@ def _find_open_effects(guide: Guide, request: ReplyRequest, considered: Set[str]
 def _find_hidden_name(text: str, guide: Guide, hidden: Sequence[ToolCall], said: Sequence[str]) -> str | None:
     """Find a hidden parameter that a text names, or whose value it contains although the customer has not said it."""
     for tool in guide.tools.values():
+        if not tool.hidden:
+            continue
         calls = [parse_object(call.arguments_json) for call in hidden if call.name == tool.name]
         values = [given[name] for given in calls for name in tool.hidden if name in given]
         values = [value for value in values if not any(contains_words(one, str(value)) for one in said)]
-        if tool.hidden and (found := names_hidden(tool, text, values)) is not None:
+        if (found := names_hidden(tool, text, values)) is not None:
             return found
     return None
 
@@ -279,8 +287,6 @@ def hide_arguments(call: ToolCall, tools: Mapping[str, GuidedTool]) -> ToolCall:
 
 def hide_from_request(request: ReplyRequest, tools: Mapping[str, GuidedTool]) -> ReplyRequest:
     """Return a request without the values of hidden parameters in its calls and pending calls."""
-    if not any(tool.hidden for tool in tools.values()):
-        return request
     messages = tuple(
         structs.replace(message, calls=tuple(hide_arguments(call, tools) for call in message.calls), native=None)
         if isinstance(message, AssistantMessage) and message.calls
@@ -339,7 +345,7 @@ def _check_tool_names(response: object) -> tuple[str, ...]:
 
 
 def _list_committed(results: Sequence[ToolResult], guide: Guide) -> set[str]:
-    return {result.tool_name for result in results if result.ok and result.tool_name in guide.effects}
+    return {result.tool_name for result in results if result.error is None and result.tool_name in guide.effects}
 
 
 def _find_committed(messages: Sequence[Message], results: Sequence[ToolResult], guide: Guide) -> set[str]:

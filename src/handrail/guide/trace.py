@@ -202,6 +202,8 @@ class Recorder:
         self._invalid: dict[str, tuple[InvalidData, ...]] = {}
         self._calls: dict[str, tuple[int, int]] = {}
         """The indexes of the iteration and the candidate of each call."""
+        self._recorded: dict[str, ToolResult] = {}
+        """The results that are in the trace, by the ids of their calls."""
 
     # Recording.
 
@@ -280,8 +282,10 @@ class Recorder:
 
     def record_result(self, result: ToolResult | None, call_id: str, decision: Decision | None) -> None:
         """Record the result of a call; None if it waits for an approval."""
-        if call_id not in self._calls:
+        if call_id not in self._calls or (result is not None and self._recorded.get(call_id) is result):
             return
+        if result is not None:
+            self._recorded[call_id] = result
         number, place = self._calls[call_id]
         candidates = list(self._iterations[number].candidates)
         call = candidates[place].call
@@ -291,7 +295,7 @@ class Recorder:
             text = result.error.message if result.error else result.for_model()
             call = structs.replace(
                 call,
-                ok=result.ok,
+                ok=result.error is None,
                 error=result.error.code if result.error else "",
                 output=shorten(self._redactor.text(text[: 4 * _MAX_OUTPUT]), _MAX_OUTPUT),
                 duration_ms=round(result.duration_ms, 3),
@@ -328,7 +332,3 @@ class Recorder:
             reply=reply,
             model_calls=model_calls,
         )
-
-    def get_states(self, number: int) -> dict[str, str]:
-        """Return the last state of every candidate of an iteration."""
-        return {evaluation.tool: evaluation.state for evaluation in self._evaluations if evaluation.iteration == number}

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, Literal, cast
@@ -11,7 +11,7 @@ from msgspec import structs
 
 from handrail.chat.conversation import PendingCall
 from handrail.chat.session import ChatSession
-from handrail.chat.turn import TurnResult, TurnState
+from handrail.chat.turn import DROPPED_OUTPUT, TurnResult, TurnState
 from handrail.core.events import TurnPlanned
 from handrail.core.locale_texts import load_locale, select_locale
 from handrail.core.log import log
@@ -30,7 +30,6 @@ from handrail.guide.judging import (
     TurnInputs,
     VariableReader,
     call_function,
-    order_calls,
     read_inputs,
     retrieve,
 )
@@ -38,6 +37,7 @@ from handrail.guide.reply import ReplyWriter, WrittenReply, describe_outcome, fo
 from handrail.guide.trace import Recorder, TurnTrace
 from handrail.guide.values import Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ReplyRequest, ToolInsights
 from handrail.guide.verdicts import (
+    AdaptedArguments,
     PlannedCall,
     Situation,
     adapt_verdicts,
@@ -45,7 +45,7 @@ from handrail.guide.verdicts import (
     build_verdict_keys,
     check_verdicts,
 )
-from handrail.providers.messages import AssistantMessage, ToolMessage, UserMessage, to_history_result
+from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage, to_history_result
 
 
 class GuidedTurnResult(TurnResult, frozen=True, kw_only=True):
@@ -70,12 +70,13 @@ class GuidedTurn:
         self._guidelines = _ActiveGuidelines(guide, state.conversation.tracked)
         self._client = JudgeClient(state, judge, timeout=guide.settings.judge_timeout)
         self._planner = Planner(guide, judge, self._client)
-        self._locale = select_locale(getattr(state.context.tenant, "locale", None), guide.locale)
-        self._writer = ReplyWriter(guide, judge, self._client, locale=self._locale)
+        self._writer = ReplyWriter(guide, judge, self._client, get_locale=self._select_locale)
         self._recorder = Recorder(guide, redactor)
         messages = state.conversation.messages
         self._has_spoken = bool(messages) and isinstance(messages[-1], UserMessage)
         self._iteration = 0
+        self._states: dict[str, str] = {}
+        """The last state of every candidate of this iteration."""
         self._done: set[str] = set()
         """Keys of calls that were made in this turn, or that the customer rejected."""
         self._calls: list[ToolCall] = []
@@ -100,7 +101,7 @@ class GuidedTurn:
         except RefusalError:
             if not self._has_spoken:
                 raise
-            await self._state.reply_with(load_locale(self._locale)["reply.refused"])
+            await self._state.reply_with(load_locale(self._select_locale())["reply.refused"])
             await self._state.end_with_pending()
         finally:
             if self._retrieval is not None and not self._retrieval.done():
@@ -108,17 +109,20 @@ class GuidedTurn:
                 await asyncio.wait([self._retrieval])
             if self._client.is_refused and self._has_spoken:
                 await self._set_message_aside()
-            self._record_results()
-            self._emit()
+            trace = self._build_trace()
+            self._emit(trace)
         result = self._state.build_result()
         fields = {name: getattr(result, name) for name in TurnResult.__struct_fields__}
-        return GuidedTurnResult(**fields, insights=self._build_insights(), trace=self._build_trace())
+        return GuidedTurnResult(**fields, insights=self._build_insights(), trace=trace)
+
+    def _select_locale(self) -> str:
+        return select_locale(getattr(self._state.context.tenant, "locale", None), self._guide.locale)
 
     async def _run(self) -> None:
         state, has_spoken = self._state, self._has_spoken
         self._carry_over(has_spoken=has_spoken)
         await self._run_decided()
-        if not _is_reply_needed(state) or state.check_budget() is not None:
+        if not _is_reply_needed(state) or state.progress.check() is not None:
             await state.end_with_pending()
             return
         if self._guide.retrievers:
@@ -127,7 +131,7 @@ class GuidedTurn:
         self._guidelines.match_in_code(inputs.matched)
         if has_spoken or not self._calls:  # After an approval alone, reply first; the reply may match more guidelines.
             await self._plan_and_run_or_reply(inputs)
-        while state.check_budget() is None and (written := await self._write(inputs)) is not None:
+        while state.progress.check() is None and (written := await self._write(inputs)) is not None:
             if not written.new_matches:
                 await self._save_reply(written.text)
                 break
@@ -156,7 +160,8 @@ class GuidedTurn:
                 unreported = (
                     result
                     for result in message.results
-                    if result.call_id not in known and (not has_spoken or (result.ok and result.tool_name in effects))
+                    if result.call_id not in known
+                    and (not has_spoken or (result.error is None and result.tool_name in effects))
                 )
                 self._carried = (*unreported, *self._carried)
         if not has_spoken:  # The turn is resumed: what it did is not done again.
@@ -167,12 +172,15 @@ class GuidedTurn:
 
     def _list_results(self) -> tuple[ToolResult, ...]:
         """List the results of this turn, and those that it took over, as a model may see them."""
-        for result in self._state.results[len(self._visible) :]:
-            self._visible.append(to_history_result(result))
+        if new := self._state.results[len(self._visible) :]:
+            messages = self._state.conversation.messages
+            history = (message.results for message in messages if isinstance(message, ToolMessage))
+            known = {result.call_id: result for results in history for result in results}
+            self._visible += [known.get(result.call_id) or to_history_result(result) for result in new]
         return (*self._carried, *self._visible)
 
     def _has_effects(self) -> bool:
-        return any(result.ok and result.tool_name in self._guide.effects for result in self._list_results())
+        return any(result.error is None and result.tool_name in self._guide.effects for result in self._list_results())
 
     async def _plan_and_run_or_reply(self, inputs: TurnInputs, *, only_new: bool = False) -> None:
         """Plan and run; if the judge's provider fails after an effect, go on to the reply, which reports the effect."""
@@ -229,9 +237,10 @@ class GuidedTurn:
         asks_judge = not only_new or self._is_inference_needed(self._guidelines.list_new_candidates())
         while True:
             await self._iterate(inputs, asks_judge=asks_judge)
-            if self._state.check_budget() is not None or self._iteration >= self._guide.settings.max_iterations:
+            if self._state.progress.check() is not None or self._iteration >= self._guide.settings.max_iterations:
                 return
-            self._resolve_guidelines()  # The results may have led to the next state of a journey.
+            if self._guide.journeys.tools:
+                self._resolve_guidelines()  # The results may have led to the next state of a journey.
             if new := self._guidelines.list_new_candidates():
                 asks_judge = self._is_inference_needed(new)
             elif self._should_plan_again():
@@ -285,9 +294,10 @@ class GuidedTurn:
 
     async def _notify_matched(self) -> None:
         """Call `on_match` of the guidelines that became active."""
-        for guideline in self._guidelines.list_for_reply():
-            if guideline.on_match is None or guideline.id in self._notified:
+        for guideline in self._guide.with_on_match:
+            if guideline.id not in self._guidelines.active or guideline.id in self._notified:
                 continue
+            assert guideline.on_match is not None
             self._notified.add(guideline.id)
             try:
                 await call_function(guideline.on_match, self._state.context)
@@ -305,17 +315,15 @@ class GuidedTurn:
             await self._state.update(structs.replace(conversation, pending=pending))
 
     def _resolve_guidelines(self) -> dict[str, str]:
-        return self._guidelines.resolve(order_calls(self._state.conversation.messages))
+        return self._guidelines.resolve(_order_calls(self._state.conversation.messages))
 
     async def _decide(self, planned: PlanningResult, inputs: TurnInputs) -> list[ToolCall]:
         """Return the calls of this iteration: those that the customer confirmed, and new ones that pass every check."""
         guide, state = self._guide, self._state
-        plan, adapted = await adapt_verdicts(
-            Plan(matches=planned.matches, verdicts=planned.verdicts),
-            guide,
-            state.context,
-            [waiting.call for waiting in state.conversation.pending],
-        )
+        plan, adapted = Plan(matches=planned.matches, verdicts=planned.verdicts), dict[int, AdaptedArguments]()
+        if guide.has_adapters:
+            waiting = [pending_call.call for pending_call in state.conversation.pending]
+            plan, adapted = await adapt_verdicts(plan, guide, state.context, waiting)
         confirmed: list[ToolCall] = []
         used: set[int] = set()
         if state.conversation.pending and not planned.error and self._iteration == 1:
@@ -339,7 +347,7 @@ class GuidedTurn:
                 candidates=self._guidelines.candidates,
                 choices=inputs.choices,
                 done=self._done | kept,
-                known_calls=order_calls(state.conversation.messages),
+                known_calls=self._guidelines.known_calls,
                 ran={call.name for call in self._calls},
                 find_sources=cache(lambda: inputs.find_sources(guide, state.conversation.messages)),
                 adapted=adapted,
@@ -347,6 +355,8 @@ class GuidedTurn:
             skip=used,
         )
         self._recorder.record_verdicts(checked)
+        self._states = {evaluation.tool: evaluation.state for evaluation in checked.evaluations}
+        self._states |= dict.fromkeys(planned.shown if planned.error else planned.failed, "cannot_run")
         new = [self._build_call(number, one) for number, one in enumerate(checked.calls, start=1)]
         for call, one in zip(new, checked.calls, strict=True):
             self._recorder.record_call(call, one.arguments)
@@ -376,7 +386,6 @@ class GuidedTurn:
         fresh = [result for result in self._state.results if result.call_id in ran]
         if not fresh:
             return False
-        states = self._recorder.get_states(self._iteration)
         ran_tools = {call.name for call in ran.values()}
         together = {
             tool
@@ -387,7 +396,7 @@ class GuidedTurn:
         return any(
             self._guide.tools[tool].runnable
             and (state == "cannot_run" or (state == "not_applicable" and tool in together))
-            for tool, state in states.items()
+            for tool, state in self._states.items()
             if tool in self._guidelines.considered
         )
 
@@ -410,7 +419,7 @@ class GuidedTurn:
                 tools=self._guide.tools,
                 messages=conversation.messages,
                 turn=self._state.context.turn,
-                locale=self._locale,
+                locale=self._select_locale(),
             )
             if not self._guidelines.are_rejected(waiting.call.guideline_ids)
             else "the judge says that its guideline does not apply"
@@ -436,7 +445,7 @@ class GuidedTurn:
             with suppress(ApprovalError):
                 await approvals.deny(token, by="customer", who=who, reason="said no in words")
         await approvals.withdraw(token)
-        self._withdrawn.append(format_read_back(pending, self._guide.tools.get(call.name), self._locale))
+        self._withdrawn.append(format_read_back(pending, self._guide.tools.get(call.name), self._select_locale()))
         conversation = self._state.conversation
         rest = tuple(pending_call for pending_call in conversation.pending if pending_call.call.id != call.id)
         await self._state.update(structs.replace(conversation, pending=rest))
@@ -448,7 +457,6 @@ class GuidedTurn:
     async def _write(self, inputs: TurnInputs) -> WrittenReply | None:
         """Write the reply, or return guidelines that apply only now; None if the turn ended."""
         guide, state = self._guide, self._state
-        self._record_results()
         await self._notify_matched()
         scope: tuple[Guideline, ...] = ()
         if self._list_results():  # Without results, nothing is known that the plan did not know.
@@ -469,7 +477,7 @@ class GuidedTurn:
             retrieved=await self._retrieval if self._retrieval is not None else {},
             withdrawn=tuple(self._withdrawn),
             effects=tuple(guide.effects),
-            now=guide.clock(),
+            now=inputs.now,
         )
         may_plan = self._iteration < guide.settings.max_iterations
         return await self._writer.write(request, considered=self._guidelines.considered, may_plan=may_plan)
@@ -483,7 +491,7 @@ class GuidedTurn:
         late = [
             describe_outcome(result)
             for result in self._list_results()
-            if result.ok and result.tool_name in self._guide.effects and result.call_id not in mine
+            if result.error is None and result.tool_name in self._guide.effects and result.call_id not in mine
         ]
         text = "\n\n".join(filter(None, ["\n".join(late), text]))
         state = self._state
@@ -495,7 +503,7 @@ class GuidedTurn:
             else pending_call
             for pending_call in conversation.pending
         )
-        ok = {result.call_id for result in state.results if result.ok}
+        ok = {result.call_id for result in state.results if result.error is None}
         tracked = self._guidelines.find_tracked(
             conversation.tracked,
             waiting={one for pending_call in pending for one in pending_call.call.guideline_ids},
@@ -510,7 +518,7 @@ class GuidedTurn:
         found: list[Guideline] = []
         for result in self._state.results:
             tool = self._guide.tools.get(result.tool_name)
-            if tool is None or tool.tool.source != "local" or not result.ok:
+            if tool is None or tool.tool.source != "local" or result.error is not None:
                 continue
             for number, given in enumerate(cast("tuple[object, ...]", result.guidelines), start=1):
                 action = given.action if isinstance(given, Guideline) else given
@@ -523,16 +531,11 @@ class GuidedTurn:
 
     # Trace and events.
 
-    def _record_results(self) -> None:
+    def _build_trace(self) -> TurnTrace:
         decisions = {result.call_id: result.decision for result in self._state.progress.results}
         results = {result.call_id: result for result in self._state.results}
         for call in self._calls:
             self._recorder.record_result(results.get(call.id), call.id, decisions.get(call.id))
-
-    def _build_insights(self) -> ToolInsights:
-        return self._recorder.build_insights(self._guidelines.candidates)
-
-    def _build_trace(self) -> TurnTrace:
         return self._recorder.build_trace(
             session_id=self._state.context.session_id,
             turn=self._state.conversation.turn,
@@ -540,15 +543,18 @@ class GuidedTurn:
             model_calls=self._client.model_calls,
         )
 
-    def _emit(self) -> None:
-        context, trace = self._state.context, self._build_trace()
+    def _build_insights(self) -> ToolInsights:
+        return self._recorder.build_insights(self._guidelines.candidates)
+
+    def _emit(self, trace: TurnTrace) -> None:
+        context = self._state.context
         self._state.executor.emit(
             TurnPlanned(
                 at=time.time(),
                 session_id=context.session_id,
                 tenant_id=context.tenant_id,
                 turn=self._state.conversation.turn,
-                guideline_ids=tuple(guideline.id for guideline in self._guidelines.list_for_reply()),
+                guideline_ids=tuple(guideline.id for guideline in self._guidelines.list_applying()),
                 call_ids=tuple(call.id for call in self._calls),
                 model_calls=self._client.model_calls,
                 iterations=self._iteration,
@@ -576,7 +582,8 @@ class _ActiveGuidelines:
         """Guidelines of calls that an earlier turn prepared: they apply to the reply, and add no candidates."""
         self.considered: set[str] = set()
         """Every tool that was a candidate in this turn."""
-        self._done: CallOrder = {}
+        self.known_calls: CallOrder = {}
+        """The calls that have a result."""
 
     def add_matches(self, matches: Iterable[GuidelineMatch]) -> list[str]:
         """Add what the judge matched; return the ids that it made up."""
@@ -603,14 +610,16 @@ class _ActiveGuidelines:
     def resolve(self, done: CallOrder) -> dict[str, str]:
         """Find the active guidelines, given the calls that have a result; return why others are not active."""
         guide = self._guide
-        self._done = done
+        self.known_calls = done
         matched, reasons = guide.journeys.resolve(self.get_matched_ids() | guide.always, done)
         resolution = guide.relationships.resolve(matched)
         self._applying, reasons = self._select_priority(resolution.active, reasons)
         taken = {one for one in self._applying & self._tracked if guide.by_id[one].track}
         self.active = self._applying - taken  # What it suppresses stays suppressed.
         reasons |= dict.fromkeys(taken, "its action was already taken")
-        self.candidates = guide.list_candidates(self.active)
+        self.candidates = list(
+            dict.fromkeys(tool for one in guide.guidelines if one.id in self.active for tool in one.tools)
+        )
         return {**resolution.reasons, **reasons}
 
     def _select_priority(
@@ -635,7 +644,7 @@ class _ActiveGuidelines:
         priority removes them, and so does a dependency that does not hold in the turn in which the customer confirms.
         """
         guide, removed = self._guide, dict[str, str]()
-        matched, _ = guide.journeys.resolve(self.get_matched_ids() | guide.always, self._done)
+        matched, _ = guide.journeys.resolve(self.get_matched_ids() | guide.always, self.known_calls)
         for waiting in pending:
             known = {guideline_id for guideline_id in waiting.call.guideline_ids if guideline_id in guide.by_id}
             assumed = known | {guide.journeys.roots[state] for state in known if state in guide.journeys.roots}
@@ -676,14 +685,18 @@ class _ActiveGuidelines:
         """List the tools of the active guidelines that were no candidates in this turn before."""
         return [candidate for candidate in self.candidates if candidate not in self.considered]
 
+    def list_applying(self) -> tuple[Guideline, ...]:
+        """List the guidelines that are active, and those of calls that an earlier turn prepared."""
+        wanted = self.active | self._prepared
+        return tuple(one for one in self._guide.guidelines if one.id in wanted)
+
     def list_for_reply(self) -> tuple[Guideline, ...]:
         """List the guidelines that the reply follows."""
-        wanted = self.active | self._prepared
-        return tuple(self._add_question(one) for one in self._guide.guidelines if one.id in wanted)
+        return tuple(map(self._add_question, self.list_applying()))
 
     def _add_question(self, guideline: Guideline) -> Guideline:
         """Return a guideline that disambiguates others with an action that asks which of them is meant."""
-        others = self._guide.relationships.find_alternatives(guideline.id)
+        others = self._guide.relationships.alternatives.get(guideline.id)
         if not others:
             return guideline
         conditions = "; ".join(self._guide.by_id[one].condition for one in others)
@@ -708,6 +721,20 @@ class _ActiveGuidelines:
             and (not one.tools or one.id in done)
         ]
         return tuple(dict.fromkeys([*kept, *taken]))
+
+
+def _order_calls(messages: Sequence[Message]) -> dict[tuple[str, str], int]:
+    """Order the calls of a conversation that have a result, by the guidelines that they were made for."""
+    done = {
+        result.call_id
+        for message in messages
+        if isinstance(message, ToolMessage)
+        for result in message.results
+        if result.error is None and result.output != DROPPED_OUTPUT
+    }
+    made = (message.calls for message in messages if isinstance(message, AssistantMessage))
+    calls = [call for calls in made for call in calls if call.id in done]
+    return {(guideline, call.name): order for order, call in enumerate(calls) for guideline in call.guideline_ids}
 
 
 def _is_reply_needed(state: TurnState) -> bool:

@@ -210,7 +210,7 @@ def check_arguments(
     for name, allowed in choices.items():
         if name in given and name not in invalid and not _is_among(said[name], allowed):
             invalid[name] = "it is not one of the choices"
-    if tool.tool.consequential:
+    if not tool.tool.read_only:
         for name in given:
             if name not in invalid and (
                 reason := _find_missing_evidence(tool, name, said[name], verdict, find_sources())
@@ -464,7 +464,7 @@ class _VerdictChecker:
         if tool is None or verdict.tool not in here.shown:
             self._add_evaluation(shorten(verdict.tool, 100), "cannot_run", "it is not a candidate")
             return
-        asked_by = here.guide.select_guidelines(tool.name, here.active)
+        asked_by = tuple(one for one in here.guide.candidates[tool.name].guideline_ids if one in here.active)
         reason = _clean_reason(tool, verdict)
         if not asked_by:
             self._add_evaluation(tool.name, "not_applicable", NO_GUIDELINE_APPLIES, verdict=verdict)
@@ -551,7 +551,7 @@ class _VerdictChecker:
             if name in judged:
                 continue
             tool = here.guide.tools[name]
-            asked_by = here.guide.select_guidelines(name, here.active)
+            asked_by = tuple(one for one in here.guide.candidates[name].guideline_ids if one in here.active)
             if name in here.ran:
                 self._add_evaluation(name, "data_already_in_context", "it was called in this turn", asked_by)
                 continue
