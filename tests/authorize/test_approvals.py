@@ -9,7 +9,7 @@ import pytest
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.authorize import MemoryApprovals
 from handrail.authorize.approvals import new_token
-from handrail.core import Approval, CallFinished, CallStarted, DecisionMade
+from handrail.core import Approval, ApprovalDecided, CallFinished, CallStarted, DecisionMade
 from handrail.errors import ApprovalError
 from handrail.execute import Timeouts
 from tests.execute.helpers import Heard, at, call, code_of
@@ -413,3 +413,20 @@ async def test_an_approver_cannot_allow_what_is_not_theirs_to_allow(rule: Rule, 
     assert code_of(result) == "permission_denied"
     assert says in (result.error.message if result.error else "")
     assert not desk.ran
+
+
+@pytest.mark.parametrize("answer", ["approve", "deny"])
+async def test_what_a_person_writes_is_redacted_in_memory_too(answer: str) -> None:
+    desk = Desk()
+    token = await desk.asked()
+    decide = getattr(desk.executor.approvals, answer)
+
+    decided = await decide(token, by="operator", who="bo", reason="her password=hunter22 was wrong")
+    result = await desk.pay()
+
+    (event,) = desk.heard.of(ApprovalDecided)
+    stored = await desk.executor.approvals.get(token)
+    assert stored is not None
+    for text in (decided.reason, stored.reason, event.reason):
+        assert text == "her password=[redacted] was wrong"
+    assert "hunter22" not in result.for_model()

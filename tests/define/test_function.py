@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import functools
 import json
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -397,3 +398,30 @@ async def test_a_partial_of_a_coroutine_function_is_async() -> None:
 
 async def test_a_lambda_is_a_tool_when_it_is_given_a_name() -> None:
     assert await output(tool(name="now")(lambda: "noon")) == "noon"
+
+
+class Reply(typing.TypedDict, total=False):
+    """What is returned."""
+
+    code: typing.Required[int]
+    note: str
+
+
+class Page(typing.TypedDict):
+    replies: list[Reply]
+    best: typing.Annotated[Reply | None, Field(description="the best")]
+    next: typing.NotRequired[int]
+
+
+def test_a_typed_dict_of_typing_keeps_its_schema_as_an_output_on_every_python() -> None:
+    @tool(read_only=True)
+    async def look() -> dict[str, Page]:
+        """Look."""
+        return {}
+
+    schema = look.output_schema
+    assert schema is not None
+    page, reply = schema["$defs"]["Page"], schema["$defs"]["Reply"]
+    assert (page["required"], sorted(page["properties"])) == (["replies", "best"], ["best", "next", "replies"])
+    assert page["properties"]["best"]["description"] == "the best"
+    assert (reply["required"], reply["properties"]["note"]) == (["code"], {"type": "string"})

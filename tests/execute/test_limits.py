@@ -151,3 +151,12 @@ def test_a_ledger_that_is_empty_is_still_the_one_that_was_passed() -> None:
 def test_a_store_with_a_ledger_or_approvals_beside_it_is_refused(other: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="store must be passed without ledger and approvals: it has its own"):
         Executor(store=MemoryStore(), **other)
+
+
+@pytest.mark.parametrize("missing", ["is_immediate", "needs_lease", "is_written", "claim"])
+def test_a_ledger_of_ones_own_without_what_a_call_needs_is_refused_when_the_executor_is_built(missing: str) -> None:
+    members = {name: getattr(MemoryLedger, name) for name in dir(MemoryLedger) if not name.startswith("__")}
+    own = type("Own", (), {"digest_key": b"key", **{name: one for name, one in members.items() if name != missing}})
+
+    with pytest.raises(ConfigError, match=f"ledger must have '{missing}', got a Own without"):
+        Executor(ledger=own())

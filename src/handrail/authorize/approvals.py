@@ -12,7 +12,7 @@ from msgspec import structs
 
 from handrail.core.events import ApprovalDecided, ApprovalRequested, ApprovalUsed, Event
 from handrail.core.log import log
-from handrail.core.redact import HIDDEN
+from handrail.core.redact import HIDDEN, Redactor
 from handrail.core.values import Approval
 from handrail.errors import ApprovalError, ConfigError
 
@@ -329,8 +329,9 @@ class MemoryApprovals:
 
     is_immediate: ClassVar[bool] = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, redactor: Redactor | None = None) -> None:
         self.events = ApprovalEvents()
+        self._redactor = redactor or Redactor()
         self._approvals: dict[str, Approval] = {}
         self._open: dict[tuple[object, ...], str] = {}
         """The token of each question that is not closed."""
@@ -415,6 +416,7 @@ class MemoryApprovals:
         after = decide_approval(known, now=time.time(), **decision)
         if after is known:
             return after
+        after = structs.replace(after, reason=self._redactor.text(after.reason))  # A person may quote anything.
         self._approvals[token] = after
         self.events.emit_decided(after)
         return after

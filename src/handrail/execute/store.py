@@ -1,7 +1,8 @@
 """Where an executor keeps its calls: a store of its own, one that was passed, or one that a URL names."""
 
+from collections.abc import Iterable
 from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Final, Protocol, TypeVar, cast
 
 from msgspec import Struct
 
@@ -10,6 +11,8 @@ from handrail.core.events import Listener
 from handrail.core.redact import Redactor
 from handrail.errors import ConfigError
 from handrail.execute.ledger import Ledger, MemoryLedger
+
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -61,8 +64,10 @@ def choose_store(
     """
     if store is None:
         return StoreParts(
-            ledger=MemoryLedger() if ledger is None else ledger,
-            approvals=MemoryApprovals() if approvals is None else approvals,
+            ledger=MemoryLedger() if ledger is None else _require(ledger, "ledger", _LEDGER_MEMBERS),
+            approvals=MemoryApprovals(redactor=redactor)
+            if approvals is None
+            else _require(approvals, "approvals", _APPROVALS_MEMBERS),
         )
     if ledger is not None or approvals is not None:
         raise ConfigError("store must be passed without ledger and approvals: it has its own.")
@@ -71,7 +76,21 @@ def choose_store(
     if missing := [name for name in _MEMBERS if not hasattr(store, name)]:
         kind = type(store).__name__
         raise ConfigError(f"store must be a Store or the URL of a database, got {kind}, which has no {missing[0]!r}.")
+    _require(store.ledger, "store.ledger", _LEDGER_MEMBERS)
+    _require(store.approvals, "store.approvals", _APPROVALS_MEMBERS)
     return store
 
 
+def _require(part: T, name: str, members: Iterable[str]) -> T:
+    """A part with what every call needs of it, or `ConfigError`: a user's own is checked when the executor is built."""
+    if missing := [one for one in members if not hasattr(type(part), one) and not hasattr(part, one)]:
+        raise ConfigError(f"{name} must have {', '.join(map(repr, missing))}, got a {type(part).__name__} without.")
+    return part
+
+
+_LEDGER_MEMBERS: Final = (
+    *("digest_key", "is_immediate", "needs_lease", "is_written"),
+    *("recall", "claim", "settle", "take_over"),
+)
+_APPROVALS_MEMBERS: Final = ("is_immediate", "ask", "consume", "restore", "withdraw")
 _MEMBERS: Final = ("ledger", "approvals", "audit", "is_open", "open", "aclose")

@@ -86,7 +86,9 @@ def build_from_annotations(annotations: Mapping[str, Any], *, forbid_extra: bool
     """Build arguments from annotations, each possibly `Annotated` with a Pydantic `Field` that holds a default."""
     shape: Any = TypedDict("Arguments", dict(annotations))  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues, reportUnknownVariableType]
     shape.__pydantic_config__ = pydantic.ConfigDict(
-        extra="forbid" if forbid_extra else "ignore", arbitrary_types_allowed=False
+        extra="forbid" if forbid_extra else "ignore",
+        arbitrary_types_allowed=False,
+        allow_inf_nan=False,  # The schema says "number", and neither is one in JSON; a field may allow them.
     )
     adapter: pydantic.TypeAdapter[dict[str, Any]] = pydantic.TypeAdapter(shape)
     schema = generate_input_schema(adapter)

@@ -1,12 +1,16 @@
 """The JSON Schema that Pydantic makes of a type, without what no model and no handler could use."""
 
 import json
+import sys
+import types
+import typing
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import pydantic
+import typing_extensions
 from pydantic_core import SchemaError
 
 from handrail.core.text import encodable
@@ -30,11 +34,40 @@ def build_output_schema(annotation: Any) -> dict[str, Any] | None:
     if annotation in (None, type(None), str, Any, object):
         return None
     try:
+        if sys.version_info < (3, 12):
+            annotation = _replace_typed_dicts(annotation, ())
         return remove_titles(
             _drop_unencodable(_generate_schema(pydantic.TypeAdapter(annotation), mode="serialization"))
         )
     except SCHEMA_ERRORS:
         return None
+
+
+def _replace_typed_dicts(hint: Any, inside: tuple[Any, ...]) -> Any:
+    """A type with `typing_extensions.TypedDict` in the place of `typing.TypedDict`, which Pydantic refuses before 3.12.
+
+    One that contains itself is left as it is.
+    """
+    if typing.is_typeddict(hint) and type(hint).__module__ == "typing" and hint not in inside:
+        hints = typing.get_type_hints(hint, include_extras=True)
+        fields: dict[str, Any] = {}
+        for name, one in hints.items():
+            while typing.get_origin(one) in (typing.Required, typing.NotRequired):
+                one = typing.get_args(one)[0]
+            marker = typing_extensions.Required if name in hint.__required_keys__ else typing_extensions.NotRequired
+            fields[name] = marker[_replace_typed_dicts(one, (*inside, hint))]
+        new: Any = typing_extensions.TypedDict(hint.__name__, fields)  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues, reportUnknownVariableType]
+        new.__doc__ = hint.__doc__
+        return new
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Annotated:
+        return typing.Annotated[(_replace_typed_dicts(parts[0], inside), *parts[1:])]  # type: ignore[return-value]
+    replaced = tuple(_replace_typed_dicts(part, inside) for part in parts)
+    if all(one is other for one, other in zip(parts, replaced, strict=True)):
+        return hint
+    if isinstance(hint, types.UnionType):
+        return typing.Union[replaced]  # noqa: UP007
+    return hint.copy_with(replaced) if hasattr(hint, "copy_with") else typing.get_origin(hint)[replaced]
 
 
 def find_hidden_field(core_schema: Any) -> str | None:

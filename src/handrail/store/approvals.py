@@ -136,12 +136,14 @@ class SqlApprovals:
             after = decide_approval(known, now=now, **decision)
             if after is known:
                 return after
+            # A person may quote anything.
+            after = structs.replace(after, reason=to_storable(self._redactor.text(after.reason)))
             values = {
                 "of_token": token,
                 "now": now,
                 "to_state": after.state,
                 "to_who": after.who,
-                "to_reason": to_storable(self._redactor.text(after.reason)),
+                "to_reason": after.reason,
                 "to_arguments": self._cipher.encrypt(after.changed_arguments),
                 "to_decided_at": now,
                 "to_redacted": self._redactor.arguments(after.arguments),
