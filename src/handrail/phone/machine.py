@@ -97,7 +97,8 @@ class CallMachine:
             self._after_the_end(signal)
         else:
             handler(signal)
-        if self.ended is None:
+        # While a response is being generated, there is nothing to do but to send.
+        if self.ended is None and (self._slot.active is None or self.calls.has_unsent or self._ending.is_closing):
             self._advance()
         done = self._out.copy()
         self._out.clear()
@@ -176,7 +177,7 @@ class CallMachine:
 
     def _on_response_continued(self, signal: s.ResponseContinued) -> None:
         if signal.response_id == self.active:
-            self._slot.extend(has_called=signal.has_called)
+            self._slot.extend()
 
     def _on_response_finished(self, signal: s.ResponseFinished) -> None:
         if self._slot.is_over(signal.response_id):
@@ -185,26 +186,26 @@ class CallMachine:
             self._on_response_started(s.ResponseStarted(response_id=signal.response_id, request_id=signal.request_id))
         self._slot.finish(signal.response_id)
         self._speeches.add_audio(signal.response_id, signal.audio_seconds)
-        if signal.status == "completed":
-            if signal.has_speech or self.calls.makes_calls(signal.response_id):
-                self._slot.succeed()
-            if signal.has_speech:
-                self.calls.finish(signal.response_id)
-            else:
-                self.calls.finish_without_words(signal.response_id)
-        else:
-            self.calls.break_off(signal.response_id, count=signal.response_id not in self._handoff.cancelled)
-            self.calls.interrupt(signal.response_id)
         speech = self._speeches.get(signal.response_id)
         is_silent = not signal.has_speech and not self.calls.makes_calls(signal.response_id)
+        if signal.status != "completed":
+            self.calls.break_off(signal.response_id, count=signal.response_id not in self._handoff.cancelled)
+            self.calls.interrupt(signal.response_id)
+        elif signal.has_speech:
+            self.calls.finish(signal.response_id)
+        else:
+            self.calls.finish_without_words(signal.response_id)
         if signal.status == "failed" or (signal.status != "cancelled" and is_silent):
             self._on_response_failed(speech)
+        elif signal.status == "completed":
+            self._slot.failures = 0
         if self._is_choice_forced and (speech is None or speech.purpose == "reply"):
             self._is_choice_forced = False
             self._do(s.ReleaseToolChoice())
         if signal.words:
             self.confirmations.learn_words(signal.words)
-        self._limits.count_tokens(signal.usage.get("total_tokens", 0))
+        if self.options.max_tokens is not None:
+            self._limits.count_tokens(signal.usage.get("total_tokens", 0))
         if speech is None:
             return
         speech.words = signal.words
@@ -280,7 +281,6 @@ class CallMachine:
     def _on_called(self, signal: s.ToolCalled) -> None:
         call = signal.call
         self._opened.pop(call.item_id or "", None)
-        self._limits.touch()
         state = self.calls.add(call)
         if state is None:
             return
@@ -294,6 +294,8 @@ class CallMachine:
             return
         self._do(s.RunTool(call=call, turn=self.turn))
         self._filler.wait()
+        if self._slot.active is not None and call.response_id == self._slot.active:
+            self._slot.extend(has_called=True)
 
     def _refuse(self, state: ToolCallState, code: str, text: str) -> None:
         failure = Failure(code=code, message=self._texts(text))
@@ -313,13 +315,11 @@ class CallMachine:
         if signal.hands_off:
             is_other = self.active is not None and self.active != state.call.response_id
             self._handoff.begin(signal.call_id, other_response=self.active if is_other else None)
-        self._filler.stop(unless=self.calls.has_awaited)
 
     def _on_continues(self, signal: s.ToolContinues) -> None:
         state = self.calls.get(signal.call_id)
         if state is not None and state.is_awaited:
             self.calls.continue_in_background(state, signal.output)
-            self._filler.stop(unless=self.calls.has_awaited)
 
     def _on_output_added(self, signal: s.OutputAdded) -> None:
         self.calls.mark_added(signal.call_id, is_late=signal.is_late)
@@ -552,7 +552,8 @@ class CallMachine:
         """Send what can be sent, and ask for a response if one is needed and nobody speaks."""
         if not self.is_connected:
             return
-        self.calls.send()
+        if self.calls.has_unsent:
+            self.calls.send()
         if self._ending.is_closing:
             by = self.calls.get(self._ending.closing_call)
             if not (self.calls.has_awaited if by is None else by.is_running):
@@ -560,17 +561,9 @@ class CallMachine:
             return
         if self._slot.is_busy:
             return
-        speech = self._next_speech()
-        if speech is not None:
-            self._request(speech)
-        elif self._speeches.is_quiet and self._ending.is_announcing and self._ending.doubt is None:
-            self._stop("playout")
-            self._ending.start_transfer()
-
-    def _next_speech(self) -> Speech | None:
-        """What to say next: the most urgent speech, or a reply to everything that is owed."""
+        # What to say next: the most urgent speech, or a reply to everything that is owed.
         is_ending, is_handed_off = self._ending.is_under_way, self._handoff.is_active
-        owed = self.calls.list_owed(excluding=self._speeches.read_backs)
+        owed = self.calls.list_owed(excluding=self._speeches.read_backs) if self.calls.owed else ()
         has_reply = bool(owed or self._slot.owes_turn) and not is_ending and not is_handed_off
         speech = self._speeches.next(
             is_ending=is_ending,
@@ -578,15 +571,19 @@ class CallMachine:
             has_reply=has_reply,
             may_ask=self.confirmations.open is None or not self.confirmations.is_open,
         )
-        return Speech("reply", covers=owed) if speech is None and has_reply else speech
-
-    def _request(self, speech: Speech) -> None:
-        is_reply = speech.purpose == "reply"
-        self.calls.reserve(speech.covers)
-        if is_reply:
-            self._slot.owes_turn = self.calls.is_batch_late = False
-        may_call = self._consecutive < self.options.max_consecutive_calls
-        self._slot.request(self._new_id("response"), speech, allow_tools=is_reply and may_call)
+        if speech is None and has_reply:
+            speech = Speech("reply", covers=owed)
+        if speech is not None:
+            is_reply = speech.purpose == "reply"
+            self._numbers += 1
+            self.calls.reserve(speech.covers)
+            if is_reply:
+                self._slot.owes_turn = self.calls.is_batch_late = False
+            may_call = is_reply and self._consecutive < self.options.max_consecutive_calls
+            self._slot.request(f"response_{self._numbers}", speech, allow_tools=may_call)
+        elif is_ending and self._speeches.is_quiet and self._ending.is_announcing and self._ending.doubt is None:
+            self._stop("playout")
+            self._ending.start_transfer()
 
     def tell(self, text: str) -> None:
         """Tell the model something, and have it speak."""

@@ -200,8 +200,7 @@ class RealtimeAdapter:
         calls = self._calls(event)
         self._opened.pop(item_id, None)
         if calls:
-            response_id = _text(event.get("response_id"))
-            return [*self._build_call_signals(calls), s.ResponseContinued(response_id=response_id, has_called=True)]
+            return self._build_call_signals(calls)
         return [s.ToolCallDropped(item_id=item_id)]
 
     def _read_retrieved(self, item: Mapping[str, Any]) -> list[Signal]:

@@ -264,7 +264,7 @@ class CallSession:
     async def _send(self, connection: Sideband) -> None:
         while True:
             event, call_id = await self._outgoing.get()
-            fallback = self._runner.take_fallback(event["item"].get("call_id", "")) if "item" in event else None
+            fallback = self._runner.fallbacks.pop(event["item"].get("call_id", ""), None) if "item" in event else None
             try:
                 async with asyncio.timeout(_SEND_TIMEOUT):
                     await connection.send(event)

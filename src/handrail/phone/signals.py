@@ -52,8 +52,6 @@ class ResponseContinued(Signal, frozen=True, kw_only=True):
     """The model is still at its answer."""
 
     response_id: str
-    has_called: bool = False
-    """Whether a tool call is complete, which is the last thing in most answers."""
 
 
 class ResponseFinished(Signal, frozen=True, kw_only=True):

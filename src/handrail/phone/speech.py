@@ -113,8 +113,8 @@ class ResponseSlot:
             return self._requested is not None and not self.awaits_turn and not self.is_caller_speaking
         return self.is_requested(request_id)
 
-    def extend(self, *, has_called: bool) -> None:
-        """The response that is being generated goes on."""
+    def extend(self, *, has_called: bool = False) -> None:
+        """The response that is being generated goes on; after a tool call that is not for long."""
         self._start("response", self._options.call_timeout if has_called else self._options.response_timeout)
 
     def take_request(self) -> Speech | None:
@@ -168,10 +168,6 @@ class ResponseSlot:
         self._stop("turn")
 
     # Failures.
-
-    def succeed(self) -> None:
-        """A response was complete."""
-        self.failures = 0
 
     def fail(self) -> None:
         """A response failed: hold the next one back, longer each time."""
@@ -359,11 +355,6 @@ class Filler:
         if after is not None and self._count < self._options.max_fillers:
             seconds = max(after, self._options.filler_every) if self._count else after
             self._do(s.StartTimer(name="filler", seconds=seconds))
-
-    def stop(self, *, unless: bool) -> None:
-        """Nobody waits for a tool any more, unless somebody does."""
-        if not unless:
-            self._do(s.StopTimer(name="filler"))
 
     def say(self, *, is_quiet: bool, tools: Sequence[str], default: str) -> None:
         """Say it if nobody speaks, or wait for the next silence; a tool may have its own words for it."""

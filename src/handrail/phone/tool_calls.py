@@ -59,7 +59,7 @@ class ToolCalls:
         self._options = options
         self._texts = texts
         self._calls: dict[str, ToolCallState] = {}
-        self._owed: dict[str, None] = {}
+        self.owed: dict[str, None] = {}
         """Calls whose output no response knows yet."""
         self._covered: dict[str, tuple[str, ...]] = {}
         """The results that a response knows, until it is complete."""
@@ -71,6 +71,8 @@ class ToolCalls:
         """Those of them that the newest response knows."""
         self._requests: dict[str, str] = {}
         """The call whose output a request sent."""
+        self.has_unsent = False
+        """Whether there may be outputs that were not sent."""
         self.is_batch_late = False
         """Whether results no longer wait for those of the calls that were made with them."""
         self.never_spoken: list[str] = []
@@ -104,13 +106,13 @@ class ToolCalls:
     def has_pending_results(self, *, beside: str | None) -> bool:
         """Whether calls beside this one have no output, or have results that no response knows."""
         awaited = [id for id, state in self._calls.items() if state.is_awaited]
-        return any(id != beside for id in (*awaited, *self._owed))
+        return any(id != beside for id in (*awaited, *self.owed))
 
     @property
     def unspoken(self) -> tuple[str, ...]:
         """Calls that have a result which no response has spoken about to its end."""
         covered = [id for ids in self._covered.values() for id in ids]
-        return tuple(dict.fromkeys([*self._owed, *covered]))
+        return tuple(dict.fromkeys([*self.owed, *covered]))
 
     # Running and answering.
 
@@ -144,10 +146,11 @@ class ToolCalls:
         self._owe(state, is_silent=False)
 
     def _owe(self, state: ToolCallState, *, is_silent: bool) -> None:
-        if not self._owed and self.has_awaited:
+        self.has_unsent = True
+        if not self.owed and self.has_awaited:
             self._do(s.StartTimer(name="batch", seconds=self._options.batch_timeout))
         if not is_silent:
-            self._owed[state.call.id] = None
+            self.owed[state.call.id] = None
 
     def record_late(self, call_id: str, *, is_expected: bool) -> None:
         """The call has its result after the phone call is over; that of a transfer always comes then."""
@@ -172,6 +175,7 @@ class ToolCalls:
 
     def send(self) -> None:
         """Send the outputs that are there and were not sent."""
+        self.has_unsent = False
         for id, state in self._calls.items():
             if state.output is not None and not state.is_sent:
                 state.is_sent = True
@@ -188,6 +192,7 @@ class ToolCalls:
 
     def send_again(self) -> None:
         """The connection is new: an output that was not seen in the conversation has to be sent again."""
+        self.has_unsent = True
         for state in self._calls.values():
             state.is_sent = state.is_sent and state.is_added
             state.is_late_sent = state.is_late_sent and state.is_late_added
@@ -236,19 +241,19 @@ class ToolCalls:
             running = {state.call.response_id for state in self._calls.values() if state.is_awaited} - {None}
         return tuple(
             id
-            for id in self._owed
+            for id in self.owed
             if self._calls[id].is_told and self._calls[id].batch not in running and id not in excluding
         )
 
     def reserve(self, ids: tuple[str, ...]) -> None:
         """A response is asked for that will know these results."""
         for id in ids:
-            self._owed.pop(id, None)
+            self.owed.pop(id, None)
 
     def cover(self, response_id: str, ids: tuple[str, ...] | None) -> None:
         """A response began that knows these results; None: those that were in the conversation before it."""
         if ids is None:
-            ids = tuple(id for id in self._owed if self._calls[id].is_known)
+            ids = tuple(id for id in self.owed if self._calls[id].is_known)
         self.reserve(ids)
         self._covered[response_id] = self._unheard[response_id] = ids
         if self._transient:
@@ -311,11 +316,11 @@ class ToolCalls:
                 fields = {"call_id": id, "attempts": state.attempts}
                 self._do(s.Note(name="tool_result_never_spoken", severity="error", fields=fields))
             else:
-                self._owed.setdefault(id)
+                self.owed.setdefault(id)
 
     def _forgive(self, call_id: str) -> None:
         """The result reaches the model in another way: nothing is owed for this call."""
-        self._owed.pop(call_id, None)
+        self.owed.pop(call_id, None)
         for response_id, ids in self._covered.items():
             self._covered[response_id] = tuple(id for id in ids if id != call_id)
 

@@ -46,7 +46,7 @@ class ToolRunner:
         self._events = events
         self._spoken: set[str] = set()
         """Calls whose result the caller has begun to hear."""
-        self._fallbacks: dict[str, ToolCall] = {}
+        self.fallbacks: dict[str, ToolCall] = {}
         """Calls that got no result of their own, until their output is sent."""
         self._transcribed = asyncio.Event()
         self._refused: dict[str, int] = {}
@@ -64,11 +64,12 @@ class ToolRunner:
         """Run one call; whatever happens, the model gets an output."""
         context = structs.replace(self._context, turn=turn, call_control=control)
         try:
-            await self._confirm(call, context)
+            if self._refused or self._confirmations.has_answers:
+                await self._confirm(call, context)
             return self._finish(call, await self.executor.run(call, context))
         except Exception:  # whatever happens, the model gets an output
             log.exception("the call %s of %s got no result", call.id, context.session_id)
-            self._fallbacks[call.wire_id] = call
+            self.fallbacks[call.wire_id] = call
             failure = Failure(code="tool_execution_failed", message=self._texts("calls.not_run"))
             text = ToolResult(error=failure, tool_name=call.name, call_id=call.id).for_model()
             return s.ToolFinished(call_id=call.id, output=text)
@@ -100,16 +101,12 @@ class ToolRunner:
 
     # What became of an output.
 
-    def take_fallback(self, call_id: str) -> ToolCall | None:
-        """The call that an output is about to be sent for, if it got no result of its own."""
-        return self._fallbacks.pop(call_id, None)
-
     def report_fallback(self, call: ToolCall, *, is_sent: bool) -> None:
         """The output of a call without a result was sent, or could not be sent and will be tried again."""
         if is_sent:
             self._events.note("tool_run_and_respond_fallback_output_sent", "warning", call=call)
         else:
-            self._fallbacks[call.wire_id] = call
+            self.fallbacks[call.wire_id] = call
             self._events.note("tool_run_and_respond_fallback_output_failed", "error", call=call)
 
     def report_ignored(self, command: s.IgnoreCall) -> None:
