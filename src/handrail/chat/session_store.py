@@ -128,7 +128,7 @@ class FileSessionStore:
             lines = _encode_lines(delta)
             length = saved.length + len(lines)
             live = saved.live + sum(
-                len(one) + _RECORD_BYTES for at, one in delta.messages if at >= delta.previous_length
+                len(text) + _RECORD_BYTES for at, text in delta.messages if at >= delta.previous_length
             )
             if length <= 2 * live + _MIN_COMPACTION:
                 with path.open("r+b") as file:
@@ -188,8 +188,8 @@ _RECORDS: Final = msgspec.json.Decoder(_Record)
 
 def _encode_lines(delta: ConversationDelta) -> bytes:
     records = [
-        _Record(type="message" if at >= delta.previous_length else "replace", position=at, message=msgspec.Raw(one))
-        for at, one in delta.messages
+        _Record(type="message" if at >= delta.previous_length else "replace", position=at, message=msgspec.Raw(text))
+        for at, text in delta.messages
     ]
     state = _Record(type="state", length=delta.length, state=msgspec.Raw(delta.state))
     return msgspec.json.Encoder().encode_lines([*records, state])

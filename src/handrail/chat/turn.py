@@ -419,7 +419,7 @@ class TurnState:
 
     async def _look_up(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
         found = await asyncio.gather(*(self.executor.look_up(call, self.context) for call in calls))
-        return [one or build_doubt(call) for call, one in zip(calls, found, strict=True)]
+        return [result or build_doubt(call) for call, result in zip(calls, found, strict=True)]
 
     async def drop_transient_results(self) -> None:
         """Replace the outputs of results with `lifespan="response"`: they were meant for one response only."""

@@ -524,8 +524,8 @@ class Agent:
             await self._executor.aclose()
 
 
-def _get_id(one: Any) -> Any:
-    return one.id if isinstance(one, Guideline | Tool) else one
+def _get_id(named: Any) -> Any:
+    return named.id if isinstance(named, Guideline | Tool) else named
 
 
 class _AgentTools:

@@ -132,9 +132,9 @@ def find_objection(
     if not texts:
         return "the customer has not answered since it was read back"
     lines = {
-        one.call.id: format_read_back(one, tools.get(one.call.name), locale)
-        for one in pending
-        if one.approval.by == "customer"
+        shown.call.id: format_read_back(shown, tools.get(shown.call.name), locale)
+        for shown in pending
+        if shown.approval.by == "customer"
     }
     answers = [_read_answer(text, waiting, lines) for text in texts]
     if "no" in answers:

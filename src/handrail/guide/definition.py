@@ -145,15 +145,17 @@ def compile_guide(
         candidates={
             name: CandidateTool(
                 name=name,
-                description=one.tool.description,
-                schema=one.schema,
+                description=guided.tool.description,
+                schema=guided.schema,
                 guideline_ids=tuple(each.id for each in guidelines.values() if name in each.tools),
-                consequential=one.tool.consequential,
+                consequential=guided.tool.consequential,
             )
-            for name, one in tools.items()
+            for name, guided in tools.items()
         },
         effects={
-            name: build_effect(name, one.tool.description) for name, one in tools.items() if one.tool.consequential
+            name: build_effect(name, guided.tool.description)
+            for name, guided in tools.items()
+            if guided.tool.consequential
         },
         **definition,
     )

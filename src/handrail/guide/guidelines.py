@@ -52,7 +52,10 @@ class Relationships:
     def find_dependencies(self, ids: Iterable[str]) -> set[str]:
         """Find these guidelines, and all that they depend on."""
         every, alternatives = self._edges["depends_on"], self._edges["depends_on_any"]
-        both = {one: (*every.get(one, ()), *alternatives.get(one, ())) for one in {*every, *alternatives}}
+        both = {
+            guideline_id: (*every.get(guideline_id, ()), *alternatives.get(guideline_id, ()))
+            for guideline_id in {*every, *alternatives}
+        }
         return _find_reachable(both, ids)
 
     def resolve(self, matched: Iterable[str]) -> "Resolution":
@@ -102,7 +105,11 @@ class Relationships:
             if guideline_id in active and other in active
         ]
         beaten = {other for _, other, _ in pairs}
-        return {other: reason.format(one) for one, other, reason in sorted(pairs) if one not in beaten}
+        return {
+            other: reason.format(guideline_id)
+            for guideline_id, other, reason in sorted(pairs)
+            if guideline_id not in beaten
+        }
 
     def split_into_batches(self, tools: Iterable[str], *, size: int) -> list[tuple[str, ...]]:
         """Split tools into batches of at most `size`, in order; tools that overlap, also indirectly, stay together."""
@@ -112,7 +119,7 @@ class Relationships:
         for name in names:
             if name in placed:
                 continue
-            within = {one: others & present for one, others in self._overlaps.items() if one in present}
+            within = {tool: others & present for tool, others in self._overlaps.items() if tool in present}
             together = _find_reachable(within, [name])
             group = [name for name in names if name in together]
             placed |= together
@@ -164,13 +171,13 @@ class JourneyStates(Struct, frozen=True, kw_only=True):
         todo = [guideline_id for guideline_id in applied if guideline_id in self.tools]
         passed: set[str] = set()
         while todo:
-            one = todo.pop()
-            if one in passed or not self._is_passed(one, done):
+            state = todo.pop()
+            if state in passed or not self._is_passed(state, done):
                 continue
-            passed.add(one)
-            reasons[one] = "its result is already there"
-            todo += self.following[one]
-            applied |= set(self.following[one])
+            passed.add(state)
+            reasons[state] = "its result is already there"
+            todo += self.following[state]
+            applied |= set(self.following[state])
         for state in self._find_earlier(passed) & applied:
             applied.discard(state)
             reasons[state] = "a later state was reached"
@@ -207,10 +214,10 @@ class JourneyStates(Struct, frozen=True, kw_only=True):
 def _find_reachable(edges: Mapping[str, Iterable[str]], start: Iterable[str]) -> set[str]:
     found, todo = set[str](), list(start)
     while todo:
-        one = todo.pop()
-        if one not in found:
-            found.add(one)
-            todo += edges.get(one, ())
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo += edges.get(node, ())
     return found
 
 
@@ -219,14 +226,14 @@ def _find_path(edges: Mapping[str, tuple[str, ...]], start: str, end: str) -> li
     before: dict[str, str] = {}
     todo = [start]
     while todo:
-        one = todo.pop()
-        if one == end:
-            path = [one]
+        node = todo.pop()
+        if node == end:
+            path = [node]
             while path[-1] != start:
                 path.append(before[path[-1]])
             return path[::-1]
-        for other in edges.get(one, ()):
+        for other in edges.get(node, ()):
             if other not in before and other != start:
-                before[other] = one
+                before[other] = node
                 todo.append(other)
     return None

@@ -90,8 +90,8 @@ class Journey:
             raise ConfigError(f"a transition must lead to another state, got {start.id!r} twice.")
         self._transitions.setdefault(start.id, {})[end.id] = condition
         ways = [
-            f"{self._get_name(one)} was done" + (f" and {targets[end.id]}" if targets[end.id] else "")
-            for one, targets in self._transitions.items()
+            f"{self._get_name(state_id)} was done" + (f" and {targets[end.id]}" if targets[end.id] else "")
+            for state_id, targets in self._transitions.items()
             if end.id in targets
         ]
         changed = Guideline(
@@ -124,7 +124,7 @@ class Journey:
             for end in targets:
                 sources[end] = (*sources.get(end, ()), start)
         return JourneyStates(
-            tools={one: state.tools for one, state in self._states.items()},
+            tools={state_id: state.tools for state_id, state in self._states.items()},
             sources=sources,
             following={
                 start: tuple(end for end, condition in targets.items() if not condition)

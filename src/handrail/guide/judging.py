@@ -209,7 +209,7 @@ async def read_inputs(guide: Guide, context: ToolContext[Any], variables: Variab
         now=guide.clock(),
         choices={name: await _read_choices(tool, context) for name, tool in guide.tools.items() if tool.options},
         variables=await variables.read(guide.variables, context),
-        matched=frozenset(one.id for one, applies in zip(guide.in_code, matched, strict=True) if applies),
+        matched=frozenset(guideline.id for guideline, applies in zip(guide.in_code, matched, strict=True) if applies),
     )
 
 
@@ -225,7 +225,7 @@ async def _matches(guideline: Guideline, context: ToolContext[Any]) -> bool:
 async def retrieve(retrievers: Sequence[Retriever], context: ToolContext[Any]) -> dict[str, str]:
     """Ask all retrievers at once; return what they found, by their names. One that fails is logged and left out."""
     texts = await asyncio.gather(*(_find_text(retriever, context) for retriever in retrievers))
-    return {one.name: text for one, text in zip(retrievers, texts, strict=True) if text is not None}
+    return {retriever.name: text for retriever, text in zip(retrievers, texts, strict=True) if text is not None}
 
 
 async def _find_text(retriever: Retriever, context: ToolContext[Any]) -> str | None:
@@ -346,15 +346,15 @@ class Planner:
             return None
         verdicts: list[ToolVerdict] = []
         failed: dict[str, str] = {}
-        for batch, one in zip(batches, responses, strict=True):
-            if isinstance(one, NoResponse):
-                failed |= dict.fromkeys(batch, one.reason)
+        for batch, answer in zip(batches, responses, strict=True):
+            if isinstance(answer, NoResponse):
+                failed |= dict.fromkeys(batch, answer.reason)
                 continue
             # A batch decides only about its own tools, and can reject guidelines, but not add them.
-            verdicts += [verdict for verdict in one.verdicts if verdict.tool in batch or verdict.tool not in names]
+            verdicts += [verdict for verdict in answer.verdicts if verdict.tool in batch or verdict.tool not in names]
             found_matches |= {
                 match.guideline_id: match
-                for match in one.matches
+                for match in answer.matches
                 if match.guideline_id in found_matches and not match.applies
             }
         unknown = [match for match in response.matches if match.guideline_id not in found_matches]

@@ -118,7 +118,9 @@ def compile_tool(
         if name not in properties:
             listed = ", ".join(properties) or "none"
             raise ConfigError(f"options of {tool.name!r}: unknown parameter {name!r}; its parameters are: {listed}.")
-    static = {name: tuple(one.choices) for name, one in every.items() if one.choices and not callable(one.choices)}
+    static = {
+        name: tuple(option.choices) for name, option in every.items() if option.choices and not callable(option.choices)
+    }
     adapters = {name: option.adapter for name, option in every.items() if option.adapter is not None}
     said = {
         **tool.input_schema,
@@ -130,7 +132,7 @@ def compile_tool(
         name=tool.name,
         options=every,
         schema=_add_descriptions(
-            add_choices(shown, static, {name: one.examples for name, one in every.items()}), every
+            add_choices(shown, static, {name: option.examples for name, option in every.items()}), every
         ),
         properties=properties,
         required=tuple(cast(Iterable[str], tool.input_schema.get("required", ()))),
@@ -273,7 +275,9 @@ def _restrict(node: Mapping[str, Any], choices: Sequence[Any]) -> dict[str, Any]
             branches = [cast(Mapping[str, Any], branch) for branch in cast(Sequence[Any], node[keyword])]
             return {
                 **node,
-                keyword: [one if one.get("type") == "null" else _restrict(one, choices) for one in branches],
+                keyword: [
+                    branch if branch.get("type") == "null" else _restrict(branch, choices) for branch in branches
+                ],
             }
     plain = {key: value for key, value in node.items() if key != "$ref"}
     values = [choice for choice in choices if choice != ""]  # Some providers refuse an empty text in an enum.

@@ -163,7 +163,7 @@ class ReplyWriter:
         in_turn = _list_committed(request.results, guide)
         open_effects = _find_open_effects(guide, request, considered, in_turn)
         in_turn -= {effect.tool for effect in open_effects}
-        others = [one for name, one in guide.effects.items() if name not in considered and name not in committed]
+        others = [effect for name, effect in guide.effects.items() if name not in considered and name not in committed]
         done = [guide.effects[name] for name in (in_turn if open_effects else committed)]
         names = {effect.tool for effect in open_effects}
         if (claimed_tool := _find_false_claim(draft, calls, request, guide, names)) is not None:
@@ -233,7 +233,12 @@ def _list_successes(request: ReplyRequest) -> set[str]:
 def _find_earlier_effects(guide: Guide, calls: Sequence[ToolCall], request: ReplyRequest) -> list[Effect]:
     """Find the effects that happened in this conversation, with the words of their arguments and outputs."""
     ok = _list_successes(request)
-    said = [result.for_model() for one in request.messages if isinstance(one, ToolMessage) for result in one.results]
+    said = [
+        result.for_model()
+        for message in request.messages
+        if isinstance(message, ToolMessage)
+        for result in message.results
+    ]
     shared = extract_value_words(" ".join([*said, *(result.for_model() for result in request.results)]))
     return [
         structs.replace(
@@ -270,7 +275,7 @@ def _find_hidden_name(text: str, guide: Guide, hidden: Sequence[ToolCall], said:
             continue
         calls = [parse_object(call.arguments_json) for call in hidden if call.name == tool.name]
         values = [given[name] for given in calls for name in tool.hidden if name in given]
-        values = [value for value in values if not any(contains_words(one, str(value)) for one in said)]
+        values = [value for value in values if not any(contains_words(words, str(value)) for words in said)]
         if (found := names_hidden(tool, text, values)) is not None:
             return found
     return None

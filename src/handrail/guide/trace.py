@@ -216,8 +216,8 @@ class Recorder:
         by_id = self._guide.by_id
         self._update(
             guidelines=tuple(
-                GuidelineTrace(id=one, condition=by_id[one].condition, applies=applies, reason=reason)
-                for one, (applies, reason) in matches.items()
+                GuidelineTrace(id=guideline_id, condition=by_id[guideline_id].condition, applies=applies, reason=reason)
+                for guideline_id, (applies, reason) in matches.items()
             )
         )
 
@@ -245,8 +245,8 @@ class Recorder:
 
     def record_failure(self, tool: str, reason: str, iteration: int) -> None:
         """Record a candidate without a usable verdict."""
-        one = ToolEvaluation(tool=tool, state="cannot_run", reason=reason, iteration=iteration)
-        self._evaluations.append(one)
+        evaluation = ToolEvaluation(tool=tool, state="cannot_run", reason=reason, iteration=iteration)
+        self._evaluations.append(evaluation)
         self._update(
             candidates=(*self._iterations[-1].candidates, CandidateTrace(tool=tool, state="cannot_run", reason=reason))
         )
@@ -266,8 +266,11 @@ class Recorder:
         place = next(
             (
                 place
-                for place, one in enumerate(candidates)
-                if not is_new and one.tool == call.name and one.state == "needs_to_run" and one.call is None
+                for place, candidate in enumerate(candidates)
+                if not is_new
+                and candidate.tool == call.name
+                and candidate.state == "needs_to_run"
+                and candidate.call is None
             ),
             None,
         )

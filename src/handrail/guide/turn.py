@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, Literal, cast
@@ -20,9 +20,9 @@ from handrail.core.text import encodable
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ApprovalError, ProviderError, RefusalError, shorten
 from handrail.formats.parse import parse_object
+from handrail.guide.active_guidelines import ActiveGuidelines
 from handrail.guide.confirmation import PendingDecision, decide_pending, find_approval_state, find_objection
 from handrail.guide.definition import MAX_TEXT, Guide
-from handrail.guide.guidelines import CallOrder
 from handrail.guide.judging import (
     JudgeClient,
     Planner,
@@ -35,7 +35,7 @@ from handrail.guide.judging import (
 )
 from handrail.guide.reply import ReplyWriter, WrittenReply, describe_outcome, format_read_back
 from handrail.guide.trace import Recorder, TurnTrace
-from handrail.guide.values import Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ReplyRequest, ToolInsights
+from handrail.guide.values import Guideline, Judge, Plan, PlanRequest, ReplyRequest, ToolInsights
 from handrail.guide.verdicts import (
     AdaptedArguments,
     PlannedCall,
@@ -67,7 +67,7 @@ class GuidedTurn:
         self._guide = guide
         self._state = state
         self._variables = variables
-        self._guidelines = _ActiveGuidelines(guide, state.conversation.tracked)
+        self._guidelines = ActiveGuidelines(guide, state.conversation.tracked)
         self._client = JudgeClient(state, judge, timeout=guide.settings.judge_timeout)
         self._planner = Planner(guide, judge, self._client)
         self._writer = ReplyWriter(guide, judge, self._client, get_locale=self._select_locale)
@@ -357,12 +357,12 @@ class GuidedTurn:
         self._recorder.record_verdicts(checked)
         self._states = {evaluation.tool: evaluation.state for evaluation in checked.evaluations}
         self._states |= dict.fromkeys(planned.shown if planned.error else planned.failed, "cannot_run")
-        new = [self._build_call(number, one) for number, one in enumerate(checked.calls, start=1)]
-        for call, one in zip(new, checked.calls, strict=True):
-            self._recorder.record_call(call, one.arguments)
-            self._done.add(one.key)
-            if one.said:
-                self._said[call.id] = one.said
+        new = [self._build_call(number, planned_call) for number, planned_call in enumerate(checked.calls, start=1)]
+        for call, planned_call in zip(new, checked.calls, strict=True):
+            self._recorder.record_call(call, planned_call.arguments)
+            self._done.add(planned_call.key)
+            if planned_call.said:
+                self._said[call.id] = planned_call.said
         self._calls += new
         return [*confirmed, *new]
 
@@ -468,7 +468,9 @@ class GuidedTurn:
             messages=state.conversation.messages,
             instructions=guide.instructions,
             guidelines=followed,
-            candidates=tuple(one for one in scope if one.id not in followed_ids and one.matches is None),
+            candidates=tuple(
+                guideline for guideline in scope if guideline.id not in followed_ids and guideline.matches is None
+            ),
             results=self._list_results(),
             insights=self._build_insights(),
             pending=state.conversation.pending,
@@ -506,8 +508,8 @@ class GuidedTurn:
         ok = {result.call_id for result in state.results if result.error is None}
         tracked = self._guidelines.find_tracked(
             conversation.tracked,
-            waiting={one for pending_call in pending for one in pending_call.call.guideline_ids},
-            done={one for call in self._calls if call.id in ok for one in call.guideline_ids},
+            waiting={guideline_id for pending_call in pending for guideline_id in pending_call.call.guideline_ids},
+            done={guideline_id for call in self._calls if call.id in ok for guideline_id in call.guideline_ids},
             has_planned=self._client.has_planned,
         )
         state.conversation = structs.replace(conversation, pending=pending, tracked=tracked)
@@ -561,166 +563,6 @@ class GuidedTurn:
                 trace=trace.summary(),
             )
         )
-
-
-class _ActiveGuidelines:
-    """Which guidelines matched and are active in one turn, and which tools were candidates because of them."""
-
-    def __init__(self, guide: Guide, tracked: Iterable[str]) -> None:
-        self._guide = guide
-        self._tracked = frozenset(tracked)
-        """The guidelines whose action was taken in an earlier turn, and is not repeated."""
-        self._matches: dict[str, GuidelineMatch] = {}
-        """The last match of each guideline in this turn."""
-        self._in_code: dict[str, GuidelineMatch] = {}
-        self.active: frozenset[str] = frozenset()
-        self.candidates: list[str] = []
-        """The tools of the active guidelines."""
-        self._applying: frozenset[str] = frozenset()
-        """The guidelines that apply, with those whose action was already taken."""
-        self._prepared: set[str] = set()
-        """Guidelines of calls that an earlier turn prepared: they apply to the reply, and add no candidates."""
-        self.considered: set[str] = set()
-        """Every tool that was a candidate in this turn."""
-        self.known_calls: CallOrder = {}
-        """The calls that have a result."""
-
-    def add_matches(self, matches: Iterable[GuidelineMatch]) -> list[str]:
-        """Add what the judge matched; return the ids that it made up."""
-        unknown: list[str] = []
-        for match in matches:
-            if match.guideline_id in self._guide.by_id:
-                self._matches[match.guideline_id] = self._in_code.get(match.guideline_id, match)
-            else:
-                unknown.append(match.guideline_id)
-        return unknown
-
-    def match_in_code(self, matched: Set[str]) -> None:
-        """Set the guidelines whose condition in code applies; the judge cannot change that."""
-        self._in_code = {
-            guideline.id: GuidelineMatch(guideline.id, guideline.id in matched, "decided in code")
-            for guideline in self._guide.in_code
-        }
-        self._matches.update(self._in_code)
-
-    def add_prepared(self, guideline_ids: Iterable[str]) -> None:
-        """Add the guidelines of a call that an earlier turn prepared."""
-        self._prepared.update(guideline_id for guideline_id in guideline_ids if guideline_id in self._guide.by_id)
-
-    def resolve(self, done: CallOrder) -> dict[str, str]:
-        """Find the active guidelines, given the calls that have a result; return why others are not active."""
-        guide = self._guide
-        self.known_calls = done
-        matched, reasons = guide.journeys.resolve(self.get_matched_ids() | guide.always, done)
-        resolution = guide.relationships.resolve(matched)
-        self._applying, reasons = self._select_priority(resolution.active, reasons)
-        taken = {one for one in self._applying & self._tracked if guide.by_id[one].track}
-        self.active = self._applying - taken  # What it suppresses stays suppressed.
-        reasons |= dict.fromkeys(taken, "its action was already taken")
-        self.candidates = list(
-            dict.fromkeys(tool for one in guide.guidelines if one.id in self.active for tool in one.tools)
-        )
-        return {**resolution.reasons, **reasons}
-
-    def _select_priority(
-        self, active: frozenset[str], reasons: Mapping[str, str]
-    ) -> tuple[frozenset[str], dict[str, str]]:
-        """Keep the guidelines with the highest priority, and those that always apply."""
-        guide = self._guide
-        if not guide.has_priorities or not active:
-            return active, dict(reasons)
-        highest = max(guide.by_id[one].priority for one in active)
-        dropped = {one for one in active - guide.always if guide.by_id[one].priority < highest}
-        return active - dropped, {**reasons, **dict.fromkeys(dropped, "a guideline with a higher priority applies")}
-
-    def get_matched_ids(self) -> set[str]:
-        """Return the guidelines that the judge matched."""
-        return {one for one, match in self._matches.items() if match.applies}
-
-    def find_removed(self, pending: Iterable[PendingCall]) -> dict[str, str]:
-        """Find the pending calls whose guidelines the conversation of this turn removes, and why.
-
-        Their guidelines count as matched, because a "yes" is not their condition; but another guideline that takes
-        priority removes them, and so does a dependency that does not hold in the turn in which the customer confirms.
-        """
-        guide, removed = self._guide, dict[str, str]()
-        matched, _ = guide.journeys.resolve(self.get_matched_ids() | guide.always, self.known_calls)
-        for waiting in pending:
-            known = {guideline_id for guideline_id in waiting.call.guideline_ids if guideline_id in guide.by_id}
-            assumed = known | {guide.journeys.roots[state] for state in known if state in guide.journeys.roots}
-            if waiting.approval.by != "customer":
-                assumed = guide.relationships.find_dependencies(assumed)
-            resolution = guide.relationships.resolve(matched | assumed)
-            active, explained = self._select_priority(resolution.active, resolution.reasons)
-            if not known & active:
-                reasons = sorted(explained[one] for one in known if one in explained)
-                removed[waiting.call.id] = (
-                    f"its guideline does not apply any more: {'; '.join(reasons) or 'it is gone'}"
-                )
-        return removed
-
-    def are_rejected(self, guideline_ids: Iterable[str]) -> bool:
-        """Whether the judge found in this turn that none of these guidelines applies."""
-        found = [self._matches.get(guideline_id) for guideline_id in guideline_ids]
-        return all(match is not None and not match.applies for match in found)
-
-    def explain(self, reasons: dict[str, str]) -> dict[str, tuple[bool, str]]:
-        """Return whether each guideline that was looked at is active, and why."""
-        explained: dict[str, tuple[bool, str]] = {}
-        for guideline in self._guide.guidelines:
-            match = self._matches.get(guideline.id)
-            if guideline.id in self.active or match is not None or guideline.id in reasons:
-                reason = "always" if guideline.always else match.reason if match else ""
-                explained[guideline.id] = (
-                    guideline.id in self.active,
-                    reasons.get(guideline.id) or shorten(reason, 500),
-                )
-        return explained
-
-    def consider_candidates(self) -> None:
-        """Mark the tools of the active guidelines as candidates of this turn."""
-        self.considered.update(self.candidates)
-
-    def list_new_candidates(self) -> list[str]:
-        """List the tools of the active guidelines that were no candidates in this turn before."""
-        return [candidate for candidate in self.candidates if candidate not in self.considered]
-
-    def list_applying(self) -> tuple[Guideline, ...]:
-        """List the guidelines that are active, and those of calls that an earlier turn prepared."""
-        wanted = self.active | self._prepared
-        return tuple(one for one in self._guide.guidelines if one.id in wanted)
-
-    def list_for_reply(self) -> tuple[Guideline, ...]:
-        """List the guidelines that the reply follows."""
-        return tuple(map(self._add_question, self.list_applying()))
-
-    def _add_question(self, guideline: Guideline) -> Guideline:
-        """Return a guideline that disambiguates others with an action that asks which of them is meant."""
-        others = self._guide.relationships.alternatives.get(guideline.id)
-        if not others:
-            return guideline
-        conditions = "; ".join(self._guide.by_id[one].condition for one in others)
-        question = f"Do nothing yet; ask the customer which of these is meant: {conditions}"
-        return structs.replace(guideline, action=". ".join(filter(None, [guideline.action, question])))
-
-    def find_tracked(
-        self, before: Iterable[str], *, waiting: Set[str], done: Set[str], has_planned: bool
-    ) -> tuple[str, ...]:
-        """Find the guidelines with `track=True` whose action was taken, now or before, and whose condition applies.
-
-        With tools, the action was taken once one of its calls has succeeded and none waits.
-        """
-        by_id, applying = self._guide.by_id, self.get_matched_ids() | self._guide.always
-        kept = [one for one in before if one in by_id and (one in applying or not has_planned)]
-        taken = [
-            one.id
-            for one in self._guide.guidelines
-            if one.track
-            and one.id in self.active | self._prepared
-            and one.id not in waiting
-            and (not one.tools or one.id in done)
-        ]
-        return tuple(dict.fromkeys([*kept, *taken]))
 
 
 def _order_calls(messages: Sequence[Message]) -> dict[tuple[str, str], int]:

@@ -351,7 +351,11 @@ def names_hidden(tool: GuidedTool, text: str, values: Iterable[Any]) -> str | No
         if any(form and contains_words(text, form) for form in forms):
             return parameter
     texts = (str(value) for value in values if not isinstance(value, bool) and value is not None)
-    return "a value" if any(len(one) >= _MIN_HIDDEN and contains_words(text, one) for one in texts) else None
+    return (
+        "a value"
+        if any(len(value_text) >= _MIN_HIDDEN and contains_words(text, value_text) for value_text in texts)
+        else None
+    )
 
 
 class PlannedCall(Struct, frozen=True, kw_only=True):
@@ -464,7 +468,7 @@ class _VerdictChecker:
         if tool is None or verdict.tool not in here.shown:
             self._add_evaluation(shorten(verdict.tool, 100), "cannot_run", "it is not a candidate")
             return
-        asked_by = tuple(one for one in here.guide.candidates[tool.name].guideline_ids if one in here.active)
+        asked_by = self._select_guidelines(tool.name)
         reason = _clean_reason(tool, verdict)
         if not asked_by:
             self._add_evaluation(tool.name, "not_applicable", NO_GUIDELINE_APPLIES, verdict=verdict)
@@ -474,6 +478,13 @@ class _VerdictChecker:
             self._add_evaluation(tool.name, "cannot_run", NOT_AVAILABLE, asked_by, verdict)
         else:
             self._check_call(tool, verdict, asked_by, reason, adapted)
+
+    def _select_guidelines(self, tool: str) -> tuple[str, ...]:
+        """Select the active guidelines that ask for a tool."""
+        here = self._situation
+        return tuple(
+            guideline_id for guideline_id in here.guide.candidates[tool].guideline_ids if guideline_id in here.active
+        )
 
     def _check_call(
         self,
@@ -551,7 +562,7 @@ class _VerdictChecker:
             if name in judged:
                 continue
             tool = here.guide.tools[name]
-            asked_by = tuple(one for one in here.guide.candidates[name].guideline_ids if one in here.active)
+            asked_by = self._select_guidelines(name)
             if name in here.ran:
                 self._add_evaluation(name, "data_already_in_context", "it was called in this turn", asked_by)
                 continue
@@ -564,7 +575,9 @@ class _VerdictChecker:
             key = build_arguments_key(tool, "{}")
             journeys = here.guide.journeys
             states = [
-                one for one in asked_by if one in journeys.roots and journeys.is_done(one, name, here.known_calls)
+                guideline_id
+                for guideline_id in asked_by
+                if guideline_id in journeys.roots and journeys.is_done(guideline_id, name, here.known_calls)
             ]
             if key in here.done or len(states) == len(asked_by):  # A state of a journey asks once.
                 self._add_evaluation(name, "data_already_in_context", "its result is already there", asked_by)

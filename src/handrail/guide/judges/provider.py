@@ -169,7 +169,9 @@ def build_reply_schema(request: ReplyRequest) -> dict[str, Any]:
 def read_plan(response: Any, request: PlanRequest, *, usage: Usage, model_calls: int) -> Plan:
     """Read a model's response as a plan. A guideline that is left out does not apply."""
     reasons = {match["guideline_id"]: match["reason"] for match in response["matches"]}
-    confirmed = {one.get("pending") for one in response.get("verdicts", ()) if one.get("confirmation") == "yes"}
+    confirmed = {
+        verdict.get("pending") for verdict in response.get("verdicts", ()) if verdict.get("confirmation") == "yes"
+    }
     for waiting in request.pending:
         if waiting.call.id in confirmed:  # Models leave out the guideline of a call that the customer confirms.
             reasons = {**dict.fromkeys(waiting.call.guideline_ids, "its call was confirmed"), **reasons}
