@@ -152,7 +152,7 @@ async def test_headers_of_a_server_carry_the_secrets_of_the_tenant(tmp_path: Pat
     async with listening(app) as url:
         server = {"name": "crm", "url": f"{url}/mcp", "headers": {"X-Tenant": "acme", "X-Key": "secret:crm"}}
         cfg = acme(secrets={"crm": f"file:{tmp_path}/key"}, mcp_servers=[server])
-        sources = await open_sources(cfg, TenantTrust(secrets=["file:*"]))
+        sources = await open_sources(cfg, TenantTrust(secrets=["file:*"], private_networks=True))
         assert sources is not None
         await sources.aclose()
 
@@ -172,7 +172,8 @@ async def test_tools_that_a_server_gets_later_are_those_of_a_later_call() -> Non
         servers = [{**server, "url": f"{url}/mcp"}]
         cfg = acme(greeting="Hello.", features={}, mcp_servers=servers, policy=[{"allow": "crm__add_tool"}])
         client = AsyncOpenAI(base_url=simulator.url, api_key="sk-test", webhook_secret=simulator.webhook_secret)
-        async with client, PhoneGateway(client=client, tenants=TenantDirectory([cfg])) as gateway:
+        trust = TenantTrust(private_networks=True)
+        async with client, PhoneGateway(client=client, tenants=TenantDirectory([cfg]), trust=trust) as gateway:
             while len(offered) < 20 and "crm__new" not in (offered or [[]])[-1]:  # The news may take a moment.
                 report = await simulator.play({**script, "call": {"id": f"rtc_{len(offered)}"}}, gateway.handle_webhook)
                 session = next(entry.data["body"] for entry in report.timeline if entry.type == "accept")
@@ -192,6 +193,8 @@ async def test_tools_that_a_server_gets_later_are_those_of_a_later_call() -> Non
         ({"mcp_servers": [{"name": "crm", "command": ["x"], "headers": {"a": "b"}}]}, "are for a server with url"),
         ({"openapi": [{"name": "api", "path": "x.json", "bearer": "hunter2"}]}, "bearer must be a reference"),
         ({"openapi": [{"name": "api", "path": "x.json", "base_url": "ftp://x"}]}, "base_url"),
+        ({"openapi": [{"name": "api", "url": "/etc/passwd"}]}, "url must be an http or https URL"),
+        ({"openapi": [{"name": "api", "url": "file:///etc/passwd"}]}, "url must be an http or https URL"),
     ],
 )
 def test_a_source_that_cannot_be_is_refused_when_the_configuration_is_read(changes: Any, message: str) -> None:

@@ -222,6 +222,8 @@ class OpenApiConfig(Section):
     def _check(self) -> "OpenApiConfig":
         if (self.url is None) == (self.path is None):
             raise ValueError("must have either url or path")
+        if self.url is not None and not self.url.lower().startswith(("http://", "https://")):
+            raise ValueError("url must be an http or https URL; a file is named by path")
         return _check_source(self)
 
     def to_source(self, secrets: Mapping[str, str]) -> OpenApi:

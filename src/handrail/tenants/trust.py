@@ -5,9 +5,11 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from handrail.sources.mcp.server import is_private_host
 from handrail.tenants.config import McpServerConfig, OpenApiConfig, TenantConfig
 
 
@@ -27,7 +29,8 @@ class TenantTrust(Struct, frozen=True, kw_only=True):
     documents: tuple[str, ...] | list[str] = ()
     """Patterns of the paths of OpenAPI documents."""
     private_networks: bool = False
-    """Whether a tenant may set `allow_private`: its agent then reaches what only the host should reach."""
+    """Whether a tenant may set `allow_private` and name MCP servers in a private network, which only the host should
+    reach."""
 
     def find_problems(self, cfg: TenantConfig) -> dict[str, str]:
         """What a tenant refers to and must not, by its place in the configuration."""
@@ -62,6 +65,12 @@ class TenantTrust(Struct, frozen=True, kw_only=True):
             for name in source.env:
                 if not _matches(name, self.environment, tenant_id):
                     yield f"env.{name}: the host allows {_list(self.environment)}"
+            if (
+                source.url is not None
+                and not self.private_networks
+                and is_private_host(urlsplit(source.url).hostname or "")
+            ):
+                yield "url must not be in a private network: the host does not allow that"
             return
         if source.path is not None and not _matches(posixpath.normpath(source.path), self.documents, tenant_id):
             yield f"path must be one that the host allows ({_list(self.documents)}), got {source.path!r}"
