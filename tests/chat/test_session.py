@@ -88,6 +88,13 @@ async def test_an_approval_stops_the_turn_and_the_persons_yes_resumes_it() -> No
     assert await session.approvals() == []
 
 
+async def test_an_approval_that_has_expired_is_not_among_those_that_a_turn_asks_for() -> None:
+    executor = Executor([balance, pay], timeouts=Timeouts(approval=1e-9))  # It is over when it is asked.
+    asked = await chat([PAY_5], executor=executor).send("Pay 5.")
+
+    assert (asked.stop_reason, asked.approvals) == ("approval_required", ())
+
+
 async def test_a_no_is_reported_to_the_model_with_its_reason() -> None:
     bank = Bank()
     session = chat([PAY_5, "All right."], bank)

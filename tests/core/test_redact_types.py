@@ -1,5 +1,6 @@
 """What is of a secret type is hidden, whatever it is called and wherever it is."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,3 +110,33 @@ def test_a_model_without_secrets_is_shown_as_it_writes_itself() -> None:
     assert OWN.value(Left(word=Account("x"))) == {"city": "Oslo"}
     assert OWN.value(Renamed(word=Account("x"))) == {"shown": HIDDEN}
     assert OWN.value(Revealing(word=SecretStr("x"))) == {"word": HIDDEN, "city": "Oslo"}
+
+
+class BrokenMapping(Mapping[str, Any]):
+    """A mapping that cannot be looked into."""
+
+    def __getitem__(self, key: str) -> Any:
+        raise RuntimeError("kestrel")
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("kestrel")
+
+    def __len__(self) -> int:
+        return 1
+
+
+class BrokenClass:
+    """A value that does not even say what it is."""
+
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise RuntimeError("kestrel")
+
+
+@pytest.mark.parametrize("kind", ["mapping", "class"])
+def test_a_value_whose_inspection_raises_is_hidden_as_a_whole(kind: str) -> None:
+    redactor, broken = Redactor(), BrokenMapping() if kind == "mapping" else BrokenClass()
+
+    assert redactor.value(broken) == "[redacted]"
+    assert redactor.value({"name": broken}) == "[redacted]"
+    assert "kestrel" not in redactor.output({"name": [broken]})

@@ -1,15 +1,16 @@
 """Rate limits and circuit breakers, by a clock that the test moves."""
 
+import asyncio
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail import ConfigError, build_tool
-from handrail.execute import CircuitBreaker, RateLimit
-from handrail.execute.admission import CircuitBreakers, RateLimits
-from tests.execute.helpers import at
+from handrail import ConfigError, Executor, build_tool, tool
+from handrail.execute import CircuitBreaker, Limits, RateLimit
+from handrail.execute.admission import CircuitBreakers, ConcurrencyLimit, RateLimits
+from tests.execute.helpers import at, call, code_of
 
 PAY: Any = build_tool({"name": "pay", "input_schema": {}, "execute": lambda payload: None, "tags": ["money"]})
 LOOK: Any = build_tool({"name": "look", "input_schema": {}, "execute": lambda payload: None})
@@ -164,3 +165,44 @@ def test_a_try_that_fails_opens_it_for_another_rest_and_one_that_tells_nothing_l
 def test_a_breaker_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         CircuitBreaker(**wrong)
+
+
+async def test_a_place_that_is_granted_in_the_moment_of_a_cancellation_is_given_back() -> None:
+    limit = ConcurrencyLimit(1)
+    await limit.acquire()
+    waiting = asyncio.create_task(limit.acquire())
+    await asyncio.sleep(0)
+
+    limit.release()  # Its turn has come, and it is cancelled before it can take it.
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+    assert limit.users == 0
+    await asyncio.wait_for(limit.acquire(), 60)
+
+
+async def test_a_try_that_a_rate_limit_refuses_is_given_back() -> None:
+    is_down = True
+
+    @tool(read_only=True)
+    async def act() -> str:
+        """Act."""
+        if is_down:
+            raise ConnectionError("down")
+        return "up"
+
+    limits = Limits(
+        circuit_breaker=CircuitBreaker(max_failures=2, reset_timeout=0.01),
+        rate_limits=(RateLimit(tools=("act",), max_calls=2, period=1_000, per="session"),),
+    )
+    executor = Executor([act], limits=limits)
+    for number in range(2):
+        assert code_of(await executor.run(call("act", f"c-{number}"), at("s-1"))) == "tool_execution_failed"
+    await asyncio.sleep(0.02)  # Until one call may try.
+    is_down = False
+
+    refused = await executor.run(call("act", "c-2"), at("s-1"))
+    tried = await executor.run(call("act", "c-3"), at("s-2"))
+
+    assert (code_of(refused), tried.output) == ("rate_limited", "up")

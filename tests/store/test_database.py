@@ -213,3 +213,23 @@ async def test_an_error_of_the_driver_while_in_use_is_a_store_error_without_valu
             with pytest.raises(StoreError, match=r"cannot (read from|write to) .*OperationalError") as caught:
                 await question
             assert "i-1" not in str(caught.value)
+
+
+QUOTES = """
+CREATE FUNCTION quote() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'not %', NEW.arguments; END; $$ LANGUAGE plpgsql
+"""
+
+
+@pytest.mark.postgres
+async def test_a_store_error_does_not_quote_the_values_that_the_database_quotes(postgres: PostgresServer) -> None:
+    async with open_store(postgres.new_database()) as store:
+        async with store._database.transaction() as connection:
+            await connection.exec_driver_sql(QUOTES)
+            await connection.exec_driver_sql(
+                "CREATE TRIGGER quotes BEFORE INSERT ON handrail_ledger FOR EACH ROW EXECUTE FUNCTION quote()"
+            )
+        with pytest.raises(StoreError) as caught:
+            await store.ledger.claim(an_entry(arguments="kestrel"), approval=None, approvals=store.approvals)
+
+    assert "not kestrel" in repr(caught.value.__cause__)  # The database does.
+    assert "kestrel" not in str(caught.value)
