@@ -187,6 +187,20 @@ async def test_guidelines_of_a_result_are_for_this_turn_and_only_from_local_hand
     assert "loyalty" not in str(session.conversation)
 
 
+@pytest.mark.parametrize("returned", [None, "Be brief", 5])
+async def test_guidelines_of_a_result_that_are_no_tuple_are_ignored(returned: Any) -> None:
+    @tool(read_only=True)
+    async def check() -> ToolResult:
+        """Check."""
+        return ToolResult(output="gold", guidelines=returned)
+
+    judge = scripted([plan(["g1"])], ["Ok."])
+    agent = agent_with(judge, [check])
+    await agent.create_guideline("Customer says hello", tools=["check"])
+    result = await open_session(agent).send("Hello")
+    assert (result.results[0].output, list_ids(judge)) == ("gold", [["g1"]])
+
+
 # Tools of equal names.
 
 
@@ -266,6 +280,20 @@ async def test_a_refused_message_is_answered_and_does_not_poison_later_turns(loc
 
     assert (after.text, bank.reads) == ("20000 EUR.", ["a"])
     assert "poison" not in str(session.conversation)
+
+
+async def test_a_refused_message_leaves_what_waits_as_it_was() -> None:
+    bank = Bank()
+    prepared = plan(["g1"], needs("transfer_money", SEND_500))
+    confirmed = plan(["g1"], needs("transfer_money", SEND_500, confirmation="yes"))
+    agent = agent_with(Refusing([prepared, confirmed], ["Ok.", "It was sent."]))
+    await agent.create_guideline("Customer wants to send money", tools=[transfer_money])
+    session = open_session(agent, bank)
+    await session.send("Send 500 to Sophie")
+    refused = await session.send("yes, poison")
+    assert (bank.sent, refused.stop_reason, "Shall I go ahead?" in refused.text) == ([], "approval_required", True)
+    await session.send("Yes.")
+    assert bank.sent == [("Sophie", 500)]
 
 
 async def test_an_effect_is_told_even_if_the_reply_is_refused() -> None:

@@ -85,7 +85,7 @@ async def test_the_log_has_the_ids_of_the_trace_and_of_the_customer(lines: Lines
 async def test_the_model_calls_of_a_judge_are_reported_like_any_other() -> None:
     tracing, metrics, heard = Tracing(agent_name="Ann"), create_metrics(), []
     plan = {"matches": [{"guideline_id": "g1", "reason": "asked"}], "verdicts": []}
-    reply = {"text": "Sunny.", "new_matches": [], "claims": []}
+    reply = {"text": "Sunny.", "new_matches": []}
     provider = ScriptedProvider([json.dumps(plan), "no JSON at all", json.dumps(reply), ProviderDownError("gone")])
     agent = Agent(provider=provider, tools=[look], listeners=[heard.append, metrics, tracing.listener])
     await agent.create_guideline("Somebody asks about the weather", tools=[look])

@@ -33,7 +33,7 @@ from handrail.guide.judging import (
     read_inputs,
     retrieve,
 )
-from handrail.guide.reply import ReplyWriter, WrittenReply, describe_outcome, format_read_back
+from handrail.guide.reply import ReplyWriter, WrittenReply, add_read_back, describe_outcome, format_read_back
 from handrail.guide.trace import Recorder, TurnTrace
 from handrail.guide.values import Guideline, Judge, Plan, PlanRequest, ReplyRequest, ToolInsights
 from handrail.guide.verdicts import (
@@ -101,8 +101,7 @@ class GuidedTurn:
         except RefusalError:
             if not self._has_spoken:
                 raise
-            await self._state.reply_with(load_locale(self._select_locale())["reply.refused"])
-            await self._state.end_with_pending()
+            await self._reply_to_refusal()
         finally:
             if self._retrieval is not None and not self._retrieval.done():
                 self._retrieval.cancel()
@@ -114,6 +113,13 @@ class GuidedTurn:
         result = self._state.build_result()
         fields = {name: getattr(result, name) for name in TurnResult.__struct_fields__}
         return GuidedTurnResult(**fields, insights=self._build_insights(), trace=trace)
+
+    async def _reply_to_refusal(self) -> None:
+        """Reply to a message that the provider refused; calls that wait are read back as in every reply."""
+        locale, pending = self._select_locale(), self._state.conversation.pending
+        text = load_locale(locale)["reply.refused"]
+        await self._save_reply(add_read_back(text, pending, self._guide.tools, locale, withdrawn=self._withdrawn))
+        await self._state.end_with_pending()
 
     def _select_locale(self) -> str:
         return select_locale(getattr(self._state.context.tenant, "locale", None), self._guide.locale)
@@ -522,7 +528,11 @@ class GuidedTurn:
             tool = self._guide.tools.get(result.tool_name)
             if tool is None or tool.tool.source != "local" or result.error is not None:
                 continue
-            for number, given in enumerate(cast("tuple[object, ...]", result.guidelines), start=1):
+            returned: object = result.guidelines
+            if not isinstance(returned, tuple | list):
+                log.error("%s returned guidelines that are no tuple, which are ignored", result.tool_name)
+                continue
+            for number, given in enumerate(cast("tuple[object, ...]", returned), start=1):
                 action = given.action if isinstance(given, Guideline) else given
                 if not isinstance(action, str) or not action.strip() or len(action) > MAX_TEXT:
                     log.error("%s returned a guideline without an action, which is ignored", result.tool_name)
