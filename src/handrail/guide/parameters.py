@@ -15,7 +15,7 @@ from handrail.errors import ConfigError, ToolError, shorten
 from handrail.schema.schema_nodes import NotRepresentable, can_be_null, get_branches, get_types, resolve
 
 Choices = Sequence[Any] | Callable[[ToolContext[Any]], Awaitable[Sequence[Any]] | Sequence[Any]]
-Adapter = Callable[[Any, ToolContext[Any]], Awaitable[Any] | Any]
+ParameterAdapter = Callable[[Any, ToolContext[Any]], Awaitable[Any] | Any]
 
 _MAX_CHOICES: Final = 1_000
 _CHOICES_TIMEOUT: Final = 10.0
@@ -43,7 +43,7 @@ class ParameterOptions(Struct, frozen=True, kw_only=True):
     examples: Sequence[Any] = ()
     choices: Choices | None = None
     """The values that it may have: a list, or a function of the context, sync or async, that returns one."""
-    adapter: Adapter | None = None
+    adapter: ParameterAdapter | None = None
     """A function of the value and the context, sync or async, that returns the value to run with, such as the id of a
     name. The customer is shown what they said. It raises `ToolError` if it cannot use the value."""
 
@@ -74,7 +74,7 @@ class GuidedTool(Struct, frozen=True, kw_only=True):
     """The parameters that must never be mentioned to the customer."""
     coded: frozenset[str]
     """The parameters whose values are codes: choices, or the fixed values of the schema."""
-    adapters: Mapping[str, Adapter]
+    adapters: Mapping[str, ParameterAdapter]
     """The functions that turn what the customer says into the values to run with, by parameter."""
     runnable: bool = True
     """Whether the executor has it; a tool that was only declared cannot run."""
@@ -155,7 +155,7 @@ def _open_node(node: Any) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key == "description"}
 
 
-async def adapt_value(adapter: Adapter, value: Any, context: ToolContext[Any], *, where: str) -> Any:
+async def adapt_value(adapter: ParameterAdapter, value: Any, context: ToolContext[Any], *, where: str) -> Any:
     """Turn what the customer said into the value to run with; raises `ToolError` if that is not possible."""
     try:
         async with asyncio.timeout(_CHOICES_TIMEOUT):

@@ -35,7 +35,7 @@ _CARD_CHARS: Final = 4_000
 """Longer arguments are shown whole on the page of their own question, and can only be approved there."""
 
 Notices = Callable[[], list[str]]
-Page = Callable[[Request, BrowserSession], Awaitable[Response]]
+PageHandler = Callable[[Request, BrowserSession], Awaitable[Response]]
 
 
 class CallFilters(Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class Console:
 
     # Who is there.
 
-    def _page(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+    def _page(self, page: PageHandler) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
             session = await self._access.find_session(request.cookies)
             if session is None:
