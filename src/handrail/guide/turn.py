@@ -528,7 +528,7 @@ class GuidedTurn:
             tool = self._guide.tools.get(result.tool_name)
             if tool is None or tool.tool.source != "local" or result.error is not None:
                 continue
-            returned: object = result.guidelines
+            returned = cast(object, result.guidelines)  # A handler's: it can be anything.
             if not isinstance(returned, tuple | list):
                 log.error("%s returned guidelines that are no tuple, which are ignored", result.tool_name)
                 continue
