@@ -95,6 +95,10 @@ class LiveControl:
         request_id = f"hang_up_{next(self._requests)}"
         return await self._ask(request_id, s.HangUpRequested(request_id=request_id, call_id=call_id, goodbye=goodbye))
 
+    def control_for(self, call_id: str) -> "ToolCallControl":
+        """The call as one tool call sees it."""
+        return ToolCallControl(self, call_id)
+
     def finish(self, request_id: str, outcome: TransferOutcome | HangUpOutcome) -> None:
         """Tell a tool what became of its request."""
         waiting = self._waiting.pop(request_id, None)

@@ -97,8 +97,13 @@ class CallMachine:
             self._after_the_end(signal)
         else:
             handler(signal)
-        # While a response is being generated, there is nothing to do but to send.
-        if self.ended is None and (self._slot.active is None or self.calls.has_unsent or self._ending.is_closing):
+        if self.ended is None and (
+            self.calls.has_unsent
+            or self.calls.owed
+            or self._speeches.waiting
+            or self._slot.owes_turn
+            or self._ending.is_under_way
+        ):
             self._advance()
         done = self._out.copy()
         self._out.clear()
@@ -552,8 +557,11 @@ class CallMachine:
         """Send what can be sent, and ask for a response if one is needed and nobody speaks."""
         if not self.is_connected:
             return
+        owed: tuple[str, ...] = ()
         if self.calls.has_unsent:
             self.calls.send()
+        if self.calls.owed:
+            owed = self.calls.list_owed()
         if self._ending.is_closing:
             by = self.calls.get(self._ending.closing_call)
             if not (self.calls.has_awaited if by is None else by.is_running):
@@ -563,7 +571,8 @@ class CallMachine:
             return
         # What to say next: the most urgent speech, or a reply to everything that is owed.
         is_ending, is_handed_off = self._ending.is_under_way, self._handoff.is_active
-        owed = self.calls.list_owed(excluding=self._speeches.read_backs) if self.calls.owed else ()
+        read_backs = self._speeches.read_backs  # They speak about their calls themselves.
+        owed = tuple(id for id in owed if id not in read_backs) if read_backs else owed
         has_reply = bool(owed or self._slot.owes_turn) and not is_ending and not is_handed_off
         speech = self._speeches.next(
             is_ending=is_ending,
@@ -576,11 +585,11 @@ class CallMachine:
         if speech is not None:
             is_reply = speech.purpose == "reply"
             self._numbers += 1
+            may_call = is_reply and self._consecutive < self.options.max_consecutive_calls
+            self._slot.request(f"response_{self._numbers}", speech, allow_tools=may_call)
             self.calls.reserve(speech.covers)
             if is_reply:
                 self._slot.owes_turn = self.calls.is_batch_late = False
-            may_call = is_reply and self._consecutive < self.options.max_consecutive_calls
-            self._slot.request(f"response_{self._numbers}", speech, allow_tools=may_call)
         elif is_ending and self._speeches.is_quiet and self._ending.is_announcing and self._ending.doubt is None:
             self._stop("playout")
             self._ending.start_transfer()

@@ -19,7 +19,7 @@ from handrail.execute.executor import Executor
 from handrail.phone import signals as s
 from handrail.phone.events import CallLog, PhoneCallEnded, SpeechTranscribed
 from handrail.phone.incoming import IncomingCall
-from handrail.phone.live_control import LiveControl, ToolCallControl
+from handrail.phone.live_control import LiveControl
 from handrail.phone.machine import CallMachine
 from handrail.phone.options import MachineOptions
 from handrail.phone.realtime import RealtimeAdapter, parse_event
@@ -98,7 +98,7 @@ class CallSession:
                 session_id=call.session_id,
                 tenant_id=self.tenant.tenant_id,
                 tenant=self.tenant,
-                call_control=None,
+                call_control=self._control,
             ),
             confirmations=self._machine.confirmations,
             texts=self._texts,
@@ -386,7 +386,6 @@ class CallSession:
                 call_id = command.call_id if isinstance(command, s.SendOutput) else None
                 self._outgoing.put_nowait((self._adapter.write(command), call_id))
             case s.RunTool():
-                self._runner.start(command.call)
                 self._spawn(self._run_tool(command.call, command.turn), f"tool:{command.call.id}")
             case s.StartTimer():
                 self._start_timer(command.name, command.seconds)
@@ -439,7 +438,7 @@ class CallSession:
             continues = s.ToolContinues(call_id=call.id, output=self._texts("calls.continues"))
             timer = asyncio.get_running_loop().call_later(after, self.feed, continues)
         try:
-            finished = await self._runner.run(call, turn=turn, control=ToolCallControl(self._control, call.id))
+            finished = await self._runner.run(call, turn=turn)
         finally:
             if timer is not None:
                 timer.cancel()

@@ -200,7 +200,7 @@ class Speeches:
 
     def __init__(self, *, max_attempts: int) -> None:
         self._max_attempts = max_attempts
-        self._waiting: list[Speech] = []
+        self.waiting: list[Speech] = []
         self._speaking: dict[str, Speech] = {}
         """What was asked for, by response, until it was heard."""
         self._playing: set[str] = set()
@@ -214,10 +214,10 @@ class Speeches:
     def add(self, purpose: Purpose, instructions: str, *, token: str = "", covers: tuple[str, ...] = ()) -> None:
         """Say something as soon as nobody speaks, once; a new read-back of an approval replaces the one that waits."""
         if token:
-            self._waiting = [speech for speech in self._waiting if speech.token != token]
-        elif any((speech.purpose, speech.instructions) == (purpose, instructions) for speech in self._waiting):
+            self.waiting = [speech for speech in self.waiting if speech.token != token]
+        elif any((speech.purpose, speech.instructions) == (purpose, instructions) for speech in self.waiting):
             return
-        self._waiting.append(Speech(purpose, instructions, token, covers))
+        self.waiting.append(Speech(purpose, instructions, token, covers))
 
     def next(self, *, is_ending: bool, is_handed_off: bool, has_reply: bool, may_ask: bool) -> Speech | None:
         """The most urgent speech that may be said now; None if there is none, or if a reply is more urgent.
@@ -228,35 +228,35 @@ class Speeches:
         may_ask = may_ask and not any(speech.purpose == "read_back" for speech in self._speaking.values())
         allowed = [
             speech
-            for speech in self._waiting
+            for speech in self.waiting
             if (only is None or speech.purpose in only) and (may_ask or speech.purpose != "read_back")
         ]
         first = min(allowed, key=lambda speech: _ORDER[speech.purpose], default=None)
         if first is None or (has_reply and _ORDER[first.purpose] > _ORDER["reply"]):
             return None
-        self._waiting.remove(first)
+        self.waiting.remove(first)
         return first
 
     @property
     def read_backs(self) -> frozenset[str]:
         """The calls that a waiting read-back speaks about."""
-        return frozenset(id for speech in self._waiting for id in speech.covers if speech.purpose == "read_back")
+        return frozenset(id for speech in self.waiting for id in speech.covers if speech.purpose == "read_back")
 
     def drop(self, purpose: Purpose | None) -> None:
         """Do not say what has this purpose."""
-        self._waiting = [speech for speech in self._waiting if speech.purpose != purpose]
+        self.waiting = [speech for speech in self.waiting if speech.purpose != purpose]
 
     def drop_read_back(self, token: str) -> None:
         """Do not ask about an approval."""
-        self._waiting = [speech for speech in self._waiting if speech.token != token]
+        self.waiting = [speech for speech in self.waiting if speech.token != token]
 
     def list_read_backs(self) -> list[str]:
         """The approvals that wait to be asked about."""
-        return [speech.token for speech in self._waiting if speech.purpose == "read_back"]
+        return [speech.token for speech in self.waiting if speech.purpose == "read_back"]
 
     def drop_for_caller(self) -> None:
         """The caller speaks: do not say what was meant for silence."""
-        self._waiting = [speech for speech in self._waiting if speech.purpose not in _DROPPED_BY_CALLER]
+        self.waiting = [speech for speech in self.waiting if speech.purpose not in _DROPPED_BY_CALLER]
 
     def say_again(self, speech: Speech, *, is_caller_speaking: bool) -> bool:
         """Say something again from its beginning; False if that was tried too often."""
@@ -265,7 +265,7 @@ class Speeches:
         if speech.attempts >= self._max_attempts:
             return False
         if speech.purpose not in _DROPPED_BY_CALLER or not is_caller_speaking:
-            self._waiting.insert(0, speech)
+            self.waiting.insert(0, speech)
         return True
 
     @staticmethod
@@ -332,7 +332,7 @@ class Speeches:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is being said, or about to be said, that the caller has to hear first."""
-        waiting = any(speech.purpose == "announcement" for speech in self._waiting)
+        waiting = any(speech.purpose == "announcement" for speech in self.waiting)
         return not (self._playing or self._speaking or waiting)
 
 

@@ -1,6 +1,6 @@
 """The tool calls of a phone call: what runs, which outputs were sent, and which results the caller has not heard."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -234,16 +234,12 @@ class ToolCalls:
 
     # What the caller has to hear.
 
-    def list_owed(self, *, excluding: Collection[str]) -> tuple[str, ...]:
+    def list_owed(self) -> tuple[str, ...]:
         """Results that a reply can speak about now: they were sent, and all calls of their batch have a result."""
         running: set[str | None] = set()
         if not self.is_batch_late:
             running = {state.call.response_id for state in self._calls.values() if state.is_awaited} - {None}
-        return tuple(
-            id
-            for id in self.owed
-            if self._calls[id].is_told and self._calls[id].batch not in running and id not in excluding
-        )
+        return tuple(id for id in self.owed if self._calls[id].is_told and self._calls[id].batch not in running)
 
     def reserve(self, ids: tuple[str, ...]) -> None:
         """A response is asked for that will know these results."""

@@ -15,7 +15,6 @@ from handrail.phone import signals as s
 from handrail.phone.confirmation import Confirmations, ReadBack, describe_call
 from handrail.phone.events import CallLog, ResultSpoken
 from handrail.tenants.builder import ToolBuildResult
-from handrail.tenants.call_control import CallControl
 from handrail.tenants.texts import Texts
 
 _TRANSCRIPT_TIMEOUT = 3.0
@@ -52,18 +51,20 @@ class ToolRunner:
         self._refused: dict[str, int] = {}
         """Approvals that the caller has refused, and in which turn."""
 
-    def start(self, call: ToolCall) -> None:
-        """A call is about to run."""
+    def _start(self, call: ToolCall) -> None:
         self.called[call.id] = call.name, asyncio.get_running_loop().time()
         self._events.note("ws_tool_invocation_built", call=call)
         if call.name not in self._names:
             self._events.note("ws_tool_dispatcher_missing_fallback_output", "warning", call=call)
         self._events.note("ws_tool_invocation_submitting_to_dispatcher", "debug", call=call)
 
-    async def run(self, call: ToolCall, *, turn: int, control: CallControl) -> s.ToolFinished:
+    async def run(self, call: ToolCall, *, turn: int) -> s.ToolFinished:
         """Run one call; whatever happens, the model gets an output."""
-        context = structs.replace(self._context, turn=turn, call_control=control)
+        if turn != self._context.turn:
+            self._context = structs.replace(self._context, turn=turn)
+        context = self._context
         try:
+            self._start(call)
             if self._refused or self._confirmations.has_answers:
                 await self._confirm(call, context)
             return self._finish(call, await self.executor.run(call, context))

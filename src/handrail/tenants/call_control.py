@@ -52,7 +52,18 @@ class CallControl(Protocol):
         ...
 
 
+@runtime_checkable
+class PhoneCall(Protocol):
+    """A phone call, which each tool call in it sees in its own way."""
+
+    def control_for(self, call_id: str) -> CallControl:
+        """What a tool call can do with it."""
+        ...
+
+
 def get_call_control(context: ToolContext[Any]) -> CallControl | None:
     """The phone call that a tool is called in; None outside a phone call."""
     control = context.call_control
+    if isinstance(control, PhoneCall):
+        control = control.control_for(context.call.id if context.call is not None else "")
     return control if isinstance(control, CallControl) else None
