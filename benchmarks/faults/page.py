@@ -53,6 +53,14 @@ ROWS: tuple[Row, ...] = (
     *_pair("OpenAI Agents SDK", "openai_agents", ("openai-agents",), ("agents",), not_run=("F6",)),
     # A client of MCP sends arguments as JSON: they cannot be cut.
     Row(name="MCP SDK", host="mcp_sdk", guarded=False, packages=("mcp",), modules=("fastmcp",), not_run=("F12",)),
+    Row(
+        name="MCP SDK behind `handrail mcp gateway`",
+        host="mcp_gateway",
+        guarded=True,
+        packages=("mcp", "handrail"),
+        modules=("mcp", "jinja2"),
+        not_run=("F12",),
+    ),
     *_pair("FastMCP", "fastmcp", ("fastmcp",), ("fastmcp",), not_run=("F12",)),
     Row(name="Handrail on SQLite", host="handrail", guarded=True, packages=("handrail",), modules=("aiosqlite",)),
     Row(
@@ -126,6 +134,8 @@ Measured with {versions}.
   (here half a second, by default 15 seconds), its call counts as in progress.
 - **MCP**: the server is a process of its own, and the agent is a client that sends a call again after its connection broke or
   its timeout was over, where the other applications resume their runs. A client sends complete JSON, so F12 cannot occur.
+- **The gateway** is started with `--errors unknown`, because `pay` can fail after its effect. By default the gateway believes a
+  server that reports an error: nothing happened, and the call may be tried again. F10 would be F,A then, as with the SDK alone.
 - **What the frameworks do well alone**: a run that was killed *before* the effect is resumed and pays once (F4), with no
   operator. pydantic-ai and the OpenAI Agents SDK never run arguments that were cut off (F12). The OpenAI Agents SDK binds an
   approval to the exact call, refuses a changed state (F8), recognises a call id that comes twice (F1), and does not allow a

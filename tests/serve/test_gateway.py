@@ -14,6 +14,19 @@ sources:
 """
 
 
+@pytest.mark.parametrize(
+    ("errors", "code"), [("nothing_happened", "tool_execution_failed"), ("unknown", "outcome_unknown")]
+)
+async def test_what_an_error_of_a_server_means_is_said_in_the_file(errors: str, code: str, tmp_path: Path) -> None:
+    text = GATEWAY.replace("SHOP", write_shop(tmp_path / "journal", errors=errors)) + "policy: policy.yaml\n"
+    async with (
+        open_file_desk(tmp_path, text, policy_yaml="rules: [{allow: shop__refund}]") as desk,
+        desk.connect_client() as client,
+    ):
+        assert code in text_of(await client.call_tool("shop__refund", {"order_id": 7, "amount": 5_000}))
+        assert len(await desk.gateway.executor.doubts()) == (1 if errors == "unknown" else 0)  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 async def test_a_call_waits_for_an_operator_and_runs_once_when_it_is_sent_again(mode: str, tmp_path: Path) -> None:
     journal = tmp_path / "journal"

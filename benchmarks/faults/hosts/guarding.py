@@ -10,6 +10,8 @@ from handrail import Executor, Policy, Rule, ToolContext, ToolFlags
 from handrail.execute import Timeouts
 from handrail.store import open_store
 
+APPROVE = "approve"
+"""The key of the question in a result of an MCP server that asks the client's user."""
 CUSTOMER = "c-1"
 SESSION = "s-1"
 LEASE = 0.5

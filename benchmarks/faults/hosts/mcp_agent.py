@@ -13,8 +13,7 @@ from mcp import StdioServerParameters
 from mcp.client import Client
 
 from benchmarks.faults.cells import ROOT, TIMEOUT
-from benchmarks.faults.hosts.guarding import Asked, Guard
-from benchmarks.faults.hosts.mcp_server import APPROVE
+from benchmarks.faults.hosts.guarding import APPROVE, Asked, Guard
 from benchmarks.faults.world import World
 
 
@@ -137,10 +136,9 @@ class McpHost:
     async def _stay_connected(self, connected: "asyncio.Future[Client]") -> None:
         """Hold the connection in a task of its own: a step of a fault may be cancelled."""
         try:
-            command = ["-m", "benchmarks.faults.hosts.mcp_server", self.kind, str(self.world.directory)]
             server = StdioServerParameters(
                 command=sys.executable,
-                args=[*command, str(self._guarded)],
+                args=self._list_arguments(),
                 cwd=str(ROOT),
                 env={"FASTMCP_CHECK_FOR_UPDATES": "off", **({"PATH": os.environ["PATH"]})},
             )
@@ -152,6 +150,11 @@ class McpHost:
             if not connected.done():
                 connected.set_exception(error)
             raise
+
+    def _list_arguments(self) -> list[str]:
+        """What Python is started with, to be the server."""
+        command = ["-m", "benchmarks.faults.hosts.mcp_server", self.kind, str(self.world.directory)]
+        return [*command, str(self._guarded)]
 
     def _load(self) -> dict[str, Any]:
         if not self._file.exists():

@@ -14,10 +14,8 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.request_state import RequestStateSecurity
 
 from benchmarks.faults.cells import TIMEOUT
-from benchmarks.faults.hosts.guarding import Guard
+from benchmarks.faults.hosts.guarding import APPROVE, Guard
 from benchmarks.faults.world import World
-
-APPROVE = "approve"
 
 
 def build_server(kind: str, world: World, *, guarded: bool) -> Any:

@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gates.add_argument("--policy", metavar="FILE", help="a policy file (default: ask for all that is not read-only)")
     gates.add_argument("--pins", metavar="FILE", help="the file of the pinned definitions")
     gates.add_argument("--approval-wait", type=float, default=25.0, metavar="SECONDS", help="0 to 55 (default: 25)")
+    gates.add_argument(
+        "--errors",
+        choices=("nothing_happened", "unknown"),
+        help="what an error that the server reports means for a call that is not read-only (default: nothing_happened)",
+    )
+    gates.add_argument("--timeout", type=float, metavar="SECONDS", help="how long a call may take (default: 30)")
     gates.add_argument("--store", metavar="URL", help="the database (default: $HANDRAIL_STORE, else ~/.handrail.db)")
     gates.add_argument(
         "server_command", nargs=argparse.REMAINDER, metavar="COMMAND…", help="the server and its options"
@@ -91,6 +97,8 @@ async def _serve_gateway(given: argparse.Namespace) -> int:
         trusted=given.trusted,
         policy=given.policy,
         pins=given.pins,
+        timeout=given.timeout,
+        errors=given.errors,
         approval_wait=given.approval_wait,
         store=given.store or os.environ.get("HANDRAIL_STORE") or f"sqlite:///{Path.home() / '.handrail.db'}",
     )

@@ -34,6 +34,7 @@ class McpSource(_Section):
     headers: dict[str, str] | None = None
     protocol: str | None = None
     trusted: bool = False
+    errors: Literal["nothing_happened", "unknown"] | None = None
     include: list[str] | None = None
     exclude: list[str] | None = None
     pins: str | None = None

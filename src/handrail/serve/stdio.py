@@ -3,6 +3,7 @@
 import getpass
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -21,12 +22,14 @@ async def serve_over_stdio(
     trusted: bool,
     policy: str | None,
     pins: str | None,
+    timeout: float | None,
+    errors: Literal["nothing_happened", "unknown"] | None,
     approval_wait: float,
     store: str,
 ) -> None:
     """Serve the tools of one server until the client leaves."""
     try:
-        source = McpSource(command=list(command), trusted=trusted, pins=pins)
+        source = McpSource(command=list(command), trusted=trusted, pins=pins, timeout=timeout, errors=errors)
         config = GatewayConfig(store=store, sources={name: source}, policy=policy, approval_wait=approval_wait)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]

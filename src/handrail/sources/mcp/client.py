@@ -339,6 +339,8 @@ class OpenMcpServer:
         finally:
             connection.end_call(trace)
             current_trace.reset(token)
+        if result.is_error and not read_only and self._server.errors == "unknown":
+            raise McpCallError(f"{self._server.name} reported an error of {name}, which may have taken effect.")
         return build_result(result)
 
     def _interpret_error(

@@ -130,6 +130,9 @@ class McpServer:
     protocol: str = "auto"
     """`auto` finds out which revision the server speaks; `legacy` is for one that takes offence at being asked."""
     trusted: bool = False
+    errors: Literal["nothing_happened", "unknown"] = "nothing_happened"
+    """What it means that a consequential call ends with an error that the server reports: that nothing happened, so
+    that it may be tried again; or that nobody knows, for a server whose tools can fail after they took effect."""
     include: Sequence[str] | None = None
     """Only these of its tools, by the server's own names or globs."""
     exclude: Sequence[str] = ()
@@ -175,6 +178,8 @@ class McpServer:
         for limit in ("connect_timeout", "max_message_bytes", "max_tools", "max_definition_bytes"):
             if not getattr(self, limit) > 0:
                 raise ConfigError(f"{limit} must be more than 0, got {getattr(self, limit)!r}.")
+        if self.errors not in ("nothing_happened", "unknown"):
+            raise ConfigError(f"errors must be 'nothing_happened' or 'unknown', got {self.errors!r}.")
         if self.timeout is not None and not self.timeout > 0:
             raise ConfigError(f"timeout must be more than 0, got {self.timeout!r}.")
 
