@@ -8,7 +8,15 @@ import pytest
 from handrail.guide import EmbeddedJudge, GuideSettings
 from handrail.testing import ScriptedProvider
 from handrail.testing.servers import tool_calls
-from tests.guide.kit import SEND_500, Bank, agent_with, get_balance, open_session, transfer_money
+from tests.guide.kit import (
+    SEND_500,
+    Bank,
+    agent_with,
+    get_balance,
+    get_investment_options,
+    open_session,
+    transfer_money,
+)
 
 
 class WordEmbedder:
@@ -62,6 +70,16 @@ async def test_small_talk_calls_nothing_and_a_missing_value_is_asked_for() -> No
     assert (hello.results, hello.insights.missing_data) == ((), ())
     assert [one.parameter for one in asked.insights.missing_data] == ["recipient_name", "amount"]
     assert "recipient name" in asked.text
+
+
+async def test_a_read_without_parameters_runs_although_the_model_only_replied() -> None:
+    bank = Bank()
+    judge = EmbeddedJudge(ScriptedProvider(["Which account?"]), embedding=WordEmbedder())
+    agent = agent_with(judge, [get_investment_options])
+    await agent.create_guideline("Customer asks for investments", tools=[get_investment_options])
+    result = await open_session(agent, bank).send("Where should my balance go?")
+
+    assert (bank.reads, result.text) == (["investments"], 'get investment options: ["bonds","funds"]')
 
 
 async def test_guidelines_are_matched_by_the_embedding_where_they_are_matched_first() -> None:

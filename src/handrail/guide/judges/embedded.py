@@ -63,6 +63,8 @@ class EmbeddedJudge:
             # The provider asked for a value instead of calling: all required values count as missing.
             verdict = ToolVerdict(picked.tools[0].name, "cannot_run", reason="a value was not found in the message")
         candidate = next(tool for tool in request.tools if tool.name == verdict.tool)
+        if verdict.state == "cannot_run" and not candidate.consequential and not candidate.schema.get("required"):
+            verdict = ToolVerdict(verdict.tool, "needs_to_run", reason="it needs no arguments")
         return Plan(
             matches=tuple(
                 GuidelineMatch(guideline_id, True, "its tool fits the message")
