@@ -95,6 +95,8 @@ SCRIPTS: dict[str, tuple[list[list[dict[str, Any]]], Plan]] = {
         [[{"calls": [{"id": "c1", "text": '{"invoice_id": "R-7", "amount": 10'}], "cut": True}, TEXT]],
         Plan(is_cut=True),
     ),
+    "F13": ([ONE], Plan(raise_after=True, retries=True)),
+    "F14": ([[{"calls": [call("c1")]}, {"calls": [call("c2")]}, TEXT]], Plan(adds_tool=True)),
 }
 NAMES = {
     "F1": "one call id delivered twice",
@@ -109,6 +111,8 @@ NAMES = {
     "F10": "the handler raises after its effect",
     "F11": "two equal calls in one response",
     "F12": "arguments cut off by the token limit",
+    "F13": "the framework retries the tool, which raised after its effect",
+    "F14": "the same call again, of a tool that the framework adds at run time",
 }
 
 

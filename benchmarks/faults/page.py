@@ -32,7 +32,13 @@ class Row:
     not_run: tuple[str, ...] = ()
 
 
+NEITHER = ("F13", "F14")
+"""The framework has no retry right before a tool, and adds no tools at run time."""
+
+
 def _pair(title: str, host: str, packages: tuple[str, ...], modules: tuple[str, ...], **bare: Any) -> tuple[Row, Row]:
+    # FastMCP's own tool asks by itself: only with Handrail an alias is another name.
+    host_not_run = NEITHER if host != "fastmcp" else ()
     return (
         Row(name=title, host=host, guarded=False, packages=packages, modules=modules, **bare),
         Row(
@@ -41,28 +47,46 @@ def _pair(title: str, host: str, packages: tuple[str, ...], modules: tuple[str, 
             guarded=True,
             packages=packages,
             modules=modules,
-            not_run=tuple(fault for fault in bare.get("not_run", ()) if fault == "F12"),
+            not_run=tuple(fault for fault in bare.get("not_run", ()) if fault in ("F12", *host_not_run)),
         ),
     )
 
 
 ROWS: tuple[Row, ...] = (
-    *_pair("pydantic-ai", "pydantic_ai", ("pydantic-ai-slim",), ("pydantic_ai",)),
+    # A tool is not retried between its approval and itself.
+    *_pair("pydantic-ai", "pydantic_ai", ("pydantic-ai-slim",), ("pydantic_ai",), not_run=("F13",)),
     *_pair("LangChain", "langchain", ("langchain", "langgraph"), ("langchain", "langgraph.checkpoint.sqlite")),
     # It refuses a timeout for a sync tool when the tool is defined, so that this fault cannot occur.
-    *_pair("OpenAI Agents SDK", "openai_agents", ("openai-agents",), ("agents",), not_run=("F6",)),
+    *_pair("OpenAI Agents SDK", "openai_agents", ("openai-agents",), ("agents",), not_run=("F6", *NEITHER)),
+    # It has no timeout for a tool, and a model's arguments come as values: they cannot be cut.
+    *_pair("Google ADK", "google_adk", ("google-adk",), ("google.adk",), not_run=("F6", "F12", *NEITHER)),
     # A client of MCP sends arguments as JSON: they cannot be cut.
-    Row(name="MCP SDK", host="mcp_sdk", guarded=False, packages=("mcp",), modules=("fastmcp",), not_run=("F12",)),
+    Row(
+        name="MCP SDK",
+        host="mcp_sdk",
+        guarded=False,
+        packages=("mcp",),
+        modules=("fastmcp",),
+        not_run=("F12", *NEITHER),
+    ),
     Row(
         name="MCP SDK behind `handrail mcp gateway`",
         host="mcp_gateway",
         guarded=True,
         packages=("mcp", "handrail"),
         modules=("mcp", "jinja2"),
-        not_run=("F12",),
+        not_run=("F12", *NEITHER),
     ),
-    *_pair("FastMCP", "fastmcp", ("fastmcp",), ("fastmcp",), not_run=("F12",)),
-    Row(name="Handrail on SQLite", host="handrail", guarded=True, packages=("handrail",), modules=("aiosqlite",)),
+    # A tool asks by itself, so that a retry outside of it asks again; an alias is the tool.
+    *_pair("FastMCP", "fastmcp", ("fastmcp",), ("fastmcp",), not_run=("F12", "F14")),
+    Row(
+        name="Handrail on SQLite",
+        host="handrail",
+        guarded=True,
+        packages=("handrail",),
+        modules=("aiosqlite",),
+        not_run=NEITHER,
+    ),
     Row(
         name="Handrail on PostgreSQL",
         host="handrail",
@@ -70,6 +94,7 @@ ROWS: tuple[Row, ...] = (
         packages=("handrail",),
         modules=("asyncpg",),
         on_postgres=True,
+        not_run=NEITHER,
     ),
 )
 
@@ -105,7 +130,7 @@ TEXT = """\
 <!-- Written by `benchmarks/run-faults`: change benchmarks/faults/page.py, not this page. -->
 
 One agent with one tool, `pay(invoice_id, amount)`. A person has to approve each payment. The tool appends to a file and syncs
-it, so that what really happened can be counted afterwards, whatever was killed. Twelve things go wrong:
+it, so that what really happened can be counted afterwards, whatever was killed. Fourteen things go wrong:
 
 | | fault |
 |---|---|
@@ -126,12 +151,16 @@ Measured with {versions}.
 
 ## How to read it
 
-- **One run for each cell.** All faults but the race (F9) are deterministic; a cell shows what can happen, not how often.
+- **One run for each cell, three for those with Handrail**, of which the worst counts. All faults but the race (F9) are
+  deterministic; a cell shows what can happen, not how often.
 - **An H is not a failure.** After a `kill -9` nobody can know by looking at the process whether the payment was made. Handrail
   stops until an operator has checked (`handrail doubts list`) and recorded what happened (`handrail doubts resolve`). Then the run
   continues with that outcome. Here the operator checks when the call can no longer be running; an earlier check can be wrong. An
   idempotent tool, or one with a `verify` function, needs no operator; `pay` is neither. Until the lease of a killed process is over
   (here half a second, by default 15 seconds), its call counts as in progress.
+- **A dash** is a fault that the framework cannot have: a retry between the approval and the tool (F13) or a tool that is added at
+  run time (F14) need a framework with such a thing. LiveKit is not in the table: a voice agent stores no run that could be resumed;
+  `tests/adapters/test_livekit.py` has what can happen to it.
 - **MCP**: the server is a process of its own, and the agent is a client that sends a call again after its connection broke or
   its timeout was over, where the other applications resume their runs. A client sends complete JSON, so F12 cannot occur.
 - **The gateway** is started with `--errors unknown`, because `pay` can fail after its effect. By default the gateway believes a

@@ -33,6 +33,11 @@ class Plan:
     hang_after: bool = False
     """The handler never returns after its effect, until it is cancelled."""
 
+    retries: bool = False
+    """The framework's own retry stands right before the tool, inside of what asks for approval."""
+    adds_tool: bool = False
+    """The agent is built without the tool: the framework adds it at run time."""
+
     @property
     def is_sync(self) -> bool:
         """Whether the handler has to be a plain function."""

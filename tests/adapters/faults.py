@@ -1,4 +1,4 @@
-"""The twelve faults of `benchmarks/faults`, as a test of one host with its adapter."""
+"""The faults of `benchmarks/faults`, as a test of one host with its adapter."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ FAULTS = list(SCRIPTS)
 FINE = Outcome(letters="✓", double=0, lost=0, falsely_reported=0)
 HELD = Outcome(letters="H", double=0, lost=0, falsely_reported=0)
 """In doubt until an operator resolved it; after that the model was told the truth."""
-IN_DOUBT = ("F4", "F5", "F6", "F7", "F10")
+IN_DOUBT = ("F4", "F5", "F6", "F7", "F10", "F13")
 """The faults after which nobody can know by itself whether the payment happened."""
 
 

@@ -1,6 +1,7 @@
 """A Google ADK agent whose tools run under an executor."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from google.genai import types
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolFlags
 from handrail.adapters.google_adk import HandrailPlugin, record_decision
+from tests.adapters.faults import FAULTS, expected, play_fault
 
 ASK = Policy([Rule.ask("pay", by="customer"), Rule.allow("*")])
 ALLOW = Policy([Rule.allow("*")])
@@ -195,3 +197,11 @@ async def test_the_decision_of_a_person_is_recorded_for_its_own_call(
 
     assert desk.paid == paid
     assert told in str(desk.model.told["c1"])
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("F6", "F12")])
+async def test_no_fault_pays_twice_loses_a_payment_or_tells_the_model_what_is_not_so(
+    fault: str, tmp_path: Path
+) -> None:
+    """ADK has no timeout for a tool, and arguments come as values: they are never cut."""
+    assert await play_fault("google_adk", fault, tmp_path) == expected(fault)

@@ -95,6 +95,17 @@ async def test_an_approval_that_has_expired_is_not_among_those_that_a_turn_asks_
     assert (asked.stop_reason, asked.approvals) == ("approval_required", ())
 
 
+async def test_equal_calls_of_one_response_share_a_question_and_neither_is_said_to_have_failed() -> None:
+    bank = Bank()
+    session = chat([tool_calls(("pay", {"amount": 5}), ("pay", {"amount": 5})), "Paid."], bank)
+    asked = await session.send("Pay 5.")
+    done = await yes(session, asked)
+
+    assert len(asked.approvals) == 1
+    assert (done.text, bank.paid) == ("Paid.", [5])
+    assert [result.ok for result in done.results] == [True, True]
+
+
 async def test_a_no_is_reported_to_the_model_with_its_reason() -> None:
     bank = Bank()
     session = chat([PAY_5, "All right."], bank)

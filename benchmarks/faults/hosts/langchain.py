@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware, ToolRetryMiddleware
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages.tool import tool_call_chunk
@@ -63,6 +63,26 @@ class ScriptedModel(BaseChatModel):
             response.get("text", ""), tool_call_chunks=chunks, response_metadata={"finish_reason": finish}
         )
         yield ChatGenerationChunk(message=message)
+
+
+def _look() -> str:
+    return "nothing"
+
+
+LOOK = StructuredTool.from_function(func=_look, name="look", description="Look.")
+"""An agent has to have a tool."""
+
+
+class AddTool(AgentMiddleware[Any, Any, Any]):
+    """Adds `pay` when it is called."""
+
+    def __init__(self, tool: Any) -> None:
+        super().__init__()
+        self.added = tool
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        """Run the tool that the agent does not know."""
+        return await handler(request.override(tool=self.added) if request.tool is None else request)
 
 
 class Host:
@@ -150,8 +170,14 @@ class Host:
             is_sync = self.world.plan.is_sync
             options: Any = {"func": self.world.pay} if is_sync else {"coroutine": self.world.pay_async}
             pay = StructuredTool.from_function(**options, name="pay", description="Pay an invoice.")
+            middleware = [await self._middleware()]
+            if self.world.plan.retries:
+                middleware.append(ToolRetryMiddleware(max_retries=2, initial_delay=0.0, jitter=False))
+            if self.world.plan.adds_tool:
+                middleware.append(AddTool(pay))
+            tools = [] if self.world.plan.adds_tool else [pay]
             self._agent = create_agent(
-                ScriptedModel(world=self.world), [pay], middleware=[await self._middleware()], checkpointer=saver
+                ScriptedModel(world=self.world), [*tools, LOOK], middleware=middleware, checkpointer=saver
             )
             if self._guard is None:
                 self._agent.step_timeout = TIMEOUT

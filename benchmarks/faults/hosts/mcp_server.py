@@ -9,6 +9,7 @@ from typing import Any
 import mcp_types
 from fastmcp import Context as FastMCPContext
 from fastmcp import FastMCP
+from fastmcp.server.middleware import Middleware
 from mcp.server.mcpserver import Context as McpContext
 from mcp.server.mcpserver import MCPServer
 from mcp.server.request_state import RequestStateSecurity
@@ -59,8 +60,27 @@ def build_server(kind: str, world: World, *, guarded: bool) -> Any:
 
         return server
 
-    server.tool(pay_now, name="pay")
+    server.tool(pay_now, name="pay_now" if world.plan.adds_tool else "pay")
     return server
+
+
+class Again(Middleware):
+    """Runs what failed once more; FastMCP's own `RetryMiddleware` is refused when it stands inside of Handrail."""
+
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        """Run the tool, twice if it has to be."""
+        try:
+            return await call_next(context)
+        except Exception:
+            return await call_next(context)
+
+
+class Alias(Middleware):
+    """Sends calls of `pay`, which no tool has, to `pay_now`."""
+
+    async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+        """Run the tool that stands behind the name."""
+        return await call_next(context.copy(message=context.message.model_copy(update={"name": "pay_now"})))
 
 
 async def serve(kind: str, directory: str, *, guarded: bool) -> None:
@@ -73,6 +93,10 @@ async def serve(kind: str, directory: str, *, guarded: bool) -> None:
         guard = Guard(world, timeout=TIMEOUT)
         turns = json.loads((world.directory / "agent.json").read_text("utf-8"))["turns"]
         server.add_middleware(HandrailMiddleware(await guard.executor(), context=guard.context(turns)))
+    if world.plan.retries:
+        server.add_middleware(Again())
+    if world.plan.adds_tool and guarded:
+        server.add_middleware(Alias())
     if kind == "mcp":
         await server.run_stdio_async()
     else:

@@ -18,6 +18,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.toolsets import DynamicToolset
 
 from benchmarks.faults.cells import TIMEOUT
 from benchmarks.faults.hosts.guarding import Asked, Guard
@@ -90,6 +91,8 @@ class Host:
         pay = self.world.pay if self.world.plan.is_sync else self.world.pay_async
         toolset: Any = FunctionToolset[None]()
         toolset.add_function(pay, name="pay", requires_approval=self._guard is None, timeout=TIMEOUT)
+        if self.world.plan.adds_tool:
+            toolset = DynamicToolset(lambda run, made=toolset: made)
         if self._guard is not None:
             from handrail.adapters.pydantic_ai import HandrailToolset
 

@@ -81,7 +81,7 @@ class HandrailPlugin(BasePlugin):
         if host.is_pause:
             pause = host.describe_pause()
             tool_context.request_confirmation(hint=pause["message"], payload=to_json_value(pause))
-            return {"error": pause["message"]}
+            return {"error": host.result.for_model()}  # ADK asks once: after that this is what the model reads.
         if not host.result.ok and host.value is None:
             return {"error": host.result.for_model()}
         # None would let ADK run the tool again.

@@ -342,7 +342,8 @@ class TurnState:
             # An approval that was decided in this very moment is no longer open: its call has the result that it got.
             waiting = {pending_call.call.id for pending_call in awaiting}
         else:
-            awaiting, waiting = [], {*tokens.values()}
+            # Equal calls share one question: each of them waits for it.
+            awaiting, waiting = [], {result.call_id for result in results if result.approval is not None}
         final = [result for result in results if result.call_id not in waiting and result.call_id not in unsettled]
         await self._record_results(final, awaiting)
         if unsettled:

@@ -18,8 +18,7 @@ from handrail.core.tool import Tool
 from handrail.core.values import ToolResult
 from handrail.errors import ConfigError, McpCallError, ToolError, shorten
 from handrail.sources.mcp.connection import ConnectionFailed, McpConnection
-from handrail.sources.mcp.definitions import BuiltTools, McpDefinition, build_tools
-from handrail.sources.mcp.results import build_result
+from handrail.sources.mcp.definitions import BuiltTools, McpDefinition, build_result, build_tools
 from handrail.sources.mcp.server import IDEMPOTENCY_META_KEY, McpServer
 from handrail.sources.mcp.trace import RequestTrace, current_trace
 from handrail.sources.pins import PinDifference, compare_pins, read_pins

@@ -52,12 +52,13 @@ class _CarefulTransport(httpx2.AsyncBaseTransport):
         except httpx2.TransportError as error:
             trace.status, trace.problem = None, f"{type(error).__name__}: {error}"
             if isinstance(error, _UNSENT):
-                trace.mark_unsent()
+                trace.was_held = True
             else:
-                trace.mark_sent()
+                trace.was_sent = True
             return httpx2.Response(503, request=request)
-        trace.mark_sent()
-        trace.mark_status(response.status_code)
+        trace.was_sent = True
+        trace.status, trace.problem = response.status_code, ""
+        trace.was_accepted = trace.was_accepted or response.status_code < 300
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         encoding = response.headers.get("content-encoding", "identity").strip().lower()

@@ -31,8 +31,8 @@ from handrail.errors import ApprovalError, ConfigError, ToolError
 from handrail.execute.executor import Executor
 from handrail.formats import mcp as wire
 from handrail.registry.registry import ToolRegistry
+from handrail.sources.mcp.definitions import build_resource_blocks
 from handrail.sources.mcp.endpoint import FindCallKey, MakeMcpContext, McpRequest, RunMcpCall
-from handrail.sources.mcp.results import build_resource_blocks
 from handrail.sources.mcp.server import IDEMPOTENCY_META_KEY
 
 _APPROVAL: Final = "approval"

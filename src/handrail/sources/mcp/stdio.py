@@ -101,7 +101,7 @@ class _TracingStream:
     async def send(self, item: SessionMessage, /) -> None:
         trace = current_trace.get() if isinstance(item.message, types.JSONRPCRequest) else None
         if trace is not None:
-            trace.mark_unsent()
+            trace.was_held = True
         await self._inner.send((item, trace))
 
     async def aclose(self) -> None:
@@ -220,7 +220,7 @@ async def _write(process: asyncio.subprocess.Process, outgoing: MemoryObjectRece
             async for message, trace in outgoing:
                 text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 if trace is not None:
-                    trace.mark_sent()
+                    trace.was_sent = True
                 process.stdin.write(text.encode() + b"\n")
                 await process.stdin.drain()
 
