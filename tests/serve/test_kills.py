@@ -47,6 +47,10 @@ class KilledGateway:
                 command, cwd=ROOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
             )
 
+    def require_alive(self) -> None:
+        assert self.process is not None
+        assert self.process.poll() is None, self._log.read_text()[-2_000:]
+
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
@@ -106,6 +110,7 @@ async def test_kills_at_random_points_lose_no_call_and_repeat_no_effect(tmp_path
                 # After some answers, not after some time: the machine may be slow. Then at any point of the next call.
                 wanted = len(answers) + random.randint(0, 8)
                 while len(answers) < wanted and any(not client.done() for client in clients):
+                    gateway.require_alive()
                     await asyncio.sleep(0.02)
                 await asyncio.sleep(random.uniform(0, 0.3) if wanted else 3)
                 await asyncio.to_thread(gateway.kill)
