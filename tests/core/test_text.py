@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from handrail.core.text import canonical_json, compact_json, encodable, faithful_json
+from handrail.core.text import canonical_json, compact_json, encodable, escape_invisible, faithful_json
 
 halves = st.sampled_from(["\ud800", "\udfff", "a\udc00"])
 plain = st.text(st.characters(codec="utf-8"))
@@ -125,3 +125,20 @@ def test_encodable_text_is_the_text_itself_where_it_can_be(text: str) -> None:
 
     assert len(sent) == len(text)
     assert all(one == other or "\ud800" <= one <= "\udfff" for one, other in zip(text, sent, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\u202eb", "a\\u202eb"),
+        ("\x00\x07\x1b\x7f\x85", "\\u0000\\u0007\\u001b\\u007f\\u0085"),
+        ("\U000e0041", "\\udb40\\udc41"),
+        ("\ud800", "\\ud800"),
+        ("\u200b\ufeff\u2028", "\\u200b\\ufeff\\u2028"),
+        ("plain\n\tline: é 漢 🙂", "plain\n\tline: é 漢 🙂"),
+    ],
+)
+def test_what_a_person_would_not_see_is_escaped_as_json_has_it(text: str, shown: str) -> None:
+    assert escape_invisible(text) == shown
+    if "\n" not in text:
+        assert json.loads(f'"{shown}"') == text

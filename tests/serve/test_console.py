@@ -3,16 +3,23 @@
 import asyncio
 import json
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.errors import ConfigError
 from handrail.execute import Timeouts
+from handrail.serve import build_app
 from handrail.store import SqlStore, open_store
-from tests.serve.desk import Browser, open_desk, to_text
+from tests.serve.desk import Browser, Desk, open_desk, text_of, to_text
+from tests.sources.serving import listening
 from tests.tools import pay
 
 HOSTILE = [
@@ -170,7 +177,7 @@ async def test_changed_arguments_are_validated_as_those_of_a_model(store: SqlSto
 
 
 async def test_arguments_that_are_sent_back_unchanged_are_no_change(store: SqlStore, executor: Executor) -> None:
-    token = await ask(store, executor, name="note", text="\u202eabc\x00", extra={"a": 1.0})
+    token = await ask(store, executor, name="note", text="\u202eabc\x00 \U000e0041 \\u202e \x85", extra={"a": 1.0})
     async with open_desk(executor, store) as desk, desk.sign_in() as ann:
         page = (await ann.get(f"/decide/{token}")).text
         shown = page.split("<textarea", 1)[1].split(">", 1)[1].split("</textarea>")[0].replace("&#34;", '"')
@@ -369,3 +376,31 @@ async def test_a_form_that_is_too_long_is_refused(store: SqlStore, executor: Exe
         assert answer.status_code == 413
         fields = "&".join(f"f{number}=1" for number in range(1_000))
         assert (await ann.http.post(f"/decide/{token}/approve", content=fields)).status_code == 413
+
+
+async def test_the_app_works_below_a_path_of_another_app(store: SqlStore, executor: Executor) -> None:
+    token = await ask(store, executor)
+    app = build_app(executor, store=store, approval_wait=0)
+
+    @asynccontextmanager
+    async def lifespan(outer: Starlette) -> AsyncGenerator[None]:
+        async with app.router.lifespan_context(app):
+            yield
+
+    outer = Starlette(routes=[Mount("/desk", app=app)], lifespan=lifespan)
+    async with listening(outer) as url, Browser(url) as ann:
+        desk = Desk(f"{url}/desk", store)
+        secret = await desk.create_key("operator", "ann")
+        answer = await ann.http.post("/desk/login", data={"key": secret, "next": ""})
+        assert answer.url.path == "/desk/decide"
+        assert f'action="/desk/decide/{token}/approve"' in answer.text
+        assert (await ann.get("/desk/static/console.js")).status_code == 200
+        assert (await ann.get("/desk/")).url.path == "/desk/decide"
+        assert (await ann.get("/desk/calls")).status_code == 200
+        async with desk.connect_client() as client:
+            assert "waits for an operator" in text_of(await client.call_tool("pay", {"amount": 5}))
+
+
+async def test_the_store_is_the_executors_own(store: SqlStore) -> None:
+    with pytest.raises(ConfigError, match="store must be the store of the executor"):
+        build_app(Executor([pay]), store=store)

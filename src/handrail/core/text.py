@@ -137,7 +137,13 @@ _INVISIBLE: Final = re.compile(
 
 def escape_invisible(text: str) -> str:
     """A text for a person, with an escape such as `\\u202e` for whatever they would not see as it is."""
-    return _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _INVISIBLE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    """The escape of one character, as JSON has it: two of them above U+FFFF."""
+    units = match[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def _replace_surrogates(value: Any) -> Any:

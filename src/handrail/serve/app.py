@@ -13,7 +13,7 @@ from starlette.staticfiles import StaticFiles
 
 from handrail.core.log import log
 from handrail.core.values import Approval
-from handrail.errors import StoreError
+from handrail.errors import ConfigError, StoreError
 from handrail.execute.executor import Executor
 from handrail.serve.access import Access
 from handrail.serve.console import Console
@@ -48,6 +48,8 @@ def build_app(
     call. `url` is where people reach the console: results name it. `notices` are shown on every page. The app needs
     its lifespan to be run; the executor and the store stay yours to close.
     """
+    if executor.approvals is not store.approvals:
+        raise ConfigError("store must be the store of the executor: Executor(…, store=store).")
     access = Access(store)
     feed = AuditFeed(store)
     calls = GatewayCalls(store, approval_wait=approval_wait, deps=deps)

@@ -4,6 +4,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final, cast
 from urllib.parse import parse_qsl, urlencode
 
@@ -360,14 +361,15 @@ class Console:
 
         async def send() -> AsyncGenerator[str]:
             yield ": connected\n\n"
-            async for row in self._feed.stream(is_wanted):
-                if await self._access.find_session(request.cookies) is None:  # Revoked while the page was open.
-                    return
-                if row is None:
-                    yield ": nothing new\n\n"
-                    continue
-                html = self._renderer.render(request, "_row.html", row=row, session=session)
-                yield "".join(f"data: {line}\n" for line in html.splitlines()) + "\n"
+            async with aclosing(self._feed.stream(is_wanted)) as rows:
+                async for row in rows:
+                    if await self._access.find_session(request.cookies) is None:  # Revoked while the page was open.
+                        return
+                    if row is None:
+                        yield ": nothing new\n\n"
+                        continue
+                    html = self._renderer.render(request, "_row.html", row=row, session=session)
+                    yield "".join(f"data: {line}\n" for line in html.splitlines()) + "\n"
 
         return StreamingResponse(send(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
