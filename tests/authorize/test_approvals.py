@@ -10,7 +10,7 @@ from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.authorize import MemoryApprovals
 from handrail.authorize.approvals import new_token
 from handrail.core import Approval, ApprovalDecided, CallFinished, CallStarted, DecisionMade
-from handrail.errors import ApprovalError
+from handrail.errors import ApprovalError, ConfigError
 from handrail.execute import Timeouts
 from tests.execute.helpers import Heard, at, call, code_of
 
@@ -430,3 +430,51 @@ async def test_what_a_person_writes_is_redacted_in_memory_too(answer: str) -> No
     for text in (decided.reason, stored.reason, event.reason):
         assert text == "her password=[redacted] was wrong"
     assert "hunter22" not in result.for_model()
+
+
+# Looking at them
+
+
+async def test_the_history_is_read_page_by_page_from_its_end() -> None:
+    desk = Desk()
+    for number in range(5):
+        await desk.asked(id=f"c-{number}", session_id=f"s-{number}")
+    approvals = desk.executor.approvals
+
+    newest = await approvals.history(limit=2)
+    older = await approvals.history(limit=2, before=newest[0])
+    oldest = await approvals.history(limit=2, before=older[0])
+
+    assert [[one.session_id for one in page] for page in (newest, older, oldest)] == [
+        ["s-3", "s-4"],
+        ["s-1", "s-2"],
+        ["s-0"],
+    ]
+
+
+async def test_a_page_has_at_least_one_place() -> None:
+    approvals = MemoryApprovals()
+    for listing in (approvals.pending(limit=0), approvals.history(limit=-1)):
+        with pytest.raises(ConfigError, match="limit must be at least 1"):
+            await listing
+
+
+async def test_a_question_whose_reason_is_gone_is_withdrawn() -> None:
+    desk = Desk()
+    token = await desk.asked()
+    desk.executor.replace_policy(Policy([Rule.allow("*")]))
+
+    assert (await desk.pay()).ok
+    assert await desk.executor.approvals.pending() == []
+    known = await desk.executor.approvals.get(token)
+    assert known is not None
+    assert known.state == "withdrawn"
+
+
+@pytest.mark.parametrize("changed", [None, {"invoice": "i-1", "amount": 3}])
+async def test_listeners_hear_whether_an_approver_changed_the_arguments(changed: dict[str, Any] | None) -> None:
+    desk = Desk()
+    await desk.approve(await desk.asked(), arguments=changed)
+
+    (decided,) = desk.heard.of(ApprovalDecided)
+    assert decided.has_changed_arguments is (changed is not None)

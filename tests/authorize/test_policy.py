@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handrail import ConfigError, Decision, Policy, Rule, Tool, build_tool, tool
+from handrail import ConfigError, Decision, Executor, Policy, Rule, Tool, build_tool, tool
 from handrail.authorize.policy import DEFAULT
 from tests.execute.helpers import at
 
@@ -250,3 +250,23 @@ def test_a_call_pays_for_the_rules_of_its_own_tenant_only(tenants: int) -> None:
     assert [decide("t-4", 5), decide("t-3", 5), decide("t-4", 50)] == ["deny 4", "allow 3", "all"]
     assert decide("stranger", 5) == decide(None, 5) == Policy().compile(made()).decide(at(), dict).reason
     assert ComparedTenant.compared < 20
+
+
+@pytest.mark.parametrize(
+    ("rules", "is_denied"),
+    [
+        ([Rule.deny("pay")], True),
+        ([Rule.deny("pay", where={"amount": {"above": 5}})], False),
+        ([Rule.deny("pay", tenant="other")], False),
+        ([Rule.deny("pay", tenant="acme"), Rule.allow("pay")], True),
+        ([Rule.allow("pay")], False),
+    ],
+)
+def test_a_tool_is_denied_as_a_whole_only_by_a_rule_without_conditions(rules: list[Rule], is_denied: bool) -> None:
+    @tool
+    def pay(amount: int) -> None:
+        """Pay."""
+
+    executor = Executor([pay], policy=Policy(rules))
+
+    assert executor.is_denied("pay", at(tenant_id="acme")) is is_denied
