@@ -8,7 +8,7 @@ import pytest
 
 from handrail import ConfigError, Policy, Rule, ToolContext, ToolError, tool
 from handrail.chat import FileSessionStore
-from handrail.guide import ParameterOptions, ProviderJudge
+from handrail.guide import ParameterOptions, ProviderJudge, ToolVerdict
 from handrail.testing import ScriptedProvider
 from tests.guide.kit import Bank, agent_with, needs, open_session, plan, scripted
 
@@ -95,3 +95,13 @@ async def test_the_reply_prompt_shows_what_the_customer_said() -> None:
 def test_an_adapter_must_be_a_function() -> None:
     with pytest.raises(ConfigError, match="adapter must be a function"):
         ParameterOptions(adapter=5)  # pyright: ignore[reportArgumentType]
+
+
+async def test_an_adapter_is_not_called_for_a_tool_whose_guideline_does_not_apply() -> None:
+    bank = Bank()
+    verdict = needs("send_gift", {"person_id": "Sophie"})
+    not_wanted = ToolVerdict("send_gift", "not_applicable", {"person_id": "Sophie"})
+    session = open_session(await make(scripted([plan([], verdict), plan(["g1"], not_wanted)], ["Ok."] * 2)), bank)
+    await session.send("A gift to Sophie")
+    await session.send("A gift to Sophie, or not")
+    assert (bank.reads, bank.sent) == ([], [])

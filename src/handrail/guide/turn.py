@@ -329,7 +329,9 @@ class GuidedTurn:
         plan, adapted = Plan(matches=planned.matches, verdicts=planned.verdicts), dict[int, AdaptedArguments]()
         if guide.has_adapters:
             waiting = [pending_call.call for pending_call in state.conversation.pending]
-            plan, adapted = await adapt_verdicts(plan, guide, state.context, waiting)
+            plan, adapted = await adapt_verdicts(
+                plan, guide, state.context, candidates=self._guidelines.candidates, pending=waiting
+            )
         confirmed: list[ToolCall] = []
         used: set[int] = set()
         if state.conversation.pending and not planned.error and self._iteration == 1:

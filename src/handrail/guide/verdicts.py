@@ -1,5 +1,6 @@
 """Checks the plans of a judge, and turns them into calls: the only place where a verdict becomes a call."""
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import date
@@ -150,32 +151,46 @@ NOT_ADAPTED: Final = AdaptedArguments()
 
 
 async def adapt_verdicts(
-    plan: Plan, guide: Guide, context: ToolContext[Any], pending: Iterable[ToolCall]
+    plan: Plan, guide: Guide, context: ToolContext[Any], *, candidates: Iterable[str], pending: Sequence[ToolCall]
 ) -> tuple[Plan, dict[int, AdaptedArguments]]:
     """Return the plan with the values that its calls run with; also what the customer said, by the verdict's index.
 
-    Arguments that are those of a pending call are not adapted a second time.
+    Only verdicts that may become a call of a candidate are adapted, all at once. Arguments that are those of a pending
+    call are not adapted a second time.
     """
-    found: dict[int, AdaptedArguments] = {}
-    verdicts = list(plan.verdicts)
-    for place, verdict in enumerate(verdicts):
-        tool = guide.tools.get(verdict.tool)
-        if tool is None or tool.adapters.keys().isdisjoint(verdict.arguments):
-            continue
-        if any(call.name == tool.name and parse_object(call.arguments_json) == verdict.arguments for call in pending):
-            continue
-        said, values, problems = dict[str, Any](), dict(verdict.arguments), dict[str, str]()
-        for name in tool.adapters.keys() & values.keys():
-            if (value := values[name]) is None:
-                continue
-            said[name] = value
-            try:
-                values[name] = await adapt_value(tool.adapters[name], value, context, where=f"{tool.name}.{name}")
-            except ToolError as problem:
-                problems[name] = shorten(problem.message, MAX_REASON)
-        verdicts[place] = structs.replace(verdict, arguments=values)
-        found[place] = AdaptedArguments(said=said, problems=problems)
+    wanted = {*candidates, *(call.name for call in pending)}
+    places = [
+        place
+        for place, verdict in enumerate(plan.verdicts)
+        if verdict.tool in wanted
+        and verdict.state in ("needs_to_run", "cannot_run")
+        and not guide.tools[verdict.tool].adapters.keys().isdisjoint(verdict.arguments)
+        and not any(
+            call.name == verdict.tool and parse_object(call.arguments_json) == verdict.arguments for call in pending
+        )
+    ]
+    adapted = await asyncio.gather(
+        *(_adapt_arguments(guide.tools[plan.verdicts[place].tool], plan.verdicts[place], context) for place in places)
+    )
+    verdicts, found = list(plan.verdicts), dict[int, AdaptedArguments]()
+    for place, (verdict, arguments) in zip(places, adapted, strict=True):
+        verdicts[place], found[place] = verdict, arguments
     return structs.replace(plan, verdicts=tuple(verdicts)), found
+
+
+async def _adapt_arguments(
+    tool: GuidedTool, verdict: ToolVerdict, context: ToolContext[Any]
+) -> tuple[ToolVerdict, AdaptedArguments]:
+    said, values, problems = dict[str, Any](), dict(verdict.arguments), dict[str, str]()
+    for name in tool.adapters.keys() & values.keys():
+        if (value := values[name]) is None:
+            continue
+        said[name] = value
+        try:
+            values[name] = await adapt_value(tool.adapters[name], value, context, where=f"{tool.name}.{name}")
+        except ToolError as problem:
+            problems[name] = shorten(problem.message, MAX_REASON)
+    return structs.replace(verdict, arguments=values), AdaptedArguments(said=said, problems=problems)
 
 
 def check_arguments(
