@@ -39,6 +39,21 @@ def test_a_claim_in_other_words_is_found_or_contradicted(part: str, recall: int,
     assert len(rejected) <= alarms, rejected
 
 
+@pytest.mark.parametrize(
+    ("text", "states"),
+    [
+        ("誰に送りますか？", False),
+        ("送りました。他にご用はありますか？", True),
+        ("À qui dois-je l'envoyer ?", False),
+        ("C'est fait. Autre chose ?", True),
+        ("Sure, of course. How much is it?", False),
+        ("Sure. It costs 3.50.", True),
+    ],
+)
+def test_a_statement_is_told_from_a_question_in_every_language(text: str, states: bool) -> None:
+    assert has_statements(text) is states
+
+
 def test_what_was_really_done_may_be_said() -> None:
     done, open_ = [build_effect("transfer_money")], [build_effect("pay_bill")]
 

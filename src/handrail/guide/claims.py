@@ -93,6 +93,9 @@ _ACKNOWLEDGEMENT: Final = re.compile(
     r"|sorry|i'm sorry|no problem|my pleasure|well|right|all right|alright|yes|great)[,! ]*)+"
 )
 """A sentence that only shows that the customer was heard."""
+_SENTENCE: Final = re.compile(
+    r"[^.!?\u3002\uff01\uff1f\n]+(?:\.(?=\d)[^.!?\u3002\uff01\uff1f\n]+)*[.!?\u3002\uff01\uff1f]*"
+)
 _CLAUSE: Final = re.compile(r"[,;:–—()]|\bbut\b|\bso\b|\bhowever\b")
 _STOP: Final = frozenset(
     (
@@ -233,9 +236,7 @@ def extract_value_words(text: str) -> frozenset[str]:
 
 
 def _split_sentences(text: str) -> Iterable[str]:
-    return (
-        sentence.strip() for sentence in re.findall(r"[^.!?\n]+(?:\.(?=\d)[^.!?\n]+)*[.!?]*", text) if sentence.strip()
-    )
+    return (sentence.strip() for sentence in _SENTENCE.findall(text) if sentence.strip())
 
 
 def _split_words(text: str) -> list[str]:
