@@ -1,2 +1,2 @@
-"""Twelve faults, played against agent frameworks alone and with Handrail underneath: what really happened, and what the
+"""Fourteen faults, played against agent frameworks alone and with Handrail underneath: what really happened, and what the
 model was told."""
