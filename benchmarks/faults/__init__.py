@@ -1,2 +1,2 @@
-"""Fourteen faults, played against agent frameworks alone and with Handrail underneath: what really happened, and what the
-model was told."""
+"""Fourteen faults, played against agent frameworks alone and with Handrail underneath: what really happened, and what
+the model was told."""
