@@ -114,7 +114,9 @@ async def test_a_changed_definition_is_held_and_the_pages_say_so(tmp_path: Path)
         names = [one.name for one in (await client.list_tools()).tools]
         assert "shop__find_order" in names
         assert "shop__refund" not in names
-        assert "shop: the tool refund is changed and is held until somebody accepts it" in await ann.read("/decide")
+        page = await ann.read("/decide")
+        assert "shop: the tool refund is changed and is held until somebody accepts it" in page
+        assert '- "description": "Give a little money back."' in page
 
 
 async def test_a_broken_policy_file_changes_nothing_and_a_good_one_counts_from_the_next_call_on(

@@ -45,8 +45,9 @@ def build_app(
 
     Every client and every person needs a key (`handrail keys create`). A call that an operator has to approve is held
     for at most `approval_wait` seconds, 0 to 55; then its result says that it waits. `deps` is `context.deps` of every
-    call. `url` is where people reach the console: results name it. `notices` are shown on every page. The app needs
-    its lifespan to be run; the executor and the store stay yours to close.
+    call. `url` is where people reach the console: results name it. `notices` are shown on every page, of each the first
+    line, and the others on request. The app needs its lifespan to be run; the executor and the store stay yours to
+    close.
     """
     if executor.approvals is not store.approvals:
         raise ConfigError("store must be the store of the executor: Executor(…, store=store).")

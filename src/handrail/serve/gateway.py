@@ -131,14 +131,14 @@ class PolicyWatch:
 
 
 def list_source_problems(sources: Sources) -> list[str]:
-    """What people have to know about the sources: those that are away, and tools that are held."""
+    """What people have to know about the sources: those that are away, and tools that are held, with what differs."""
     found: list[str] = []
     for name, status in sources.status.items():
         if status.state != "connected":
             found.append(f"The source {name} is {status.state}: {status.reason or 'no reason is known'}")
         found.extend(
             f"{name}: the tool {difference.tool} is {difference.kind} and is held until somebody accepts it: "
-            f"`handrail mcp diff`, `handrail mcp accept`"
+            f"`handrail mcp accept`\n{difference.diff}"
             for difference in status.differences
         )
     return found

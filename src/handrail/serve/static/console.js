@@ -46,7 +46,7 @@
   const waiting = () => document.getElementById("waiting");
   if (waiting()) {
     setInterval(() => {
-      const isBusy = Date.now() < keepUntil || document.querySelector("details[open]")
+      const isBusy = Date.now() < keepUntil || document.querySelector(".answer details[open]")
         || document.activeElement?.closest(".answer") || [...document.querySelectorAll(".reason input")].some((input) => input.value);
       if (!document.hidden && !isBusy && window.htmx) window.htmx.trigger(waiting(), "refresh");
     }, 3000);
