@@ -630,3 +630,25 @@ async def test_a_decision_about_one_call_approves_nothing_else_that_waits() -> N
 
     assert results.approvals == {"c1": True}
     assert [one.call_id for one in await desk.executor.approvals.pending(session_id="s-1")] == ["c2"]
+
+
+async def test_two_copies_of_one_state_that_are_both_woken_pay_once() -> None:
+    desk = Desk([pay_call("c1")], "Done.", "Done.")
+    await desk.approve(await desk.run(), "c1")
+    history = list(desk.history)
+
+    async def wake() -> Any:
+        results = DeferredToolResults(approvals={"c1": True})
+        return (await desk.agent.run(message_history=history, deferred_tool_results=results)).output
+
+    assert await asyncio.gather(wake(), wake()) == ["Done.", "Done."]
+    assert desk.paid == [("R-7", 100)]
+    assert await wake_again(desk, history) == "Done."
+    assert desk.paid == [("R-7", 100)]
+
+
+async def wake_again(desk: Desk, history: list[ModelMessage]) -> Any:
+    """An application that wakes a run that is over."""
+    desk.model.steps.append("Done.")
+    results = DeferredToolResults(approvals={"c1": True})
+    return (await desk.agent.run(message_history=history, deferred_tool_results=results)).output

@@ -31,6 +31,8 @@ def listed(what: str) -> list[dict[str, Any]]:
             return [*map(tool, odd), broken, tool("endless", inputSchema=endless()), *ordinary, tool("y" * 130)]
         case "asking":
             return [tool("pictures"), tool("ask")]
+        case "answers_twice":
+            return [tool("twice"), tool("ok")]
         case "liar":
             promised = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
             return [tool("wrong", outputSchema=promised, annotations={"readOnlyHint": True}), *ordinary[:1]]
@@ -85,6 +87,9 @@ def call(number: int, name: str) -> None:
             sys.stdout.write("x" * 1_000_000)
         sys.stdout.write('"}]}}\n')
         sys.stdout.flush()
+    elif name == "twice":
+        for words in ("first", "second"):
+            send({"id": number, "result": text(words)})
     elif name == "silent":
         pass
     elif name == "wrong":

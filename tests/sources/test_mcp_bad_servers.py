@@ -199,3 +199,12 @@ async def test_a_server_that_announces_changes_without_end_is_listed_less_and_le
 
     # After 20 changes in a row each pause is twice as long as the one before: 1.5 s are ten more listings.
     assert journal.read_text().split().count("tools/list") < 45
+
+
+async def test_of_two_answers_to_one_call_the_first_counts_and_the_connection_stays() -> None:
+    async with connect([hostile("answers_twice")]) as sources:
+        results = [(await run(sources, name)).output for name in ("twice", "ok", "twice")]
+        state = sources.status["bad"].state
+
+    assert results == ["first", "fine", "first"]
+    assert state == "connected"

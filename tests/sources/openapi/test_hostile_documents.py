@@ -93,3 +93,20 @@ def test_references_without_an_end_break_no_more_than_their_operation(
     assert [tool.name for tool in api.tools()] == ["good"]
     assert [one.name for one in api.skipped] == ["bad"]
     assert reason in api.skipped[0].reason
+
+
+def test_a_document_of_10_mb_that_names_40_hosts_gets_credentials_for_those_that_were_named(tmp_path: Path) -> None:
+    def operation(number: int) -> dict[str, Any]:
+        server = {"url": f"https://api{number % 40}.example"}
+        return {"get": {"operationId": f"op{number}", "servers": [server], "description": "x" * 25_000}}
+
+    file = tmp_path / "large.json"
+    paths = {f"/{number}": operation(number) for number in range(400)}
+    file.write_text(json.dumps({"openapi": "3.1.0", "info": {"title": "Large", "version": "1"}, "paths": paths}))
+
+    api = OpenApi(file, bearer="secret:token", hosts=["api7.example"])
+
+    assert file.stat().st_size > 10_000_000
+    assert {tool.metadata["host"] for tool in api.tools()} == {"api7.example"}
+    assert (len(api.tools()), len(api.skipped)) == (10, 390)
+    assert all("credentials are not sent to" in skipped.reason for skipped in api.skipped)

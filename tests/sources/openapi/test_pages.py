@@ -111,7 +111,7 @@ async def test_pages_begin_where_the_model_wants_and_carry_the_credentials() -> 
 
 
 @pytest.mark.parametrize("limit", [{"max_pages": 2}, {"max_items": 4}])
-async def test_a_list_is_bounded_and_says_that_there_is_more(limit: dict[str, int]) -> None:
+async def test_a_list_is_bounded_and_says_that_there_is_more(limit: dict[str, Any]) -> None:
     with serving(answer_by_link) as server:
         result = await run(shop(server, paginate={"listOrders": Pagination(by="link", **limit)}))
 
