@@ -79,6 +79,7 @@ def _bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(1_024)  # From now on a client waits for the answer, and is not refused.
     except OSError as error:
         raise ConfigError(f"cannot listen at {host}:{port}: {error.strerror}. Choose another --port.") from error
     return listener
