@@ -75,7 +75,7 @@ async def test_several_sources_are_one_gateway_and_one_that_is_down_appears_late
 store: STORE
 sources:
   shop: {write_shop(tmp_path / "journal", trusted=True)}
-  bank: {{url: "{url}", trusted: true, connect_timeout: 2}}
+  bank: {{url: "{url}", trusted: true}}
   crm: {{openapi: crm.json, base_url: "https://crm.example"}}
 """
     (tmp_path / "crm.json").write_text(json.dumps(API))
