@@ -143,6 +143,8 @@ async def test_a_desktop_client_has_a_gateway_over_stdio(tmp_path: Path) -> None
 
 
 async def test_serve_without_a_file_prints_its_keys_once_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    started: list[asyncio.subprocess.Process] = []
+
     async def serve() -> tuple[asyncio.subprocess.Process, str]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "handrail.cli", "serve", "--port", "0"),
@@ -151,6 +153,7 @@ async def test_serve_without_a_file_prints_its_keys_once_and_ends_when_it_is_tol
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )
+        started.append(process)
         assert process.stdout is not None
         printed = ""
         while "MCP: " not in printed or not ("caller key" in printed or (tmp_path / "seen").exists()):
@@ -159,22 +162,28 @@ async def test_serve_without_a_file_prints_its_keys_once_and_ends_when_it_is_tol
             printed += line
         return process, printed
 
-    async with asyncio.timeout(200):
-        process, printed = await serve()
-        url = re.findall(r"console: (http://127\.0\.0\.1:\d+)/", printed)[0]
-        operator, caller = re.findall(r"hrk_[\w-]{43}", printed)
-        async with Browser(url) as ann:
-            # It may be still starting when the address is printed: the socket listens, and answers when it can.
-            assert (await ann.sign_in(operator)).status_code == 200
-            async with ann.http.stream("GET", "/calls/stream") as stream:  # A page that stays open.
-                assert stream.status_code == 200
-                http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {caller}"}, timeout=60)
-                async with http, Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client:
-                    assert "310 EUR" in text_of(await client.call_tool("get_balance", {"account": "current"}))
-                process.terminate()
-                assert await process.wait() == 0
-        (tmp_path / "seen").touch()
-        process, printed = await serve()
-        assert "hrk_" not in printed
-        process.terminate()
-        await process.wait()
+    try:
+        async with asyncio.timeout(200):
+            process, printed = await serve()
+            url = re.findall(r"console: (http://127\.0\.0\.1:\d+)/", printed)[0]
+            operator, caller = re.findall(r"hrk_[\w-]{43}", printed)
+            async with Browser(url) as ann:
+                # It may be still starting when the address is printed: the socket listens, and answers when it can.
+                assert (await ann.sign_in(operator)).status_code == 200
+                async with ann.http.stream("GET", "/calls/stream") as stream:  # A page that stays open.
+                    assert stream.status_code == 200
+                    http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {caller}"}, timeout=60)
+                    async with http, Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client:
+                        assert "310 EUR" in text_of(await client.call_tool("get_balance", {"account": "current"}))
+                    process.terminate()
+                    assert await process.wait() == 0
+            (tmp_path / "seen").touch()
+            process, printed = await serve()
+            assert "hrk_" not in printed
+            process.terminate()
+            await process.wait()
+    finally:
+        for process in started:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
