@@ -116,7 +116,7 @@ async def test_a_call_that_came_again_is_noted_as_ignored(store: SqlStore) -> No
     assert ignored.reason == "already_executed"
 
 
-@pytest.mark.parametrize("arguments", ["{", "[1]", '"x"'])
+@pytest.mark.parametrize("arguments", ['{"invoice":"\ud800"}', "{", "[1]", '"x"'])
 async def test_arguments_that_are_no_object_have_no_keys(store: SqlStore, arguments: str) -> None:
     await an_executor(store).run(a_call(arguments=arguments), a_context())
 

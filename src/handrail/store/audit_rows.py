@@ -172,7 +172,7 @@ class AuditRowBuilder:
         row["guideline_ids"] = self._redact_names(call.guideline_ids) or None
         try:
             arguments = from_json(call.arguments_json or "{}")
-        except ValueError:
+        except (ValueError, TypeError):  # The latter for half of a surrogate pair.
             arguments = None
         if isinstance(arguments, dict):
             row["argument_keys"] = self._redact_names(cast(dict[str, Any], arguments))
