@@ -151,7 +151,7 @@ Measured with {versions}.
 
 ## How to read it
 
-- **One run for each cell, three for those with Handrail**, of which the worst counts. All faults but the race (F9) are
+- **One run for each cell, three for the adapters and for Handrail on SQLite**, of which the worst counts. All faults but the race (F9) are
   deterministic; a cell shows what can happen, not how often.
 - **An H is not a failure.** After a `kill -9` nobody can know by looking at the process whether the payment was made. Handrail
   stops until an operator has checked (`handrail doubts list`) and recorded what happened (`handrail doubts resolve`). Then the run
