@@ -1,6 +1,7 @@
 """Hostile loops: processes that are killed, calls that are cancelled, responses and returns that nobody expects.
 
     python -m benchmarks.hostile --minutes 10
+    python -m benchmarks.hostile --minutes 10 --postgres
 
 Each loop gets an equal share of the time; `--seed` makes the same choices again. The table counts effects that took
 place twice, were lost or were falsely reported, and exceptions where a result was due. All are 0, or the exit code
@@ -9,6 +10,7 @@ is 1.
 
 import argparse
 import asyncio
+import atexit
 import itertools
 import json
 import os
@@ -42,6 +44,7 @@ from handrail.store import open_store
 from handrail.testing.crashtest import STEPS, Attempt, crashtest
 from tests.adversary.test_hostile_responses import ODD, STREAMS, build_response, mutate
 from tests.formats.apis import ALL, Said
+from tests.postgres import PostgresServer
 
 ALLOWED = Policy([Rule.allow("*")])
 SETTLED = ("ok", "outcome_unknown", "in_progress")
@@ -66,12 +69,19 @@ class Row:
 
 
 Loop = Callable[[Row, random.Random, float], Awaitable[None]]
+servers: list[PostgresServer] = []
+"""The server of `--postgres`."""
+
+
+def new_database(folder: str) -> str:
+    """The URL of a new database: SQLite in this folder, or a database of the server."""
+    return servers[0].new_database() if servers else f"sqlite+aiosqlite:///{folder}/hostile.db"
 
 
 async def kill_at_any_moment(row: Row, chance: random.Random, ends: float) -> None:
     """SIGKILL to a forked process after a random time; then its call arrives again in this one, and an equal one."""
     with TemporaryDirectory() as folder:
-        url = f"sqlite+aiosqlite:///{folder}/kills.db"
+        url = new_database(folder)
         async with open_store(url):
             pass
         for number in itertools.count():
@@ -132,7 +142,7 @@ async def kill_processes(row: Row, chance: random.Random, ends: float) -> None:
     """SIGKILL at every step of a call, with and without `verify`; then the call arrives again, and an equal one."""
     for step in itertools.cycle(chance.sample(STEPS, len(STEPS))):
         with TemporaryDirectory() as folder:
-            report = await crashtest(f"sqlite+aiosqlite:///{folder}/crash.db", steps=[step])
+            report = await crashtest(new_database(folder), steps=[step])
         row.tries += len(report.attempts)
         row.in_doubt += sum(one.results[-1][0] == "outcome_unknown" for one in report.attempts)
         row.double += report.double
@@ -145,9 +155,9 @@ async def kill_processes(row: Row, chance: random.Random, ends: float) -> None:
 async def repeat(
     attempt: Callable[[Row, random.Random, Any, str], Awaitable[None]], row: Row, chance: random.Random, ends: float
 ) -> None:
-    """Make attempts until the time is over, each in its own session: every fourth on SQLite, the rest in memory."""
+    """Make attempts until the time is over, each in its own session: every fourth in a database, the rest in memory."""
     with TemporaryDirectory() as folder:
-        async with open_store(f"sqlite+aiosqlite:///{folder}/hostile.db") as store:
+        async with open_store(new_database(folder)) as store:
             for number in itertools.count():
                 if time.monotonic() >= ends:
                     return
@@ -372,11 +382,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--postgres", action="store_true", help="on a Postgres server of its own, not on SQLite")
     parser.add_argument("--only", choices=list(LOOPS), help="run one loop")
     parser.add_argument("--output", type=Path, help="also write the tables to a file")
     options = parser.parse_args()
     log.logger.disabled = True  # Every hostile return is logged, which is as it should be, and unreadable here.
     chosen = {name: loop for name, loop in LOOPS.items() if options.only in (None, name)}
+    if options.postgres:  # The other loop needs no database.
+        chosen = {name: loop for name, loop in chosen.items() if loop is not mutate_responses}
+        servers.append(PostgresServer())
+        servers[0].start()
+        atexit.register(servers[0].remove)
     rows: list[Row] = []
     for name, loop in chosen.items():
         row = Row(name)
@@ -391,7 +407,7 @@ def main() -> int:
     lines += [
         f"| {r.name} | {r.tries:,} | {r.double} | {r.lost} | {r.false} | {r.raised} | {r.in_doubt:,} |" for r in rows
     ]
-    if options.only is None:
+    if options.only is None and not options.postgres:
         lines += ["", "| format | calls | time | times that of 10,000 |", "|---|--:|--:|--:|", *count_large_responses()]
     text = "\n".join(lines)
     print(text)

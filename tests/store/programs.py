@@ -111,3 +111,32 @@ async def main():
 
 asyncio.run(main())
 """
+
+ROTATING = """
+import asyncio, json, sys
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.store import open_store
+
+@tool(key=("iban",))
+async def pay(iban: str) -> str:
+    "Pay."
+    return "paid " + iban
+
+async def main():
+    async with open_store(sys.argv[1], encryption_key=json.loads(sys.argv[2])) as store:
+        executor = Executor([pay], policy=Policy([Rule.ask("pay", by="operator")]), store=store, scope="session")
+        print("ready", flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            what, iban = line.split()
+            if what == "approve":
+                (asked,) = [one for one in await store.approvals.pending() if one.arguments.get("iban") == iban]
+                await store.approvals.approve(asked.token, by="operator", who="ann")
+                said = "approved"
+            else:
+                call = ToolCall(id=iban, name="pay", arguments_json=json.dumps({"iban": iban}))
+                result = await executor.run(call, ToolContext(session_id="s-1", turn=1))
+                said = result.error.code if result.error else result.output
+            print(said, flush=True)
+
+asyncio.run(main())
+"""

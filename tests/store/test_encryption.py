@@ -1,5 +1,6 @@
 """With a key, the arguments of waiting approvals are encrypted in the database."""
 
+import json
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from handrail.store.approvals import UNREADABLE
 from tests.execute.helpers import at, call, code_of
 from tests.postgres import DATABASES, new_database
 from tests.postgres import postgres as postgres  # a fixture
+from tests.store.programs import ROTATING, start_program
 
 KEY, OTHER = Fernet.generate_key(), Fernet.generate_key().decode()
 IBAN, CHANGED, OTHER_IBAN = "DE89370400440532013000", "FR1420041010050500013M02606", "GB29NWBK60161331926819"
@@ -173,3 +175,70 @@ async def test_the_documented_order_of_a_rotation_leaves_nothing_unreadable(url:
         assert await opened[-1].approvals.pending() == []
 
     assert len(paid) == 6
+
+
+class LiveProcess:
+    """A process with its own keys, which asks, approves and pays when it is told to."""
+
+    def __init__(self, program: Any) -> None:
+        self._program = program
+
+    @classmethod
+    async def start(cls, url: str, *keys: str) -> "LiveProcess":
+        started = cls(await start_program(ROTATING, url, json.dumps(list(keys))))
+        assert await started.read() == "ready"
+        return started
+
+    async def read(self) -> str:
+        return (await self._program.stdout.readline()).decode().strip()
+
+    async def tell(self, what: str, iban: str) -> str:
+        self._program.stdin.write(f"{what} {iban}\n".encode())
+        return await self.read()
+
+    async def stop(self) -> None:
+        await self._program.communicate(b"")  # Without any input it would not be closed.
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("database", DATABASES)
+async def test_keys_are_rotated_in_the_documented_order_while_two_processes_live(
+    database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Each step is deployed to one process after the other: whatever one asks, the other reads, approves and pays."""
+    url, old, new = new_database(database, tmp_path, request), Fernet.generate_key().decode(), OTHER
+    live = [await LiveProcess.start(url, old) for _ in range(2)]
+    asked: list[str] = []
+    number = 0
+    for keys in ((old, new), (new, old), (new,)):
+        for place in (0, 1):
+            one, other = live[place], live[1 - place]
+            open_one = f"open-{number}"  # Asked before this deployment, decided after it.
+            assert await one.tell("ask", open_one) == "approval_required"
+            if keys == (new,):  # The last step is for when nothing is left that the old key encrypted.
+                asked.append(open_one)
+                for iban in asked:
+                    assert await other.tell("approve", iban) == "approved"
+                asked.clear()
+            else:
+                asked.append(open_one)
+            await one.stop()
+            live[place] = one = await LiveProcess.start(url, *keys)
+            for asker, approver in ((one, other), (other, one)):
+                number += 1
+                iban = f"iban-{number}"
+                assert await asker.tell("ask", iban) == "approval_required"
+                assert await approver.tell("approve", iban) == "approved"
+                assert await asker.tell("ask", iban) == f"paid {iban}"
+            if asked and keys != (new,):
+                iban = asked.pop(0)
+                assert await one.tell("approve", iban) == "approved"
+                assert await other.tell("ask", iban) == f"paid {iban}"
+            number += 1
+    for process in live:
+        await process.stop()
+    async with open_store(url, encryption_key=new) as store:
+        assert await store.approvals.pending() == []
+        shown = [one.arguments for one in await store.approvals.history(limit=1_000)]
+    assert all(UNREADABLE not in arguments for arguments in shown)
