@@ -3,7 +3,6 @@
 import asyncio
 import time
 from contextlib import suppress
-from functools import partial
 from time import perf_counter
 from typing import Any, Final
 from uuid import uuid4
@@ -293,9 +292,7 @@ class EffectRunner:
             if authorization.call is not effect.sent.call:
                 known = await self._apply_changes(effect, authorization, known, admission)
             await self._wait_for_turn(effect, admission)
-            shown = await self._settlement.redact(
-                partial(self._show_arguments, effect.actual), chars=len(effect.actual.call.arguments_json)
-            )
+            shown = await self._redact_arguments(effect.actual) if self._is_written else None
             entry = self._build_entry(effect, known, authorization.approval, shown)
             self._claims[running.ref] = running
             try:
@@ -517,10 +514,17 @@ class EffectRunner:
 
     # 3. Claim.
 
-    def _show_arguments(self, actual: CallArguments) -> str:
-        return compact_json(self._redactor.arguments(actual.arguments) if self._is_written else actual.arguments)
+    async def _redact_arguments(self, actual: CallArguments) -> str:
+        """Write the arguments as the ledger keeps them."""
+        chars = len(actual.call.arguments_json)
+        return await self._settlement.redact(
+            lambda: compact_json(self._redactor.arguments(actual.arguments)), chars=chars
+        )
 
-    def _build_entry(self, effect: EffectCall, known: LedgerDecision, approval: Approval | None, shown: str) -> Entry:
+    def _build_entry(
+        self, effect: EffectCall, known: LedgerDecision, approval: Approval | None, shown: str | None
+    ) -> Entry:
+        """Build the entry of a call that is about to be claimed; `shown` are its arguments where they are written."""
         now, context, sent, actual = time.time(), effect.context, effect.sent, effect.actual
         if self._warns_without_customer and context.customer_id is None:
             self._warns_without_customer = False  # Once.
@@ -542,7 +546,7 @@ class EffectRunner:
             full_key=actual.full_key,
             sent_key=sent.key,
             arguments_digest=actual.digest,
-            arguments=shown,
+            arguments=compact_json(actual.arguments) if shown is None else shown,
             changed_arguments=None if actual is sent else actual.call.arguments_json,
             customer_id=context.customer_id,
             agent_id=context.agent_id,
