@@ -1,6 +1,7 @@
 """The entry point of the `handrail` command: parses the arguments and runs the subcommand."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -46,7 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command is None:
             parser.print_help()
             return 2
-        return modules[options.command].run(options)
+        code = modules[options.command].run(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # Who reads has seen enough: `handrail audit | head`.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # else the interpreter complains at its end
+        return 0
     except HandrailError as error:
         print(f"handrail: {error}", file=sys.stderr)
         return 1
