@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Page, Route, async_playwright, expect
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolError, tool
 from handrail.execute import Timeouts
@@ -97,6 +97,7 @@ async def browse(
         await page.get_by_label("Your key").fill(await desk.create_key("operator", who))
         await page.get_by_role("button", name="Sign in").click()
         await expect(page.get_by_role("heading", name="Decide", level=1)).to_be_visible()
+        await page.wait_for_load_state("load")  # The script runs after the page is shown.
         yield page
         await browser.close()
     assert problems == []
@@ -126,6 +127,29 @@ async def test_questions_are_decided_with_the_keyboard(store: SqlStore) -> None:
         await expect(second).to_contain_text("not like this")
     decided = {one.call_id: (one.state, one.who) for one in await store.approvals.history()}
     assert decided == {"c-2": ("approved", "ann"), "c-5": ("denied", "ann")}
+
+
+async def test_a_decision_that_takes_its_time_does_not_take_the_keys_away_from_the_next(store: SqlStore) -> None:
+    executor = make_executor(store)
+    await fill(executor, store)
+    async with open_desk(executor, store) as desk, browse(desk) as page:
+        typed = asyncio.Event()
+
+        async def answer_late(route: Route) -> None:
+            await typed.wait()
+            await route.continue_()
+
+        await page.route("**/approve", answer_late)
+        first, second = page.locator(".item").nth(0), page.locator(".item").nth(1)
+        for key in "jajd":
+            await page.keyboard.press(key)
+        await page.keyboard.type("no, ")
+        typed.set()
+        await expect(first).to_contain_text("approved by ann")
+        await page.keyboard.type("jaja")
+
+        await expect(second.get_by_label("Reason")).to_have_value("no, jaja")
+    assert sorted(one.state for one in await store.approvals.history()) == ["approved", "pending"]
 
 
 async def test_a_question_that_is_asked_while_the_page_is_open_appears(store: SqlStore) -> None:

@@ -30,12 +30,13 @@
     }
   });
 
-  // After a decision its card has no form any more: the keys go on from it, and it stays for a while.
+  // After a decision its card has no form any more: the keys go on from it, and it stays for a while. Who is elsewhere
+  // by then stays there: a reason that is being typed must not become keys of another card.
   let keepUntil = 0;
   document.addEventListener("htmx:load", (event) => {
     setConnected(true);
     if (!event.detail.elt.matches?.(".item")) return;
-    event.detail.elt.focus();
+    if (document.activeElement === document.body) event.detail.elt.focus();
     keepUntil = Date.now() + 10000;
   });
   for (const name of ["htmx:sendError", "htmx:responseError", "htmx:timeout"]) {
