@@ -444,11 +444,15 @@ HOSTILE = {
     "single digits": "4 ",
     "cards": "4111 1111 1111 1111 ",
     "digits": "411111111111111 ",
+    "wrong cards": "4111 1111 1111 1112 ",
     "ibans": "DE89 3704 0044 0532 0130 00 ",
     "beginnings of ibans": "DE89 ",
     "umlauts": "ä: ö ",
     "keys": "sk-",
     "addresses": "://a:",
+    "cut JSON": '{"apiKey": "abc", "a": 1, ',
+    "headers": "Authorization: x\n",
+    "wrong ibans": "DE89 3704 0044 0532 0130 01 ",
 }
 
 
@@ -473,4 +477,4 @@ def test_no_hostile_text_costs_much_more_than_plain_text_of_its_length() -> None
     plain = measure("The order is on its way to the house by the river, and should arrive. " * 1_430)
     ratios = {name: measure(text) / plain for name, text in hostile_texts(100_000).items()}
 
-    assert max(ratios.values()) < 20, ratios  # About 10 on a quiet machine; it was 30.
+    assert max(ratios.values()) < 12, ratios  # At most 10 on a quiet machine.

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, structs
 from pydantic_core import from_json, to_jsonable_python
 
 from handrail.core.media import MediaPart
-from handrail.core.secret_patterns import MAX_PIECE, LazyPattern, is_card, remove_secrets
+from handrail.core.secret_patterns import MAX_PIECE, MIN_SECRET, LazyPattern, is_card, remove_secrets
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError, shorten
 
@@ -35,11 +35,10 @@ FLAT: Final = (
     "credential", "cookie", "cardnumber",
 )  # fmt: skip
 """Ends of names that are written without any sign between their words: `clientsecret`, `accesstoken`."""
+_FLAT_ENDS: Final = tuple(end + plural for end in FLAT for plural in ("", "s"))
 
 _SIGN = LazyPattern(r"(?<=[\w\s.\"'\])-])[:=]++\s{0,4}")
 _HEADER = LazyPattern(r"(?i)authorization|cookie|[^\x00-\x7f]")
-_NO_NAME = LazyPattern(r"[^\w.\- ]")
-_NO_WORD = LazyPattern(r"[^\w.\-]")
 _VALUE = LazyPattern(
     r"\\{0,16}\"(?:[^\"\\]++|\\[\s\S])*+\"?"  # quoted, perhaps cut off
     r"|\\{0,16}'(?:[^'\\]++|\\[\s\S])*+'?"
@@ -51,10 +50,8 @@ _WORD = LazyPattern(r"[^\W_]+")
 _NEW_WORD = LazyPattern(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _REST_OF_LINE = LazyPattern(r"[^\r\n]*")
 _NUMBER = LazyPattern(r"[0-9]+(?![A-Za-z0-9])")
-_AFTER_SIGN = LazyPattern(r"(?<=[^\w.\- ])[\w.\- ]*\Z")
-_ONLY_NAME = LazyPattern(r"(?:[\w.\-]++(?: (?=[\w.\-]))?)++")
+_LAST_WORDS = LazyPattern(r" *+[\w.\-]++(?: ++[\w.\-]++){0,2}+")
 _LONGEST_NAME = 96
-_LONGEST_WORD = 40
 _MAX_KEY_CHARS = 1_000
 """Of the name of a member, in JSON that is too long."""
 
@@ -130,7 +127,7 @@ class Redactor:
             raise ConfigError(f"max_chars must be at least 1, got {max_chars!r}.")
         self._max_chars = max_chars
         names = [words for name in (*FIELDS, *fields) if (words := _words(name))]
-        self._fields = frozenset("".join(words) for words in names)
+        self._fields = frozenset("".join(words) + plural for words in names for plural in ("", "s"))
         stems = sorted({max(words, key=len) for words in names} | ALONE)
         self._stems = LazyPattern("|".join(map(re.escape, stems)))  # of lower case: to ignore case is ten times as slow
         self._window = max(3, *(len(words) for words in names))
@@ -313,77 +310,80 @@ class Redactor:
     def _scan(self, text: str) -> str:
         if len(text) < 4:  # Nothing so short gives itself away.
             return text
-        if (":" in text or "=" in text) and self._may_name(text):
+        if ":" in text or "=" in text:
             text = self._without_assignments(text)
         return self._without_patterns(text)
 
     def _without_patterns(self, text: str) -> str:
-        for value in tuple(_secret_values):
-            if value in text:
-                text = text.replace(value, HIDDEN)
-        text = remove_secrets(text, HIDDEN)
+        if _secret_values:
+            for value in tuple(_secret_values):
+                if value in text:
+                    text = text.replace(value, HIDDEN)
+        if len(text) >= MIN_SECRET:
+            text = remove_secrets(text, HIDDEN)
         for pattern in self._patterns:
             text = pattern.sub(HIDDEN, text)
         return text
-
-    def _may_name(self, text: str) -> bool:
-        """Whether a part of a secret name is anywhere in a text, which is quickly said of most."""
-        return next(self._find_stems(text), None) is not None
 
     def _find_stems(self, text: str) -> Iterator[int]:
         """Where parts of secret names end in a text; a long one is looked through piece by piece."""
         folded = text.lower() if text.isascii() else text.translate(_FOLDED)
         finditer = self._stems.compiled.finditer
         if len(folded) <= MAX_PIECE:
-            yield from (stem.end() for stem in finditer(folded))
-            return
+            return iter([stem.end() for stem in finditer(folded)])
+        return self._find_stems_in_pieces(folded)
+
+    def _find_stems_in_pieces(self, folded: str) -> Iterator[int]:
         done = 0
         for start in range(0, len(folded), MAX_PIECE):
-            for stem in finditer(folded, max(start, done), start + MAX_PIECE + _LONGEST_NAME):
-                if stem.start() >= start + MAX_PIECE:
-                    break
-                done = stem.end()
-                yield done
+            end = start + MAX_PIECE
+            pairs = self._stems.compiled.finditer(folded, max(start, done), end + _LONGEST_NAME)
+            ends = [stem.end() for stem in pairs if stem.start() < end]
+            if ends:
+                done = ends[-1]
+                yield from ends
 
     def _without_assignments(self, text: str) -> str:
         """A text without the values of `password=…`, `"apiKey": "…"`, `Authorization: …`: JSON that was cut off,
         headers, addresses, what people write."""
         parts: list[str] = []
-        done, sign = 0, None
-        number, rest_of_line, any_value = _NUMBER.compiled, _REST_OF_LINE.compiled, _VALUE.compiled
+        done, start = 0, -1
+        find_sign, number, any_value = _SIGN.compiled.search, _NUMBER.compiled.match, _VALUE.compiled.match
         # Only the first sign after a part of a secret name can be that of a secret: a name has no sign in it.
         for after in self._find_stems(text):
-            if sign is not None and after <= sign.start():
+            if after <= start:
                 continue
-            # Further away it is not the sign of this name.
-            sign = _SIGN.compiled.search(text, max(after, done), max(after, done) + _LONGEST_NAME)
+            begin = after if after > done else done
+            sign = find_sign(text, begin, begin + _LONGEST_NAME)  # Further away it is not the sign of this name.
             if sign is None:
                 continue
-            if sign.end() == max(after, done) + _LONGEST_NAME:  # It may go on.
-                sign = _SIGN.compiled.match(text, sign.start()) or sign
             start, place = sign.span()
+            if place == begin + _LONGEST_NAME:  # It may go on.
+                sign = _SIGN.compiled.match(text, start)
+                place = sign.end() if sign else place
             name, secrecy = self._find_name(text, start)
-            if not secrecy or (secrecy == 1 and number.match(text, place)) or text.startswith(HIDDEN, place):
+            if not secrecy or (secrecy == 1 and number(text, place)) or text.startswith(HIDDEN, place):
                 continue
-            value = (rest_of_line if _is_line(text, start, place, name) else any_value).match(text, place)
-            if value and value.end() > place:
+            value = (_REST_OF_LINE.compiled.match if _is_line(text, start, place, name) else any_value)(text, place)
+            if value is not None and value.end() > place:
                 parts += (text[done:place], HIDDEN)
                 done = value.end()
         return "".join((*parts, text[done:])) if parts else text
 
     def _find_name(self, text: str, place: int) -> tuple[str, int]:
-        """The name before a sign, and how secret it is: its last word may say so alone."""
-        before = text[max(0, place - _LONGEST_WORD) : place]
-        last = before.rpartition(" ")[2]
+        """The last words before a sign, `API key` of `the API key: …`, and how secret they are."""
+        before = text[max(0, place - _LONGEST_NAME) : place].rstrip().rstrip("\"'\\])")
+        last = before.rpartition(" ")[2].rpartition("\n")[2].rpartition('"')[2]  # Most often it says so alone.
         secrecy = self._known.get(last)
-        if secrecy is None:
-            last = _NO_WORD.compiled.split(before.rstrip().rstrip("\"'\\])"))[-1]
-            is_whole = 0 < len(last) < len(before) or place < _LONGEST_WORD
-            secrecy = self._secrecy(last) if is_whole else 0
         if secrecy and last.lower() not in ALONE:
             return last, secrecy
-        name = _name_before(text, place)
-        return name, self._secrecy(name)
+        words = _LAST_WORDS.compiled.match(before[::-1])  # Backwards: there is but one place to begin at.
+        name = " ".join(words[0][::-1].split()) if words else ""
+        secrecy = self._secrecy(name)
+        last = name.rpartition(" ")[2]
+        if (secrecy or not last.isalnum()) and last.lower() not in ALONE:
+            return name, self._secrecy(last) or secrecy  # To know it the next time; and `--pass` says it alone.
+        return name, secrecy
 
     # Names.
 
@@ -413,14 +413,15 @@ class Redactor:
     def _judge(self, words: list[str]) -> int:
         if len(words) == 1 and words[0] in ALONE:
             return 2
-        for end in range(1, len(words) + 1):
+        fields, window = self._fields, self._window
+        for last in range(len(words)):
             joined = ""
-            for word in reversed(words[max(0, end - self._window) : end]):
-                joined = word + joined
-                if joined in self._fields or joined.removesuffix("s") in self._fields:
+            for place in range(last, max(last - window, -1), -1):
+                joined = words[place] + joined
+                if joined in fields:
                     break
             else:  # What ends a part of it ends the longest.
-                if not joined.removesuffix("s").endswith(FLAT):
+                if not joined.endswith(_FLAT_ENDS):
                     continue
             return 1 if words[-1].endswith("tokens") else 2  # How many a model used is no secret.
         return 0
@@ -446,19 +447,6 @@ class _Folded(dict[int, str]):
 
 
 _FOLDED: Final = _Folded()
-
-
-def _name_before(text: str, place: int) -> str:
-    """The last words before a sign: `API key` of `the API key: …`."""
-    before = text[max(0, place - _LONGEST_NAME) : place].rstrip().rstrip("\"'\\])")
-    name = " ".join(before.rsplit(" ", 3)[-3:])
-    if _ONLY_NAME.compiled.fullmatch(name):  # Most often there is no other sign among the last three words.
-        return name
-    after_sign = _AFTER_SIGN.compiled.search(name)
-    if after_sign is not None:
-        found = after_sign[0].strip()
-        return found if "  " not in found else " ".join(found.split())
-    return " ".join(_NO_NAME.compiled.split(before)[-1].split()[-3:])
 
 
 @lru_cache(maxsize=_REMEMBERED)

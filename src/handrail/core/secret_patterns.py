@@ -41,7 +41,8 @@ SECRET_PATTERNS: Final = (
     ),
     _pattern(  # keys of providers, by their beginnings
         *("sk-", "sk_", "pk-", "pk_", "rk-", "rk_", "whsec_"),
-        pattern=r"(?<![A-Za-z0-9])(?:sk|pk|rk|whsec)[-_](?:[A-Za-z0-9]{1,64}[-_]){0,8}[A-Za-z0-9]{16,}[A-Za-z0-9_-]*",
+        pattern=r"(?<![A-Za-z0-9])(?:sk|pk|rk|whsec)[-_]"
+        r"(?:[A-Za-z0-9]{1,15}+[-_]){0,8}+[A-Za-z0-9]{16}[A-Za-z0-9_-]*+",  # its first long part decides
     ),
     _pattern(
         *("gho_", "ghp_", "ghr_", "ghs_", "ghu_", "github_pat_", "glpat-", "hf_", "xox", "npm_"),
@@ -71,17 +72,17 @@ _RUN: Final = LazyPattern(
 _IBAN: Final = LazyPattern(r"[A-Za-z](?<![A-Za-z0-9].)[A-Za-z][0-9]{2}(?=[ -]?[A-Za-z0-9])")
 
 _DIGITS: Final = b"0123456789"
-_TO_NUMBER: Final = bytes.maketrans(_DIGITS, bytes(range(10)))
-_TO_DOUBLED: Final = bytes((0, 2, 4, 6, 8, 1, 3, 5, 7, 9)) + bytes(246)
-"""What Luhn's rule adds for a number that is doubled."""
+_LETTER_X: Final = ord("x")
+_TO_NUMBER: Final = bytes.maketrans(_DIGITS + b"x", bytes((*range(10), 0)))
+_TO_DOUBLED: Final = bytes.maketrans(_DIGITS + b"x", bytes((0, 2, 4, 6, 8, 1, 3, 5, 7, 9, 0)))
+"""What Luhn's rule adds for a digit that is doubled."""
+_IS_SUM: Final = bytes(code % 10 == 0 for code in range(256))
 _NOT: Final = bytes((1, 0)) + bytes(254)
 _IS_DIGIT: Final = bytes(code in _DIGITS for code in range(256))
-_MODULO_10: Final = (10).__rmod__
-_LETTER_X: Final = ord("x")
 _IS_DIGIT_OR_END: Final = bytes(code in b"0123456789x" for code in range(256))
 _IS_END: Final = bytes(code == _LETTER_X for code in range(256))
 _ALL_BITS: Final = bytes((0, 255)) + bytes(254)
-_LENGTHS_BY_FIRST: Final = bytes((0, 0, 0b1000, 0b1111110, 0b1001001, 0b1000, 0b1111000)) + bytes(249)
+_LENGTHS_BY_FIRST: Final = bytes(48) + bytes((0, 0, 0b1000, 0b1111110, 0b1001001, 0b1000, 0b1111000)) + bytes(201)
 """The lengths of cards that begin with this digit: bit 0 is 13, bit 6 is 19."""
 _CANDIDATE: Final = re.compile(b"[^\0]")
 
@@ -103,6 +104,8 @@ _IBAN_DIGITS: Final = {ord(letter): str(number) for number, letter in enumerate(
 
 MAX_PIECE: Final = 10_000
 """Characters that one search looks at: `re` holds the interpreter, and with it every event loop, until it is done."""
+MIN_SECRET: Final = 13
+"""Characters; nothing shorter gives itself away."""
 _LONGEST_ADDRESS: Final = 600
 """How much of a text a password in an address may be in; it is the only pattern with other signs inside."""
 _CUT: Final = LazyPattern(r"[.:,;!?()\[\]{}<>|\"'](?=\s)")
@@ -150,8 +153,6 @@ def _find_cut(text: str, start: int, end: int) -> int | None:
 
 
 def _remove_secrets(text: str, instead: str) -> str:
-    if len(text) < 13:  # Nothing here is so short.
-        return text
     lower = text.lower()
     if _ANY_HINT.compiled.search(lower):
         for look in SECRET_PATTERNS:
@@ -169,24 +170,25 @@ def is_card(digits: str) -> bool:
 
     Times in milli-, micro- or nanoseconds begin with 1, and no card does.
     """
-    numbers = digits.encode().translate(_TO_NUMBER)
-    if not 13 <= len(numbers) <= 19 or len(numbers) not in _card_lengths(numbers[:4]):
+    raw = digits.encode()
+    if not 13 <= len(raw) <= 19 or len(raw) not in _card_lengths(raw[:4]):
         return False
-    return (sum(numbers[-1::-2]) + sum(numbers[-2::-2].translate(_TO_DOUBLED))) % 10 == 0
+    return (sum(raw[-1::-2].translate(_TO_NUMBER)) + sum(raw[-2::-2].translate(_TO_DOUBLED))) % 10 == 0
 
 
 def _card_lengths(first: bytes) -> Sequence[int]:
     """How many digits a card has that begins with these four, the most first."""
-    two = first[0] * 10 + first[1]
-    if first[0] == 4:
+    four = int(first)
+    two = four // 100
+    if two // 10 == 4:
         return (19, 16, 13)
-    if 51 <= two <= 55 or 2221 <= two * 100 + first[2] * 10 + first[3] <= 2720:
+    if 51 <= two <= 55 or 2221 <= four <= 2720:
         return (16,)
     if two in (34, 37):
         return (15,)
     if two in (30, 36, 38, 39):
         return (14,)
-    return (19, 18, 17, 16) if two == 35 or first[0] == 6 else ()
+    return (19, 18, 17, 16) if two == 35 or two // 10 == 6 else ()
 
 
 def _has_check_digits(text: str) -> bool:
@@ -226,32 +228,27 @@ def _without_cards(text: str, instead: str) -> str:
 def _find_grouped_cards(text: str, runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Where the cards are in runs of groups of digits.
 
-    Whether Luhn's sum of so many digits is right is computed for all beginnings at once, with one large number for each
-    length: its bytes are the differences of sums, and a difference of 0 is right. So a million groups cost no more than
-    a few.
+    All beginnings are judged at once, with one large number whose bytes are the digits: so a million groups cost no
+    more than a few.
     """
     raw = b"x".join([text[start:end].encode() for start, end in runs])  # No card goes over an x.
-    numbers = raw.translate(_TO_NUMBER, b" -")
+    digits = raw.translate(None, b" -")
     is_kept = raw.translate(_IS_DIGIT_OR_END)
     # Whether a digit is the first of its group; the end of a run counts as one, too.
     follows_digit = bytes(compress(b"\0" + raw.translate(_IS_DIGIT), is_kept))
-    is_first = _join_bits(follows_digit.translate(_NOT), numbers.translate(_IS_END)) + b"\1"
-    doubled = numbers.translate(_TO_DOUBLED)
-    even, odd = bytearray(numbers), bytearray(numbers)
-    even[::2], odd[1::2] = doubled[::2], doubled[1::2]
-    # The last digit of a card is not doubled: the sum to take depends on where the card ends.
-    sums = [bytes(map(_MODULO_10, accumulate(one, initial=0))) for one in (even, odd)]
-    lengths = _find_lengths(numbers, is_first, sums)
+    is_first = _join_bits(follows_digit.translate(_NOT), digits.translate(_IS_END)) + b"\1"
+    lengths = _find_lengths(digits, is_first)
+    candidate = _CANDIDATE.search(lengths)
+    if candidate is None:
+        return []
     places = array("L", compress(range(len(raw)), is_kept))
     found: list[tuple[int, int]] = []
-    candidate = _CANDIDATE.search(lengths)
     offsets = _compute_offsets(runs)
     while candidate is not None:
         first = candidate.start()
-        for length in _card_lengths(numbers[first : first + 4]):
-            if lengths[first] >> (length - 13) & 1 and (
-                len(runs) == 1 or _LETTER_X not in numbers[first : first + length]
-            ):
+        run_rest = digits[first : first + 19].partition(b"x")[0]
+        for length in _card_lengths(run_rest[:4]) if len(run_rest) >= 13 else ():
+            if lengths[first] >> (length - 13) & 1 and length <= len(run_rest):
                 begin, end = places[first], places[first + length - 1] + 1
                 run = 0 if len(runs) == 1 else bisect_right(offsets, begin) - 1
                 shift = runs[run][0] - offsets[run]
@@ -262,25 +259,34 @@ def _find_grouped_cards(text: str, runs: Sequence[tuple[int, int]]) -> list[tupl
     return found
 
 
-def _find_lengths(numbers: bytes, is_first: bytes, sums: Sequence[bytes]) -> bytes:
+def _find_lengths(digits: bytes, is_first: bytes) -> bytes:
     """For each digit the lengths (bit 0: 13 … bit 6: 19) of what begins there and has the right sum and end."""
-    lengths = int.from_bytes(numbers.translate(_LENGTHS_BY_FIRST))
-    count = len(numbers)
+    count = len(digits)
+    lengths = int.from_bytes(digits.translate(_LENGTHS_BY_FIRST))
     possible = 0
-    for length in range(13, 20):
-        if count < length:
-            break
-        right = bytearray(count)
-        for parity in (0, 1):  # of the end
-            ends = sums[parity][length:]
-            begins = sums[parity][: len(ends)]
-            is_right = (int.from_bytes(ends) ^ int.from_bytes(begins)).to_bytes(len(ends)).translate(_NOT)
-            first = (parity - length) % 2
-            right[first : len(ends) : 2] = is_right[first::2]
-        ending = is_first[length:].ljust(count, b"\0")[:count]
-        possible |= (int.from_bytes(right) & int.from_bytes(ending)) << (length - 13)
-    beginning = int.from_bytes(is_first[:count].translate(_ALL_BITS))
-    return (possible & lengths & beginning).to_bytes(count)
+    for length in range(13, min(count, 19) + 1):
+        ending = int.from_bytes(is_first[length:].ljust(count, b"\0")[:count])
+        possible |= ending << (length - 13)
+    possible &= lengths & int.from_bytes(is_first[:count].translate(_ALL_BITS))
+    if not possible:
+        return b""
+    # Luhn's sums: each byte is the sum of the digits that begin there. It is 171 at most, so that no byte runs over.
+    ends, doubled = int.from_bytes(digits.translate(_TO_NUMBER)), int.from_bytes(digits.translate(_TO_DOUBLED))
+    mask = (1 << (8 * count)) - 1
+
+    def shift(sums: int, places: int) -> int:
+        return sums << (8 * places) & mask
+
+    two = doubled + shift(ends, 1)
+    four = two + shift(two, 2)
+    eight = four + shift(four, 4)
+    twelve, sixteen = eight + shift(four, 8), eight + shift(eight, 8)
+    fourteen, eighteen = twelve + shift(two, 12), sixteen + shift(two, 16)
+    thirteen, fifteen, seventeen, nineteen = (ends + shift(sums, 1) for sums in (twelve, fourteen, sixteen, eighteen))
+    right = 0
+    for bit, sums in enumerate((thirteen, fourteen, fifteen, sixteen, seventeen, eighteen, nineteen)):
+        right |= int.from_bytes(sums.to_bytes(count).translate(_IS_SUM)) << bit
+    return (possible & right).to_bytes(count)
 
 
 def _compute_offsets(runs: Sequence[tuple[int, int]]) -> list[int]:
@@ -297,21 +303,20 @@ def _without_ibans(text: str, instead: str) -> str:
     done = 0
     for match in _IBAN.compiled.finditer(text):
         start = match.start()
-        if start >= done and (end := _end_of_iban(text, start)):
+        pattern = _get_iban_pattern(text[start : start + 2])
+        if pattern is None or start < done:
+            continue
+        iban = pattern.match(text, start)
+        if iban is not None and _has_check_digits(iban[0].replace(" ", "").replace("-", "")):
             parts += (text[done:start], instead)
-            done = end
+            done = iban.end()
     return "".join((*parts, text[done:])) if parts else text
 
 
-def _end_of_iban(text: str, start: int) -> int | None:
-    length = IBAN_LENGTHS.get(text[start : start + 2].upper())
+@cache
+def _get_iban_pattern(country: str) -> re.Pattern[str] | None:
+    """As many letters and digits as an account of this country has, with one sign between two of them at most."""
+    length = IBAN_LENGTHS.get(country.upper())
     if length is None:
         return None
-    match = _build_iban_pattern(length).match(text, start)
-    return match.end() if match and _has_check_digits(match[0].replace(" ", "").replace("-", "")) else None
-
-
-@cache
-def _build_iban_pattern(length: int) -> re.Pattern[str]:
-    """So many letters and digits, with one sign between two of them at most."""
     return re.compile(rf"[A-Za-z0-9](?:[ -]?+[A-Za-z0-9]){{{length - 1}}}+(?![A-Za-z0-9])")
