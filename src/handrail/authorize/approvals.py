@@ -251,7 +251,7 @@ async def wait_for_decision(
             approval = await get(token)
             if approval is None:
                 raise ApprovalError("There is no such approval.")
-            if approval.state != "pending" or approval.is_expired(time.time()):
+            if not approval.is_open(time.time()):
                 return approval
             await asyncio.sleep(interval)
 
@@ -433,8 +433,7 @@ class MemoryApprovals:
         found = [
             approval
             for approval in self._list(session_id)
-            if approval.state == "pending"
-            and not approval.is_expired(now)
+            if approval.is_open(now)
             and tenant_id in (None, approval.tenant_id)
             and (after is None or pending_position(approval) > pending_position(after))
         ]

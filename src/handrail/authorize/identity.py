@@ -64,16 +64,17 @@ class CallDigests:
         """The identity of a call as the model sent it, before any hook."""
         return self._digest_sent(normalize_numbers(sent_call.arguments_json or "{}"), sent_call.name, context)
 
+    def read_call(
+        self, tool: Tool[..., Any], call: ToolCall, context: ToolContext[Any], sent_call: ToolCall
+    ) -> CallArguments:
+        """Validate a call's arguments, and compute what follows from them; raises what the tool's parser raises."""
+        return self.build_arguments(tool, call, tool.parse(call.arguments_json), context, sent_call)
+
     def build_arguments(
-        self,
-        tool: Tool[..., Any],
-        call: ToolCall,
-        value: Any,
-        arguments: dict[str, Any],
-        context: ToolContext[Any],
-        sent_call: ToolCall,
+        self, tool: Tool[..., Any], call: ToolCall, value: Any, context: ToolContext[Any], sent_call: ToolCall
     ) -> CallArguments:
         """A call with its validated arguments, also as JSON values, with their digest and their keys."""
+        arguments = tool.dump(value)
         # First all texts, then all digests.
         full, changed = write_arguments(tool, call, value, arguments)
         sent = normalize_numbers(sent_call.arguments_json or "{}")

@@ -260,7 +260,7 @@ class ChatSession(Generic[ResultT]):
             context.session_id,
             context.tenant_id,
         )
-        if approval is None or not is_ours or approval.state != "pending" or approval.is_expired(time.time()):
+        if approval is None or not is_ours or not approval.is_open(time.time()):
             raise ApprovalError("this token belongs to no open approval of this conversation.")
 
     @property

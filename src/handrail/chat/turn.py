@@ -275,7 +275,7 @@ class TurnState:
         found: list[Approval] = []
         for token in tokens:
             approval = await self.executor.approvals.get(token)
-            if approval is not None and approval.state == "pending" and not approval.is_expired(time.time()):
+            if approval is not None and approval.is_open(time.time()):
                 found.append(approval)
         return found
 

@@ -152,6 +152,10 @@ class Approval(Struct, frozen=True, kw_only=True):
         """Whether it can no longer be decided or used."""
         return now >= self.expires_at
 
+    def is_open(self, now: float) -> bool:
+        """Whether it still waits for a decision."""
+        return self.state == "pending" and now < self.expires_at
+
 
 Origin = Literal["run", "replayed", "joined", "verified", "cached"]
 

@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any, Final
 from uuid import uuid4
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from handrail.authorize.approvals import Approvals
 from handrail.authorize.authorizer import Authorization, Authorizer, Refusal, Repetition, decide_within, refuse_on_error
@@ -19,45 +19,22 @@ from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.text import compact_json
 from handrail.core.time_budget import TimeBudget
-from handrail.core.tool import Tool
 from handrail.core.values import Approval, Decision, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
 from handrail.execute.event_bus import EventBus, build_started
 from handrail.execute.handlers import HandlerRunner, Outcome
 from handrail.execute.ledger import Entry, Ledger, LedgerDecision, LedgerReader, is_same_decision
-from handrail.execute.recall import CallRecall, is_entry_of
+from handrail.execute.recall import CallRecall
 from handrail.execute.results import CallResults, describe_duplicate, replay
-from handrail.execute.running import GRACE, CallStopped, RunningCall, RunningCalls, start_task
-from handrail.execute.scheduler import CallRef, LocksCrossed, QueueEntry, Scheduler, current_scope
+from handrail.execute.running import GRACE, CallStopped, EffectCall, RunningCall, RunningCalls, start_task
+from handrail.execute.scheduler import CallRef, LocksCrossed, Scheduler, current_scope
 from handrail.execute.settlement import Settlement
+from handrail.execute.takeover import Takeover
 from handrail.execute.tool_pool import CompiledTool
 
 _MAX_ROUNDS: Final = 20
 """How often a call looks into the ledger again because another call was faster."""
-
-
-class EffectCall(Struct, kw_only=True, eq=False):
-    """One consequential call: what it asks for, and how far it has come."""
-
-    running: RunningCall
-    tool: Tool[..., Any]
-    compiled: CompiledTool
-    context: ToolContext[Any]
-    sent: "CallArguments"
-    """What the model sent."""
-    actual: "CallArguments"
-    """What runs: what the model sent, or what an approver put in its place."""
-    queue_entry: QueueEntry
-    budget: TimeBudget
-    """What checks, hooks, `verify` and stores may take together."""
-    started: float
-    """When it arrived, by `perf_counter`."""
-    has_started: bool = False
-    """Whether its task has taken its first step."""
-    is_recalled: bool = False
-    """Whether the ledger was read, and had nothing of this call: only then can it be said that nothing was done."""
-    decision: Decision | None = None
 
 
 class EffectRunner:
@@ -87,16 +64,28 @@ class EffectRunner:
     ) -> None:
         self._digests = digests
         self._reader = reader = LedgerReader(ledger, repeat_window=repeat_window)
+        self._claims: dict[CallRef, RunningCall] = {}
+        """The calls of this process that are, or are about to be, in the ledger as running."""
         self.recall = CallRecall(
             authorizer=authorizer,
             digests=digests,
             reader=reader,
             settlement=settlement,
+            scheduler=scheduler,
             results=results,
             redactor=redactor,
             running=running,
+            claims=self._claims,
             overhead_timeout=overhead_timeout,
             in_progress_timeout=in_progress_timeout,
+        )
+        self._takeover = Takeover(
+            ledger=ledger,
+            authorizer=authorizer,
+            digests=digests,
+            recall=self.recall,
+            settlement=settlement,
+            owner=owner,
         )
         self._ledger = ledger
         self._approvals = approvals
@@ -120,8 +109,6 @@ class EffectRunner:
         self._is_written = ledger.is_written
         self._is_audited = is_audited
         self._can_decide_at_once = approvals.is_immediate and not authorizer.has_hooks
-        self._claims: dict[CallRef, RunningCall] = {}
-        """The calls of this process that are, or are about to be, in the ledger as running."""
 
     # The caller's side.
 
@@ -132,8 +119,7 @@ class EffectRunner:
         started = perf_counter()
         tool, sent_call = compiled.tool, sent_call or call
         try:
-            value = tool.parse(call.arguments_json)
-            sent = self._digests.build_arguments(tool, call, value, tool.dump(value), context, sent_call)
+            sent = self._digests.read_call(tool, call, context, sent_call)
         except ToolError as error:
             return await self.refuse(call, context, failure_results.error_result(error), started, sent_call)
         except BaseException as error:
@@ -183,8 +169,7 @@ class EffectRunner:
         """The question that running the call would ask; None if it would ask none. Nothing runs."""
         tool = compiled.tool
         try:
-            value = tool.parse(call.arguments_json)
-            sent = self._digests.build_arguments(tool, call, value, tool.dump(value), context, call)
+            sent = self._digests.read_call(tool, call, context, call)
             budget = TimeBudget(self._overhead_timeout)
             known = await self._reader.decide(sent, (context.session_id, call.id), tool, context, budget)
             if known.step in ("run", "ask_again"):
@@ -265,15 +250,12 @@ class EffectRunner:
             reading = self._reader.decide(effect.sent, running.ref, effect.tool, effect.context, effect.budget)
             known = await (reading if self._is_immediate else running.wait(reading))
             if known.step not in ("run", "ask_again"):
-                answer = await self._answer_known(effect, known, admission)
-                if isinstance(answer, ToolResult):
-                    return answer
+                answer = await self.recall.answer(effect, known, admission)
+                if isinstance(answer, Entry):
+                    answer = await self._end_doubt(effect, answer, admission)
                 if answer is None:  # The entry changed: recall again.
                     continue
-                result = await self._take_over(effect, answer, admission)
-                if result is None:
-                    continue
-                return result
+                return answer
             effect.is_recalled = True
             if running.stopped_by is not None:
                 raise CallStopped(running.stopped_by)
@@ -334,119 +316,22 @@ class EffectRunner:
             log.exception("a question about %s could not be withdrawn", effect.tool.name)
         return True
 
-    async def _answer_known(
-        self, effect: EffectCall, known: LedgerDecision, admission: Admission
-    ) -> ToolResult | Entry | None:
-        """The result of a call that must not run, or the entry to take over; None if the ledger must be read again."""
-        name, entry, ref = effect.tool.name, known.entry, effect.running.ref
-        assert entry is not None
-        if known.step == "duplicate_id":
-            return failure_results.duplicate_call(name)
-        checking = self.recall.check_access(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
-        try:
-            await effect.running.wait(checking)
-        except CallStopped:
-            if known.step in ("in_progress", "unknown"):
-                return failure_results.unsettled(name, is_running=known.step == "in_progress")
-            raise
-        if known.step == "duplicate_effect":
-            return describe_duplicate(entry, self._redactor)
-        if known.step == "replay":
-            return replay(entry, is_same_call=is_entry_of(entry, ref))
-        if not known.is_same:  # The other call's result is not this one's.
-            return failure_results.unsettled(name, is_running=known.step == "in_progress")
-        claimed = self._claims.get((entry.session_id, entry.call_id))
-        if claimed is not None:  # Even if its lease is over: a clock that jumps stops nothing.
-            return await self._join_same_effect(effect, claimed, admission)
-        if known.step == "in_progress":
-            try:
-                is_over = await effect.running.wait(self.recall.wait_for_owner(entry))
-            except CallStopped:  # The other process goes on.
-                return failure_results.in_progress(name)
-            return None if is_over else failure_results.in_progress(name)
-        return await self._end_doubt(effect, entry)
-
-    async def _end_doubt(self, effect: EffectCall, entry: Entry) -> ToolResult | Entry | None:
-        """What becomes of a call that was begun, and of which nobody knows the outcome: the first that fits counts.
-
-        An idempotent tool is run again with the same idempotency key. `verify` says what happened; its "no" counts once
-        the first handler can no longer be alive. Anything else is a doubt, for an operator.
-        """
-        tool, unknown = effect.tool, failure_results.outcome_unknown(effect.tool.name)
-        try:
-            if not tool.idempotent:
-                verifying = self.recall.verify(effect.compiled, effect.sent, effect.context, entry, effect.budget)
-                found = await effect.running.wait(verifying)
-                if found != "nothing happened":
-                    return found or unknown
-            is_abandoned = await effect.running.wait(self.recall.wait_until_abandoned(entry))
-        except CallStopped:
-            return unknown
-        return entry if is_abandoned else unknown
-
-    async def _take_over(self, effect: EffectCall, entry: Entry, admission: Admission) -> ToolResult | None:
-        """Run a call that another owner began. Nobody is asked again, but what is denied now stays a doubt.
-
-        None if another worker was faster.
-        """
-        compiled, sent, context, unknown = effect.compiled, effect.sent, effect.context, failure_results.outcome_unknown
-        effect.decision = entry.decision
-        try:
-            if entry.changed_arguments is not None:  # What was authorised then.
-                changed = structs.replace(sent.call, arguments_json=entry.changed_arguments)
-                value = effect.tool.parse(entry.changed_arguments)
-                arguments = effect.tool.dump(value)
-                effect.actual = self._digests.build_arguments(
-                    effect.tool, changed, value, arguments, context, sent.sent_call
-                )
-            actual = effect.actual
-            checking = self._authorizer.check_access(
-                compiled.policy, actual.call, actual.get_arguments, context, effect.budget
-            )
-            await effect.running.wait(checking)
-            await self._wait_for_turn(effect, admission)
-        except Refusal as refusal:
-            raise Refusal(unknown(effect.tool.name), refusal.decision) from refusal
-        except CallStopped as error:
-            raise Refusal(unknown(effect.tool.name), effect.decision) from error
-        except Exception as error:  # The tool is not what it was.
-            log.exception("%s could not be taken over", effect.tool.name)
-            raise Refusal(unknown(effect.tool.name), effect.decision) from error
-        run_until, lease_until = self._settlement.leases.begin(time.time(), compiled.max_duration)
-        started = build_started(effect.actual.call, context) if self._events.has_listeners else None
-        taking = self._ledger.take_over(
-            entry,
-            owner=self._owner,
-            lease_until=lease_until,
-            run_until=run_until,
-            started=started if self._is_audited else None,
-        )
-        try:
-            taken = await effect.budget.run(taking)
-        except Exception as error:
-            log.exception("the ledger cannot be written")
-            raise Refusal(unknown(effect.tool.name), effect.decision) from error
+    async def _end_doubt(self, effect: EffectCall, entry: Entry, admission: Admission) -> ToolResult | None:
+        """Find out what became of a call, or take it over and run it; None if another worker was faster."""
+        found = await self._takeover.end_doubt(effect, entry)
+        if isinstance(found, ToolResult):
+            return found
+        await self._takeover.prepare(effect, found, lambda: self._wait_for_turn(effect, admission))
+        started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
+        taken = await self._takeover.take(effect, found, started if self._is_audited else None)
         if taken is None:
             return None
-        log.warning("%s is taken over from another owner, and runs again", effect.tool.name)
         ref = (entry.session_id, entry.call_id)
         self._claims[ref] = effect.running
         try:
             return await self._run_claimed(effect, taken, None, started, admission)
         finally:
             del self._claims[ref]
-
-    async def _join_same_effect(self, effect: EffectCall, other: RunningCall, admission: Admission) -> ToolResult:
-        """Wait for another call of the same effect, which runs in this process, and return its result."""
-        if self._scheduler.is_inside(other.ref, admission.scope.parent):  # It would wait for itself.
-            return failure_results.in_progress(effect.tool.name)
-        admission.release()
-        effect.queue_entry.release()
-        try:
-            result = await effect.running.wait(other.wait_result())
-        except CallStopped:
-            return failure_results.join_cancelled(effect.tool.name)
-        return structs.replace(result, origin="joined", metadata={**result.metadata, "joined": other.call.id})
 
     # 2. Authorise.
 
@@ -488,9 +373,8 @@ class EffectRunner:
         """Give the call the arguments of its approver: keyed, locked and looked up in the ledger like new ones."""
         tool = effect.tool
         with refuse_on_error(tool.name):
-            value, arguments = authorization.value, tool.dump(authorization.value)
             actual = self._digests.build_arguments(
-                tool, authorization.call, value, arguments, effect.context, effect.sent.sent_call
+                tool, authorization.call, authorization.value, effect.context, effect.sent.sent_call
             )
         effect.actual = actual
         if actual.lock_key != effect.queue_entry.lock_key:

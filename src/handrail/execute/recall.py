@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Final, Literal
 
@@ -15,10 +16,11 @@ from handrail.core.log import log
 from handrail.core.redact import Redactor
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
+from handrail.execute.admission import Admission
 from handrail.execute.ledger import Entry, LedgerDecision, LedgerReader, is_unchanged
 from handrail.execute.results import CallResults, describe_duplicate, describe_entry, finish_result, replay
-from handrail.execute.running import RunningCalls
-from handrail.execute.scheduler import CallRef
+from handrail.execute.running import CallStopped, EffectCall, RunningCall, RunningCalls
+from handrail.execute.scheduler import CallRef, Scheduler
 from handrail.execute.settlement import Settlement
 from handrail.execute.tool_pool import CompiledTool
 
@@ -37,9 +39,11 @@ class CallRecall:
         digests: CallDigests,
         reader: LedgerReader,
         settlement: Settlement,
+        scheduler: Scheduler,
         results: CallResults,
         redactor: Redactor,
         running: RunningCalls,
+        claims: Mapping[CallRef, RunningCall],
         overhead_timeout: float,
         in_progress_timeout: float,
     ) -> None:
@@ -47,9 +51,11 @@ class CallRecall:
         self._authorizer = authorizer
         self._digests = digests
         self._settlement = settlement
+        self._scheduler = scheduler
         self._results = results
         self._redactor = redactor
         self._running = running
+        self._claims = claims
         self._overhead_timeout = overhead_timeout
         self._in_progress_timeout = in_progress_timeout
 
@@ -151,6 +157,50 @@ class CallRecall:
         await self._settlement.settle(entry, outcome)
         return structs.replace(outcome.result, origin="verified")
 
+    async def answer(
+        self, effect: EffectCall, known: LedgerDecision, admission: Admission
+    ) -> ToolResult | Entry | None:
+        """The result of a call that must not run, or the entry of one in doubt; None if the ledger has changed."""
+        name, entry, ref = effect.tool.name, known.entry, effect.running.ref
+        assert entry is not None
+        if known.step == "duplicate_id":
+            return failure_results.duplicate_call(name)
+        checking = self.check_access(effect.compiled, effect.sent, ref, effect.context, entry, effect.budget)
+        try:
+            await effect.running.wait(checking)
+        except CallStopped:
+            if known.step in ("in_progress", "unknown"):
+                return failure_results.unsettled(name, is_running=known.step == "in_progress")
+            raise
+        if known.step == "duplicate_effect":
+            return describe_duplicate(entry, self._redactor)
+        if known.step == "replay":
+            return replay(entry, is_same_call=is_entry_of(entry, ref))
+        if not known.is_same:  # The other call's result is not this one's.
+            return failure_results.unsettled(name, is_running=known.step == "in_progress")
+        claimed = self._claims.get((entry.session_id, entry.call_id))
+        if claimed is not None:  # Even if its lease is over: a clock that jumps stops nothing.
+            return await self._join_same_effect(effect, claimed, admission)
+        if known.step == "in_progress":
+            try:
+                is_over = await effect.running.wait(self.wait_for_owner(entry))
+            except CallStopped:  # The other process goes on.
+                return failure_results.in_progress(name)
+            return None if is_over else failure_results.in_progress(name)
+        return entry
+
+    async def _join_same_effect(self, effect: EffectCall, other: RunningCall, admission: Admission) -> ToolResult:
+        """Wait for another call of the same effect, which runs in this process, and return its result."""
+        if self._scheduler.is_inside(other.ref, admission.scope.parent):  # It would wait for itself.
+            return failure_results.in_progress(effect.tool.name)
+        admission.release()
+        effect.queue_entry.release()
+        try:
+            result = await effect.running.wait(other.wait_result())
+        except CallStopped:
+            return failure_results.join_cancelled(effect.tool.name)
+        return structs.replace(result, origin="joined", metadata={**result.metadata, "joined": other.call.id})
+
     # Looking up what became of a call, without running it.
 
     async def look_up(
@@ -171,8 +221,7 @@ class CallRecall:
         arguments: CallArguments | None = None
         if compiled is not None:
             try:
-                tool, value = compiled.tool, compiled.tool.parse(call.arguments_json)
-                arguments = self._digests.build_arguments(tool, call, value, tool.dump(value), context, sent)
+                arguments = self._digests.read_call(compiled.tool, call, context, sent)
             except Exception:  # noqa: BLE001  # the tool is not what it was
                 compiled = None
         try:

@@ -10,13 +10,16 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from handrail.authorize.identity import CallArguments
 from handrail.core.context import ToolContext
 from handrail.core.log import log
+from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import OnInterrupt, Tool
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import ConfigError, ToolError
-from handrail.execute.scheduler import CallRef
+from handrail.execute.scheduler import CallRef, QueueEntry
 from handrail.execute.threads import ThreadJob
+from handrail.execute.tool_pool import CompiledTool
 
 StopCause = Literal["timeout", "cancelled"]
 
@@ -246,6 +249,29 @@ class RunningCall(Struct, eq=False):
         for _ in range(self._cancels):
             task.uncancel()
         self._cancels = 0
+
+
+class EffectCall(Struct, kw_only=True, eq=False):
+    """One consequential call: what it asks for, and how far it has come."""
+
+    running: RunningCall
+    tool: Tool[..., Any]
+    compiled: CompiledTool
+    context: ToolContext[Any]
+    sent: CallArguments
+    """What the model sent."""
+    actual: CallArguments
+    """What runs: what the model sent, or what an approver put in its place."""
+    queue_entry: QueueEntry
+    budget: TimeBudget
+    """What checks, hooks, `verify` and stores may take together."""
+    started: float
+    """When it arrived, by `perf_counter`."""
+    has_started: bool = False
+    """Whether its task has taken its first step."""
+    is_recalled: bool = False
+    """Whether the ledger was read, and had nothing of this call: only then can it be said that nothing was done."""
+    decision: Decision | None = None
 
 
 class RunningCalls:

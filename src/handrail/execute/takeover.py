@@ -1,0 +1,96 @@
+"""Ends a doubt: what becomes of a call that was begun, and whose owner never said how it ended."""
+
+import time
+from collections.abc import Awaitable, Callable
+
+from msgspec import structs
+
+from handrail.authorize.authorizer import Authorizer, Refusal
+from handrail.authorize.identity import CallDigests
+from handrail.core import failure_results
+from handrail.core.events import CallStarted
+from handrail.core.log import log
+from handrail.core.values import ToolResult
+from handrail.execute.ledger import Entry, Ledger
+from handrail.execute.recall import CallRecall
+from handrail.execute.running import CallStopped, EffectCall
+from handrail.execute.settlement import Settlement
+
+
+class Takeover:
+    """Takes calls over from owners that are gone, for one executor: `owner`."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        authorizer: Authorizer,
+        digests: CallDigests,
+        recall: CallRecall,
+        settlement: Settlement,
+        owner: str,
+    ) -> None:
+        self._ledger = ledger
+        self._authorizer = authorizer
+        self._digests = digests
+        self._recall = recall
+        self._settlement = settlement
+        self._owner = owner
+
+    async def end_doubt(self, effect: EffectCall, entry: Entry) -> ToolResult | Entry:
+        """The result of a call in doubt, or its entry if it may be taken over: the first that fits counts.
+
+        An idempotent tool is run again with the same idempotency key. `verify` says what happened; its "no" counts once
+        the first handler can no longer be alive. Anything else is a doubt, for an operator.
+        """
+        tool, unknown = effect.tool, failure_results.outcome_unknown(effect.tool.name)
+        try:
+            if not tool.idempotent:
+                verifying = self._recall.verify(effect.compiled, effect.sent, effect.context, entry, effect.budget)
+                found = await effect.running.wait(verifying)
+                if found != "nothing happened":
+                    return found or unknown
+            is_abandoned = await effect.running.wait(self._recall.wait_until_abandoned(entry))
+        except CallStopped:
+            return unknown
+        return entry if is_abandoned else unknown
+
+    async def prepare(self, effect: EffectCall, entry: Entry, wait_for_turn: Callable[[], Awaitable[None]]) -> None:
+        """Make a call ready to run that another owner began: with what was authorised then, when it is its turn.
+
+        Nobody is asked again, but what is denied now stays a doubt.
+        """
+        unknown = failure_results.outcome_unknown(effect.tool.name)
+        effect.decision = entry.decision
+        try:
+            if entry.changed_arguments is not None:
+                changed = structs.replace(effect.sent.call, arguments_json=entry.changed_arguments)
+                effect.actual = self._digests.read_call(effect.tool, changed, effect.context, effect.sent.sent_call)
+            actual = effect.actual
+            checking = self._authorizer.check_access(
+                effect.compiled.policy, actual.call, actual.get_arguments, effect.context, effect.budget
+            )
+            await effect.running.wait(checking)
+            await wait_for_turn()
+        except Refusal as refusal:
+            raise Refusal(unknown, refusal.decision) from refusal
+        except CallStopped as error:
+            raise Refusal(unknown, effect.decision) from error
+        except Exception as error:  # The tool is not what it was.
+            log.exception("%s could not be taken over", effect.tool.name)
+            raise Refusal(unknown, effect.decision) from error
+
+    async def take(self, effect: EffectCall, entry: Entry, started: CallStarted | None) -> Entry | None:
+        """Make this executor the owner of an entry; None if another worker was faster."""
+        run_until, lease_until = self._settlement.leases.begin(time.time(), effect.compiled.max_duration)
+        taking = self._ledger.take_over(
+            entry, owner=self._owner, lease_until=lease_until, run_until=run_until, started=started
+        )
+        try:
+            taken = await effect.budget.run(taking)
+        except Exception as error:
+            log.exception("the ledger cannot be written")
+            raise Refusal(failure_results.outcome_unknown(effect.tool.name), effect.decision) from error
+        if taken is not None:
+            log.warning("%s is taken over from another owner, and runs again", effect.tool.name)
+        return taken
