@@ -250,3 +250,101 @@ async def test_arguments_that_livekit_repaired_do_not_run() -> None:
 
     assert desk.paid == []
     assert "tool_args_parse_error" in desk.model.told["c1"]
+
+
+async def answer(*texts: str, locale: str = "en", question: str = "Pay R-7.") -> tuple[Desk, list[str]]:
+    """An agent whose tool asks the customer by itself; what the agent said."""
+    desk = Desk([pay_call("c1")], "Done.")
+    agent = Agent(instructions="Pay.", tools=desk.tools)
+    context = ToolContext(session_id="s-1", customer_id="c-1")
+    await guard_agent(agent, desk.executor, context=context, customer_answers=True, locale=locale)
+    async with AgentSession(llm=desk.model) as session:
+        await session.start(agent)
+        for text in (question, *texts):
+            await session.run(user_input=text)
+        said = [item.text_content or "" for item in session.history.items if getattr(item, "role", "") == "assistant"]
+    return desk, said
+
+
+async def test_a_tool_pauses_reads_the_call_back_and_runs_after_the_customers_yes() -> None:
+    desk, said = await answer("Yes, please.")
+
+    assert said == ["Please confirm: pay (invoice id: R-7; amount: 100). Shall I go ahead?", "Done."]
+    assert desk.paid == [("R-7", 100)]
+    assert "paid 100" in desk.model.told["c1"]
+    assert await desk.executor.approvals.pending(session_id="s-1") == []
+
+
+async def test_a_no_to_the_read_back_is_a_no_and_the_model_is_told() -> None:
+    desk, _ = await answer("No, don't.")
+
+    assert desk.paid == []
+    assert "permission_denied" in desk.model.told["c1"]
+
+
+@pytest.mark.parametrize("words", ["Yes, but 50.", "What is R-7?", "Yes, R-8."])
+async def test_an_answer_that_is_no_yes_is_asked_about_again_and_runs_nothing(words: str) -> None:
+    desk, said = await answer(words, words, words)
+
+    assert desk.paid == []
+    assert said[:-1] == [said[0]] * 3
+    assert "approval_required" in desk.model.told["c1"]
+
+
+async def test_the_customer_is_asked_in_their_language() -> None:
+    desk, said = await answer("Ja, bitte.", locale="de")
+
+    assert desk.paid == [("R-7", 100)]
+    assert said[0].endswith("?")
+    assert "confirm" not in said[0]
+
+
+async def test_two_calls_of_one_response_are_two_questions_one_after_the_other() -> None:
+    desk = Desk([pay_call("c1"), pay_call("c2", "R-8")], "Done.")
+    agent = Agent(instructions="Pay.", tools=desk.tools)
+    context = ToolContext(session_id="s-1", customer_id="c-1")
+    await guard_agent(agent, desk.executor, context=context, customer_answers=True)
+    async with AgentSession(llm=desk.model) as session:
+        await session.start(agent)
+        for text in ("Pay both.", "Yes.", "No."):
+            await session.run(user_input=text)
+
+    assert desk.paid == [("R-7", 100)]
+    assert "permission_denied" in desk.model.told["c2"]
+
+
+class AskEmail(AgentTask[str]):
+    """Asks the customer for something else, and takes their next words."""
+
+    def __init__(self) -> None:
+        super().__init__(instructions="Ask for the email.")
+
+    async def on_enter(self) -> None:
+        self.session.generate_reply()
+
+    async def llm_node(self, chat_ctx: Any, tools: Any, model_settings: Any) -> Any:
+        words = [item.text_content for item in chat_ctx.items if getattr(item, "role", "") == "user"]
+        if words:
+            self.complete(words[-1])
+        else:
+            yield "Your email?"
+
+
+async def test_a_tool_that_the_customer_agreed_to_may_converse_by_itself() -> None:
+    receipts: list[str] = []
+
+    async def pay(invoice_id: str, amount: int) -> str:
+        receipts.append(await AskEmail())
+        return f"paid {amount}"
+
+    desk = Desk([pay_call("c1")], "Done.", pay=pay)
+    agent = Agent(instructions="Pay.", tools=desk.tools)
+    context = ToolContext(session_id="s-1", customer_id="c-1")
+    await guard_agent(agent, desk.executor, context=context, customer_answers=True)
+    async with AgentSession(llm=desk.model) as session:
+        await session.start(agent)
+        for text in ("Pay R-7.", "Yes.", "a@b.example"):
+            await session.run(user_input=text)
+
+    assert receipts == ["a@b.example"]
+    assert "paid 100" in desk.model.told["c1"]

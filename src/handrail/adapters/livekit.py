@@ -5,16 +5,37 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
 
-from handrail.adapters.host_calls import ContextSource, ControlFlow, resolve_context, run_host_call
+from handrail.adapters.host_calls import (
+    ContextSource,
+    ControlFlow,
+    HostResult,
+    record_decision,
+    resolve_context,
+    run_host_call,
+)
+from handrail.core.consent import Answer, read_answer
+from handrail.core.locale_texts import load_locale
 from handrail.core.log import log
-from handrail.core.values import ToolCall
+from handrail.core.redact import HIDDEN
+from handrail.core.text import compact_json
+from handrail.core.values import Approval, ToolCall
+from handrail.core.wording import split_words
 from handrail.errors import ConfigError, MissingExtraError
 from handrail.execute.executor import Executor
 from handrail.formats.definitions import Diagnostic
+from handrail.guide.reply import format_value
 
 try:
-    from livekit.agents import Agent, RunContext
-    from livekit.agents.llm import FunctionTool, RawFunctionTool, StopResponse, ToolError, function_tool, utils
+    from livekit.agents import Agent, AgentTask, RunContext
+    from livekit.agents.llm import (
+        FunctionTool,
+        RawFunctionTool,
+        RealtimeModel,
+        StopResponse,
+        ToolError,
+        function_tool,
+        utils,
+    )
 except ImportError as error:  # pragma: no cover
     raise MissingExtraError("livekit-agents", extra="livekit") from error
 
@@ -26,34 +47,53 @@ _TASK_INFO = "__livekit_agents_activity_task"
 """Where LiveKit keeps what a task is for."""
 _SILENT = object()
 """The tool did what it should, and the agent says nothing about it."""
+_MAX_READ_BACKS = 3
+"""How often the customer is asked before the model is told that they did not answer."""
+_ANSWER_TIMEOUT = 120.0
+"""Seconds until a question that nobody answers is over."""
 
 
-def guard_tools(tools: Iterable[Any], executor: Executor, *, context: ContextSource[RunContext[Any]]) -> list[Any]:
+def guard_tools(
+    tools: Iterable[Any],
+    executor: Executor,
+    *,
+    context: ContextSource[RunContext[Any]],
+    customer_answers: bool = False,
+    locale: str = "en",
+) -> list[Any]:
     """Run function tools under an executor: `Agent(tools=guard_tools([…], executor, context=…))`.
 
-    A voice agent cannot pause. A call that somebody has to agree to, or whose outcome is not known, is a failed result
-    that says so; after `executor.approvals.approve(…)` the model calls again, and the call runs. Count the turns of the
-    conversation in `context`: a customer's approval counts from a later one on.
+    A call that somebody has to agree to, or whose outcome is not known, is a failed result that says so; after
+    `executor.approvals.approve(…)` the model calls again, and the call runs. A customer's approval counts from a later
+    turn on. With `customer_answers`, the tool pauses instead where a rule asks the customer: it reads the call back in
+    the language `locale`, hears the answer, and runs after a yes.
     """
-    return [_guard_tool(tool, executor, context) for tool in tools]
+    guard = _Guard(executor, context, locale if customer_answers else None)
+    return [guard.guard_tool(tool) for tool in tools]
 
 
 async def guard_agent(
-    agent: Agent, executor: Executor, *, context: ContextSource[RunContext[Any]]
+    agent: Agent,
+    executor: Executor,
+    *,
+    context: ContextSource[RunContext[Any]],
+    customer_answers: bool = False,
+    locale: str = "en",
 ) -> tuple[Diagnostic, ...]:
     """Run every function tool of an agent under an executor: those of `tools=` and its `@function_tool` methods.
 
     Use it as `await guard_agent(agent, executor, context=…)` before the session starts. What cannot be guarded, such as
     a toolset or a tool that the provider runs, stays as it is, and is returned and logged. A call whose arguments are
     not valid JSON is refused: LiveKit repairs them before a tool sees them, and they may have been cut off.
+    `customer_answers` and `locale` are those of `guard_tools`.
     """
     guarded: list[Any] = []
-    cut: set[str] = set()
-    agent.llm_node = _find_cut_calls(agent.llm_node, cut)
+    guard = _Guard(executor, context, locale if customer_answers else None)
+    agent.llm_node = _find_cut_calls(agent.llm_node, guard.cut)
     outside: list[Diagnostic] = []
     for tool in agent.tools:
         if isinstance(tool, FunctionTool | RawFunctionTool):
-            guarded.append(_guard_tool(tool, executor, context, cut))
+            guarded.append(guard.guard_tool(tool))
         else:
             text = f"{type(tool).__name__} is not a function tool: it runs without Handrail"
             outside.append(Diagnostic(tool=str(tool.id), text=text))
@@ -95,18 +135,47 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _guard_tool(
-    tool: Any, executor: Executor, source: ContextSource[RunContext[Any]], cut: set[str] | None = None
-) -> Any:
-    if isinstance(tool, RawFunctionTool):
-        described: dict[str, Any] = {**tool.info.raw_schema}
-    elif isinstance(tool, FunctionTool):
-        described = _utils.build_legacy_openai_schema(tool)["function"]
-    else:
-        raise ConfigError(f"{type(tool).__name__} is not a function tool and cannot be guarded.")
-    name, schema = described["name"], described["parameters"]
+class _Guard:
+    """What the guarded tools of one agent share."""
 
-    async def run(raw_arguments: dict[str, object], context: RunContext[Any]) -> Any:
+    def __init__(self, executor: Executor, source: ContextSource[RunContext[Any]], locale: str | None) -> None:
+        self._executor = executor
+        self._source = source
+        self._locale = locale
+        """The language in which the customer is asked; None: the tools do not ask."""
+        self._asking = asyncio.Lock()
+        self.cut: set[str] = set()
+        """The ids of calls whose arguments were not valid JSON."""
+
+    def guard_tool(self, tool: Any) -> Any:
+        """The tool that LiveKit gets in place of another."""
+        if isinstance(tool, RawFunctionTool):
+            described: dict[str, Any] = {**tool.info.raw_schema}
+        elif isinstance(tool, FunctionTool):
+            described = _utils.build_legacy_openai_schema(tool)["function"]
+        else:
+            raise ConfigError(f"{type(tool).__name__} is not a function tool and cannot be guarded.")
+
+        async def run(raw_arguments: dict[str, object], context: RunContext[Any]) -> Any:
+            sent = json.dumps(raw_arguments)
+            if context.function_call.call_id in self.cut:
+                self.cut.discard(context.function_call.call_id)
+                sent = sent[:-1]  # Not what LiveKit made of it: the executor refuses it as it was, cut off.
+            host = await self._run(tool, described, sent, context)
+            approval = host.result.approval
+            if host.is_pause and approval is not None and self._can_ask(approval, context):
+                await self._ask(approval, raw_arguments, context)
+                host = await self._run(tool, described, sent, context)
+            if not host.result.ok:
+                raise ToolError(host.result.for_model())
+            if host.value is _SILENT:
+                raise StopResponse
+            return host.value
+
+        # Handrail recognises a repeated call itself, whatever the tool says about duplicates.
+        return function_tool(run, raw_schema=described, flags=tool.info.flags)
+
+    async def _run(self, tool: Any, described: Mapping[str, Any], sent: str, context: RunContext[Any]) -> HostResult:
         task_info = getattr(asyncio.current_task(), _TASK_INFO, None)
 
         async def proceed(arguments: Mapping[str, Any], pauses: int) -> Any:
@@ -116,31 +185,108 @@ def _guard_tool(
                 fnc=tool, json_arguments=dict(arguments), call_ctx=context
             )
             try:
-                return await cast(Any, tool)(*positional, **named)
+                return await tool(*positional, **named)
             except StopResponse:
                 return _SILENT
 
-        call_id, sent = context.function_call.call_id, json.dumps(raw_arguments)
-        if cut and call_id in cut:
-            cut.discard(call_id)
-            sent = sent[:-1]  # Not what LiveKit made of it: the executor refuses it as it was, cut off.
-        host = await run_host_call(
-            executor,
-            ToolCall(id=call_id, name=name, arguments_json=sent),
-            resolve_context(source, context, turn=_count_turns(context)),
+        return await run_host_call(
+            self._executor,
+            ToolCall(id=context.function_call.call_id, name=described["name"], arguments_json=sent),
+            resolve_context(self._source, context, turn=_count_turns(context)),
             proceed,
-            schema=schema,
+            schema=described["parameters"],
             control=_CONTROL,
             record=_get_output,
         )
-        if not host.result.ok:
-            raise ToolError(host.result.for_model())
-        if host.value is _SILENT:
-            raise StopResponse
-        return host.value
 
-    # Handrail recognises a repeated call itself, whatever the tool says about duplicates.
-    return function_tool(run, raw_schema=described, flags=tool.info.flags)
+    def _can_ask(self, approval: Approval, context: RunContext[Any]) -> bool:
+        """A realtime model speaks by itself: nobody could say that it read the call back, and what was answered."""
+        if self._locale is None or approval.by != "customer":
+            return False
+        session: Any = context.session
+        if isinstance(session.current_agent.llm or session.llm, RealtimeModel):
+            log.warning("customer_answers needs a pipeline with an LLM: a realtime model reads nothing back")
+            return False
+        return True
+
+    async def _ask(self, approval: Approval, sent: Mapping[str, object], context: RunContext[Any]) -> None:
+        async with self._asking:  # Calls of one response run at once, and a customer answers one question.
+            question = _CustomerQuestion(approval, sent, locale=self._locale or "en")
+            over = asyncio.get_running_loop().call_later(_ANSWER_TIMEOUT, question.end)
+            try:
+                answer = await question
+            finally:
+                over.cancel()
+        # The tool may await an AgentTask of its own, in the executor's task. LiveKit has put this one on the list of what
+        # `session.run()` waits for, and would wait for both; the speech that the tool belongs to stays on the list.
+        if (running := getattr(context.session, "_global_run_state", None)) is not None:
+            running._unwatch_handle(asyncio.current_task())
+        if answer != "unclear":
+            await record_decision(
+                self._executor,
+                context.function_call.call_id,
+                session_id=approval.session_id,
+                by="customer",
+                who=approval.customer_id or approval.session_id,
+                is_approved=answer == "yes",
+            )
+
+
+class _CustomerQuestion(AgentTask[Answer]):
+    """Reads a call back to the customer, and completes with their answer: `yes`, `no` or `unclear`.
+
+    The texts are ours, not a model's. An answer counts only if the whole read-back was said before it.
+    """
+
+    def __init__(self, approval: Approval, sent: Mapping[str, object], *, locale: str) -> None:
+        cast(Any, super()).__init__(instructions="Read the call back, and hear the answer.")
+        texts = load_locale(locale)
+        values = "; ".join(
+            texts["confirm.argument"].format(
+                name=name.replace("_", " "),
+                # A store may keep a value hidden: the one that was sent will run.
+                value=format_value(sent.get(name, value) if HIDDEN in compact_json(value) else value, texts),
+            )
+            for name, value in approval.arguments.items()
+        )
+        self._locale = locale
+        self._action = approval.tool.replace("_", " ")
+        asked = texts["confirm.one"].format(calls=self._action + (f" ({values})" if values else ""))
+        self._text = f"{approval.question}. {asked}" if approval.question else asked
+        self._times = 0
+
+    async def on_enter(self) -> None:
+        """Ask."""
+        cast(Any, self).session.generate_reply()
+
+    async def llm_node(self, chat_ctx: Any, tools: Any, model_settings: Any) -> AsyncGenerator[str]:
+        """In place of a model: the read-back, until it was heard and answered."""
+        answer = self._read_answer(chat_ctx.items)
+        if answer != "unclear" or self._times >= _MAX_READ_BACKS:
+            self.end(answer)
+            return
+        self._times += 1
+        yield self._text
+
+    def end(self, answer: Answer = "unclear") -> None:
+        """Complete, unless there is an answer already."""
+        if not self.done():
+            self.complete(answer)
+
+    def _read_answer(self, items: Iterable[Any]) -> Answer:
+        words: list[str] | None = None
+        for item in items:
+            if item.type != "message":
+                continue
+            text = item.text_content or ""
+            if item.role == "assistant":
+                is_whole = not item.interrupted and split_words(text) == split_words(self._text)
+                words = [] if is_whole else None
+            elif item.role == "user" and words is not None:
+                words.append(text)
+        if not words:
+            return "unclear"
+        return read_answer(" ".join(words), locales=(self._locale,), shown=self._text, action=self._action)
 
 
 def _count_turns(context: RunContext[Any]) -> int:
