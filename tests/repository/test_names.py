@@ -29,6 +29,7 @@ CALLED_BY_OTHERS = {
     "handle_error": "socketserver",
     "handle_starttag": "html.parser",
     "is_subclass_schema": "Pydantic",
+    "on_enter": "LiveKit",
     "redirect_request": "urllib",
     "shutdown_request": "socketserver",
     "pytest_addoption": "pytest",
