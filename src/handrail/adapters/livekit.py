@@ -217,8 +217,8 @@ class _Guard:
                 answer = await question
             finally:
                 over.cancel()
-        # The tool may await an AgentTask of its own, in the executor's task. LiveKit has put this one on the list of what
-        # `session.run()` waits for, and would wait for both; the speech that the tool belongs to stays on the list.
+        # The tool may await an AgentTask of its own, in the executor's task. LiveKit has put this task on the list of
+        # what `session.run()` waits for, and would wait for both; the speech of the tool stays on the list.
         if (running := getattr(context.session, "_global_run_state", None)) is not None:
             running._unwatch_handle(asyncio.current_task())
         if answer != "unclear":
