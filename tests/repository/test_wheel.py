@@ -156,6 +156,10 @@ def test_the_programs_of_the_readme_that_need_no_framework_run_and_write_nothing
     assert shown.splitlines() == PRINTED.findall(program)
 
 
+def test_the_demo_kills_processes_and_pays_once(machine: Machine) -> None:
+    assert machine.prints("handrail", "demo") == (ROOT / "docs" / "demo.txt").read_text("utf-8")
+
+
 def test_a_policy_is_checked_and_models_are_listed_without_an_extra(machine: Machine) -> None:
     (machine.folder / "agent.py").write_text(AGENT)
     (machine.folder / "policy.json").write_text(json.dumps({"rules": [{"deny": "payy"}]}))

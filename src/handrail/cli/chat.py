@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
         from rich.console import Console  # noqa: PLC0415  # optional
 
         from handrail.cli.chat_terminal import TerminalChat  # noqa: PLC0415
-        from handrail.cli.demo import play_demo  # noqa: PLC0415
+        from handrail.cli.recorded_chat import play_recorded_chat  # noqa: PLC0415
         from handrail.cli.screen import Screen  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "rich", extra="cli") from error
@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     if options.recorded or not (sys.stdin.isatty() and sys.stdout.isatty()):
         if options.file is not None:
             raise ConfigError("FILE needs a terminal; without one, the recorded conversation uses the example.")
-        asyncio.run(play_demo(agent, screen))
+        asyncio.run(play_recorded_chat(agent, screen))
         return 0
     provider = _get_own_provider(agent) or _prepare_provider(options)
     if isinstance(provider, int):

@@ -11,6 +11,7 @@ from handrail.core.version import __version__
 from handrail.errors import HandrailError
 
 _COMMANDS: Final = {
+    "demo": ("demo.command", "show five failures of an agent that pays, without Handrail and with it"),
     "chat": ("chat", "chat with a model that has tools: the example's, or yours"),
     "model": ("model", "download, list and remove local models"),
     "eval": ("evaluation", "measure how well a provider calls tools"),

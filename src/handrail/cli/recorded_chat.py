@@ -47,7 +47,7 @@ CONVERSATION: Sequence[tuple[str | None, Sequence[Reply]]] = (
 )
 
 
-async def play_demo(agent: AgentFile, screen: Screen) -> None:
+async def play_recorded_chat(agent: AgentFile, screen: Screen) -> None:
     """Play the recorded conversation to its end."""
     screen.console.print(
         "A recorded conversation with a bank's agent: the model's part is recorded, every call runs in the executor.",
