@@ -236,6 +236,22 @@ class Executor:
         self._pool.replace_policy(policy)
         self._policy = policy
 
+    @property
+    def policy(self) -> Policy:
+        """The policy that decides now."""
+        return self._policy
+
+    def with_tools(self, tools: ToolRegistry | Iterable[object], *, policy: Policy) -> Self:
+        """A new executor with other tools and another policy, such as those of one tenant; this one stays as it is.
+
+        Both share the ledger, the approvals, the limits, the hooks, the listeners and the running calls. Raises
+        `ConfigError` if a rule can never apply to these tools.
+        """
+        other = copy.copy(self)
+        other._pool = self._pool.with_tools(tools, policy=policy)
+        other._policy = policy
+        return other
+
     def is_denied(self, name: str, context: ToolContext[Any]) -> bool:
         """Whether the policy denies every call of a tool in this context, whatever its arguments are."""
         compiled = self._pool.compiled.get(name)

@@ -121,6 +121,18 @@ class HostTools:
         """The tools that were declared, without a schema or a handler."""
         return self._declared
 
+    def copy_for(
+        self,
+        *,
+        compile_tool: Callable[[Tool[..., Any]], CompiledTool],
+        on_new_tool: Callable[[Tool[..., Any]], None],
+    ) -> "HostTools":
+        """The same declared tools, under the policy of another pool."""
+        other = copy.copy(self)
+        other._compile_tool, other._on_new_tool = compile_tool, on_new_tool
+        other._compiled, other._latest = {}, {}
+        return other
+
     def forget(self) -> None:
         """Work everything out anew: the policy has changed."""
         self._compiled.clear()
@@ -433,6 +445,18 @@ class ToolPool:
         other = copy.copy(self)
         other._unsubscribe, other._listeners = [], {}
         other.replace_tools([*self._tools, added])
+        return other
+
+    def with_tools(self, tools: ToolRegistry | Iterable[object], *, policy: Policy) -> Self:
+        """A new pool with other tools and another policy, under the same limits; this one stays as it is."""
+        other = copy.copy(self)
+        other._policy = policy
+        other._unsubscribe, other._listeners, other._host_schemas = [], {}, {}
+        other.compiled = {}
+        other.host_tools = self.host_tools.copy_for(compile_tool=other._compile, on_new_tool=other._on_host_tool)
+        other.replace_tools(tools)
+        if other._tools and not other.is_open:
+            other._refuse_diagnostics()
         return other
 
     # Closing.

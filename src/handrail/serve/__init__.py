@@ -1,12 +1,13 @@
-"""The gateway and its console: MCP clients in front, people who decide in a browser (extra `serve`)."""
+"""The service: tools over HTTP and MCP for the holders of keys, and the console where people decide (extra `serve`)."""
 
 from typing import TYPE_CHECKING
 
 from handrail.core.lazy_exports import build_getattr
 
 if TYPE_CHECKING:
+    from handrail.serve.api.gate import ApiLimits
     from handrail.serve.app import build_app
 
-__all__ = ["build_app"]
+__all__ = ["ApiLimits", "build_app"]
 
-__getattr__ = build_getattr(__name__, {"build_app": "handrail.serve.app"})
+__getattr__ = build_getattr(__name__, {"ApiLimits": "handrail.serve.api.gate", "build_app": "handrail.serve.app"})

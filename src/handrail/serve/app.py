@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -16,11 +16,23 @@ from handrail.core.values import Approval
 from handrail.errors import ConfigError, StoreError
 from handrail.execute.executor import Executor
 from handrail.serve.access import Access
+from handrail.serve.api.app import build_api
+from handrail.serve.api.gate import ApiLimits
+from handrail.serve.api.service import Service
 from handrail.serve.console import Console
 from handrail.serve.live import AuditFeed
 from handrail.serve.mcp_gate import AsgiScope, AsgiSend, GatewayCalls, McpGate
+from handrail.serve.tenant_pools import TenantPools
 from handrail.sources.mcp.server import import_with_sdk
 from handrail.store import SqlStore
+from handrail.tenants.builder import ToolBuilder
+from handrail.tenants.directory import Tenants
+from handrail.tenants.trust import TenantTrust
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from handrail.phone.gateway import PhoneGateway
 
 _HEADERS: Final = (
     (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
@@ -40,13 +52,25 @@ def build_app(
     url: str = "",
     title: str = "Handrail",
     notices: Callable[[], list[str]] | None = None,
+    tenants: Tenants | None = None,
+    tools: ToolBuilder | None = None,
+    trust: TenantTrust | None = None,
+    phone: "PhoneGateway | None" = None,
+    registry: "CollectorRegistry | None" = None,
+    api_limits: ApiLimits | None = None,
 ) -> Starlette:
-    """The tools of an executor for MCP clients at `/mcp`, and the console at `/`; `store` is the executor's own.
+    """The tools of an executor for MCP clients at `/mcp`, the HTTP API at `/v1`, and the console at `/`; `store` is the
+    executor's own.
 
     Every client and every person needs a key (`handrail keys create`). A call that an operator has to approve is held
     for at most `approval_wait` seconds, 0 to 55; then its result says that it waits. `deps` is `context.deps` of every
     call. `url` is where people reach the console: results name it. `notices` are shown on every page, of each the first
-    line, and the others on request. The app needs its lifespan to be run; the executor and the store stay yours to
+    line, and the others on request.
+
+    `tenants`, such as `store.tenants`, has the configurations of tenants: a call with a tenant's key has the tools of
+    the executor and those that `tools` builds from its configuration, under the rules of both; `trust` is what such a
+    configuration may refer to. `phone` takes the webhooks of phone calls at `/v1/phone/webhook`. `registry` has the
+    metrics for `/v1/metrics`. The app needs its lifespan to be run; the executor and the store stay yours to
     close.
     """
     if executor.approvals is not store.approvals:
@@ -54,6 +78,13 @@ def build_app(
     access = Access(store)
     feed = AuditFeed(store)
     calls = GatewayCalls(store, approval_wait=approval_wait, deps=deps)
+    pools = None
+    if tenants is not None:
+        pools = TenantPools(executor, tenants, builder=tools or ToolBuilder(), trust=trust or TenantTrust())
+    service = Service(
+        executor=executor, store=store, access=access, deps=deps, tenants=pools, phone=phone, registry=registry
+    )
+    api = build_api(service, limits=api_limits or ApiLimits(), title=title)
     where = f"at {url.rstrip('/')}/decide/{{token}}" if url else "on the Decide page, or with `handrail approvals`"
     console = Console(executor, store, access=access, feed=feed, notices=notices or list, title=title)
     mcp = build_mcp_endpoint(executor, calls, decide_where=where)
@@ -66,11 +97,14 @@ def build_app(
         async with endpoint.router.lifespan_context(endpoint):
             yield
         await feed.aclose()
+        if pools is not None:
+            await pools.aclose()
 
     static = StaticFiles(packages=[("handrail.serve", "static")])
     return Starlette(
         routes=[
             Route("/mcp", _AtRoot(McpGate(endpoint, access))),
+            Mount("/v1", api),
             Mount("/static", static),
             *console.build_routes(),
         ],

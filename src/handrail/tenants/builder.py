@@ -30,7 +30,8 @@ _CALL_TOOLS: Final = (
     collect_digits.build_collect_digits,
 )
 """Builders whose tools steer the phone call."""
-_CALL_TOOL_NAMES: Final = frozenset((request_transfer.NAME, end_call.NAME, collect_digits.NAME))
+CALL_TOOL_NAMES: Final = frozenset((request_transfer.NAME, end_call.NAME, collect_digits.NAME))
+"""The tools that steer a phone call, and mean nothing without one."""
 
 
 class BuildDiagnostic(Struct, frozen=True, kw_only=True):
@@ -97,10 +98,10 @@ class ToolBuilder:
             self._features[section] = model
         self._builders.append((name, builder, section))
 
-    def check(self, cfg: TenantConfig) -> TenantConfig:
+    def check(self, cfg: TenantConfig, *, tools: Iterable[Tool[..., Any]] = ()) -> TenantConfig:
         """The configuration with the sections of registered features typed; `ToolBuildError` if one is wrong.
 
-        A rule that can never apply to the tenant's tools is wrong, too.
+        A rule that can never apply to the tenant's tools, and to `tools` of the host, is wrong, too.
         """
         typed, problems = self._read_features(cfg)
         if problems:
@@ -108,13 +109,13 @@ class ToolBuilder:
             raise ToolBuildError(
                 f"tenant {cfg.tenant_id!r}: features.{section}: {message}", tenant_id=cfg.tenant_id, details=problems
             )
-        if wrong := self.preview(cfg).rule_problems:
+        if wrong := self.preview(cfg, tools=tools).rule_problems:
             raise ToolBuildError(f"tenant {cfg.tenant_id!r}: policy: {wrong[0]}", tenant_id=cfg.tenant_id)
         return typed
 
-    def preview(self, cfg: TenantConfig) -> ToolBuildResult:
+    def preview(self, cfg: TenantConfig, *, tools: Iterable[Tool[..., Any]] = ()) -> ToolBuildResult:
         """What would be built for a tenant without its sources; no listener hears of it."""
-        return _Build(self, cfg, (), "").run(())
+        return _Build(self, cfg, (), "").run(tuple(tools))
 
     def build_tools(
         self,
@@ -325,7 +326,7 @@ class _Build:
         for rule in (*self._cfg.rules(), *(rule for built in self._built for rule in built.rules)):
             absent = {text for text in rule.tools if is_name(text) and text not in names}
             if not is_partial:
-                absent &= _CALL_TOOL_NAMES
+                absent &= CALL_TOOL_NAMES
             kept = tuple(text for text in rule.tools if text not in absent)
             if absent or (is_partial and not any(map(rule.selects, tools))):
                 self._warn("policy", f"the rule {rule} concerns a tool that this tenant does not have now")

@@ -1,0 +1,1 @@
+"""The HTTP API: everything that Python can do with an executor and its store, for the holders of keys."""

@@ -1,0 +1,125 @@
+"""What the routes of the API share: the executor of a key, whose rows it sees, and what is audited of a request."""
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+from fastapi import Depends, Request
+from msgspec import Struct
+
+from handrail.core.context import ToolContext
+from handrail.core.events import LogEvent
+from handrail.errors import ConfigError
+from handrail.execute.executor import Executor
+from handrail.serve.access import Access
+from handrail.serve.api.problems import ApiError, get_request_id
+from handrail.store import SqlStore
+from handrail.store.database import to_storable
+from handrail.store.keys import ApiKey, Role
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from handrail.phone.gateway import PhoneGateway
+    from handrail.serve.tenant_pools import TenantPool, TenantPools
+
+_MAX_ID_CHARS: Final = 512
+
+
+class Service(Struct, frozen=True, kw_only=True):
+    """An executor, its store, and who may use them."""
+
+    executor: Executor
+    store: SqlStore
+    access: Access
+    deps: Any = None
+    tenants: "TenantPools | None" = None
+    phone: "PhoneGateway | None" = None
+    registry: "CollectorRegistry | None" = None
+
+    async def get_executor(self, key: ApiKey) -> Executor:
+        """The executor of a key's tenant: the one of all, or one with the tenant's own tools and rules."""
+        pool = await self._find_pool(key)
+        return self.executor if pool is None else pool.executor
+
+    async def _find_pool(self, key: ApiKey) -> "TenantPool | None":
+        if self.tenants is None or key.tenant_id is None:
+            return None
+        return await self.tenants.get(key.tenant_id)
+
+    async def make_context(
+        self, key: ApiKey, *, session_id: str, customer_id: str | None, agent_id: str | None, turn: int
+    ) -> ToolContext[Any]:
+        """The context of a call: the tenant is the key's, and the session is one of that tenant, whatever it says."""
+        pool = await self._find_pool(key)
+        if pool is not None and pool.config is not None and not pool.config.enabled:
+            raise ApiError(403, "permission_denied", "This tenant is not enabled.")
+        return ToolContext(
+            session_id=scope_session(key, session_id),
+            tenant_id=key.tenant_id,
+            customer_id=key.who if customer_id is None else customer_id,
+            agent_id=agent_id,
+            turn=turn,
+            deps=self.deps,
+            tenant=None if pool is None else pool.config,
+            secrets={} if pool is None else pool.secrets,
+        )
+
+    def note(self, request: Request, key: ApiKey, name: str, *, tenant_id: str | None = None, **fields: Any) -> None:
+        """Audit that a request changed something: who, what, and the id of the request."""
+        known = {"request_id": get_request_id(request), "key": key.id, "who": key.who, **fields}
+        tenant = key.tenant_id if tenant_id is None else tenant_id
+        self.store.audit(LogEvent(at=time.time(), session_id="", tenant_id=tenant, name=name, fields=known))
+
+
+def scope_session(key: ApiKey, session_id: str) -> str:
+    """The session of a caller as it is stored: two tenants that use one name mean two sessions."""
+    prefix = f"api:{quote(key.tenant_id or '', safe='')}/"
+    return session_id if session_id.startswith(prefix) else prefix + to_storable(session_id)
+
+
+def is_visible(key: ApiKey, tenant_id: str | None) -> bool:
+    """Whether a row of a tenant is the holder's to see. A caller without a tenant sees rows without a tenant."""
+    if key.tenant_id is None and key.role != "caller":
+        return True
+    return key.tenant_id == tenant_id
+
+
+def choose_tenant(key: ApiKey, wanted: str | None) -> str | None:
+    """The tenant that a request is about: the key's, or, for who sees every tenant, the one that is named."""
+    if key.tenant_id is None:
+        return None if wanted is None else clean(wanted)
+    if wanted is not None and wanted != key.tenant_id:
+        raise ApiError(403, "permission_denied", "This key is of another tenant. Leave tenant_id out.")
+    return key.tenant_id
+
+
+def clean(text: str) -> str:
+    """A text of a request as a database can look it up."""
+    return to_storable(text[:_MAX_ID_CHARS])
+
+
+def get_service(request: Request) -> Service:
+    """The service of the app that a request is sent to."""
+    return request.app.state.service
+
+
+def allow(*roles: Role) -> Any:
+    """The key of a request, if it has one of these roles."""
+    if not roles:
+        raise ConfigError("allow must name at least one role.")
+    listed = " or ".join(roles)
+
+    async def check(request: Request) -> ApiKey:
+        key: ApiKey = request.scope["state"]["key"]
+        if key.role not in roles:
+            text = f"This is for the role {listed}; this key has the role {key.role}."
+            raise ApiError(403, "permission_denied", text)
+        return key
+
+    return Depends(check)
+
+
+EVERYBODY: Final[tuple[Role, ...]] = ("caller", "viewer", "operator", "admin")
+READERS: Final[tuple[Role, ...]] = ("viewer", "operator", "admin")
+"""Who sees what happened: a caller sees its own calls only."""

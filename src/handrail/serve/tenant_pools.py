@@ -1,0 +1,157 @@
+"""The tools and rules of each tenant, built from its newest revision; one that cannot be built leaves the old one."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from msgspec import Struct, structs
+
+from handrail.authorize.policy import Policy, Rule
+from handrail.core.log import log
+from handrail.core.secrets import Secrets
+from handrail.errors import ConfigError, HandrailError, StoreError
+from handrail.execute.executor import Executor
+from handrail.registry.registry import ToolRegistry
+from handrail.sources.connection import Sources
+from handrail.tenants.builder import CALL_TOOL_NAMES, ToolBuilder
+from handrail.tenants.config import TenantConfig
+from handrail.tenants.directory import Tenants
+from handrail.tenants.sources import open_sources
+from handrail.tenants.trust import TenantTrust
+
+_CACHED_SECONDS: Final = 1.0
+"""How long a revision is believed to be the newest."""
+
+
+class TenantPool(Struct, frozen=True, kw_only=True):
+    """What the calls of one tenant share."""
+
+    executor: Executor
+    config: TenantConfig | None
+    """None for a tenant that has no configuration: its tools are those of all."""
+    base: tuple[ToolRegistry, Policy]
+    """The tools and the policy of all that it was built with."""
+    secrets: Mapping[str, str] = {}
+    sources: Sources | None = None
+
+    @property
+    def version(self) -> str:
+        """Of the configuration; empty without one."""
+        return "" if self.config is None else self.config.version
+
+
+class TenantPools:
+    """Builds the executor of a tenant: the tools of all, and those that its configuration adds, under its rules."""
+
+    def __init__(self, executor: Executor, tenants: Tenants, *, builder: ToolBuilder, trust: TenantTrust) -> None:
+        self.directory = tenants
+        self.builder = builder
+        self.trust = trust
+        self.problems: dict[str, str] = {}
+        """Why the newest revision of a tenant is not the one that serves, by the tenant's id."""
+        self._executor = executor
+        self._pools: dict[str, TenantPool] = {}
+        self._checked: dict[str, float] = {}
+        self._refused: dict[str, str] = {}
+        """The version that could not be built, by the tenant's id: it is not tried again with each call."""
+        self._changed: set[str] = set()
+        """Tenants whose sources have other tools than those that were built."""
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def get(self, tenant_id: str) -> TenantPool:
+        """What a tenant's calls use now."""
+        known = self._pools.get(tenant_id)
+        is_recent = time.monotonic() - self._checked.get(tenant_id, 0.0) < _CACHED_SECONDS
+        if known is not None and is_recent and self._is_current(tenant_id, known):
+            return known
+        async with self._locks.setdefault(tenant_id, asyncio.Lock()):
+            return await self._look(tenant_id)
+
+    def _is_current(self, tenant_id: str, pool: TenantPool) -> bool:
+        """Whether the tools and the policy of all, and the tenant's sources, are what it was built with."""
+        registry, policy = pool.base
+        is_same = registry is self._executor.registry and policy is self._executor.policy
+        return is_same and tenant_id not in self._changed
+
+    async def _look(self, tenant_id: str) -> TenantPool:
+        known = self._pools.get(tenant_id)
+        try:
+            cfg = await self.directory.get(tenant_id)
+        except StoreError:
+            if known is None:
+                raise
+            log.warning("the configuration of the tenant %s cannot be read; the one before serves", tenant_id)
+            return known
+        except ConfigError as error:
+            return self._keep(tenant_id, known, "", error)
+        self._checked[tenant_id] = time.monotonic()
+        version = "" if cfg is None else cfg.version
+        is_current = known is not None and self._is_current(tenant_id, known)
+        if known is not None and is_current and version in (known.version, self._refused.get(tenant_id)):
+            if known.version == version:
+                self.problems.pop(tenant_id, None)
+            return known
+        try:
+            self._changed.discard(tenant_id)
+            built = await self._build(cfg, known)
+        except HandrailError as error:
+            return self._keep(tenant_id, known, version, error)
+        self._pools[tenant_id] = built
+        self._refused.pop(tenant_id, None)
+        self.problems.pop(tenant_id, None)
+        if known is not None and known.sources is not None and known.sources is not built.sources:
+            await known.sources.aclose()
+        return built
+
+    def _keep(self, tenant_id: str, known: TenantPool | None, version: str, error: HandrailError) -> TenantPool:
+        log.error("the newest revision of the tenant %s cannot be used: %s", tenant_id, error)
+        self.problems[tenant_id] = str(error)
+        self._checked[tenant_id] = time.monotonic()
+        if known is None:  # There is no revision that works: nothing is allowed that nobody has looked at.
+            raise StoreError(f"The configuration of the tenant {tenant_id!r} cannot be used.") from error
+        self._refused[tenant_id] = version
+        return known
+
+    async def _build(self, cfg: TenantConfig | None, known: TenantPool | None) -> TenantPool:
+        base = registry, policy = self._executor.registry, self._executor.policy
+        if cfg is None:
+            return TenantPool(executor=self._executor, config=None, base=base)
+        self.check(cfg)
+        if known is not None and known.version == cfg.version:
+            sources = known.sources
+        else:
+            sources = await open_sources(cfg, self.trust)
+            if sources is not None:
+                sources.subscribe(lambda: self._changed.add(cfg.tenant_id))
+        built = self.builder.build_tools(cfg, tools=(*registry, *(() if sources is None else sources.tools)))
+        tools = [tool for tool in built.tools if tool.name not in CALL_TOOL_NAMES]
+        rules = (*policy.rules, *_leave_out_call_tools(built.rules))
+        try:
+            executor = self._executor.with_tools(tools, policy=Policy(rules, default=policy.default, asks=policy.asks))
+        except ConfigError:
+            if sources is not None and (known is None or sources is not known.sources):
+                await sources.aclose()
+            raise
+        secrets = Secrets(self.trust.select_secrets(cfg))
+        return TenantPool(executor=executor, config=cfg, base=base, secrets=secrets, sources=sources)
+
+    def check(self, cfg: TenantConfig) -> None:
+        """Raise `ConfigError` for a configuration that cannot be used: a wrong section, a rule that cannot apply, or
+        something of the host that a tenant must not reach."""
+        self.builder.check(cfg, tools=self._executor.registry)
+        for place, problem in self.trust.find_problems(cfg).items():
+            raise ConfigError(f"{place}: {problem}")
+
+    async def aclose(self) -> None:
+        """Close the sources of all tenants."""
+        pools, self._pools = list(self._pools.values()), {}
+        await asyncio.gather(*(pool.sources.aclose() for pool in pools if pool.sources is not None))
+
+
+def _leave_out_call_tools(rules: Iterable[Rule]) -> Iterator[Rule]:
+    """The rules without the tools of a phone call."""
+    for rule in rules:
+        kept = tuple(name for name in rule.tools if name not in CALL_TOOL_NAMES)
+        if kept or not rule.tools:
+            yield rule if kept == tuple(rule.tools) else structs.replace(rule, tools=kept)
