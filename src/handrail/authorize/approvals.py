@@ -406,17 +406,17 @@ class MemoryApprovals:
         reason: str = "",
         arguments: Mapping[str, Any] | None = None,
     ) -> Approval:
-        return self._decide(token, by=by, who=who, state="approved", reason=reason, arguments=arguments)
+        return await self._decide(token, by=by, who=who, state="approved", reason=reason, arguments=arguments)
 
     async def deny(self, token: str, *, by: Literal["customer", "operator"], who: str, reason: str = "") -> Approval:
-        return self._decide(token, by=by, who=who, state="denied", reason=reason, arguments=None)
+        return await self._decide(token, by=by, who=who, state="denied", reason=reason, arguments=None)
 
-    def _decide(self, token: str, **decision: Any) -> Approval:
+    async def _decide(self, token: str, *, reason: str, **decision: Any) -> Approval:
+        reason = await self._redactor.text_aside(reason)  # A person may quote anything.
         known = self._approvals.get(token)
-        after = decide_approval(known, now=time.time(), **decision)
+        after = decide_approval(known, now=time.time(), reason=reason, **decision)
         if after is known:
             return after
-        after = structs.replace(after, reason=self._redactor.text(after.reason))  # A person may quote anything.
         self._approvals[token] = after
         self.events.emit_decided(after)
         return after

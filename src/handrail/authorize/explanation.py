@@ -8,6 +8,7 @@ from msgspec import Struct
 from handrail.authorize.policy import CompiledPolicy
 from handrail.core.context import ToolContext
 from handrail.core.redact import Redactor
+from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.values import Decision, ToolCall
 from handrail.errors import ToolError
 
@@ -49,5 +50,5 @@ def explain_call(
 
 
 def _redact(arguments: Mapping[str, Any], redactor: Redactor) -> Mapping[str, Any]:
-    redacted = redactor.arguments(arguments)
+    redacted = redactor.arguments(arguments, max_chars=MAX_PIECE)
     return cast(Mapping[str, Any], redacted) if isinstance(redacted, Mapping) else {}

@@ -73,7 +73,9 @@ class _SafeCopier:
         return shown
 
     def _text(self, error: BaseException) -> str:
-        return WITHHELD if self._redactor is None else shorten(self._redactor.text(_get_text(error)), _MAX_TEXT_CHARS)
+        if self._redactor is None:
+            return WITHHELD
+        return shorten(self._redactor.text(_get_text(error)[: 4 * _MAX_TEXT_CHARS]), _MAX_TEXT_CHARS)
 
 
 def _get_text(error: BaseException) -> str:

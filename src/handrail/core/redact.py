@@ -1,12 +1,14 @@
 """Taking out of values and texts what must not be written down: by field name, by type, by pattern."""
 
+import asyncio
 import dataclasses
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import pydantic  # Its own names load on first use, which is later than this import.
 from msgspec import UNSET, Struct, structs
@@ -16,6 +18,8 @@ from handrail.core.media import MediaPart
 from handrail.core.secret_patterns import MAX_PIECE, MIN_SECRET, LazyPattern, is_card, remove_secrets
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError, shorten
+
+T = TypeVar("T")
 
 HIDDEN: Final = "[redacted]"
 
@@ -89,16 +93,39 @@ def cut_text(text: str, max_chars: int) -> str:
     return text if left_out <= 0 else f"{text[:max_chars]} [{left_out} characters left out]"
 
 
+def is_longer(value: Any, max_chars: int) -> bool:
+    """Whether a value has more characters than so many, about; a long one is not looked through to its end."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            max_chars -= len(one)
+        elif isinstance(one, Mapping):
+            members = cast(Mapping[Any, Any], one)
+            max_chars -= 4 * len(members)
+            if max_chars >= 0:
+                waiting += (*members.keys(), *members.values())
+        elif isinstance(one, list | tuple):
+            items = cast(list[Any], one)
+            max_chars -= 2 * len(items)
+            if max_chars >= 0:
+                waiting += items
+        else:
+            max_chars -= 4
+        if max_chars < 0:
+            return True
+    return False
+
+
 def _cut_value(value: Any, max_chars: int) -> Any:
     if isinstance(value, str):
         return cut_text(value, max_chars)
-    if not isinstance(value, Mapping | list | tuple):
-        return value
+    if not isinstance(value, Mapping | list | tuple) or not is_longer(value, max_chars):
+        return cast(Any, value)
     try:
-        text = compact_json(value)
-    except ValueError:
+        return cut_text(compact_json(value), max_chars)
+    except (ValueError, TypeError):
         return HIDDEN
-    return cut_text(text, max_chars) if len(text) > max_chars else cast(Any, value)
 
 
 class Redactor:
@@ -108,7 +135,7 @@ class Redactor:
     `None` stay too, whatever their field is called: they hold no secret.
     """
 
-    __slots__ = ("_fields", "_known", "_max_chars", "_names", "_patterns", "_stems", "_types", "_window")
+    __slots__ = ("_fields", "_known", "_max_chars", "_names", "_patterns", "_stems", "_thread", "_types", "_window")
 
     def __init__(
         self,
@@ -126,6 +153,7 @@ class Redactor:
         if max_chars < 1:
             raise ConfigError(f"max_chars must be at least 1, got {max_chars!r}.")
         self._max_chars = max_chars
+        self._thread: ThreadPoolExecutor | None = None
         names = [words for name in (*FIELDS, *fields) if (words := _words(name))]
         self._fields = frozenset("".join(words) + plural for words in names for plural in ("", "s"))
         stems = sorted({max(words, key=len) for words in names} | ALONE)
@@ -161,13 +189,32 @@ class Redactor:
         except Exception:  # noqa: BLE001  # a value with code of its own: what cannot be looked at is not written
             return HIDDEN
 
-    def arguments(self, arguments: Mapping[str, Any]) -> Any:
+    def arguments(self, arguments: Mapping[str, Any], *, max_chars: int = _MAX_ARGUMENT_CHARS) -> Any:
         """A copy of a call's arguments for people to read: of long ones, the beginning.
 
-        They are JSON already. About 100,000 characters are looked at, whoever wrote them, and whatever they hold.
+        They are JSON already. About `max_chars` are looked at, whoever wrote them, and whatever they hold.
         """
-        limit = max(_MAX_ARGUMENT_CHARS // max(len(arguments), 1), 100)
+        limit = max(max_chars // max(len(arguments), 1), 100)
         return self.value({name: _cut_value(value, limit) for name, value in arguments.items()})
+
+    def beginning(self, value: Any, *, max_chars: int = MAX_PIECE) -> Any:
+        """A copy of any value, of a long one the beginning: no more than may be redacted in the event loop."""
+        return self.value(_cut_value(value, max_chars))
+
+    async def run_aside(self, redact: Callable[[], T], *, is_long: bool) -> T:
+        """Run a function that redacts with this: for something long, in a thread.
+
+        No search looks at more than `MAX_PIECE` characters; between two of them the event loop goes on.
+        """
+        if not is_long:
+            return redact()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="handrail-redact")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, redact)
+
+    async def text_aside(self, text: str) -> str:
+        """`text`, which does not hold the event loop, however long it is."""
+        return await self.run_aside(lambda: self.text(text), is_long=len(text) > MAX_PIECE)
 
     def output(self, output: Any) -> str:
         """The model's text of an output, without what must not be written."""

@@ -17,9 +17,10 @@ from handrail.core.context import ToolContext
 from handrail.core.events import CallStarted
 from handrail.core.log import log
 from handrail.core.redact import Redactor
+from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.text import compact_json
 from handrail.core.time_budget import TimeBudget
-from handrail.core.values import Approval, Decision, ToolCall, ToolResult
+from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import ToolError, must_propagate
 from handrail.execute.admission import Admission, AdmissionControl
 from handrail.execute.event_bus import EventBus, build_started
@@ -274,8 +275,9 @@ class EffectRunner:
             if authorization.call is not effect.sent.call:
                 known = await self._apply_changes(effect, authorization, known, admission)
             await self._wait_for_turn(effect, admission)
-            shown = await self._redact_arguments(effect.actual) if self._is_written else None
-            entry = self._build_entry(effect, known, authorization.approval, shown)
+            entry = self._build_entry(effect, known, authorization.approval)
+            if self._is_written:
+                entry = await self._redact_entry(entry, effect.actual)
             self._claims[running.ref] = running
             try:
                 started = build_started(effect.actual.call, effect.context) if self._events.has_listeners else None
@@ -358,7 +360,7 @@ class EffectRunner:
             repetition = Repetition(
                 number=known.repeat,
                 done_at=failure_results.format_time(done_at) if known.entry.state == "committed" else None,
-                done_with=None if known.is_same else self._redactor.text(known.entry.arguments),
+                done_with=None if known.is_same else await self._redactor.text_aside(known.entry.arguments),
             )
         deciding = self._authorizer.authorize(
             compiled.policy, sent.call, sent.value, sent.get_arguments, context, repetition
@@ -393,22 +395,24 @@ class EffectRunner:
         if known.step == "replay":
             raise Refusal(replay(entry, is_same_call=False), effect.decision)
         if known.step in ("duplicate_effect", "ask_again"):  # The approver was not told that it was done before.
-            raise Refusal(describe_duplicate(entry, self._redactor), effect.decision)
+            raise Refusal(await describe_duplicate(entry, self._redactor), effect.decision)
         raise Refusal(failure_results.unsettled(tool.name, is_running=known.step == "in_progress"), effect.decision)
 
     # 3. Claim.
 
-    async def _redact_arguments(self, actual: CallArguments) -> str:
-        """Write the arguments as the ledger keeps them."""
-        chars = len(actual.call.arguments_json)
-        return await self._settlement.redact(
-            lambda: compact_json(self._redactor.arguments(actual.arguments)), chars=chars
+    async def _redact_entry(self, entry: Entry, actual: CallArguments) -> Entry:
+        """The entry as it is written: the reason of a question may quote values, too."""
+        decision = entry.decision
+        if decision is not None and decision.action != "allow":
+            decision = structs.replace(decision, reason=await self._redactor.text_aside(decision.reason))
+        arguments = await self._redactor.run_aside(
+            lambda: compact_json(self._redactor.arguments(actual.arguments)),
+            is_long=len(actual.call.arguments_json) > MAX_PIECE,
         )
+        return structs.replace(entry, decision=decision, arguments=arguments)
 
-    def _build_entry(
-        self, effect: EffectCall, known: LedgerDecision, approval: Approval | None, shown: str | None
-    ) -> Entry:
-        """Build the entry of a call that is about to be claimed; `shown` are its arguments where they are written."""
+    def _build_entry(self, effect: EffectCall, known: LedgerDecision, approval: Approval | None) -> Entry:
+        """Build the entry of a call that is about to be claimed; `_redact_entry` comes before it is written."""
         now, context, sent, actual = time.time(), effect.context, effect.sent, effect.actual
         if self._warns_without_customer and context.customer_id is None:
             self._warns_without_customer = False  # Once.
@@ -418,7 +422,6 @@ class EffectRunner:
                 effect.tool.name,
             )
         session_id, call_id = effect.running.ref
-        decision = self._to_record(effect.decision)
         run_until, lease_until = self._settlement.leases.begin(now, effect.compiled.max_duration)
         return Entry(
             session_id=session_id,
@@ -430,7 +433,7 @@ class EffectRunner:
             full_key=actual.full_key,
             sent_key=sent.key,
             arguments_digest=actual.digest,
-            arguments=compact_json(actual.arguments) if shown is None else shown,
+            arguments="" if self._is_written else compact_json(actual.arguments),
             changed_arguments=None if actual is sent else actual.call.arguments_json,
             customer_id=context.customer_id,
             agent_id=context.agent_id,
@@ -444,15 +447,9 @@ class EffectRunner:
             run_until=run_until,
             repeat_until=run_until + self._repeat_window,
             guideline_ids=actual.call.guideline_ids,
-            decision=decision,
+            decision=effect.decision,
             approval=None if approval is None else approval.token,
         )
-
-    def _to_record(self, decision: Decision | None) -> Decision | None:
-        """A decision as the ledger keeps it: the reason of a question may quote values."""
-        if decision is None or decision.action == "allow" or not self._is_written:
-            return decision
-        return structs.replace(decision, reason=self._redactor.text(decision.reason))
 
     async def _claim(
         self, effect: EffectCall, entry: Entry, authorization: Authorization, started: CallStarted | None
@@ -500,7 +497,7 @@ class EffectRunner:
             await self._settlement.settle(entry, lost, retry_delays=())
             raise
         if running.has_begun:
-            outcome = self._settlement.note_changes(entry, outcome)
+            outcome = await self._settlement.note_changes(entry, outcome)
         if self._is_limited:
             admission.report(outcome.is_healthy)
         if outcome.happened == "unknown" and running.stranded_job is not None:

@@ -20,6 +20,7 @@ from handrail.core.events import (
 )
 from handrail.core.log import log
 from handrail.core.redact import Redactor
+from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import ConfigError
 
@@ -87,8 +88,8 @@ class EventBus:
         """A call has its result. Of a question, listeners get redacted arguments."""
         if self.has_listeners:
             if (approval := result.approval) is not None:
-                shown = structs.replace(approval, arguments=self._redactor.arguments(approval.arguments))
-                result = structs.replace(result, approval=shown)
+                shown = self._redactor.arguments(approval.arguments, max_chars=MAX_PIECE)
+                result = structs.replace(result, approval=structs.replace(approval, arguments=shown))
             self.emit(
                 CallFinished(
                     at=time.time(),

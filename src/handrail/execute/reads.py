@@ -261,7 +261,7 @@ class ReadRunner:
         outcome = await self._handlers.run(compiled, running, authorization.value, inner)
         admission.report(outcome.is_healthy)
         if actual is not call:
-            noted = note_changes(outcome.result, actual.arguments_json, self._redactor)
+            noted = await note_changes(outcome.result, actual.arguments_json, self._redactor)
             outcome = structs.replace(outcome, result=noted)
         if authorization.value is value:
             self._put_cached(compiled, call, value, context, outcome)

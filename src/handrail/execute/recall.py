@@ -173,7 +173,7 @@ class CallRecall:
                 return failure_results.unsettled(name, is_running=known.step == "in_progress")
             raise
         if known.step == "duplicate_effect":
-            return describe_duplicate(entry, self._redactor)
+            return await describe_duplicate(entry, self._redactor)
         if known.step == "replay":
             return replay(entry, is_same_call=is_entry_of(entry, ref))
         if not known.is_same:  # The other call's result is not this one's.
@@ -266,7 +266,7 @@ class CallRecall:
         if known.step == "run" or is_failed:  # Another call of the same effect failed, and this one never began.
             return failure_results.not_started(name)
         if known.step == "duplicate_effect" or (known.step == "ask_again" and not known.is_same):
-            return describe_duplicate(entry, self._redactor)
+            return await describe_duplicate(entry, self._redactor)
         if known.step in ("replay", "ask_again"):
             return replay(entry, is_same_call=is_entry_of(entry, ref))
         is_running = known.step == "in_progress" or self._running.find((entry.session_id, entry.call_id)) is not None

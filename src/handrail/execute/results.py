@@ -93,11 +93,11 @@ def finish_text(output: str, call: ToolCall, started: float, decision: Decision 
     )
 
 
-def note_changes(result: ToolResult, arguments_json: str | None, redactor: Redactor) -> ToolResult:
+async def note_changes(result: ToolResult, arguments_json: str, redactor: Redactor) -> ToolResult:
     """The result of a call with the arguments that an approver put in the place of the model's: it names them."""
-    if arguments_json is None or result.notice:
+    if result.notice:
         return result
-    ran = redactor.text(arguments_json)
+    ran = await redactor.text_aside(arguments_json)
     return structs.replace(
         result, notice=f"[Whoever approved this call changed its arguments. It was made with: {ran}]"
     )
@@ -129,9 +129,8 @@ def describe_entry(entry: Entry) -> ToolResult:
     return failure_results.unsettled(entry.tool, is_running=state == "running")
 
 
-def describe_duplicate(entry: Entry, redactor: Redactor) -> ToolResult:
+async def describe_duplicate(entry: Entry, redactor: Redactor) -> ToolResult:
     """The result of a call whose effect was done with other arguments."""
     done_at = failure_results.format_time(entry.settled_at or entry.claimed_at)
-    return failure_results.duplicate_effect(
-        entry.tool, done_at, redactor.text(entry.arguments) if entry.erased_at is None else "erased"
-    )
+    arguments = await redactor.text_aside(entry.arguments) if entry.erased_at is None else "erased"
+    return failure_results.duplicate_effect(entry.tool, done_at, arguments)

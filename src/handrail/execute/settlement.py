@@ -4,8 +4,7 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter
 from typing import Any, Final, TypeVar, cast
 
@@ -18,7 +17,7 @@ from handrail.core.events import DoubtResolved, Event
 from handrail.core.handler_output import is_plain
 from handrail.core.log import log
 from handrail.core.media import limit_media
-from handrail.core.redact import Redactor
+from handrail.core.redact import Redactor, is_longer
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import Decision, ToolCall, ToolResult
@@ -171,7 +170,6 @@ class Settlement:
         self._redactor = redactor
         self._is_immediate = ledger.is_immediate
         self._is_written = ledger.is_written
-        self._redacting: ThreadPoolExecutor | None = None
         self.verify_answers: dict[CallRef, VerifyAnswer] = {}
         """What `verify` said last about calls that stayed in doubt: only here, for calls of other processes."""
         # What is not written is kept as it is.
@@ -179,7 +177,9 @@ class Settlement:
 
     async def settle(self, entry: Entry, outcome: Outcome, retry_delays: tuple[float, ...] = _RETRY_DELAYS) -> bool:
         """Write the outcome of a call, and try again if the ledger cannot be reached; returns whether it is written."""
-        recorded = await self.redact(lambda: self._to_record(outcome.result), chars=_measure(outcome))
+        recorded = await self._redactor.run_aside(
+            lambda: self._to_record(outcome.result), is_long=self._is_written and _is_long(outcome)
+        )
         if self.verify_answers and outcome.happened == "unknown":
             recorded = structs.replace(recorded, verified=self.verify_answers.get((entry.session_id, entry.call_id)))
         settled = settle_entry(entry, _STATES[outcome.happened], recorded, now=time.time())
@@ -197,30 +197,23 @@ class Settlement:
                     return False
                 await asyncio.sleep(delay)
 
-    async def redact(self, function: Callable[[], T], *, chars: int) -> T:
-        """Redact something of so many characters: if it is long, in a thread, between whose steps the loop goes on."""
-        if chars <= MAX_PIECE or not self._is_written:
-            return function()
-        if self._redacting is None:
-            self._redacting = ThreadPoolExecutor(max_workers=1, thread_name_prefix="handrail-redact")
-        return await asyncio.get_running_loop().run_in_executor(self._redacting, function)
-
     async def settle_as_failed(self, entry: Entry) -> bool:
         """Record that nothing happened, as it was verified; returns whether it is written."""
         outcome = Outcome(result=failure_results.verified_failure(entry.tool), happened="no")
         return await self.settle(entry, outcome)
 
-    def note_changes(self, entry: Entry, outcome: Outcome) -> Outcome:
-        """The outcome of a call whose approver may have changed its arguments: the model is told which ones ran."""
+    async def note_changes(self, entry: Entry, outcome: Outcome) -> Outcome:
+        """The outcome of a call whose approver changed its arguments: the model is told which ones ran."""
         if entry.changed_arguments is None:
             return outcome
-        return structs.replace(outcome, result=note_changes(outcome.result, entry.changed_arguments, self._redactor))
+        noted = await note_changes(outcome.result, entry.changed_arguments, self._redactor)
+        return structs.replace(outcome, result=noted)
 
     async def settle_within(self, entry: Entry, outcome: Outcome, budget: TimeBudget) -> bool:
         """Settle the entry; if the ledger does not answer in time, go on trying after the call has its result."""
         if self._is_immediate:
             return await self.settle(entry, outcome)
-        settling = self._start_settling(entry, outcome)
+        settling = self._start_settling(entry, self.settle(entry, outcome))
         try:
             return await budget.run(asyncio.shield(settling))
         except TimeoutError:
@@ -240,7 +233,7 @@ class Settlement:
             except BaseException as error:  # an interrupt of the thread is not one of the program
                 log.error("%s ended after it was given up", entry.tool, exc_info=error)
                 outcome = Outcome(result=failure_results.outcome_unknown(entry.tool), happened="unknown")
-            self._start_settling(entry, self.note_changes(entry, outcome))
+            self._start_settling(entry, self._settle_late(entry, outcome))
 
         if job.future.done() and not job.future.cancelled():  # It ended just before it was given up.
             error = job.future.exception()
@@ -248,12 +241,15 @@ class Settlement:
         else:
             job.on_late_end = settle
 
-    def _start_settling(self, entry: Entry, outcome: Outcome) -> "asyncio.Future[bool]":
+    def _start_settling(self, entry: Entry, settle: Coroutine[Any, Any, bool]) -> "asyncio.Future[bool]":
         """Settle in a task that outlives the call; the lease is held until it is written."""
-        settling = asyncio.ensure_future(self.settle(entry, outcome))
+        settling = asyncio.ensure_future(settle)
         settling.add_done_callback(lambda _: self.leases.release(entry))
         self._keep(settling)
         return settling
+
+    async def _settle_late(self, entry: Entry, outcome: Outcome) -> bool:
+        return await self.settle(entry, await self.note_changes(entry, outcome))
 
     async def undo_claim(self, entry: Entry, claim: "asyncio.Future[bool] | None", result: ToolResult) -> None:
         """A claim failed: mark its entry as failed, in case that it was written although the answer was lost.
@@ -342,7 +338,7 @@ class Settlement:
             outcome = self._handlers.outcome_of_output(compiled, output, entry.session_id)
         else:
             outcome = await self._handlers.collect_outcome(compiled, output, entry.session_id)
-        return self.note_changes(entry, outcome)
+        return await self.note_changes(entry, outcome)
 
     def _keep_answer(self, entry: Entry, answer: VerifyAnswer) -> None:
         if len(self.verify_answers) >= _MAX_OBSERVED:
@@ -356,10 +352,12 @@ class Settlement:
         return await found if inspect.isawaitable(found) else found
 
 
-def _measure(outcome: Outcome) -> int:
-    """About how many characters an outcome has."""
-    error = outcome.result.error
-    return outcome.chars if error is None else max(outcome.chars, len(error.message))
+def _is_long(outcome: Outcome) -> bool:
+    """Whether there is so much to redact of an outcome that it would hold the event loop."""
+    result = outcome.result
+    if outcome.chars > MAX_PIECE or (result.error is not None and len(result.error.message) > MAX_PIECE):
+        return True
+    return bool(result.metadata) and is_longer(result.metadata, MAX_PIECE)
 
 
 def _as_text(output: Any) -> str:
@@ -397,8 +395,8 @@ class Doubt(Struct, frozen=True, kw_only=True):
     """Changes with the entry; give it to `Executor.resolve(expected=…)`."""
 
     @classmethod
-    def from_entry(cls, entry: Entry, redactor: Redactor, verified: VerifyAnswer | None = None) -> "Doubt":
-        """The doubt about an entry; `verified` is what `verify` said since it was written."""
+    def from_entry(cls, entry: Entry, arguments: str, verified: VerifyAnswer | None = None) -> "Doubt":
+        """The doubt about an entry; `arguments` are redacted, `verified` is what `verify` said since it was written."""
         return cls(
             session_id=entry.session_id,
             call_id=entry.call_id,
@@ -406,7 +404,7 @@ class Doubt(Struct, frozen=True, kw_only=True):
             tenant_id=entry.tenant_id,
             customer_id=entry.customer_id,
             turn=entry.turn,
-            arguments=redactor.text(entry.arguments),
+            arguments=arguments,
             claimed_at=entry.claimed_at,
             run_until=entry.claimed_at if entry.state == "unknown" else entry.run_until,
             idempotency_key=entry.idempotency_key,
@@ -434,7 +432,12 @@ async def list_doubts(
     entries = await ledger.find_doubts(
         now=time.time(), session_id=session_id, tenant_id=tenant_id, limit=check_limit(limit)
     )
-    return [Doubt.from_entry(entry, redactor, answers.get((entry.session_id, entry.call_id))) for entry in entries]
+    return [
+        Doubt.from_entry(
+            entry, await redactor.text_aside(entry.arguments), answers.get((entry.session_id, entry.call_id))
+        )
+        for entry in entries
+    ]
 
 
 async def _refuse_while_alive(ledger: Ledger, entry: Entry, leases: LeaseKeeper, *, is_running: bool) -> None:
@@ -478,7 +481,7 @@ async def resolve_doubt(
         raise ConfigError(f"expected must be the version of the doubt, {version!r}, got {expected!r}.")
     if not happened:
         await _refuse_while_alive(ledger, entry, leases, is_running=is_running)
-    who, reason = redactor.text(who), redactor.text(reason)  # A person may quote anything.
+    who, reason = await redactor.text_aside(who), await redactor.text_aside(reason)  # A person may quote anything.
     by = f"{who}: {reason}" if reason else who
     result = (failure_results.confirmed_effect if happened else failure_results.confirmed_failure)(entry.tool, by)
     recorded = RecordedResult(text=result.output, failure=result.error, metadata={"resolved_by": who})

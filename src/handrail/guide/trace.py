@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from handrail.core.redact import Redactor
+from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.text import compact_json
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.errors import shorten
@@ -261,7 +262,7 @@ class Recorder:
         is_new: bool = False,
     ) -> None:
         """Record a call that is about to run; with `is_new`, for a candidate of its own."""
-        trace = CallTrace(id=call.id, arguments=self._redactor.value(dict(arguments)))
+        trace = CallTrace(id=call.id, arguments=self._redactor.arguments(arguments, max_chars=MAX_PIECE))
         candidates = list(self._iterations[-1].candidates)
         place = next(
             (

@@ -119,7 +119,7 @@ class Log:
             _find_level(event),
             self._describe_call(event, event.call),
             ok=result.ok,
-            error=self._redactor.value(_describe_error(event.call, result)),
+            error=self._redactor.beginning(_describe_error(event.call, result)),
             output_length=len(result.for_model()),
             media=[self._redactor.value(part) for part in result.media] or None,
             duration_ms=round(result.duration_ms, 3),
@@ -247,7 +247,7 @@ class Log:
             return self._clean_text(value)
         if isinstance(value, list | tuple):
             return self._clean_names(str(item) for item in cast(Iterable[Any], value)) or []
-        return self._redactor.value(value)
+        return self._redactor.beginning(value)
 
     def _build_turn_planned(self, event: events.TurnPlanned) -> LogMessage:
         return _build(

@@ -10,6 +10,7 @@ from msgspec import Struct
 from handrail.core.log import NAME as HANDRAIL
 from handrail.core.log import build_safe_exc_info
 from handrail.core.redact import Redactor
+from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.text import compact_json
 
 NAME: Final = f"{HANDRAIL}.events"
@@ -63,8 +64,8 @@ class JsonFormatter(logging.Formatter):
             line["message"] = summarize_event(str(own.get("event", "")), own)
             line.update(own)
         else:
-            line["message"] = self._redactor.text(record.getMessage())
-            line.update(self._redactor.value(own))
+            line["message"] = self._redactor.beginning(record.getMessage())
+            line |= self._redactor.arguments(own, max_chars=MAX_PIECE)
         if record.exc_info and record.exc_info[1] is not None:
             line["exception"] = self._format_exception(record)
         if record.stack_info:

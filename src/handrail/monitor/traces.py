@@ -17,7 +17,8 @@ from handrail.core.events import (
     TurnStarted,
 )
 from handrail.core.redact import Redactor
-from handrail.core.text import canonical_json
+from handrail.core.secret_patterns import MAX_PIECE
+from handrail.core.text import canonical_json, compact_json
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult
 from handrail.errors import MissingExtraError, ToolError, shorten
@@ -72,6 +73,7 @@ class Traces:
         self._agent_name = agent_name
         self._content = content
         self._max_content_chars = max_content_chars
+        self._max_redacted = max(max_content_chars, MAX_PIECE)
         self._redactor = redactor or Redactor()
         self._calls: OpenCalls[_OpenSpan] = OpenCalls()
         self._turns: dict[str, Span] = {}
@@ -246,12 +248,15 @@ class Traces:
         if tool is None:
             return
         try:  # Parsed, because a type can mark a value as secret.
-            arguments = canonical_json(self._redactor.value(tool.dump(tool.parse(call.arguments_json))))
+            values = tool.dump(tool.parse(call.arguments_json))
+            arguments = canonical_json(self._redactor.arguments(values, max_chars=self._max_redacted))
         except (ToolError, ValueError, TypeError):
             return
         span.set_attribute(genai.CALL_ARGUMENTS, self._shorten(arguments))
         if result.ok:
-            span.set_attribute(genai.CALL_RESULT, self._shorten(self._redactor.output(result.output)))
+            output = self._redactor.beginning(result.output, max_chars=self._max_redacted)
+            text = output if isinstance(output, str) else compact_json(output)
+            span.set_attribute(genai.CALL_RESULT, self._shorten(text))
 
     def _shorten(self, text: str) -> str:
         return text if len(text) <= self._max_content_chars else f"{text[: self._max_content_chars]}…"

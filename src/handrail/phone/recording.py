@@ -32,6 +32,8 @@ _OWN: Final = (
     s.TimerFired,
 )
 """Signals that no event of the socket leads to; `Ended` is among them where the socket did not say it."""
+_Line = tuple[float, str, Mapping[str, Any]]
+"""When something happened, what it is, and its values."""
 _KINDS: Final = {kind.__name__: kind for kind in (*_OWN, s.Ended)}
 
 
@@ -45,7 +47,7 @@ class CallRecorder:
         self._file = Path(path).open("x", encoding="utf-8")  # noqa: SIM115  # open for as long as the call
         self._began = time.monotonic()
         self._is_reading = False
-        self._lines: list[str] = []
+        self._lines: list[_Line] = []
         self._flushing: asyncio.Task[None] | None = None
         self._is_closed = False
         self.error: str | None = None
@@ -91,27 +93,26 @@ class CallRecorder:
     def _write(self, kind: str, value: Mapping[str, Any]) -> None:
         if self._is_closed or self.error is not None:
             return
-        line = {"at": round(time.monotonic() - self._began, 6), kind: self._redactor.value(value)}
-        self._lines.append(compact_json(line) + "\n")
+        self._lines.append((time.monotonic() - self._began, kind, value))
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().create_task(self._flush())
 
     async def _flush(self) -> None:
-        """Write the lines that wait, in a thread: a slow disk delays no call."""
+        """Redact and write the lines that wait, in a thread: neither a slow disk nor a long text delays a call."""
         try:
             while self._lines and self.error is None:
                 await asyncio.to_thread(self._write_lines, self._take_lines())
         finally:
             self._flushing = None
 
-    def _take_lines(self) -> str:
-        text = "".join(self._lines)
-        self._lines.clear()
-        return text
+    def _take_lines(self) -> list[_Line]:
+        lines, self._lines = self._lines, []
+        return lines
 
-    def _write_lines(self, text: str) -> None:
+    def _write_lines(self, lines: list[_Line]) -> None:
         try:
-            self._file.write(text)
+            for at, kind, value in lines:
+                self._file.write(compact_json({"at": round(at, 6), kind: self._redactor.value(value)}) + "\n")
             self._file.flush()
         except (OSError, ValueError) as error:
             self.error = self.error or getattr(error, "strerror", None) or str(error)

@@ -23,7 +23,8 @@ from handrail.authorize.approvals import (
     wait_for_decision,
 )
 from handrail.core.log import log
-from handrail.core.redact import Redactor
+from handrail.core.redact import Redactor, is_longer
+from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.values import Approval
 from handrail.errors import StoreError
 from handrail.store.database import Database, to_storable
@@ -129,15 +130,14 @@ class SqlApprovals:
         """Deny a call."""
         return await self._decide(token, by=by, who=who, state="denied", reason=reason, arguments=None)
 
-    async def _decide(self, token: str, **decision: Any) -> Approval:
+    async def _decide(self, token: str, *, reason: str, **decision: Any) -> Approval:
+        reason = to_storable(await self._redactor.text_aside(reason))  # A person may quote anything.
         while True:
             now = time.time()
             known = await self.get(token)
-            after = decide_approval(known, now=now, **decision)
+            after = decide_approval(known, now=now, reason=reason, **decision)
             if after is known:
                 return after
-            # A person may quote anything.
-            after = structs.replace(after, reason=to_storable(self._redactor.text(after.reason)))
             values = {
                 "of_token": token,
                 "now": now,
@@ -146,12 +146,16 @@ class SqlApprovals:
                 "to_reason": after.reason,
                 "to_arguments": self._cipher.encrypt(after.changed_arguments),
                 "to_decided_at": now,
-                "to_redacted": self._redactor.arguments(after.arguments),
+                "to_redacted": await self._redact_arguments(after.arguments),
             }
             if await self._database.write(_DECIDE, values) == 1:
                 self.events.emit_decided(after)
                 return after
             # Another process decided first: look again, which says how.
+
+    async def _redact_arguments(self, arguments: Mapping[str, Any]) -> Any:
+        is_long = is_longer(arguments, MAX_PIECE)
+        return await self._redactor.run_aside(lambda: self._redactor.arguments(arguments), is_long=is_long)
 
     async def get(self, token: str) -> Approval | None:
         """Find an approval; its arguments are whole until it is decided, and redacted from then on."""

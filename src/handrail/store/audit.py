@@ -6,8 +6,8 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from sqlalchemy import literal, select, tuple_
@@ -127,8 +127,8 @@ class Audit:
             event is known for known in self._approval_events
         )
 
-    @contextmanager
-    def reserve(self, *events: Event | None) -> Generator[ReservedRows]:
+    @asynccontextmanager
+    async def reserve(self, *events: Event | None) -> AsyncGenerator[ReservedRows]:
         """Number the rows of events that another transaction writes; it sets `is_written` when it has.
 
         The events are not written again when they are emitted. If it was not written, its numbers are given to others;
@@ -136,6 +136,7 @@ class Audit:
         """
         present = [event for event in events if event is not None]
         rows = [self._row_builder.build(event) for event in present]
+        await self._row_builder.redact_long_values(rows)
         with self._lock:
             for row in rows:
                 self._number(row)
@@ -299,6 +300,7 @@ class Audit:
         if not rows:
             return
         try:
+            await self._row_builder.redact_long_values(rows)
             async with asyncio.timeout(_LAST_TIMEOUT), self._database.transaction() as connection:
                 await connection.execute(self._insert, rows)
         except Exception:
@@ -333,6 +335,7 @@ class Audit:
 
     async def _write(self, rows: Sequence[dict[str, Any]]) -> None:
         """Write a batch, and retry while the database is unreachable; write row by row if it refuses the batch."""
+        await self._row_builder.redact_long_values(rows)
         for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
             try:
                 async with self._database.transaction() as connection:

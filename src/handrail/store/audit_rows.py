@@ -1,14 +1,15 @@
 """Turns events into rows of the audit: ids, names, codes and counts; argument values only on request."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from msgspec import Struct
 from pydantic_core import from_json
 
 from handrail.core.events import Event, LogEvent
-from handrail.core.redact import Redactor, cut_text
+from handrail.core.redact import Redactor, cut_text, is_longer
+from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.values import Decision, ToolCall, ToolResult
 from handrail.store.database import to_storable
 
@@ -103,6 +104,12 @@ def find_kind(event: type[Event]) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", event.__name__).lower()
 
 
+class _LongValue(Struct, frozen=True):
+    """A value of a row that is redacted when the row is written: there is too much of it for the event loop."""
+
+    redact: Callable[[], Any]
+
+
 class AuditRowBuilder:
     """Builds the row of an event."""
 
@@ -126,7 +133,7 @@ class AuditRowBuilder:
             detail["sip_call_id"] = _shorten(event.sip_call_id)
         if isinstance(event, LogEvent):
             row["kind"] = self._redact_name(event.name)
-            detail.update(self._redactor.value(dict(event.fields)))
+            detail |= self._redactor.arguments(event.fields, max_chars=MAX_PIECE)
             if event.call is not None:
                 self._put_call(row, event.call)
             row["detail"] = detail or None
@@ -160,7 +167,7 @@ class AuditRowBuilder:
             case tuple() if name in _DETAILS:
                 detail[name] = self._redact_names(cast(tuple[object, ...], value))
             case _ if self._values:
-                detail[name] = self._redactor.value(value)
+                detail[name] = self._redact_value(value)
             case _:
                 pass
 
@@ -178,7 +185,7 @@ class AuditRowBuilder:
             row["argument_keys"] = self._redact_names(cast(dict[str, Any], arguments))
         if self._values:
             is_text = arguments is None or len(call.arguments_json) > _MAX_VALUE_CHARS
-            row["arguments"] = self._redactor.value(
+            row["arguments"] = self._redact_value(
                 cut_text(call.arguments_json, _MAX_VALUE_CHARS) if is_text else arguments
             )
 
@@ -197,7 +204,7 @@ class AuditRowBuilder:
         if result.media:
             detail["media"] = [self._redactor.value(part) for part in result.media]
         if self._values:
-            row["output"] = to_storable(self._redactor.text(cut_text(text, _MAX_VALUE_CHARS)))
+            row["output"] = self._redact_value(cut_text(text, _MAX_VALUE_CHARS), is_text=True)
 
     def _put_decision(self, row: dict[str, Any], decision: Decision) -> None:
         row["action"] = decision.action
@@ -207,6 +214,21 @@ class AuditRowBuilder:
         # The reason of a permission check is written for the model and may quote the arguments.
         if self._values or decision.rule != "permission_check":
             row["reason"] = self._redact_name(decision.reason) or row["reason"]
+
+    def _redact_value(self, value: Any, *, is_text: bool = False) -> Any:
+        def redact() -> Any:
+            return to_storable(self._redactor.text(value)) if is_text else self._redactor.value(value)
+
+        return _LongValue(redact) if is_longer(value, MAX_PIECE) else redact()
+
+    async def redact_long_values(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Redact what is too long for `build`, which is called in the event loop: before the rows are written."""
+        if not self._values:
+            return
+        for values in (values for row in rows for values in (row, row["detail"] or {})):
+            for name, value in values.items():
+                if isinstance(value, _LongValue):
+                    values[name] = await self._redactor.run_aside(value.redact, is_long=True)
 
     def _redact_name(self, name: str) -> str:
         known = self._cache.get(name)

@@ -91,7 +91,7 @@ class SqlLedger:
         used = None if approval is None else build_used(approval, call_id=entry.call_id)
         # The audit of another store in this database numbers its own rows.
         is_own = approvals.is_of(self._database)
-        with self._audit.reserve(used if is_own else None, started) as reserved:
+        async with self._audit.reserve(used if is_own else None, started) as reserved:
             # A trigger withdraws what is pending about the call.
             token = None if approval is None else approval.token
             reserved.is_written = await self._run_steps(self._statements.build_claim(values, token, reserved.rows))
@@ -129,7 +129,7 @@ class SqlLedger:
         """
         is_consumed = False
         try:
-            with self._audit.reserve(started) as reserved:
+            async with self._audit.reserve(started) as reserved:
                 try:
                     async with self._database.transaction() as connection:
                         await _execute(connection, self._statements.build_plain_claim(values, reserved.rows))
@@ -193,7 +193,7 @@ class SqlLedger:
             "to_run_until": run_until,
             "now": time.time(),
         }
-        with self._audit.reserve(started) as reserved:
+        async with self._audit.reserve(started) as reserved:
             reserved.is_written = await self._run_steps(self._statements.build_take_over(values, reserved.rows))
         return taken if reserved.is_written else None
 
