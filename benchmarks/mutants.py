@@ -1,13 +1,16 @@
 """Do the tests notice mistakes? `python -m benchmarks.mutants [--sample N] [--seed N] [PART ...]`
 
 Puts one realistic mistake at a time into a copy of the package (a condition inverted, `and` for `or`, a check dropped,
-a boundary moved, a default turned) and runs the tests of the part's own folder that reach its line. What none notices
-is printed; what is known to change nothing is in `mutants.toml`, each with its reason. Exits with 1 below 95 %.
+a boundary moved, a default turned) and runs the tests of the part's own folder that reach its line, until one fails.
+What none notices is printed; what is known to change nothing is in `mutants.toml`, each with its reason. Exits with 1
+below 95 %. The published figures, with sample, seed and date, are in docs/reliability.md.
 """
 
 import argparse
 import ast
+import compileall
 import copy
+import itertools
 import os
 import random
 import shutil
@@ -15,28 +18,33 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Literal
 
 from coverage import CoverageData
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "handrail"
+MACHINE = ("machine", "confirmation", "speech", "tool_calls", "transfer")
 PARTS = {
     "execute": (["execute"], ["tests/execute"]),
     "authorize": (["authorize"], ["tests/authorize"]),
     "store": (["store"], ["tests/store"]),
     "guide": (["guide/verdicts.py", "guide/confirmation.py", "guide/claims.py"], ["tests/guide"]),
-    "phone": (["phone/machine.py", "phone/confirmation.py"], ["tests/phone"]),
+    "phone": ([f"phone/{name}.py" for name in MACHINE], ["tests/phone"]),
 }
 """What is changed, and whose tests must notice it."""
 MARKERS = "not slow and not model and not postgres and not browser"
 WANTED = 0.95
 MAX_TESTS = 300
 TIMEOUT = 240
+TEST_TIMEOUT = 60
 _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq,
@@ -59,46 +67,77 @@ class Mutant:
 
     path: str
     line: int
+    places: tuple[tuple[int, int], ...]
+    """First and last line of the mistake, of its statement, and of its function: where tests may reach it."""
+    function: str
     mistake: str
     before: str
+    """The text that is changed, and the first line of its statement."""
     source: str
     """The whole file with the mistake in it."""
 
     @property
     def name(self) -> str:
         """What it is called in `mutants.toml`: by its text, because lines move."""
-        return f"{self.path}: {self.mistake}: {self.before}"
+        return f"{self.path} {self.function}: {self.mistake}: {self.before}"
 
 
 def find_mutants(path: Path) -> Iterator[Mutant]:
     """Every mistake that can be put into a file."""
     tree = ast.parse(path.read_text("utf-8"))
-    nodes = list(_walk(tree))
-    for place, node in enumerate(nodes):
+    seen: Counter[str] = Counter()
+    for place, (node, statement, function) in enumerate(_walk(tree)):
         for mistake, change in _find_mistakes(node):
             changed = copy.deepcopy(tree)
-            change(list(_walk(changed))[place])
+            change(next(itertools.islice(_walk(changed), place, None))[0])
+            before = _quote(node) if node is statement else f"{_quote(node)} in {_quote(statement)}"
+            seen[text := f"{function.name} {mistake} {before}"] += 1
             yield Mutant(
                 path=str(path.relative_to(PACKAGE)),
-                line=getattr(node, "lineno", 0),
+                line=_find_lines(node)[0],
+                places=tuple(_find_lines(one) for one in (node, statement, function)),
+                function=function.name,
                 mistake=mistake,
-                before=ast.unparse(node).splitlines()[0][:120],
+                before=before if seen[text] == 1 else f"{before} ({seen[text]})",
                 source=ast.unparse(ast.fix_missing_locations(changed)),
             )
 
 
-def _walk(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes inside functions, without annotations, decorators and representations."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name not in ("__repr__", "__str__"):
-            waiting: list[ast.AST] = [*node.body, *node.args.defaults, *filter(None, node.args.kw_defaults)]
-            while waiting:
-                found = waiting.pop()
-                if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.Assert | ast.AnnAssign):
-                    waiting += [found.value] if isinstance(found, ast.AnnAssign) and found.value else []
-                    continue
-                yield found
-                waiting += ast.iter_child_nodes(found)
+def _quote(node: ast.AST) -> str:
+    return ast.unparse(node).strip().splitlines()[0][:120]
+
+
+def _walk(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """The nodes inside functions, each with its statement and its function.
+
+    Without annotations, decorators, assertions and representations.
+    """
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.name in ("__repr__", "__str__"):
+            continue
+        arguments = function.args
+        waiting: list[tuple[ast.AST, ast.AST]] = [(one, one) for one in function.body]
+        waiting += [(one, function) for one in (*arguments.defaults, *filter(None, arguments.kw_defaults))]
+        while waiting:
+            found, statement = waiting.pop()
+            if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.Assert):
+                continue
+            if isinstance(found, ast.AnnAssign):
+                waiting += [(found.value, found)] if found.value else []
+                continue
+            yield found, statement, function
+            is_block = isinstance(found, ast.stmt) and hasattr(found, "body")
+            waiting += [
+                (child, child if is_block or isinstance(child, ast.stmt) else statement)
+                for child in ast.iter_child_nodes(found)
+            ]
+
+
+def _find_lines(node: ast.AST) -> tuple[int, int]:
+    if isinstance(node, ast.comprehension):
+        node = node.target
+    first = getattr(node, "lineno", 0)
+    return first, getattr(node, "end_lineno", None) or first
 
 
 def _find_mistakes(node: ast.AST) -> Iterator[tuple[str, "partial[None]"]]:
@@ -117,6 +156,8 @@ def _find_mistakes(node: ast.AST) -> Iterator[tuple[str, "partial[None]"]]:
             yield "left out", partial(_drop)
         case ast.Raise() if node.exc is not None:
             yield "not raised", partial(_drop)
+        case ast.comprehension(ifs=[_, *_]):
+            yield "filter dropped", partial(_drop_filter)
         case _:
             pass
 
@@ -149,6 +190,11 @@ def _set_value(node: ast.AST, to: bool) -> None:
     node.value = to
 
 
+def _drop_filter(node: ast.AST) -> None:
+    assert isinstance(node, ast.comprehension)
+    node.ifs = []
+
+
 def _drop(node: ast.AST) -> None:
     """Make a statement do nothing, in its place."""
     assert isinstance(node, ast.Expr | ast.Raise)
@@ -159,53 +205,110 @@ def _drop(node: ast.AST) -> None:
         node.value = ast.Constant(value=None)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def map_tests(folders: list[str], paths: list[str], work: Path) -> dict[str, dict[int, list[str]]]:
+def map_tests(folders: list[str], paths: list[str], work: Path) -> "Reached":
     """Which tests reach which line of which file; those that reach the fewest lines first."""
     data_file = work / "coverage"
-    command = [sys.executable, "-m", "pytest", *folders, "-q", "-n", "2", "-m", MARKERS, "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *folders, "-q", "-n", "0", "-m", MARKERS, "-p", "no:cacheprovider"]
     command += [f"--cov={PACKAGE}", "--cov-context=test", "--cov-report="]
-    environment = {**os.environ, "COVERAGE_FILE": str(data_file), "HYPOTHESIS_PROFILE": "quick"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**_environment(), "COVERAGE_FILE": str(data_file)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         sys.exit(f"the tests must pass before they can notice anything:\n{done.stdout[-3000:]}")
     data = CoverageData(str(data_file))
     data.read()
-    by_file: dict[str, dict[int, list[str]]] = {}
-    sizes: dict[str, int] = {}
-    for file in data.measured_files():
-        for tests in data.contexts_by_lineno(file).values():
-            for test in tests:
-                sizes[test] = sizes.get(test, 0) + 1
+    sizes: Counter[str] = Counter()
+    by_file: dict[str, dict[int, set[str]]] = {}
     for file in data.measured_files():
         path = (ROOT / file).relative_to(PACKAGE).as_posix()
+        lines = {
+            line: {test.split("|")[0] for test in tests if test}
+            for line, tests in data.contexts_by_lineno(file).items()
+        }
+        for tests in lines.values():
+            sizes.update(tests)
         if path.startswith(tuple(paths)):
-            by_file[path] = {
-                line: sorted(
-                    {test.split("|")[0] for test in tests if test}, key=lambda test: sizes.get(f"{test}|run", 0)
-                )
-                for line, tests in data.contexts_by_lineno(file).items()
-            }
-    return by_file
+            by_file[path] = lines
+    return Reached(by_file, sizes)
 
 
-def is_noticed(mutant: Mutant, tests: list[str], work: Path) -> bool:
-    """Whether one of the tests fails, or does not end, with the mistake in place."""
-    with tempfile.TemporaryDirectory(dir=work) as folder:
-        tree = Path(folder) / "src"
-        shutil.copytree(PACKAGE, tree / "handrail", ignore=shutil.ignore_patterns("__pycache__"))
-        (tree / "handrail" / mutant.path).write_text(mutant.source, "utf-8")
-        chosen = Path(folder) / "tests.txt"
-        chosen.write_text("\n".join(tests[:MAX_TESTS]), "utf-8")
-        command = [sys.executable, "-W", "ignore", "-m", "pytest", f"@{chosen}", "-x", "-q", "-n", "0", "-m", MARKERS]
-        command += ["-p", "no:cacheprovider", "--timeout", "60", "-o", f"pythonpath={ROOT} {tree}"]
-        environment = {**os.environ, "PYTHONPATH": str(tree), "HYPOTHESIS_PROFILE": "quick"}
+@dataclass(frozen=True)
+class Reached:
+    """Which tests reach which line."""
+
+    by_file: dict[str, dict[int, set[str]]]
+    sizes: Counter[str]
+    """How many lines each test reaches."""
+
+    def find_tests(self, mutant: Mutant) -> list[str]:
+        """The tests that reach the mistake, those that reach the fewest lines first.
+
+        An expression inside a statement of several lines may have no line of its own, and a default belongs to all of
+        its function: then those that reach the statement, or the function.
+        """
+        lines = self.by_file.get(mutant.path, {})
+        for first, last in mutant.places:
+            found = set[str]().union(*(lines.get(line, ()) for line in range(first, last + 1)))
+            if found:
+                return sorted(found, key=lambda test: (self.sizes[test], test))[:MAX_TESTS]
+        return []
+
+
+def _environment(**more: str) -> dict[str, str]:
+    # Bytecode is what makes a start cheap: it is written while the tests are mapped, and read for each mistake.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**inherited, "HYPOTHESIS_PROFILE": "quick", **more}
+
+
+class Copy:
+    """A copy of the package that has one mistake at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tree = folder / "src"
+        self._chosen = folder / "tests.txt"
+        self._number = 0
+        shutil.copytree(PACKAGE, self._tree / "handrail", ignore=shutil.ignore_patterns("__pycache__"))
+        compileall.compile_dir(self._tree, quiet=1)
+
+    def judge(self, mutant: Mutant, tests: list[str]) -> Literal["noticed", "stopped", "not noticed"]:
+        """Whether one of the tests fails with the mistake in place, or had to be stopped."""
+        file = self._tree / "handrail" / mutant.path
+        whole = file.read_bytes()
+        times = file.stat()
+        file.write_text(mutant.source, "utf-8")
+        self._number += 1
+        os.utime(file, (self._number, self._number))  # Never the time of a version whose bytecode is there.
+        try:
+            return self._run(tests)
+        finally:
+            file.write_bytes(whole)
+            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    def _run(self, tests: list[str]) -> Literal["noticed", "stopped", "not noticed"]:
+        self._chosen.write_text("\n".join(tests), "utf-8")
+        command = [sys.executable, "-W", "ignore", "-m", "pytest", f"@{self._chosen}", "-x", "-q", "-n", "0"]
+        command += ["-m", MARKERS, "-p", "no:cacheprovider", "--timeout", str(TEST_TIMEOUT)]
+        command += ["-o", f"pythonpath={ROOT} {self._tree}"]
         try:
             done = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+                command,
+                cwd=ROOT,
+                env=_environment(PYTHONPATH=str(self._tree), PYTHONDONTWRITEBYTECODE="1"),
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT,
+                check=False,
             )
         except subprocess.TimeoutExpired:
-            return True
-        return done.returncode != 0
+            return "stopped"
+        if done.returncode == 0:
+            return "not noticed"
+        return "stopped" if "Timeout (>" in done.stdout else "noticed"
 
 
 def main() -> None:
@@ -215,42 +318,64 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="how many mistakes of each part, chosen by the seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--list", action="store_true", help="only print the mistakes")
     options = parser.parse_args()
     known: dict[str, str] = tomllib.loads((ROOT / "benchmarks" / "mutants.toml").read_text("utf-8"))["equivalent"]
     is_good = True
     for part in options.parts or PARTS:
-        paths, folders = PARTS[part]
-        files = sorted(
-            file
-            for path in paths
-            for file in ([PACKAGE / path] if path.endswith(".py") else (PACKAGE / path).rglob("*.py"))
-        )
-        mutants = [mutant for file in files if "migrations" not in file.parts for mutant in find_mutants(file)]
-        every = len(mutants)
-        if options.sample is not None and options.sample < every:
-            mutants = random.Random(options.seed).sample(mutants, options.sample)
-        counted = [mutant for mutant in mutants if mutant.name not in known]
-        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
-            work = Path(folder)
-            reached = map_tests(folders, paths, work)
-
-            def judge(mutant: Mutant) -> bool:
-                tests = reached.get(mutant.path, {}).get(mutant.line, [])  # noqa: B023  # used in this round only
-                noticed = bool(tests) and is_noticed(mutant, tests, work)  # noqa: B023
-                if not noticed:
-                    where = f"src/handrail/{mutant.path}:{mutant.line}"
-                    print(f"not noticed ({len(tests)} tests): {where}: {mutant.mistake}: {mutant.before}", flush=True)
-                return noticed
-
-            noticed = sum(pool.map(judge, counted))
+        chosen, every = choose_mutants(part, sample=options.sample, seed=options.seed)
+        counted = [mutant for mutant in chosen if mutant.name not in known]
+        if options.list:
+            print(*(f"{mutant.line:>4} {mutant.name}" for mutant in counted), sep="\n")
+            continue
+        verdicts = judge_mutants(part, counted, jobs=options.jobs)
+        noticed = len(counted) - verdicts["not noticed"]
         score = noticed / len(counted) if counted else 1.0
         is_good = is_good and score >= WANTED
         print(
-            f"{part}: {noticed} of {len(counted)} noticed, {score:.1%} "
-            f"({len(mutants) - len(counted)} that change nothing; {every} possible)",
+            f"{part}: {noticed} of {len(counted)} noticed, {score:.1%} ({verdicts['stopped']} of them because a test "
+            f"did not end; {len(chosen) - len(counted)} others change nothing; {every} possible; seed {options.seed})",
             flush=True,
         )
     sys.exit(0 if is_good else 1)
+
+
+def choose_mutants(part: str, *, sample: int | None, seed: int) -> tuple[list[Mutant], int]:
+    """The mistakes of a part, or a sample of them, and how many there are."""
+    files = sorted(
+        file
+        for path in PARTS[part][0]
+        for file in ([PACKAGE / path] if path.endswith(".py") else (PACKAGE / path).rglob("*.py"))
+        if "migrations" not in file.parts
+    )
+    every = [mutant for file in files for mutant in find_mutants(file)]
+    if sample is None or sample >= len(every):
+        return every, len(every)
+    return random.Random(seed).sample(every, sample), len(every)
+
+
+def judge_mutants(part: str, mutants: list[Mutant], *, jobs: int) -> Counter[str]:
+    """How many of them were noticed; those that were not are printed."""
+    paths, folders = PARTS[part]
+    with tempfile.TemporaryDirectory() as folder:
+        reached = map_tests(folders, paths, Path(folder))
+        copies: SimpleQueue[Copy] = SimpleQueue()
+        for number in range(jobs):
+            copies.put(Copy(Path(folder) / str(number)))
+
+        def judge(mutant: Mutant) -> str:
+            tests = reached.find_tests(mutant)
+            copied = copies.get()
+            try:
+                verdict = copied.judge(mutant, tests) if tests else "not noticed"
+            finally:
+                copies.put(copied)
+            if verdict != "noticed":
+                print(f"{verdict} ({len(tests)} tests), line {mutant.line}: {mutant.name}", flush=True)
+            return verdict
+
+        with ThreadPoolExecutor(jobs) as pool:
+            return Counter(pool.map(judge, mutants))
 
 
 if __name__ == "__main__":

@@ -293,7 +293,7 @@ async def test_what_is_expired_is_forgotten_when_there_is_too_much_of_it() -> No
                 token=f"t-{n}",
                 tool="pay",
                 digest=f"{n}",
-                session_id="s",
+                session_id=f"s-{n}",
                 by="operator",
                 turn=1,
                 arguments={},

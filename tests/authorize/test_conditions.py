@@ -132,6 +132,87 @@ def test_what_a_tool_takes_and_was_not_given_is_in_doubt_and_what_it_does_not_ta
     assert not condition.matches({}, action="deny", expected={"other"})
 
 
+def test_a_tool_that_declares_no_arguments_may_have_any() -> None:
+    condition = Condition({"amount": {"above": 5}})
+
+    assert condition.matches({}, action="deny", expected=None)
+    assert not condition.matches({}, action="allow", expected=None)
+
+
+@pytest.mark.parametrize(
+    ("where", "arguments", "expected"),
+    [
+        ({"not": {"a": 1}}, {"a": 2}, "holds"),
+        ({"not": {"a": 1}}, {"a": 1}, "no"),
+        ({"not": {"a": 1}}, {"a": True}, "doubt"),
+        ({"b": 1, "not": {"a": 1}}, {"a": 2, "b": 1}, "holds"),
+        ({"b": 1, "not": {"a": 1}}, {"a": 1, "b": 1}, "no"),
+        ({"b": 1, "not": {"a": 1}}, {"a": 2, "b": 2}, "no"),
+        ({"b": 1, "not": {"a": 1}}, {"a": 2, "b": True}, "doubt"),
+        ({"b": 1, "not": {"a": 1}}, {"a": True, "b": 1}, "doubt"),
+        ({"b": 1, "not": {"a": 1}}, {"a": 1, "b": True}, "no"),
+        ({"a": 1, "b": 1}, {"a": True, "b": 1}, "doubt"),
+        ({"a": 1, "b": 1}, {"a": 1, "b": True}, "doubt"),
+        ({"a": 1, "b": 1}, {"a": True, "b": 2}, "no"),
+        ({"not": "x"}, {"not": "x"}, "holds"),  # An argument that is called so.
+    ],
+)
+def test_parts_are_connected_by_and_and_a_part_in_doubt_leaves_the_whole_in_doubt(
+    where: dict[str, Any], arguments: dict[str, Any], expected: str
+) -> None:
+    assert outcome(where, arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("directory", "value", "working_directory", "expected"),
+    [
+        ("/srv/data", "/srv/data/a.txt", None, "holds"),
+        ("/srv/data", "/srv/data", None, "holds"),
+        ("/srv/data", "/srv/database", None, "no"),
+        ("/srv/data", "/srv/data/../key", None, "no"),
+        ("/srv/data", "a.txt", None, "doubt"),
+        ("/srv/data", "a.txt", "data", "doubt"),
+        ("/srv/data", "a.txt", "/srv/data", "holds"),
+        ("/srv/data", "../a.txt", "/srv/data", "no"),
+        ("data", "/srv/data/a.txt", "/srv", "holds"),
+        ("data", "/srv/data/a.txt", None, "doubt"),
+        ("/srv/data", "", "/srv/data", "doubt"),
+        ("/srv/data", 5, "/srv/data", "doubt"),
+        ("/srv/data", "/srv/data/a\0b", None, "doubt"),
+    ],
+)
+def test_a_path_is_under_a_directory(directory: str, value: Any, working_directory: str | None, expected: str) -> None:
+    condition = Condition({"file": {"under": directory}})
+    arguments = {"file": value}
+    is_denied, is_allowed = (
+        condition.matches(arguments, action=action, working_directory=working_directory) for action in ("deny", "allow")
+    )
+
+    assert ("doubt" if is_denied != is_allowed else "holds" if is_allowed else "no") == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ({"amount": {"above": 5}}, "amount is 5, not above 5"),
+        ({"amount": {"at_least": "x"}}, "amount is 5, for which `at_least` cannot tell"),
+        ({"amount": 5, "name": "bob"}, "name is 'ann', not 'bob'"),
+        ({"pin": "1"}, "pin is [redacted], not '1'"),
+        ({"gone": 5}, "there is no gone"),
+        ({"amount": 5, "not": {"name": "ann"}}, "what stands under `not` holds, or may hold"),
+        ({"text": "x"}, "text is 'yyy"),
+        ({"hidden": "x"}, "hidden is [redacted], not 'x'"),
+    ],
+)
+def test_why_a_condition_does_not_hold(where: dict[str, Any], says: str) -> None:
+    arguments = {"amount": 5, "name": "ann", "pin": "7", "text": "y" * 1_000, "hidden": "h"}
+    shown = {"amount": 5, "name": "ann", "pin": "[redacted]", "text": "y" * 1_000}
+
+    said = Condition(where).explain_failure(arguments, shown=shown)
+    assert said.startswith(says)
+    assert len(said) < (250 if "text" in where else len(says) + 1)
+
+
 @given(st.decimals(allow_nan=False, allow_infinity=False), st.decimals(allow_nan=False, allow_infinity=False))
 def test_texts_of_decimals_are_compared_exactly(value: Decimal, limit: Decimal) -> None:
     assert (outcome({"x": {"above": str(limit)}}, {"x": str(value)}) == "holds") is (value > limit)
@@ -159,6 +240,10 @@ def test_a_number_is_above_or_at_most(value: int, limit: float) -> None:
         ({"a": {"search": "("}}, "regular expression"),
         ({"a": {"one_of": "abc"}}, "list"),
         ({"a": {"one_of": 5}}, "list"),
+        ({"a": {"under": ""}}, "path of a directory"),
+        ({"a": {"under": 5}}, "path of a directory"),
+        ({"a": {"pattern": "x"}}, "write 'matches'"),
+        ({"not": {}}, "mapping"),
         ({"": 5}, "path"),
         ({"a..b": 5}, "path"),
         ({"a[x]": 5}, "path"),

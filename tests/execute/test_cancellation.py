@@ -7,8 +7,9 @@ import pytest
 
 from handrail import Executor, Policy, Rule, ToolContext, ToolResult, tool
 from handrail.core import CallCancelled, CallFinished, Cancellation, Cancelling
-from handrail.execute import Entry, Limits, MemoryLedger, Recalled, Timeouts, running
+from handrail.execute import Entry, Limits, MemoryLedger, Recalled, Timeouts
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of, quiet
+from tests.warped import warped
 
 
 class Stage:
@@ -233,8 +234,8 @@ async def test_what_does_not_finish_within_the_grace_is_cut_off_as_unknown() -> 
     assert stage.executor.running_calls("s-1") == ()
 
 
-async def test_what_does_not_stop_at_all_is_reported_as_remaining(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "GRACE", 0.02)
+@warped
+async def test_what_does_not_stop_at_all_is_reported_as_remaining() -> None:
     go = asyncio.Event()
     begun = asyncio.Event()
 

@@ -10,6 +10,7 @@ from handrail import Executor, ToolContext, ToolError, tool
 from handrail.core import CallFinished, CallStarted
 from handrail.execute import Timeouts, running
 from tests.execute.helpers import ALLOWED, Book, Heard, Held, at, call, code_of
+from tests.warped import warped
 
 # Deadlines
 
@@ -129,6 +130,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
+@warped
 async def test_a_stuck_handler_gets_an_unknown_outcome_and_its_session_continues() -> None:
     go = asyncio.Event()
     swallowed: list[int] = []

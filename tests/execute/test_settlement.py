@@ -13,6 +13,7 @@ from handrail.core import CallFinished, CallStarted, Redactor
 from handrail.execute import MemoryLedger, Timeouts
 from handrail.store import open_store
 from tests.execute.helpers import ALLOWED, Book, Heard, at, call, code_of
+from tests.warped import warped
 
 asked: list[tuple[dict[str, Any], str | None]] = []
 
@@ -84,6 +85,7 @@ async def test_verify_is_not_asked_when_the_outcome_is_known() -> None:
     assert not asked
 
 
+@warped
 async def test_verify_that_hangs_leaves_the_outcome_unknown() -> None:
     async def verify(arguments: dict[str, Any], context: ToolContext[Any]) -> None:
         await asyncio.Event().wait()
@@ -219,6 +221,7 @@ async def test_a_record_is_tried_again_until_the_ledger_is_back() -> None:
     assert result.recorded is True
 
 
+@warped
 async def test_an_effect_whose_record_cannot_be_written_is_reported_and_never_run_again() -> None:
     book = Book()
     book.away = {"settle": -1}

@@ -10,6 +10,7 @@ from handrail import ConfigError, Executor, Policy, Rule, ToolContext, ToolError
 from handrail.execute import MemoryLedger, Timeouts
 from handrail.execute.ledger import Entry
 from tests.execute.helpers import ALLOWED, at, call, code_of
+from tests.warped import warped
 
 LEASE = 0.2
 TIMEOUTS = Timeouts(call=0.5, lease=LEASE, lease_grace=0.01, in_progress=20)
@@ -58,6 +59,7 @@ AGAIN = call("pay", "c-2", invoice="R-1")
 
 
 @pytest.mark.parametrize("sent", [PAYMENT, AGAIN])
+@warped
 async def test_an_idempotent_call_is_taken_over_and_runs_again_with_the_same_key(sent: Any) -> None:
     bank = Bank(idempotent=True)
     await bank.die()
@@ -73,6 +75,7 @@ async def test_an_idempotent_call_is_taken_over_and_runs_again_with_the_same_key
 
 
 @pytest.mark.parametrize("sent", [PAYMENT, AGAIN])
+@warped
 async def test_verify_settles_what_happened(sent: Any) -> None:
     bank = Bank(verify=lambda arguments, context: "receipt 7")
     await bank.die()
@@ -83,6 +86,7 @@ async def test_verify_settles_what_happened(sent: Any) -> None:
 
 
 @pytest.mark.parametrize("sent", [PAYMENT, AGAIN])
+@warped
 async def test_what_did_not_happen_is_taken_over_once_the_first_handler_can_no_longer_be_alive(sent: Any) -> None:
     bank = Bank(verify=lambda arguments, context: False)
     await bank.die()
@@ -94,6 +98,7 @@ async def test_what_did_not_happen_is_taken_over_once_the_first_handler_can_no_l
 
 
 @pytest.mark.parametrize("options", [{}, {"verify": lambda arguments, context: None}])
+@warped
 async def test_anything_else_is_a_doubt(options: dict[str, Any]) -> None:
     bank = Bank(**options)
     await bank.die()
@@ -118,6 +123,7 @@ def fail(arguments: Any, context: Any) -> None:
         (None, None),
     ],
 )
+@warped
 async def test_a_doubt_says_what_verify_said(verify: Any, answer: str | None) -> None:
     bank = Bank(verify=verify)
     await bank.die(timeouts=SLOW)
@@ -129,6 +135,7 @@ async def test_a_doubt_says_what_verify_said(verify: Any, answer: str | None) ->
     assert [doubt.verified for doubt in await worker.doubts()] == [answer]
 
 
+@warped
 async def test_what_verify_said_about_a_call_of_its_own_is_recorded_for_others() -> None:
     bank = Bank(verify=fail)
     bank.ledger.is_owner_dead = False
@@ -144,6 +151,7 @@ async def test_what_verify_said_about_a_call_of_its_own_is_recorded_for_others()
     assert [doubt.verified for doubt in await bank.start().doubts()] == ["failed"]
 
 
+@warped
 async def test_a_handler_that_may_still_run_is_not_run_again_because_verify_finds_nothing_yet() -> None:
     bank = Bank(verify=lambda arguments, context: False)
     await bank.die(timeouts=SLOW)
@@ -165,6 +173,7 @@ def object_to(arguments: Any, context: Any) -> bool:
 
 
 @pytest.mark.parametrize("by", ["a rule", "a check", "a hook"])
+@warped
 async def test_what_is_denied_now_is_not_taken_over_and_stays_a_doubt(by: str) -> None:
     bank = Bank(idempotent=True)
     await bank.die()
@@ -180,6 +189,7 @@ async def test_what_is_denied_now_is_not_taken_over_and_stays_a_doubt(by: str) -
     assert len(await worker.doubts()) == 1
 
 
+@warped
 async def test_a_takeover_asks_nobody_again() -> None:
     bank = Bank(idempotent=True)
     asking = Policy([Rule.ask("pay", by="operator")])
@@ -201,6 +211,7 @@ async def test_a_takeover_asks_nobody_again() -> None:
         assert (decision.action, decision.by) == ("ask", "operator")
 
 
+@warped
 async def test_a_lease_that_is_renewed_while_it_is_watched_is_not_taken_over() -> None:
     bank = Bank(idempotent=True)
     await bank.die(timeouts=SLOW)
@@ -219,6 +230,7 @@ async def test_a_lease_that_is_renewed_while_it_is_watched_is_not_taken_over() -
     assert (code_of(result), len(bank.keys)) == ("outcome_unknown", 1)
 
 
+@warped
 async def test_of_two_workers_one_takes_the_call_over() -> None:
     bank = Bank(idempotent=True)
     await bank.die()
@@ -229,6 +241,7 @@ async def test_of_two_workers_one_takes_the_call_over() -> None:
     assert {result.output for result in results if result.ok} == {"paid"}
 
 
+@warped
 async def test_an_operator_cannot_say_that_nothing_happened_while_the_handler_may_still_run() -> None:
     bank = Bank()
     await bank.die(timeouts=SLOW)
@@ -245,6 +258,7 @@ async def test_an_operator_cannot_say_that_nothing_happened_while_the_handler_ma
     assert result.ok
 
 
+@warped
 async def test_an_operator_says_that_nothing_happened_once_the_owner_is_known_to_be_gone() -> None:
     bank = Bank()
     await bank.die()

@@ -15,6 +15,7 @@ from handrail.phone import ConnectionLost, MachineOptions, PhoneCallEnded
 from handrail.phone.recording import CallRecorder
 from tests.phone.scripted import BrokenExecutor, ScriptedTransport, make_session
 from tests.tenants.samples import acme, refer
+from tests.warped import warped
 
 FREE = acme(features={"refer": refer(require_confirmation=False, handoff_phrase="")})
 
@@ -133,6 +134,7 @@ async def test_two_tools_of_one_call_cannot_transfer_it_twice() -> None:
     assert await session.transfer("tel:+14155552002", announcement="") == "ended"
 
 
+@warped
 async def test_a_filler_is_spoken_while_a_tool_takes_long() -> None:
     transport = ScriptedTransport()
     cfg = acme(features={"collect_digits": {"enabled": True}})

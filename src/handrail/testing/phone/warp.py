@@ -6,10 +6,10 @@ import re
 import selectors
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from pathlib import Path
+from time import monotonic
 from types import FrameType
 from typing import Any, TypeVar, cast
 
@@ -117,20 +117,20 @@ class _WarpedSelector(selectors.DefaultSelector):
 
     def _stand(self) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait in real time, while the clock stands, until something is ready or no thread works any more."""
-        started = time.monotonic()
+        started = monotonic()
         while working := self._loop.find_work():
             if ready := super().select(_GRACE):
                 return ready
-            if time.monotonic() - started > _PATIENCE:
+            if monotonic() - started > _PATIENCE:
                 self._loop.give_up(working)
         # Who has just stopped working may have left something.
         return super().select(0)
 
     def _run(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait in real time, while the clock goes."""
-        started = time.monotonic()
+        started = monotonic()
         ready = super().select(None if timeout is None else timeout / _SPEED)
-        passed = (time.monotonic() - started) * _SPEED
+        passed = (monotonic() - started) * _SPEED
         self._loop.skip(passed if timeout is None else min(passed, timeout))
         return ready
 
@@ -158,7 +158,7 @@ class _ThreadObserver:
             return False
         if switches == self._asleep:
             return True
-        now = time.monotonic()
+        now = monotonic()
         if self._candidate is None or self._candidate[0] != switches:
             self._candidate = switches, now
         if now - self._candidate[1] < _SETTLED:

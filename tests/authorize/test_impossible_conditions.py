@@ -1,0 +1,157 @@
+"""A condition that can never hold is found when a policy is checked, and one that might hold is left alone."""
+
+from typing import Any
+
+import pytest
+
+from handrail import Policy, Rule, build_tool
+from handrail.authorize.conditions import Condition
+
+COUNTRY = {"type": "string", "enum": ["CH", "DE"]}
+PRICE = {"type": "object", "properties": {"price": {"type": "number"}}}
+
+
+def problems(properties: dict[str, Any], where: dict[str, Any], **more: Any) -> list[str]:
+    return [*Condition(where).find_problems([{"type": "object", "properties": properties, **more}])]
+
+
+@pytest.mark.parametrize(
+    ("properties", "path"),
+    [
+        ({"amount": {"type": "number"}}, "amuont"),
+        ({"to": {"type": "object", "properties": {"country": COUNTRY}}}, "to.contry"),
+        ({"to": {"$ref": "#/$defs/Place"}}, "to.contry"),
+        ({"to": {"$ref": "#/$defs/Place", "description": "Where to.", "default": None}}, "to.contry"),
+        ({"to": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]}}, "to.contry"),
+        ({"items": {"type": "array", "items": PRICE}}, "items[0].prize"),
+        ({"items": {"items": PRICE}}, "items[0].prize"),
+        ({"prices": {"type": "object", "additionalProperties": PRICE}}, "prices.any.prize"),
+    ],
+)
+def test_a_path_that_no_schema_has_is_a_problem(properties: dict[str, Any], path: str) -> None:
+    place = {"type": "object", "properties": {"country": COUNTRY}}
+
+    [problem] = problems(properties, {path: 5}, **{"$defs": {"Place": place}})
+
+    assert problem.startswith(f"unknown argument {path!r}")
+
+
+@pytest.mark.parametrize(
+    ("properties", "path"),
+    [
+        ({"to": {"type": "object", "properties": {"country": COUNTRY}}}, "to.country"),
+        ({"to": True}, "to.country"),
+        ({"to": {"$ref": "#/$defs/Place", "minProperties": 1}}, "to.contry"),
+        ({"to": {"$ref": "#/$defs/Nowhere"}}, "to.contry"),
+        ({"to": {"type": "object"}}, "to.contry"),
+        ({"to": {"type": "object", "properties": {}, "additionalProperties": True}}, "to.contry"),
+        ({"to": {"type": "object", "properties": {}, "additionalProperties": {}}}, "to.contry"),
+        ({"to": {"type": "object", "properties": {}, "patternProperties": {"^c": {}}}}, "to.contry"),
+        ({"items": {"type": "array"}}, "items[0].prize"),
+        ({"items": {"type": "array", "items": True}}, "items[0].prize"),
+        ({"items": {"type": "object", "items": PRICE}}, "items[0].prize"),
+        ({"items": {"type": "array", "items": PRICE, "prefixItems": [{}]}}, "items[0].prize"),
+        ({"prices": {"type": "object", "additionalProperties": PRICE}}, "prices.any.price"),
+        ({"to": {"anyOf": [{"type": "object", "properties": {}}, {"type": "object"}]}}, "to.contry"),
+    ],
+)
+def test_a_path_that_a_schema_allows_is_none(properties: dict[str, Any], path: str) -> None:
+    place = {"type": "object", "properties": {"country": COUNTRY}}
+
+    assert problems(properties, {path: {"not_equals": 5}}, **{"$defs": {"Place": place}}) == []
+
+
+def test_a_schema_without_an_end_is_left_alone() -> None:
+    deep: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "number"}}}
+    for _ in range(60):
+        deep = {"type": "object", "properties": {"x": deep}}
+    circle = {"type": "object", "properties": {"next": {"$ref": "#"}}}
+    path = ".".join(["x"] * 55)
+
+    assert [*Condition({path + ".y": 5}).find_problems([deep])] == []
+    assert [*Condition({"next.next.next": {"above": 5}}).find_problems([circle])] == []
+    assert len([*Condition({"x.x.y": 5}).find_problems([deep])]) == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "condition", "says"),
+    [
+        (COUNTRY, "FR", "can only be 'CH' or 'DE', so that `equals` never holds"),
+        (COUNTRY, "CH", None),
+        (COUNTRY, {"one_of": ["FR", "CH"]}, None),
+        (COUNTRY, {"one_of": ["FR", "IT"]}, "`one_of` never holds"),
+        ({"const": 5}, {"above": 5}, "can only be 5"),
+        ({"const": 5}, {"above": "many"}, None),
+        ({"type": "boolean"}, {"above": 5}, "is a boolean, which `above` cannot compare"),
+        ({"type": "boolean"}, {"matches": "x"}, "is a boolean, which `matches` cannot compare"),
+        ({"type": "boolean"}, True, None),
+        ({"type": "integer"}, {"matches": "x"}, "is a number, which `matches` cannot compare"),
+        ({"type": "number"}, {"under": "/srv"}, "is a number, which `under` cannot compare"),
+        ({"type": "integer"}, "five", "is a number, and can never be compared with 'five'"),
+        ({"type": "number"}, {"at_least": "2030-01-01"}, "is a number, and can never be compared with '2030-01-01'"),
+        ({"type": "integer"}, "5", None),
+        ({"type": "integer"}, None, None),
+        ({"type": "integer"}, {"one_of": ["five"]}, None),
+        ({"type": "string"}, {"above": 5}, None),
+        ({"type": "array"}, {"above": 5}, None),
+        ({"type": "object"}, {"matches": "x"}, None),
+        ({"type": "null"}, {"matches": "x"}, None),
+        ({"type": ["integer", "string"]}, {"matches": "x"}, None),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, {"matches": "x"}, None),
+        ({"anyOf": [{"type": "integer"}, {"type": "boolean"}]}, {"matches": "x"}, "is a number"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"matches": "x"}, "is a number"),
+    ],
+)
+def test_a_comparison_that_can_never_hold_is_a_problem(schema: Any, condition: Any, says: str | None) -> None:
+    found = problems({"x": schema}, {"x": condition})
+
+    if says is None:
+        assert found == []
+    else:
+        assert found[0].startswith("the argument 'x' ")
+        assert says in found[0]
+
+
+def test_what_stands_under_not_is_checked_too() -> None:
+    [problem] = problems({"amount": {"type": "number"}}, {"amount": 5, "not": {"amuont": 5}})
+
+    assert problem == "unknown argument 'amuont'; did you mean 'amount'?"
+
+
+def make(name: str, properties: dict[str, Any], **options: Any) -> Any:
+    schema = {"type": "object", "properties": properties}
+    return build_tool({"name": name, "input_schema": schema, "execute": lambda payload: None, **options})
+
+
+PAY = make("pay", {"amount": {"type": "number"}})
+LOOK = make("look", {"text": {"type": "string"}}, read_only=True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "are_all", "says"),
+    [
+        (Rule.deny("pya"), True, "unknown tool 'pya'; did you mean 'pay'?"),
+        (Rule.deny("pya"), False, None),
+        (Rule.deny("pay", "pya"), True, "unknown tool 'pya'"),
+        (Rule.deny("transfer_*"), True, "it selects no tool: deny('transfer_*')."),
+        (Rule.deny("transfer_*"), False, None),
+        (Rule.deny("pay", read_only=True), True, "it selects no tool"),
+        (Rule.deny("look", read_only=True), True, None),
+        (Rule.deny(tenant="acme"), True, None),
+        (Rule.deny("pay", where={"text": "x"}), True, "unknown argument 'text'"),
+        (Rule.deny("*", where={"text": "x"}), True, None),
+        (Rule.deny("*", where={"txet": "x"}), True, "unknown argument 'txet'"),
+        (Rule.deny("transfer_*", where={"text": "x"}), False, None),
+        (Rule.deny("*"), True, None),
+    ],
+)
+def test_a_rule_that_can_never_apply_is_a_problem(rule: Rule, are_all: bool, says: str | None) -> None:
+    found = [*Policy([Rule.allow("*"), rule]).find_problems([PAY, LOOK], are_all=are_all)]
+
+    if says is None:
+        assert found == []
+    else:
+        [problem] = found
+        assert (problem.number, problem.source) == (2, "code")
+        assert says in problem.text
+        assert str(problem) == f"rule 2 (code): {problem.text}"
