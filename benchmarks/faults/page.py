@@ -60,6 +60,15 @@ ROWS: tuple[Row, ...] = (
     *_pair("OpenAI Agents SDK", "openai_agents", ("openai-agents",), ("agents",), not_run=("F6", *NEITHER)),
     # It has no timeout for a tool, and a model's arguments come as values: they cannot be cut.
     *_pair("Google ADK", "google_adk", ("google-adk",), ("google.adk",), not_run=("F6", "F12", *NEITHER)),
+    # A voice agent stores no run and pauses none: alone there is nothing that could be resumed. It has no timeout.
+    Row(
+        name="LiveKit with Handrail",
+        host="livekit",
+        guarded=True,
+        packages=("livekit-agents",),
+        modules=("livekit.agents",),
+        not_run=("F6", *NEITHER),
+    ),
     # A client of MCP sends arguments as JSON: they cannot be cut.
     Row(
         name="MCP SDK",
@@ -159,8 +168,9 @@ Measured with {versions}.
   idempotent tool, or one with a `verify` function, needs no operator; `pay` is neither. Until the lease of a killed process is over
   (here half a second, by default 15 seconds), its call counts as in progress.
 - **A dash** is a fault that the framework cannot have: a retry between the approval and the tool (F13) or a tool that is added at
-  run time (F14) need a framework with such a thing. LiveKit is not in the table: a voice agent stores no run that could be resumed;
-  `tests/adapters/test_livekit.py` has what can happen to it.
+  run time (F14) need a framework with such a thing.
+- **LiveKit** stores no run that could be resumed, so there is no row of it alone. Its model is told that a call needs an approval,
+  or is in doubt; after the customer's next words it calls again, with an id of its own. In F8 it calls with other arguments then.
 - **MCP**: the server is a process of its own, and the agent is a client that sends a call again after its connection broke or
   its timeout was over, where the other applications resume their runs. A client sends complete JSON, so F12 cannot occur.
 - **The gateway** is started with `--errors unknown`, because `pay` can fail after its effect. By default the gateway believes a
