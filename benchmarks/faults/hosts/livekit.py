@@ -41,13 +41,13 @@ class ScriptedModel(LLM):
         """The response that the script has for this point of the conversation."""
         world = self._host.world
         outputs = {item.call_id: item.output for item in items if item.type == "function_call_output"}
-        # "It needs an approval, nothing was done" was true when it was told. It is the last word only where the model goes
-        # on calling with what nobody approved.
+        # "It needs an approval, nothing was done" was true when it was told. It is the last word only where the model
+        # goes on calling with what nobody approved.
         world.tell([text for text in outputs.values() if self._host.is_changed or "approval_required" not in text])
         prompts = [n for n, item in enumerate(items) if _is_prompt(item)]
         since = items[prompts[-1] :]
         script = world.turns[len(prompts) - 1]
-        # A response is done when each of its calls has a last word; one without is made again, after the customer spoke.
+        # A response is done when each of its calls has a last word; else it is made again, after the customer spoke.
         step = 0
         for response in script:
             wanted = [one["id"] for one in response.get("calls", ())]
