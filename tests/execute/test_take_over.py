@@ -132,7 +132,8 @@ async def test_a_doubt_says_what_verify_said(verify: Any, answer: str | None) ->
 
     assert code_of(await worker.run(PAYMENT, at(customer_id="ann"))) == "outcome_unknown"
 
-    assert [doubt.verified for doubt in await worker.doubts()] == [answer]
+    for process in (worker, bank.start()):
+        assert [doubt.verified for doubt in await process.doubts()] == [answer]
 
 
 @warped

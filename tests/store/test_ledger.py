@@ -460,3 +460,20 @@ async def test_an_entry_that_changed_since_it_was_read_is_not_taken_over(kept: A
 
     assert await kept.ledger.take_over(seen, owner="another", lease_until=1.0, run_until=1.0) is None
     assert (await recalled(kept.ledger, entry))[0] == entry
+
+
+async def test_what_verify_said_is_written_unless_the_entry_was_changed(kept: Any) -> None:
+    entry = an_entry(lease_until=time.time() - 1)
+    assert await claimed(kept, entry)
+    seen = await read(kept.ledger, entry)
+
+    await kept.ledger.record_answer(seen, "cannot_tell")
+    (doubt,) = await kept.ledger.find_doubts(now=time.time())
+    assert (doubt.recorded.verified, doubt.state, doubt.owner) == ("cannot_tell", "running", entry.owner)
+
+    taken = await kept.ledger.take_over(seen, owner="another", lease_until=time.time() + 60, run_until=1.0)
+    await kept.ledger.record_answer(seen, "failed")
+    assert (await read(kept.ledger, entry)).recorded is None
+    await kept.ledger.settle(done(taken))
+    await kept.ledger.record_answer(done(taken), "failed")
+    assert (await read(kept.ledger, entry)).recorded.verified is None  # type: ignore[union-attr]

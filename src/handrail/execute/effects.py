@@ -496,7 +496,7 @@ class EffectRunner:
             lost = Outcome(result=failure_results.outcome_unknown(effect.tool.name), happened="unknown")
             await self._settlement.settle(entry, lost, retry_delays=())
             raise
-        if running.has_begun:
+        if running.has_begun and entry.changed_arguments is not None:
             outcome = await self._settlement.note_changes(entry, outcome)
         if self._is_limited:
             admission.report(outcome.is_healthy)
@@ -511,7 +511,8 @@ class EffectRunner:
             )
             running.stopped_by = None  # What stopped the handler does not stop this; another cancellation does.
             with suppress(CallStopped):
-                outcome = await running.wait(verifying) or outcome
+                found = await running.wait(verifying)
+                outcome = found if isinstance(found, Outcome) else structs.replace(outcome, verified=found)
         if not running.has_begun and approval is not None:
             await self._restore_approval(approval)
         is_recorded = await self._settlement.settle_within(entry, outcome, effect.budget)

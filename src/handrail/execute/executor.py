@@ -551,7 +551,6 @@ class Executor:
             tenant_id=tenant_id,
             limit=limit,
             redactor=self._redactor,
-            answers=self._settlement.verify_answers,
         )
 
     async def resolve(

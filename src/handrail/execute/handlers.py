@@ -25,6 +25,7 @@ from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import ToolCall, ToolResult, find_media_result
 from handrail.errors import CallPausedError, ThreadsStrandedError, ToolError, UnusableOutputError
+from handrail.execute.ledger import VerifyAnswer
 from handrail.execute.limits import RetryPolicy
 from handrail.execute.output_limit import OutputLimiter
 from handrail.execute.running import NOT_CANCELLED, CallStopped, Deadlines, RunningCall, SpuriousCancellation
@@ -46,6 +47,8 @@ class Outcome(Struct, frozen=True, kw_only=True, gc=False):
     """How many characters the output has as text."""
     after: float | None = None
     """In how many seconds another attempt makes sense, if the handler knows."""
+    verified: VerifyAnswer | None = None
+    """What `verify` said about it, if nobody knows what happened."""
 
 
 class HandlerRunner:

@@ -159,6 +159,16 @@ def take_entry(entry: Entry, *, owner: str, lease_until: float, run_until: float
     )
 
 
+def get_answer(entry: Entry) -> VerifyAnswer | None:
+    """What `verify` said last about an entry."""
+    return None if entry.recorded is None else entry.recorded.verified
+
+
+def with_answer(entry: Entry, answer: VerifyAnswer) -> RecordedResult:
+    """What is recorded of an entry in doubt, with what `verify` said."""
+    return structs.replace(entry.recorded or RecordedResult(), verified=answer)
+
+
 def is_unchanged(known: Entry, entry: Entry) -> bool:
     """Whether an entry is still as it was read, in what its owner changes."""
     return (known.owner, known.state, known.lease_until) == (entry.owner, entry.state, entry.lease_until)
@@ -251,6 +261,10 @@ class Ledger(Protocol):
         self, *, now: float, session_id: str | None = None, tenant_id: str | None = None, limit: int = 100
     ) -> list[Entry]:
         """The entries whose outcome is not known, the oldest first."""
+        ...
+
+    async def record_answer(self, entry: Entry, answer: VerifyAnswer) -> None:
+        """Write what `verify` said about an entry in doubt, as `recorded.verified`, unless it was changed meanwhile."""
         ...
 
     async def resolve(self, entry: Entry) -> bool:
@@ -545,6 +559,11 @@ class MemoryLedger:
             and tenant_id in (None, entry.tenant_id)
         )
         return list(islice(doubts, limit))
+
+    async def record_answer(self, entry: Entry, answer: VerifyAnswer) -> None:
+        known = self._by_id.get((entry.session_id, entry.call_id))
+        if known is not None and known.state in ("running", "unknown") and is_unchanged(known, entry):
+            self._write(structs.replace(known, recorded=with_answer(known, answer)))
 
     async def resolve(self, entry: Entry) -> bool:
         known = self._by_id.get((entry.session_id, entry.call_id))

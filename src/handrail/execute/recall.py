@@ -17,7 +17,8 @@ from handrail.core.redact import Redactor
 from handrail.core.time_budget import TimeBudget
 from handrail.core.values import ToolCall, ToolResult
 from handrail.execute.admission import Admission
-from handrail.execute.ledger import Entry, LedgerDecision, LedgerReader, is_unchanged
+from handrail.execute.handlers import Outcome
+from handrail.execute.ledger import Entry, LedgerDecision, LedgerReader, get_answer, is_unchanged
 from handrail.execute.results import CallResults, describe_duplicate, describe_entry, finish_result, replay
 from handrail.execute.running import CallStopped, EffectCall, RunningCall, RunningCalls
 from handrail.execute.scheduler import CallRef, Scheduler
@@ -150,7 +151,9 @@ class CallRecall:
         outcome = await self._settlement.verify(
             compiled, sent.call, context, entry, arguments, budget=budget, has_ended=has_ended
         )
-        if outcome is None:
+        if not isinstance(outcome, Outcome):
+            if outcome is not None and outcome != get_answer(entry):
+                await self._settlement.record_answer(entry, outcome)
             return None
         if outcome.happened == "no":
             return "nothing happened"

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from time import perf_counter
 from typing import Any, Final, TypeVar, cast
 
@@ -170,8 +170,6 @@ class Settlement:
         self._redactor = redactor
         self._is_immediate = ledger.is_immediate
         self._is_written = ledger.is_written
-        self.verify_answers: dict[CallRef, VerifyAnswer] = {}
-        """What `verify` said last about calls that stayed in doubt: only here, for calls of other processes."""
         # What is not written is kept as it is.
         self._to_text = redactor.output if ledger.is_written else _as_text
 
@@ -180,8 +178,8 @@ class Settlement:
         recorded = await self._redactor.run_aside(
             lambda: self._to_record(outcome.result), is_long=self._is_written and _is_long(outcome)
         )
-        if self.verify_answers and outcome.happened == "unknown":
-            recorded = structs.replace(recorded, verified=self.verify_answers.get((entry.session_id, entry.call_id)))
+        if outcome.verified is not None:
+            recorded = structs.replace(recorded, verified=outcome.verified)
         settled = settle_entry(entry, _STATES[outcome.happened], recorded, now=time.time())
         delays = iter(retry_delays)
         while True:
@@ -310,8 +308,8 @@ class Settlement:
         *,
         budget: TimeBudget,
         has_ended: bool,
-    ) -> Outcome | None:
-        """The outcome according to the tool's `verify`; None if it has none, fails, takes too long, or cannot tell.
+    ) -> Outcome | VerifyAnswer | None:
+        """The outcome according to the tool's `verify`, or why it does not know one; None if the tool has no `verify`.
 
         `verify` returns a value or True (it happened), False (it did not), or None (it cannot tell). Its "no" counts
         only once the handler cannot be running any more.
@@ -327,10 +325,9 @@ class Settlement:
             if must_propagate(error):
                 raise
             log.error("verify of %s failed", tool.name, exc_info=error)
-            return self._keep_answer(entry, "failed")
+            return "failed"
         if found is None or (found is False and not has_ended):
-            return self._keep_answer(entry, "cannot_tell" if found is None else "too_early")
-        self.verify_answers.pop((entry.session_id, entry.call_id), None)
+            return "cannot_tell" if found is None else "too_early"
         if found is False:
             return Outcome(result=failure_results.verified_failure(tool.name), happened="no")
         output = f"`{tool.name}` took effect." if found is True else found
@@ -340,10 +337,12 @@ class Settlement:
             outcome = await self._handlers.collect_outcome(compiled, output, entry.session_id)
         return await self.note_changes(entry, outcome)
 
-    def _keep_answer(self, entry: Entry, answer: VerifyAnswer) -> None:
-        if len(self.verify_answers) >= _MAX_OBSERVED:
-            self.verify_answers.clear()
-        self.verify_answers[(entry.session_id, entry.call_id)] = answer
+    async def record_answer(self, entry: Entry, answer: VerifyAnswer) -> None:
+        """Write what `verify` said about a call that another process began: an operator of any process sees it."""
+        try:
+            await self._ledger.record_answer(entry, answer)
+        except Exception:  # It changes nothing about the doubt.
+            log.exception("what verify said about %s could not be recorded", entry.tool)
 
     async def _call_verify(self, verify: Any, arguments: dict[str, Any], context: ToolContext[Any], name: str) -> Any:
         if inspect.iscoroutinefunction(verify):
@@ -390,13 +389,13 @@ class Doubt(Struct, frozen=True, kw_only=True):
     """The token of the approval that it consumed."""
     verified: VerifyAnswer | None = None
     """What the tool's `verify` said last: `cannot_tell` (it returned None), `too_early` (it found nothing while the
-    handler could still run), or `failed`; None if it was not asked here, or there is none."""
+    handler could still run), or `failed`; None if it was not asked, or there is none."""
     version: str
     """Changes with the entry; give it to `Executor.resolve(expected=…)`."""
 
     @classmethod
-    def from_entry(cls, entry: Entry, arguments: str, verified: VerifyAnswer | None = None) -> "Doubt":
-        """The doubt about an entry; `arguments` are redacted, `verified` is what `verify` said since it was written."""
+    def from_entry(cls, entry: Entry, arguments: str) -> "Doubt":
+        """The doubt about an entry, whose redacted arguments are `arguments`."""
         return cls(
             session_id=entry.session_id,
             call_id=entry.call_id,
@@ -410,7 +409,7 @@ class Doubt(Struct, frozen=True, kw_only=True):
             idempotency_key=entry.idempotency_key,
             decision=entry.decision,
             approval=entry.approval,
-            verified=verified or (None if entry.recorded is None else entry.recorded.verified),
+            verified=None if entry.recorded is None else entry.recorded.verified,
             version=_get_version(entry),
         )
 
@@ -426,18 +425,12 @@ async def list_doubts(
     tenant_id: str | None,
     limit: int,
     redactor: Redactor,
-    answers: Mapping[CallRef, VerifyAnswer],
 ) -> list[Doubt]:
-    """The calls in doubt, of one session, one tenant or of all, the oldest first; `answers` is what `verify` said."""
+    """The calls in doubt, of one session, one tenant or of all, the oldest first."""
     entries = await ledger.find_doubts(
         now=time.time(), session_id=session_id, tenant_id=tenant_id, limit=check_limit(limit)
     )
-    return [
-        Doubt.from_entry(
-            entry, await redactor.text_aside(entry.arguments), answers.get((entry.session_id, entry.call_id))
-        )
-        for entry in entries
-    ]
+    return [Doubt.from_entry(entry, await redactor.text_aside(entry.arguments)) for entry in entries]
 
 
 async def _refuse_while_alive(ledger: Ledger, entry: Entry, leases: LeaseKeeper, *, is_running: bool) -> None:

@@ -263,7 +263,7 @@ def _describe_result(finished: Sequence[AuditRow], rows: Sequence[AuditRow], ent
 def _describe_output(finished: Sequence[AuditRow], entry: Entry | None) -> Iterator[str]:
     if output := next((row.output for row in reversed(finished) if row.output is not None), None):
         yield _cut(output)
-    elif entry is not None and entry.recorded is not None:
+    elif entry is not None and entry.recorded is not None and entry.settled_at is not None:
         yield _cut(entry.recorded.to_result().for_model())
     elif finished:
         yield f"{finished[-1].output_length or 0:,} characters {NOT_STORED}"

@@ -18,7 +18,7 @@ from handrail.core.log import log
 from handrail.core.text import compact_json
 from handrail.core.values import Approval, Decision, Failure
 from handrail.errors import CallTakenOverError, StoreError
-from handrail.execute.ledger import Entry, Recalled, RecordedResult, take_entry
+from handrail.execute.ledger import Entry, Recalled, RecordedResult, VerifyAnswer, take_entry, with_answer
 from handrail.store.approvals import SqlApprovals
 from handrail.store.audit import Audit
 from handrail.store.database import Database, LastingConnection
@@ -229,6 +229,18 @@ class SqlLedger:
         wanted = self._statements.find_doubts(session_id=session_id, tenant_id=tenant_id, limit=limit)
         found = await self._database.fetch(wanted, {"now": now} if self._database.is_sqlite else None)
         return [self._entry(row, is_listed=True) for row in found]
+
+    async def record_answer(self, entry: Entry, answer: VerifyAnswer) -> None:
+        """Write what `verify` said about an entry in doubt, if it is still as it was read."""
+        values = {
+            "of_session": entry.session_id,
+            "of_call": entry.call_id,
+            "of_owner": entry.owner,
+            "of_state": entry.state,
+            "of_lease": entry.lease_until,
+            "to_recorded": encode_record(with_answer(entry, answer)),
+        }
+        await self._database.write(self._statements.record_answer, values)
 
     async def resolve(self, entry: Entry) -> bool:
         """Write what an operator found out; only one of several can, and only while it is in doubt."""

@@ -72,6 +72,11 @@ class LedgerStatements:
         self.take_over = self._build_take_over()
         self.renew = self._build_renew()
         self.resolve = self._build_resolve()
+        self.record_answer = (
+            _OF_OWNER.where(*_IS_AS_READ, UNSETTLED)
+            .where(table.c.erased_at.is_(None))
+            .values(recorded=bindparam("to_recorded", type_=Text))
+        )
 
     # Reading.
 
@@ -153,8 +158,7 @@ class LedgerStatements:
         return _OF_OWNER.where(UNSETTLED, self._is_in_doubt()).values(self._build_settled())
 
     def _build_take_over(self) -> Update:
-        is_as_read = table.c.state == bindparam("of_state"), table.c.lease_until == bindparam("of_lease")
-        return _OF_OWNER.where(*is_as_read, UNSETTLED, self._is_in_doubt()).values(
+        return _OF_OWNER.where(*_IS_AS_READ, UNSETTLED, self._is_in_doubt()).values(
             owner=bindparam("to_owner"),
             state=literal_column("'running'"),
             lease_until=self._move("to_lease_until"),
@@ -188,6 +192,7 @@ _OF_OWNER: Final = update(table).where(
     table.c.call_id == bindparam("of_call"),
     table.c.owner == bindparam("of_owner"),
 )
+_IS_AS_READ: Final = table.c.state == bindparam("of_state"), table.c.lease_until == bindparam("of_lease")
 _INSERT_AUDIT: Final = insert(audit_table)
 
 

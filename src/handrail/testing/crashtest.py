@@ -26,7 +26,7 @@ from handrail.core.events import CallStarted
 from handrail.core.values import Approval, ToolCall
 from handrail.define.function import tool
 from handrail.execute.executor import Executor
-from handrail.execute.ledger import Entry, Ledger, Recalled
+from handrail.execute.ledger import Entry, Ledger, Recalled, VerifyAnswer
 from handrail.execute.limits import Timeouts
 from handrail.store import open_store
 
@@ -209,6 +209,9 @@ class _Fragile:
         self, *, now: float, session_id: str | None = None, tenant_id: str | None = None, limit: int = 100
     ) -> list[Entry]:
         return await self._ledger.find_doubts(now=now, session_id=session_id, tenant_id=tenant_id, limit=limit)
+
+    async def record_answer(self, entry: Entry, answer: VerifyAnswer) -> None:
+        await self._ledger.record_answer(entry, answer)
 
     async def resolve(self, entry: Entry) -> bool:
         return await self._ledger.resolve(entry)
