@@ -2,6 +2,10 @@
 
 The snippets of one page run in order, in one module and one event loop, so that a page can be read from top to bottom;
 `await` works outside functions, as in Python's asyncio console. What they print must be what their `#> ` lines say.
+
+- A block `python {file="shop.py"}`, in any language, is a file in the reader's folder.
+- A block `console {run="yes"}` has commands of a shell (`$ …`) and what they print; `…` stands for any text.
+- A snippet `python {needs="module"}` runs only where the module is installed.
 """
 
 import ast
@@ -10,8 +14,11 @@ import contextlib
 import inspect
 import io
 import logging
+import os
 import re
+import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -27,14 +34,64 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PRINTED = re.compile(r"^ *#>(?: (.*))?$", re.MULTILINE)
 
 
+BLOCK = re.compile(
+    r"^```(?P<language>\w+) \{(?P<kind>file|run)=\"(?P<value>[^\"]+)\"\}\n(?P<text>.*?)^```$", re.M | re.S
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A part of a page that is no Python of the page's own program: a file, or commands."""
+
+    start_line: int
+    kind: str
+    value: str
+    text: str
+
+    def run(self) -> None:
+        """Write the file, or run the commands and compare what they print."""
+        if self.kind == "file":
+            Path(self.value).parent.mkdir(parents=True, exist_ok=True)
+            Path(self.value).write_text(self.text)
+            return
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        for command in re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]:
+            line, _, said = command.partition("\n")
+            ended = subprocess.run(
+                line,
+                shell=True,
+                env=os.environ | {"PATH": path, "COLUMNS": "100"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            pattern = ".*?".join(map(re.escape, said.rstrip().split("…")))
+            assert re.fullmatch(pattern, ended.stdout.rstrip(), re.DOTALL), f"$ {line}\n{ended.stdout}"
+
+
+def find_blocks(page: Path) -> list[Block]:
+    """The files and the commands of a page."""
+    text = page.read_text("utf-8")
+    return [
+        Block(start_line=text.count("\n", 0, one.start()), kind=one["kind"], value=one["value"], text=one["text"])
+        for one in BLOCK.finditer(text)
+    ]
+
+
 def find_snippets(page: Path) -> list[CodeExample]:
     """The snippets of a page that can run here.
 
     One that is marked with `{needs="module"}` is for an environment that has the module: `.ci/adapters` runs the page
     in the environment of each framework.
     """
-    needs = [(one, one.prefix_settings().get("needs")) for one in find_examples(page)]
-    return [one for one, module in needs if module is None or is_installed(module)]
+    found = [(one, one.prefix_settings()) for one in find_examples(page)]
+    return [
+        one
+        for one, settings in found
+        if "file" not in settings and ((module := settings.get("needs")) is None or is_installed(module))
+    ]
 
 
 def run_page(page: Path) -> None:
@@ -51,20 +108,29 @@ def run_page(page: Path) -> None:
     module = ModuleType("__main__")
     module.__file__ = str(file)
     before, sys.modules["__main__"] = sys.modules["__main__"], module
+    known, path = set(sys.modules), list(sys.path)
+    sys.path.insert(0, str(file.parent))  # as for a program that is started in this folder
     try:
         with asyncio.Runner() as runner:
-            for snippet in snippets:
+            for part in sorted([*snippets, *find_blocks(page)], key=lambda part: part.start_line):
+                if isinstance(part, Block):
+                    part.run()
+                    continue
                 output = io.StringIO()
-                source = "\n" * snippet.start_line + snippet.source
+                source = "\n" * part.start_line + part.source
                 block = compile(source, file, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
                 with contextlib.redirect_stdout(output):
                     result = eval(block, module.__dict__)
                     if inspect.iscoroutine(result):
                         runner.run(result)
-                said = PRINTED.findall(snippet.source)
-                assert output.getvalue().splitlines() == said, f"{page.name}:{snippet.start_line}"
+                said = PRINTED.findall(part.source)
+                assert output.getvalue().splitlines() == said, f"{page.name}:{part.start_line}"
     finally:
         sys.modules["__main__"] = before
+        sys.path[:] = path
+        for name in set(sys.modules) - known:
+            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(file.parent)):
+                del sys.modules[name]  # a file of the page, which another page may have, too
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -25,16 +25,23 @@ class Rule(Struct, frozen=True, kw_only=True):
     """One rule of a policy. Write it with `Rule.allow`, `Rule.ask` or `Rule.deny`."""
 
     action: Action
+    """What is decided where the rule holds."""
     tools: tuple[str, ...]
     """Selectors: names, globs, sources, tags. None of them means every tool for which the rest of the rule holds."""
     by: By | None = None
     """Who is asked."""
     where: Mapping[str, Any] | None = None
+    """Conditions on the arguments, by their paths; all of them must hold. None always holds."""
     read_only: bool | None = None
+    """Only tools that are read-only, or only those that are not. None is both."""
     tenant: str | None = None
+    """Only calls for this tenant (`ToolContext.tenant_id`)."""
     agent: str | None = None
+    """Only calls of this agent (`ToolContext.agent_id`)."""
     reason: str = ""
+    """Why. A model whose call is denied reads it; people see it with every decision."""
     name: str = ""
+    """What the rule is called in decisions, logs and explanations; without one, its own text."""
     source: str = "code"
     """Where the rule was written: `code`, or a file and a line."""
 
@@ -219,8 +226,13 @@ def _get_policy_schema(tool: Tool[..., Any]) -> Mapping[str, Any]:
 class Policy:
     """Rules in order. `deny > ask > allow > default`, and the first match within an action.
 
-    The default allows read-only tools and asks the customer for every other. `asks="operator"` asks an operator where
-    no rule says who is asked: for calls without a customer in a conversation, such as those of a gateway.
+    The default allows read-only tools and asks the customer for every other.
+
+    Args:
+        rules: `Rule` values. Their order counts only among rules of one action.
+        default: What is decided where no rule matches, such as `Decision(action="deny")`.
+        asks: Who is asked where no rule says it: `operator` for calls without a customer in a conversation, such as
+            those of a gateway.
     """
 
     __slots__ = ("_table", "asks", "default", "rules")

@@ -45,8 +45,20 @@ class ChatSession(Generic[ResultT]):
         conversation: Conversation | None = None,
         allow_memory_ledger: bool = False,
     ) -> None:
-        """`allow_memory_ledger` accepts an executor whose ledger does not outlive the process, as `sessions` does: a
-        call that was running when the process ended may then run twice.
+        """Start a conversation, or continue one that was loaded.
+
+        Args:
+            provider: The model.
+            executor: Runs the calls.
+            context: The context of every call; its `turn` is counted here.
+            instructions: What the model is told about its work.
+            budget: How much one turn may use.
+            strategy: How a turn is played: by default the model chooses its calls freely; a `GuidedStrategy` follows
+                guidelines.
+            sessions: Where the conversation is saved after every step: a `FileSessionStore`, or `store.sessions`.
+            conversation: The history to continue.
+            allow_memory_ledger: Accept an executor whose ledger does not outlive the process, though the conversation
+                does: a call that was running when the process ended may then run twice.
         """
         self.provider = provider
         self.executor = executor

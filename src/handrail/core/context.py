@@ -21,8 +21,12 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     session_id: str
     """The conversation or the phone call."""
     tenant_id: str | None = None
+    """The company that is served; rules can name it, and effects of two tenants are never the same."""
     agent_id: str | None = None
+    """The agent that speaks; rules can name it."""
     customer_id: str | None = None
+    """The person in the conversation. Effects are recognised across a customer's sessions; without it, within one
+    session."""
     turn: int = 0
     """The number of the customer's message that the conversation is at: raise it by 1 with each. A customer's approval
     counts only in a later turn than the one it was asked for in, so that a model cannot give it by itself."""
@@ -34,7 +38,9 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     deps: DepsT = None  # pyright: ignore[reportAssignmentType]  # None unless the caller passes one
     """The caller's own services, typed: `ToolContext[Bank]`."""
     secrets: Mapping[str, str] = {}
+    """Values for handlers, by name; they are never logged."""
     plugin_data: Mapping[str, Any] = {}
+    """Anything else that a plugin or an adapter passes along."""
     call: ToolCall | None = None
     """The call that is running; set by the executor."""
     idempotency_key: str | None = None

@@ -147,8 +147,12 @@ class Redactor:
     ) -> None:
         """Fields, patterns and types are added to those that are always redacted.
 
-        A text longer than `max_chars` is cut before it is looked at, and ends with a notice: what was not looked at is
-        not written, and no text holds an event loop for long.
+        Args:
+            fields: Names of fields whose values are hidden, however they are written: `card_pin` also hides `cardPin`.
+            patterns: Regular expressions; what they match in a text is hidden.
+            types: Types whose values are hidden.
+            max_chars: A longer text is cut before it is looked at, and ends with a notice: what was not looked at is
+                not written, and no text holds an event loop for long.
         """
         if max_chars < 1:
             raise ConfigError(f"max_chars must be at least 1, got {max_chars!r}.")

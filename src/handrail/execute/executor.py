@@ -83,15 +83,33 @@ class Executor:
         scope: Literal["session"] | None = None,
         debug: bool = False,
     ) -> None:
-        """`store` keeps the ledger and the approvals, and audits: what `handrail.store.open_store` returns, or the URL
-        of a database, which is opened before the first call and closed by `aclose()`. `ledger` and `approvals` are for
-        other implementations.
+        """Raises `ConfigError` if an option is wrong, or a rule of the policy can never apply.
 
-        `declared` says what tools are that are not in the pool, and are only passed to `guard()` or the fallback:
-        which of them read, have a key, a lock or a `verify`. One that is not declared is consequential.
-
-        An effect is the customer's (`ToolContext.customer_id`), or, without one, the session's: the same call in
-        another session is then another effect. `scope="session"` says that this is meant; else a warning is logged.
+        Args:
+            tools: Functions with `@tool`, tool classes, mappings, sources that `connect` opened, or a `ToolRegistry`.
+            policy: Who may run what. By default read-only tools run, and the customer is asked before every other.
+            store: Keeps the ledger and the approvals, and audits: what `handrail.store.open_store` returns, or the URL
+                of a database, which is opened before the first call and closed by `aclose()`. By default they are in
+                memory.
+            ledger: Another implementation of the record of consequential calls.
+            approvals: Another implementation of what keeps approvals.
+            listeners: Functions that get every event.
+            hooks: Objects with `before` or `authorised`, which may change arguments or refuse.
+            mode: `enforce`, or `observe`: the policy decides and records, and blocks nothing. A mapping says it by
+                selectors of tools.
+            limits: How much may run, and how large arguments and outputs may be.
+            timeouts: How long each part of a call may take.
+            fallback: A function `(call, context)` that runs the calls of tools that are not registered.
+            retry: How often a read-only or idempotent tool is tried; by default once.
+            secrets: What handlers find in `context.secrets`, by name: references such as `env:API_KEY` or
+                `file:/run/secrets/api`, or functions. A literal is refused.
+            redactor: What is hidden wherever something is written: logs, audit, approvals, the console.
+            declared: What tools are that are not in the pool, and are only passed to `guard()` or the fallback: which
+                of them read, have a key, a lock or a `verify`. One that is not declared is consequential.
+            scope: An effect is the customer's (`ToolContext.customer_id`), or, without one, the session's: the same
+                call in another session is then another effect. `session` says that this is meant; else a warning is
+                logged.
+            debug: Write the texts of exceptions and values to the log, for development: they may hold secrets.
         """
         self._is_debug = debug
         self._redactor = redactor = redactor or Redactor()

@@ -409,12 +409,15 @@ class LedgerReader:
 class MemoryLedger:
     """A ledger in memory, for one process.
 
-    It holds at most `max_entries`. To make room it forgets the oldest settled entries, but none that was settled less
-    than `keep_for` seconds ago, and none whose outcome is not known: if only such entries are left, consequential calls
-    are refused as `unavailable`. Keep `keep_for` at least as long as the executor's `repeat_window`.
+    To make room it forgets the oldest settled entries, but none that is too young, and none whose outcome is not known:
+    if only such entries are left, consequential calls are refused as `unavailable`.
 
-    The arguments and results of at most `max_bytes` are kept, the newest. Of an older call it is still known that it
-    was done; a call that arrives again is told so, without the result.
+    Args:
+        max_entries: How many calls it remembers.
+        max_bytes: The size of the arguments and results that are kept, the newest. Of an older call it is still known
+            that it was done; a call that arrives again is told so, without the result.
+        keep_for: Seconds for which no settled call is forgotten. Keep it at least as long as the executor's
+            `repeat_window`.
     """
 
     is_immediate: ClassVar[bool] = True

@@ -12,11 +12,13 @@ class RateLimit(Struct, frozen=True, kw_only=True):
     """At most `max_calls` calls of the selected tools in `period` seconds, per tool, session or tenant."""
 
     max_calls: int
+    """Calls in one period."""
     period: float
     """Seconds."""
     tools: tuple[str, ...] = ()
     """Selectors; none of them means every tool."""
     per: Literal["tool", "session", "tenant"] = "tool"
+    """What is counted together: the calls of each tool, of each session or of each tenant."""
 
     def __post_init__(self) -> None:
         if self.max_calls < 1:
@@ -31,6 +33,7 @@ class CircuitBreaker(Struct, frozen=True, kw_only=True):
     """After `max_failures` failures in a row a tool is refused for `reset_timeout` seconds; then one call tries."""
 
     max_failures: int = 5
+    """Failures in a row after which the tool is refused."""
     reset_timeout: float = 30.0
     """Seconds."""
 
@@ -116,9 +119,11 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     """How often a read-only or idempotent tool is tried, and how long to wait in between."""
 
     max_attempts: int = 1
+    """How often a call is tried in all; 1 is never again."""
     initial_delay: float = 0.2
     """Seconds before the second attempt; it doubles each time, and a random part keeps callers apart."""
     max_delay: float = 5.0
+    """The most seconds between two attempts."""
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:

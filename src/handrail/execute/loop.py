@@ -200,8 +200,16 @@ async def run_until_done(
 ) -> LoopResult:
     """Run a conversation until the model calls no more tools, or it has to stop.
 
-    `resume` takes the result of a loop that stopped with `in_progress` or `outcome_unknown`, instead of messages: its
-    open calls are looked at again first. A `step` that is not async runs in a thread.
+    Args:
+        step: A function `(messages, definitions)` that asks the model and returns its response. One that is not async
+            runs in a thread.
+        executor: Runs the calls.
+        context: The context of every call.
+        wire: The format of the API: a module of `handrail.formats`.
+        messages: The conversation so far.
+        budget: When the loop ends before the model does.
+        resume: The result of a loop that stopped with `in_progress` or `outcome_unknown`, instead of messages: its open
+            calls are looked at again first.
     """
     executor, definitions, loop = _start_loop(executor, wire, messages, budget, resume)
     wants = next(loop)

@@ -86,6 +86,32 @@ class Agent:
         redactor: Redactor | None = None,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
+        """Raises `ConfigError` if options contradict each other, or a guideline names what does not exist.
+
+        Args:
+            provider: The model that judges and replies.
+            judge: What judges and replies instead, such as a `ScriptedJudge`.
+            tools: The tools that guidelines may name.
+            policy: Who may run what, as of an `Executor`.
+            executor: An executor with tools and policy of its own, instead of them.
+            guidelines: What the agent does, and when.
+            relationships: Triples such as `("a", "entails", "b")` of the ids of guidelines.
+            variables: What is known about the customer or the case, by name: values, or functions of the context.
+            terms: Words of your domain and what they mean.
+            replies: Templates that a reply may be taken from.
+            replies_mode: `strict` sends only templates, and no word that a model wrote.
+            instructions: What the model is told in every turn.
+            locale: The language of texts that Handrail writes by itself.
+            agent_id: Its name in contexts, rules and logs.
+            store: Keeps ledger and approvals, as of an `Executor`.
+            ledger: As of an `Executor`.
+            approvals: As of an `Executor`.
+            listeners: Functions that get every event.
+            settings: Limits and thresholds of planning.
+            prefilter: What selects guidelines if there are very many; None asks about all of them.
+            redactor: What is hidden in traces and logs.
+            clock: The time that the model is told; by default that of the machine.
+        """
         tools, listeners = list(tools), list(listeners)
         has_parts = any(part is not None for part in (policy, store, ledger, approvals))
         if executor is not None and (tools or listeners or has_parts):

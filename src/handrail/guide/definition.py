@@ -34,6 +34,7 @@ class GuideSettings(Struct, frozen=True, kw_only=True):
     prefilter_above: int = 100
     """Above this number of guidelines, a pre-filter selects the ones that the judge is asked about."""
     prefilter_limit: int = 60
+    """How many guidelines the pre-filter selects."""
     judge_timeout: float = 60.0
     """The timeout of one request to the judge, in seconds."""
 

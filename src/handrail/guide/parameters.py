@@ -41,6 +41,7 @@ class ParameterOptions(Struct, frozen=True, kw_only=True):
     precedence: int | None = None
     """Only the missing and invalid values with the lowest number are reported; those without one come last."""
     examples: Sequence[Any] = ()
+    """Values for the judge, to show the form."""
     choices: Choices | None = None
     """The values that it may have: a list, or a function of the context, sync or async, that returns one."""
     adapter: ParameterAdapter | None = None

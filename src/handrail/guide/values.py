@@ -21,7 +21,9 @@ class Guideline(Struct, frozen=True, kw_only=True):
     """A condition, the action when it applies, and the tools that the action may need."""
 
     condition: str = ""
+    """When it applies, in words that a model judges."""
     action: str = ""
+    """What the agent does when it applies."""
     tools: tuple[str, ...] = ()
     """The names of its tools, which are candidates only while the guideline applies."""
     criticality: Criticality = "medium"

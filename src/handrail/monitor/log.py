@@ -44,7 +44,13 @@ class Log:
         redactor: Redactor | None = None,
         phone_names: bool = False,
     ) -> None:
-        """With `phone_names`, the events of an executor are written under the event names of phone agents."""
+        """Write to a logger.
+
+        Args:
+            logger: By default `handrail.events`.
+            redactor: What is hidden.
+            phone_names: Write the events of an executor under the event names of phone agents.
+        """
         self._logger = logger if logger is not None else logging.getLogger(NAME)
         self._phone_names = phone_names
         self._redactor = redactor or Redactor()

@@ -28,9 +28,15 @@ _OUTCOMES: Final = ("succeeded", "failed", "refused", "cancelled")
 class Metrics:
     """A listener that counts events in a registry of `prometheus_client`. Needs the extra `metrics`.
 
-    Without a `registry` it is the global one, which `prometheus_client.start_http_server()` and `generate_latest()`
-    expose. All `Metrics` of one registry count together. The first `max_tools` tools, `max_tenants` tenants and
-    `max_codes` codes have labels of their own, all others the label `other`.
+    All `Metrics` of one registry count together.
+
+    Args:
+        registry: By default the global one, which `prometheus_client.start_http_server()` and `generate_latest()`
+            expose.
+        buckets: The bounds of the histograms of durations, in seconds.
+        max_tools: How many tools have a label of their own; all others have the label `other`.
+        max_tenants: The same for tenants.
+        max_codes: The same for error codes.
     """
 
     def __init__(

@@ -47,9 +47,15 @@ class Traces:
     - The span starts with the handler. It is a child of the caller's current span, and the current span of the handler.
     - A call that is refused has a span, too, from its arrival to its result, with `handrail.call.started` false. A
       repeated call that is ignored has none.
-    - `tools`, such as a registry, adds descriptions to the spans.
-    - `content=True` also writes arguments and results, redacted by field, by pattern, and by the types that the tool
-      declares: so only for `tools`, and only if the arguments are valid.
+
+    Args:
+        tracer_provider: By default the global one.
+        tools: Adds the descriptions of tools, such as a registry's, to the spans.
+        agent_name: The name of the agent in the spans of turns.
+        content: Also write arguments and results, redacted by field, by pattern, and by the types that the tool
+            declares: so only for `tools`, and only if the arguments are valid.
+        max_content_chars: The length of each of them; longer ones are cut.
+        redactor: What is hidden.
     """
 
     def __init__(

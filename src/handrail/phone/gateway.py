@@ -74,12 +74,31 @@ class PhoneGateway:
         transport: Transport | None = None,
         executor_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """`trust` is what the configurations of tenants may refer to: secrets of the host, commands, private networks.
+        """What the configuration of a tenant says about its tools (`tool_timeout`, `max_output_chars` and
+        `max_concurrent_tools`) replaces the same fields of `limits` and `timeouts` in `executor_options`.
 
-        `executor_options` are further options of each tenant's executor: `limits`, `timeouts`, `retry`, `hooks` …
-
-        What the configuration of a tenant says about its tools (`tool_timeout`, `max_output_chars` and
-        `max_concurrent_tools`) replaces the same fields of these `limits` and `timeouts`.
+        Args:
+            client: A client of the OpenAI SDK.
+            tenants: Finds the tenant of a dialled number, such as a `TenantDirectory`.
+            tools: Builds the tools of a tenant; by default those that come with Handrail.
+            trust: What the configurations of tenants may refer to: secrets of the host, commands, private networks.
+            store: Keeps ledger, approvals, audit and webhooks: what `handrail.store.open_store` returns.
+            listeners: Functions that get every event.
+            context: Makes the context of a phone call.
+            prepare: Decides about each call before it is accepted: a function of an `IncomingCall` that returns a
+                `CallSetup` or a `Reject`. Instead of `context`.
+            prepare_timeout: Seconds that `prepare` may take.
+            dialled_number_header: The SIP header with the number that was dialled, where your carrier does not use a
+                usual one.
+            on_digits: A function `(session, key)` that gets the keys that no tool collects.
+            policy: Rules for all tenants.
+            max_calls: Phone calls at the same time; further callers hear that the line is busy.
+            recordings: A folder in which the events of every call are written, redacted.
+            redactor: What is hidden.
+            options: The timing of calls.
+            settle_grace: Seconds that running tools get when a call has ended.
+            transport: What connects calls, instead of the Realtime API.
+            executor_options: Further options of each tenant's executor: `limits`, `timeouts`, `retry`, `hooks` …
         """
         if max_calls < 1:
             raise ConfigError(f"max_calls must be at least 1, got {max_calls}.")

@@ -11,13 +11,17 @@ class MachineOptions(Struct, frozen=True, kw_only=True):
     greeting: str = ""
     """Instructions for the first response; without them the caller speaks first."""
     max_duration: float = 3_000.0
+    """Seconds after which the agent brings the call to its end."""
     wrap_up: float = 60.0
     """Time to bring a call to its end after `max_duration`."""
     idle_timeout: float | None = 300.0
+    """Seconds in which nobody speaks, after which the call ends; None is never."""
     max_tool_calls: int = 200
+    """Tool calls in one phone call."""
     max_tokens: int | None = None
     """Tokens of the provider after which the call is brought to its end."""
     max_consecutive_calls: int = 8
+    """Tool calls without a word of the caller, after which the agent has to speak first."""
     filler_after: float | None = 4.0
     """Silence while a tool runs, after which the agent says that it is still working; None: it says nothing."""
     filler_every: float = 6.0
@@ -29,6 +33,7 @@ class MachineOptions(Struct, frozen=True, kw_only=True):
     fillers: Mapping[str, str] = {}
     """Instructions for these words while a certain tool runs, by its name."""
     has_transcripts: bool = False
+    """Whether what the caller says is transcribed; a transcript that refuses withdraws a confirmation."""
     request_timeout: float = 5.0
     """How long a requested response may take to begin."""
     response_timeout: float = 20.0
@@ -52,5 +57,6 @@ class MachineOptions(Struct, frozen=True, kw_only=True):
     batch_timeout: float = 1.5
     """How long a result waits for those of the calls that were made with it."""
     retry_delay: float = 1.0
+    """Seconds before a response that failed is requested again; they double each time."""
     max_attempts: int = 5
     """How often a result is brought to the model's attention before it counts as never spoken."""

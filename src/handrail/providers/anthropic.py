@@ -60,7 +60,10 @@ _FINISH_REASONS: Final[Mapping[Any, FinishReason]] = {
 
 
 class AnthropicMessages(SdkProvider):
-    """A model behind Anthropic Messages. The API requires `max_tokens`, so it has a default."""
+    """A model behind Anthropic Messages. The API requires `max_tokens`, so it has a default.
+
+    The options are those of `OpenAIResponses`.
+    """
 
     def __init__(
         self,

@@ -70,7 +70,10 @@ _TEXT_RESULTS_ONLY: Final = re.compile(r"(gemini-[12]\b|gemma)")
 
 
 class GeminiModel(SdkProvider):
-    """A model behind Gemini's generateContent."""
+    """A model behind Gemini's generateContent.
+
+    The options are those of `OpenAIResponses`.
+    """
 
     def __init__(
         self,

@@ -48,7 +48,10 @@ _FINISH_REASONS: Final[Mapping[str | None, FinishReason]] = {
 
 
 class OpenAIChat(SdkProvider):
-    """A model behind Chat Completions: OpenAI's own, or any server that `base_url` names, which needs no key."""
+    """A model behind Chat Completions: OpenAI's own, or any server that `base_url` names, which needs no key.
+
+    The options are those of `OpenAIResponses`.
+    """
 
     def __init__(
         self,

@@ -56,6 +56,19 @@ class OpenAIResponses(SdkProvider):
         max_tokens: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
+        """Connect to nothing yet: the first request does.
+
+        Args:
+            model: The name of the model.
+            client: A client of the official SDK, if you have one already.
+            api_key: The key; by default that of the environment, as the SDK reads it.
+            base_url: Another server that speaks the same API.
+            timeout: Seconds that one request may take.
+            max_retries: How often the SDK tries a request again that failed on the way.
+            prices: What tokens cost, to add `usage.cost`.
+            max_tokens: Tokens of one response.
+            options: Further parameters of every request, such as `temperature`.
+        """
         connection = connect(
             openai_sdk.OPENAI,
             model,

@@ -65,7 +65,9 @@ class Prices(Struct, frozen=True, kw_only=True, gc=False):
     """What a million tokens cost."""
 
     input: float
+    """The price of input."""
     output: float
+    """The price of output."""
     cached: float | None = None
     """The price of cached input; `input` if unset."""
 

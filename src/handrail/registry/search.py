@@ -38,6 +38,12 @@ class ToolSearch:
     step on, after the others, so that the definitions that a prompt cache holds stay as they are.
 
     There is no threshold: a true match may have a score of 0.2. Take the best few, and let whoever reads them choose.
+
+    Args:
+        tools: The pool, or a source whose tools change.
+        embedder: Compares texts by their meaning; by default the small embedding of the catalogue, and words where it
+            is missing.
+        limit: How many tools one search finds.
     """
 
     def __init__(

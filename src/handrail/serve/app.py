@@ -62,16 +62,25 @@ def build_app(
     """The tools of an executor for MCP clients at `/mcp`, the HTTP API at `/v1`, and the console at `/`; `store` is the
     executor's own.
 
-    Every client and every person needs a key (`handrail keys create`). A call that an operator has to approve is held
-    for at most `approval_wait` seconds, 0 to 55; then its result says that it waits. `deps` is `context.deps` of every
-    call. `url` is where people reach the console: results name it. `notices` are shown on every page, of each the first
-    line, and the others on request.
+    Every client and every person needs a key (`handrail keys create`). The app needs its lifespan to be run; the
+    executor and the store stay yours to close.
 
-    `tenants`, such as `store.tenants`, has the configurations of tenants: a call with a tenant's key has the tools of
-    the executor and those that `tools` builds from its configuration, under the rules of both; `trust` is what such a
-    configuration may refer to. `phone` takes the webhooks of phone calls at `/v1/phone/webhook`. `registry` has the
-    metrics for `/v1/metrics`. The app needs its lifespan to be run; the executor and the store stay yours to
-    close.
+    Args:
+        executor: Runs the calls.
+        store: The executor's own store.
+        approval_wait: Seconds, 0 to 55, for which a call is held that an operator has to approve; then its result says
+            that it waits.
+        deps: `context.deps` of every call.
+        url: Where people reach the console: results name it.
+        title: The name on the pages.
+        notices: Returns what is shown on every page, of each the first line, and the others on request.
+        tenants: The configurations of tenants, such as `store.tenants`: a call with a tenant's key has the tools of the
+            executor and those that `tools` builds from its configuration, under the rules of both.
+        tools: Builds the tools of a tenant.
+        trust: What the configuration of a tenant may refer to.
+        phone: Takes the webhooks of phone calls at `/v1/phone/webhook`.
+        registry: Has the metrics for `/v1/metrics`.
+        api_limits: How much one key may use of the HTTP API.
     """
     if executor.approvals is not store.approvals:
         raise ConfigError("store must be the store of the executor: Executor(…, store=store).")

@@ -34,16 +34,20 @@ def open_store(
     `async with open_store(url) as store` opens it at once and closes it at the end. Without `async with`, the store
     opens the database when it is first used, and `await store.aclose()` closes it.
 
-    - `migrate`: create or update the tables. Several processes can open the database at once.
-    - `pool_size`: the maximum number of connections of this process.
-    - `timeout`: seconds to wait for a connection, a statement or a lock; after that a call is refused as `unavailable`.
-    - `encryption_key`: encrypts what would be in the database in full: the arguments of open approvals, and those that
-      an approver changed. A key of `cryptography.fernet.Fernet.generate_key()`; or several, the newest first, to change
-      it. Needs `handrail[encryption]`. Another key than the database's raises `StoreError`.
-    - `audit_values`: also write arguments and outputs to the audit, redacted by field and pattern with `redactor`. A
-      value that only its type marks as secret, such as a `SecretStr`, needs its name in the redactor's `fields`.
-    - `audit_batch_size`, `audit_interval`: the audit writes this many rows at once, or after this many seconds.
-    - `audit_max_waiting`: the maximum number of rows in memory while the database is unreachable.
+    Args:
+        url: `sqlite:///file.db`, or `postgresql://user:password@host/name`.
+        migrate: Create or update the tables. Several processes can open the database at once.
+        pool_size: The maximum number of connections of this process.
+        timeout: Seconds to wait for a connection, a statement or a lock; after that a call is refused as `unavailable`.
+        redactor: What is hidden in the audit and in the arguments of approvals that people are shown.
+        encryption_key: Encrypts what would be in the database in full: the arguments of open approvals, and those that
+            an approver changed. A key of `cryptography.fernet.Fernet.generate_key()`; or several, the newest first, to
+            change it. Needs `handrail[encryption]`. Another key than the database's raises `StoreError`.
+        audit_values: Also write arguments and outputs to the audit, redacted by field and pattern with `redactor`. A
+            value that only its type marks as secret, such as a `SecretStr`, needs its name in the redactor's `fields`.
+        audit_batch_size: The audit writes this many rows at once.
+        audit_interval: It writes after this many seconds at the latest.
+        audit_max_waiting: The maximum number of rows in memory while the database is unreachable.
 
     Raises `StoreError` if the database cannot be reached, and `ConfigError` at once if an option is wrong.
     """

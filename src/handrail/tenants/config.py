@@ -149,7 +149,9 @@ class TenantLimits(Section):
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     """Tokens of one phone call, after which the agent brings it to its end."""
     max_concurrent_tools: Annotated[int, Field(ge=1)] = 8
+    """Tool calls at the same time."""
     tool_timeout: Annotated[float, Field(gt=0, le=600)] = 15.0
+    """Seconds that one tool call may take."""
     max_output_chars: Annotated[int, Field(ge=100)] | None = None
     """Characters of one output; what is longer is cut, and the tool `read_more` gives the rest."""
 
@@ -279,20 +281,27 @@ class TenantConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     tenant_id: Id
+    """The name of the tenant in contexts, rules and logs."""
     enabled: bool = True
     """False turns the tenant off for new calls."""
     numbers: tuple[Number, ...] = ()
     """The numbers that callers dial."""
     instructions: Text = ""
+    """What the model is told about its work."""
     greeting: Annotated[str, Field(max_length=2_000)] = ""
     """The first words; without them the agent waits for the caller to speak."""
     model: Annotated[str, Field(min_length=1, max_length=128)] = "gpt-realtime-2.1"
+    """The model of the Realtime API."""
     voice: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """Its voice; the API's own if unset."""
     locale: Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*$")] = "en"
+    """The language of texts that Handrail speaks by itself."""
     timezone: Timezone = "UTC"
+    """The time zone of opening hours and of the time that the model is told."""
     opening_hours: OpeningHours | None = None
     """When destinations without hours of their own can be reached; None is always."""
     out_of_hours: OutOfHours = Field(default_factory=OutOfHours)
+    """What a caller hears outside of the opening hours."""
     transcription_model: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Writes down what the caller says; a transcript that refuses withdraws a confirmation."""
     audio: Audio = Field(default_factory=Audio)
@@ -301,7 +310,9 @@ class TenantConfig(BaseModel):
     max_output_tokens: Annotated[int, Field(ge=1, le=4_096)] | Literal["inf"] | None = None
     """Tokens of one response."""
     truncation: Literal["auto", "disabled"] | None = None
+    """What the API does when the conversation outgrows the model; its own default if unset."""
     reasoning_effort: Literal["minimal", "low", "medium", "high", "xhigh"] | None = None
+    """For models that reason; their own default if unset."""
     tell_time: bool = True
     """Whether the instructions say the date and the time in the tenant's time zone."""
     on_prepare_failure: Literal["accept", "reject"] = "accept"
@@ -309,14 +320,19 @@ class TenantConfig(BaseModel):
     keys: Literal["keep", "model"] = "keep"
     """Keys that nobody collects: `keep` them for a while for `collect_digits`, or tell the `model`."""
     features: Features = Field(default_factory=Features)
+    """The tools that come with Handrail: transfers, ending a call, digits …"""
     fillers: Fillers = Field(default_factory=Fillers)
+    """What the agent says while a tool runs."""
     tool_choice: Literal["auto", "none", "required"] | FunctionChoice | str | None = None
     """`auto`, `none`, `required` or the name of one tool; unset, it is `auto` with tools and `none` without."""
     limits: TenantLimits = Field(default_factory=TenantLimits)
+    """What the tenant may use at most."""
     secrets: dict[str, str] = Field(default_factory=dict, repr=False)
     """References, such as `env:CRM_KEY` or `file:/run/secrets/crm`; never the secrets themselves."""
     mcp_servers: tuple[McpServerConfig, ...] = ()
+    """MCP servers whose tools the agent gets."""
     openapi: tuple[OpenApiConfig, ...] = ()
+    """OpenAPI documents whose operations the agent gets as tools."""
     guidelines: tuple[TenantGuideline, ...] = ()
     """For guided chats: `condition`, `action`, `tools`, `criticality`, `always`, `id`."""
     policy: tuple[dict[str, Any], ...] = ()

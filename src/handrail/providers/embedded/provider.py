@@ -56,11 +56,18 @@ class EmbeddedProvider:
         max_tokens: int = 512,
         is_demonstration: bool | None = None,
     ) -> None:
-        """With `is_demonstration`, for very small models, code ranks the tools, values are copied from the message, and
-        replies are templates. The default is True for files under 500 MB.
+        """Load a model; a name of the catalogue is downloaded once.
 
-        Such models get one thread, others two: llama.cpp's threads wait for each other actively, and if something else
-        runs on those cores, two are many times slower than one.
+        Args:
+            path_or_name: A name of the catalogue, or the path of a GGUF file.
+            embedding: Ranks tools by their meaning; by default the small embedding of the catalogue, where it is there.
+            threads: Threads of the model. By default one for very small models and two for others: llama.cpp's threads
+                wait for each other actively, and if something else runs on those cores, two are many times slower than
+                one.
+            context_window: Tokens that the model sees at once.
+            max_tokens: Tokens of one response.
+            is_demonstration: For very small models: code ranks the tools, values are copied from the message, and
+                replies are templates. The default is True for files under 500 MB.
         """
         if find_spec("xllamacpp") is None:  # Raised before anybody downloads a model for it.
             raise MissingExtraError("xllamacpp", extra="embedded")

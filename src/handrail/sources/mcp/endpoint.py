@@ -45,9 +45,19 @@ async def serve_mcp(
 ) -> None:
     """Serve the tools of an executor over MCP, under its policy, its ledger and its events.
 
-    `context` makes the context of a call from an `McpRequest`, which holds the client's identity; it may be async, and
-    raises `PermissionError` to refuse the client. Where somebody has to agree to a call, a client that can is asked
-    (elicitation); otherwise the answer says so, with `approval_hint` (`{token}`, `{by}`) as the way to do it.
+    Where somebody has to agree to a call, a client that can is asked (elicitation); otherwise the answer says so.
+
+    Args:
+        executor: Runs the calls.
+        transport: `stdio` for a client that starts this program, or `http`.
+        context: Makes the context of a call from an `McpRequest`, which holds the client's identity; it may be async,
+            and raises `PermissionError` to refuse the client.
+        name: What the server is called.
+        instructions: What clients tell their model about the server.
+        approval_hint: How somebody can agree to a call that waits, with `{token}` and `{by}`.
+        host: The address to listen at, for `http`.
+        port: The port to listen at.
+        path: The path of the endpoint.
     """
     serve = import_with_sdk("handrail.sources.mcp.serve")
     endpoint = serve.McpEndpoint(
@@ -68,7 +78,14 @@ def mcp_app(
 ) -> Any:
     """The same as an ASGI app, for a server of your own; it needs its lifespan to be run.
 
-    `host` is where it will be reached: on this machine only, requests from foreign web pages are refused.
+    Args:
+        executor: Runs the calls.
+        context: As of `serve_mcp`.
+        name: What the server is called.
+        instructions: What clients tell their model about the server.
+        approval_hint: As of `serve_mcp`.
+        host: Where it will be reached: on this machine only, requests from foreign web pages are refused.
+        path: The path of the endpoint.
     """
     serve = import_with_sdk("handrail.sources.mcp.serve")
     endpoint = serve.McpEndpoint(

@@ -112,16 +112,20 @@ class McpServer:
     """
 
     name: str = field(kw_only=False)
+    """What the server is called here; the names of its tools begin with it."""
     command: Sequence[str] | None = None
     """The program and its arguments; no shell is involved."""
     url: str | None = None
+    """The address of a server that speaks HTTP."""
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Environment variables of the command; a value may be a reference (`env:`, `file:`, `secret:`). Of this process's
     own environment it gets only PATH, HOME and the like."""
     cwd: str | Path | None = None
+    """The working directory of the command."""
     bearer: Reference | None = field(default=None, repr=False)
     """The bearer token, as a reference: `env:NAME`, `file:/path`, `secret:name` or a function."""
     headers: McpHeaders = field(default_factory=dict[str, str], repr=False)
+    """HTTP headers, or a function of a call's context that returns them."""
     auth: Any = field(default=None, repr=False)
     """An `httpx2.Auth`, such as one of the SDK's OAuth providers (`mcp.client.auth.OAuthClientProvider`)."""
     on_elicitation: OnElicitation | None = field(default=None, repr=False)
@@ -130,12 +134,14 @@ class McpServer:
     protocol: str = "auto"
     """`auto` finds out which revision the server speaks; `legacy` is for one that takes offence at being asked."""
     trusted: bool = False
+    """Whether what it says about its tools counts (`readOnlyHint` and the like)."""
     errors: Literal["nothing_happened", "unknown"] = "nothing_happened"
     """What it means that a consequential call ends with an error that the server reports: that nothing happened, so
     that it may be tried again; or that nobody knows, for a server whose tools can fail after they took effect."""
     include: Sequence[str] | None = None
     """Only these of its tools, by the server's own names or globs."""
     exclude: Sequence[str] = ()
+    """None of these."""
     pins: str | Path | None = None
     """The file with the accepted definitions; what differs from it is held (`handrail mcp pin`)."""
     timeout: float | None = None
@@ -145,6 +151,7 @@ class McpServer:
     max_message_bytes: int = 16_000_000
     """What one answer of the server may have; a longer one is dropped."""
     max_tools: int = 1_000
+    """How many tools are taken; further ones are skipped."""
     max_definition_bytes: int = 200_000
     """What the definition of one tool may have; one with more is skipped."""
 

@@ -30,7 +30,9 @@ class Pagination(Struct, frozen=True, kw_only=True):
     items: str | None = None
     """Where the body has the list, such as `data`; None if the body is the list."""
     max_pages: int = 10
+    """The most pages that one call reads."""
     max_items: int = 1_000
+    """The most items that one call returns."""
 
     def __post_init__(self) -> None:
         if self.by not in ("link", "cursor", "page"):

@@ -44,13 +44,27 @@ _OPTIONS: Final = NamedToolOptions.__annotations__.keys() - {"source", "metadata
 class OpenApi:
     """The operations of an OpenAPI document, one tool for each.
 
-    `source` is a path, an http or https URL, or the document as a mapping. `bearer`, `basic` and `api_key` are
-    references to secrets (`env:NAME`, `file:/path`, `secret:name` for one of the call's own), never their values. They
-    are sent to the hosts that you name and to no other one of the document: that of `base_url`, `hosts`, and that of
-    the URL where the document is.
-    `include` and `exclude` select operations by id, tag, path or method; `overrides` has options of the tool for each
-    selector, and `paginate` a `Pagination` for lists that come in pages. With `output_schemas`, tools have the schema
-    of a successful response, for clients that want one; APIs often do not follow it exactly.
+    Secrets are references (`env:NAME`, `file:/path`, `secret:name` for one of the call's own), never values. They are
+    sent to the hosts that you name and to no other one of the document: that of `base_url`, `hosts`, and that of the
+    URL where the document is.
+
+    Args:
+        source: A path, an http or https URL, or the document as a mapping.
+        name: The name of the source, to select its tools by; by default that of the file or host.
+        bearer: The bearer token.
+        basic: Name and password, as `name:password` or as a pair.
+        api_key: The key of the document's `apiKey` scheme; or several, by the names of their schemes.
+        base_url: The server to call instead of the document's.
+        hosts: Further hosts that may get the secrets.
+        include: Only these operations, by id, tag, path or method.
+        exclude: None of these.
+        overrides: Options of the tool for each selector, such as `{"getOrder": {"read_only": True}}`.
+        paginate: A `Pagination` for each selector of lists that come in pages.
+        output_schemas: Tools have the schema of a successful response, for clients that want one; APIs often do not
+            follow it exactly.
+        allow_private: Servers in a private network may be called.
+        timeout: Seconds that one request may take.
+        max_response_bytes: The size of a response; a longer one is an error.
     """
 
     def __init__(
