@@ -67,11 +67,12 @@ def render_navigation(pages: Path) -> str:
 
 
 def expand_entry(entry: str, there: set[str]) -> list[str]:
-    """The pages that an entry of the navigation stands for; an index comes first."""
+    """The pages that an entry of the navigation stands for: an index first, and what most readers need."""
     if not entry.endswith("/*"):
         return [entry]
     found = [name for name in there if name.startswith(entry.removesuffix("*"))]
-    return sorted(found, key=lambda name: (not name.endswith("/index.md"), not name.endswith("/options.md"), name))
+    first = ["index.md", "options.md", "handrail.md"]
+    return sorted(found, key=lambda name: (first.index(end) if (end := name.rpartition("/")[2]) in first else 9, name))
 
 
 def use_own_scripts(output: Path) -> None:

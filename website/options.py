@@ -51,6 +51,7 @@ CONFIGURED: dict[str, tuple[tuple[str, ...], ...]] = {
         ("handrail.sources.serve_mcp",),
         ("handrail.sources.mcp_app",),
         ("handrail.serve.build_app",),
+        ("handrail.serve.ApiLimits",),
     ),
     "Monitoring": (("handrail.monitor.Log",), ("handrail.monitor.Metrics",), ("handrail.monitor.Traces",)),
     "Phone": (
