@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -495,3 +498,22 @@ async def test_an_edit_may_not_change_the_tool_and_an_unknown_decision_decides_n
 
     (question,) = await desk.executor.approvals.pending(session_id="s-1")
     assert question.state == "pending"
+
+
+def test_the_example_pauses_for_an_operator_and_pays_once(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "examples.md").read_text("utf-8").split("\n## langgraph_agent.py\n")[1]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+
+    ended = subprocess.run(
+        [sys.executable, root / "examples" / "langgraph_agent.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == page.split("```text\n")[1].split("```")[0]
