@@ -17,8 +17,14 @@ from tests.store.fragile import Fragile, fragile_database
 
 @pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty database, of each kind."""
+    """The address of a database with the tables, of each kind."""
     return new_database(request.param, tmp_path, request)
+
+
+@pytest.fixture(params=DATABASES)
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database without tables, of each kind."""
+    return new_database(request.param, tmp_path, request, is_empty=True)
 
 
 @pytest.fixture

@@ -19,6 +19,12 @@ from handrail.store.tables import NEWEST, VERSION_TABLE, metadata
 from tests.store.programs import OPEN_AT_ONCE, run_program
 
 
+@pytest.fixture
+def url(empty_url: str) -> str:
+    """The address of a database without tables."""
+    return empty_url
+
+
 async def on(url: str, work: Callable[[Connection], Any]) -> Any:
     """Do something on a plain connection, in a transaction."""
     engine = create_async_engine(url)

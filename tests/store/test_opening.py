@@ -15,6 +15,13 @@ from handrail.errors import ConfigError, StoreError
 from handrail.execute import MemoryLedger
 from handrail.store import open_store
 
+
+@pytest.fixture
+def url(empty_url: str) -> str:
+    """The address of a database without tables."""
+    return empty_url
+
+
 ALLOWED = Policy([Rule.allow("*")])
 CONTEXT: ToolContext[Any] = ToolContext(session_id="s-1", customer_id="c-1", turn=1)
 
