@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from handrail import Decision, Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, tool
+from handrail import ConfigError, Decision, Executor, Policy, Rule, Tool, ToolCall, ToolContext, ToolError, tool
 from handrail.core import CallFinished
 from tests.execute.helpers import ALLOWED, Heard, at, call
 
@@ -191,3 +191,71 @@ async def test_calls_start_in_their_order_however_long_their_hooks_take() -> Non
 
     assert [one.output for one in await running] == ["0", "1", "2"]
     assert ran == ["0", "1", "2"]
+
+
+# What would never be called
+
+
+class Misspelt:
+    """A hook that would refuse nothing."""
+
+    def authorized(self, call: Any, tool: Any, decision: Any, context: Any) -> None:
+        raise AssertionError("nobody calls it")
+
+
+class MisspeltBeside(Misspelt):
+    """A hook of which a part would be called."""
+
+    def before(self, call: Any, tool: Any, context: Any) -> None:
+        return None
+
+
+class Unrelated:
+    """An object that is no hook."""
+
+    def close(self) -> None:
+        """Close."""
+
+
+class NotCallable:
+    """A hook with a name that is near, and is no method."""
+
+    authorized = "by the host"
+
+    def before(self, call: Any, tool: Any, context: Any) -> None:
+        return None
+
+
+class TooFew:
+    """A hook that takes other parameters."""
+
+    def authorised(self, call: Any) -> None:
+        return None
+
+
+class Loose:
+    """A hook that takes anything."""
+
+    def before(self, *arguments: Any) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("hook", "says"),
+    [
+        (Misspelt(), "the hook Misspelt has 'authorized', which is never called; did you mean 'authorised'?"),
+        (MisspeltBeside(), "has 'authorized', which is never called"),
+        (Unrelated(), "the hook Unrelated has neither 'before' nor 'authorised', and is never called; it has: close."),
+        (object(), "the hook object has neither 'before' nor 'authorised', and is never called."),
+        (Loose, "give Loose\\(\\), not the class"),
+        (TooFew(), "TooFew.authorised must take \\(call, tool, decision, context\\)"),
+    ],
+)
+def test_a_hook_that_would_never_be_called_is_refused_in_words(hook: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Executor([look], hooks=[hook])
+
+
+@pytest.mark.parametrize("hook", [Loose(), NotCallable(), Hook(before=print), Hook(authorised=dict)])
+def test_any_object_with_one_of_the_methods_is_a_hook(hook: Any) -> None:
+    assert Executor([look], hooks=[hook])

@@ -1,6 +1,7 @@
 """deny > ask > allow > default, the first match within an action, and every decision says which rule it was."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -270,3 +271,70 @@ def test_a_tool_is_denied_as_a_whole_only_by_a_rule_without_conditions(rules: li
     executor = Executor([pay], policy=Policy(rules))
 
     assert executor.is_denied("pay", at(tenant_id="acme")) is is_denied
+
+
+@pytest.mark.parametrize(
+    ("rule", "holds"),
+    [
+        (Rule.deny("pay"), True),
+        (Rule.deny("look"), False),
+        (Rule.deny("*"), True),
+        (Rule.deny(tenant="acme"), True),
+        (Rule.deny("pay", read_only=False), True),
+        (Rule.deny("pay", read_only=True), False),
+        (Rule.deny(read_only=True), False),
+        (Rule.deny(read_only=False), True),
+        (Rule.deny("look", read_only=False), False),
+    ],
+)
+def test_a_rule_selects_a_tool_by_all_that_it_says(rule: Rule, holds: bool) -> None:
+    assert rule.selects(made()) is holds
+
+
+REQUIRES = [
+    ([], "ask", "tool"),
+    ([Rule.allow("pay")], "ask", "tool"),
+    ([Rule.ask("pay", by="customer", source="file")], "ask", "tool"),
+    ([Rule.deny("pay")], "deny", "code"),
+    ([Rule.allow("pay"), Rule.deny("pay", where={"amount": 5})], "deny", "code"),
+    ([Rule.deny("pay", where={"amount": 6}), Rule.allow("pay")], "ask", "tool"),
+]
+
+
+@pytest.mark.parametrize(("rules", "action", "source"), REQUIRES)
+def test_a_tool_that_requires_an_approval_is_asked_about_unless_it_is_denied(
+    rules: list[Rule], action: str, source: str
+) -> None:
+    decision = decided(rules, {"amount": 5}, replace(made(), requires_approval="operator"))
+
+    assert (decision.action, decision.source) == (action, source)
+    assert action == "deny" or decision.by == "operator"
+
+
+def test_a_rule_matches_in_its_tenant_for_its_agent_and_nowhere_else() -> None:
+    rules = [Rule.allow("pay", tenant="acme", agent="a-1")]
+
+    def decide(**where: Any) -> str:
+        return decided(rules, **where).action
+
+    assert decide(tenant_id="acme", agent_id="a-1") == "allow"
+    assert decide(tenant_id="acme", agent_id="a-2") == decide(tenant_id="acme") == "ask"
+    assert decide(tenant_id="other", agent_id="a-1") == decide(agent_id="a-1") == "ask"
+
+
+@pytest.mark.parametrize("asks", ["customer", "operator"])
+def test_who_is_asked_where_no_rule_says_so(asks: Any) -> None:
+    assert Policy(asks=asks).decide(made(), {}, at()).by == asks
+    assert Policy([Rule.deny("other")], asks=asks).decide(made(), {}, at()).by == asks
+
+
+def test_a_default_of_its_own_holds_for_reads_too() -> None:
+    policy = Policy(default=Decision(action="deny", reason="closed"))
+
+    assert policy.decide(made(), {}, at()).reason == policy.decide(made(read_only=True), {}, at()).reason == "closed"
+
+
+def test_a_policy_says_which_tools_it_names() -> None:
+    policy = Policy([Rule.allow("pay", "look"), Rule.deny("*")])
+
+    assert [policy.names(name) for name in ("pay", "look", "other", "*")] == [True, True, False, True]
