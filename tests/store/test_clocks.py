@@ -9,11 +9,12 @@ import pytest
 from sqlalchemy import event
 
 from handrail import Executor, Policy, Rule, Tool, ToolCall, ToolContext, tool
-from handrail.errors import ConfigError
+from handrail.authorize.approvals import get_subject
+from handrail.errors import ApprovalError, ConfigError
 from handrail.execute import Timeouts
 from handrail.execute.settlement import LeaseKeeper
 from handrail.store import SqlStore, ledger, open_store
-from tests.store.samples import an_entry
+from tests.store.samples import an_approval, an_entry
 
 HOURS = 6 * 3600.0
 CALL = ToolCall(id="c-1", name="pay", arguments_json='{"invoice":"i-1"}')
@@ -98,6 +99,37 @@ async def test_a_repetition_is_one_whatever_the_clock_of_this_process_says(
         later = await executor.run(EQUAL, ToolContext(session_id="s-1", customer_id="c-1", turn=2))
 
         assert (later.error and later.error.code, bank.payments) == ("approval_required", 1)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("seconds", [HOURS, -HOURS])
+async def test_when_an_approval_expires_does_not_depend_on_the_clock_of_who_asks_decides_or_uses_it(
+    postgres: Any, jump: Callable[[float], None], seconds: float
+) -> None:
+    async with open_store(postgres.new_database()) as store:
+        asked = await store.approvals.ask(an_approval())
+        jump(seconds)  # Another host, whose clock is wrong.
+        (shown,) = await store.approvals.pending()
+        assert shown.is_open(time.time())
+        assert shown.expires_at == pytest.approx(asked.expires_at + seconds, abs=1)
+        assert await store.approvals.pending(after=shown) == []
+        assert await store.approvals.history(before=shown) == []
+        decided = await store.approvals.approve(asked.token, by="operator", who="ann")
+        assert decided.decided_at == pytest.approx(time.time(), abs=60)
+        soon = time.time() + 2
+        other = await store.approvals.ask(an_approval(digest="other", created_at=time.time(), expires_at=soon))
+        jump(0.0)
+        found = await store.approvals.get(other.token)
+        assert found is not None
+        assert found.created_at == pytest.approx(time.time(), abs=60)
+        jump(seconds)
+
+        async with asyncio.timeout(60):
+            while await store.approvals.find(**get_subject(other), now=time.time()) is not None:
+                await asyncio.sleep(0.2)
+        with pytest.raises(ApprovalError, match="expired"):
+            await store.approvals.approve(other.token, by="operator", who="ann")
+        assert await store.approvals.consume(asked.token, now=time.time())
 
 
 def count_connections(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Unpack
 
 from msgspec import structs
-from sqlalchemy import String, bindparam, case, literal, literal_column, select, tuple_, union_all, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Executable
 from sqlalchemy.exc import IntegrityError
 
 from handrail.authorize.approvals import (
@@ -27,9 +26,9 @@ from handrail.core.redact import Redactor, is_longer
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.values import Approval
 from handrail.errors import StoreError
+from handrail.store.approval_statements import TIMES, ApprovalStatements, bind_subject
 from handrail.store.database import Database, to_storable
 from handrail.store.encryption import Cipher
-from handrail.store.tables import OPEN, PENDING, QUESTION
 from handrail.store.tables import approvals as table
 
 UNREADABLE = "[unreadable]"
@@ -46,7 +45,7 @@ class SqlApprovals:
         self._database = database
         self._redactor = redactor
         self._cipher = cipher
-        self._insert = (sqlite if database.is_sqlite else postgresql).insert(table).on_conflict_do_nothing()
+        self._statements = ApprovalStatements(is_sqlite=database.is_sqlite)
 
     def is_in(self, database: Database) -> bool:
         """Whether these approvals are in this database."""
@@ -58,19 +57,19 @@ class SqlApprovals:
 
     async def ask(self, approval: Approval) -> Approval:
         """Save a request; return the equal one instead if it is open or approved and not used, or its denial."""
-        asked = _bind_subject(get_subject(approval), approval.created_at) | {"of_call": approval.call_id}
+        statements, subject = self._statements, bind_subject(get_subject(approval))
         while True:
-            found = [self._approval(row) for row in await self._database.fetch(_FIND_ANSWER, asked)]
+            found = await self._read(statements.find_answer, subject | {"of_call": approval.call_id})
             for known in found:
                 if is_denial_of(known, approval) or known.state != "denied" or not approval.call_id:
                     return known
             for denied in found:  # The answer to another call.
                 await self.withdraw(denied.token)
-            if await self._database.write(self._insert, self._values(approval)) == 1:
+            if await self._write(statements.insert, self._values(approval)) == 1:
                 self.events.emit_requested(approval)
                 return approval
             # An equal one has expired, and stays as it is under its token; or another process was faster: find it.
-            await self._database.write(_CLOSE_EXPIRED, _bind_subject(get_subject(approval), approval.created_at))
+            await self._write(statements.close_expired, subject)
 
     async def find(
         self, *, session_id: str, tool: str, digest: str, by: str, repeat: int, now: float
@@ -83,13 +82,12 @@ class SqlApprovals:
             "by": by,
             "repeat": repeat,
         }
-        for row in await self._database.fetch(_FIND, _bind_subject(subject, now)):
-            return self._approval(row)
-        return None
+        found = await self._read(self._statements.find, bind_subject(subject) | {"now": now})
+        return found[0] if found else None
 
     async def consume(self, token: str, *, now: float) -> bool:
         """Consume an approval; return True to exactly one caller."""
-        if await self._database.write(CONSUME, {"of_token": token, "now": now}) != 1:
+        if await self._database.write(self._statements.consume, {"of_token": token, "now": now}) != 1:
             return False
         try:
             if (approval := await self.get(token)) is not None:
@@ -101,18 +99,17 @@ class SqlApprovals:
     async def restore(self, token: str) -> None:
         """Make an approval usable again that was consumed for a call that did not run."""
         try:
-            await self._database.write(_RESTORE, {"of_token": token})
+            await self._database.write(self._statements.restore, {"of_token": token})
         except IntegrityError:
             log.warning("an approval was not restored: the same request is open again")
 
     async def withdraw(self, token: str) -> None:
         """Close a question that nobody needs an answer to any more."""
-        await self._database.write(_WITHDRAW, {"of_token": token, "now": time.time()})
+        await self._write(self._statements.withdraw, {"of_token": token})
 
     async def withdraw_pending(self, *, session_id: str, call_id: str) -> None:
         """Withdraw what is pending about a call; where the ledger is in the same database, a trigger does it."""
-        values = {"of_session": session_id, "of_call": call_id, "now": time.time()}
-        await self._database.write(_WITHDRAW_PENDING, values)
+        await self._write(self._statements.withdraw_pending, {"of_session": session_id, "of_call": call_id})
 
     async def approve(
         self,
@@ -145,10 +142,9 @@ class SqlApprovals:
                 "to_who": after.who,
                 "to_reason": after.reason,
                 "to_arguments": self._cipher.encrypt(after.changed_arguments),
-                "to_decided_at": now,
                 "to_redacted": await self._redact_arguments(after.arguments),
             }
-            if await self._database.write(_DECIDE, values) == 1:
+            if await self._write(self._statements.decide, values) == 1:
                 self.events.emit_decided(after)
                 return after
             # Another process decided first: look again, which says how.
@@ -159,9 +155,8 @@ class SqlApprovals:
 
     async def get(self, token: str) -> Approval | None:
         """Find an approval; its arguments are whole until it is decided, and redacted from then on."""
-        for row in await self._database.fetch(_GET, {"of_token": token}):
-            return self._approval(row)
-        return None
+        found = await self._read(self._statements.get, {"of_token": token})
+        return found[0] if found else None
 
     async def pending(
         self,
@@ -172,18 +167,14 @@ class SqlApprovals:
         after: Approval | None = None,
     ) -> list[Approval]:
         """List the open approvals, those first that expire first; `after` is the last one of the page before."""
-        # As a literal: an index of the pending ones only is not used for a parameter.
-        query = select(table).where(PENDING, table.c.expires_at > time.time())
+        query = self._statements.build_pending(is_after=after is not None)
         if session_id is not None:
             query = query.where(table.c.session_id == session_id)
         if tenant_id is not None:
             query = query.where(table.c.tenant_id == tenant_id)
-        if after is not None:
-            query = query.where(
-                tuple_(table.c.expires_at, table.c.token) > tuple_(*map(literal, pending_position(after)))
-            )
-        query = query.order_by(table.c.expires_at, table.c.token).limit(check_limit(limit))
-        return [self._show(row) for row in await self._database.fetch(query)]
+        values = {} if after is None else dict(zip(("after_time", "after_token"), pending_position(after), strict=True))
+        found = await self._database.fetch(query.limit(check_limit(limit)), values | {"now": time.time()})
+        return [self._show(row) for row in found]
 
     async def history(
         self, *, limit: int = 100, before: Approval | None = None, **filters: Unpack[ApprovalFilters]
@@ -192,20 +183,30 @@ class SqlApprovals:
 
         `before` is the first one of a page: the page of older ones is returned.
         """
-        query = select(table).where(*(table.c[name] == value for name, value in read_filters(filters).items()))
-        if before is not None:
-            position = tuple_(table.c.created_at, table.c.token)
-            query = query.where(position < tuple_(*map(literal, history_position(before))))
-        query = query.order_by(table.c.created_at.desc(), table.c.token.desc()).limit(check_limit(limit))
-        return [self._show(row) for row in reversed(await self._database.fetch(query))]
+        query = self._statements.build_history(is_before=before is not None)
+        query = query.where(*(table.c[name] == value for name, value in read_filters(filters).items()))
+        values = (
+            {} if before is None else dict(zip(("before_time", "before_token"), history_position(before), strict=True))
+        )
+        found = await self._database.fetch(query.limit(check_limit(limit)), values | {"now": time.time()})
+        return [self._show(row) for row in reversed(found)]
 
     async def wait(self, token: str, timeout: float) -> Approval:
         """Wait until an approval is decided, used or expired; it looks every half a second."""
         return await wait_for_decision(self.get, token, timeout=timeout, interval=0.5)
 
+    async def _read(self, statement: Executable, values: Mapping[str, Any]) -> list[Approval]:
+        found = await self._database.fetch(statement, {"now": time.time(), **values})
+        return [self._approval(row) for row in found]
+
+    async def _write(self, statement: Executable, values: Mapping[str, Any]) -> int:
+        return await self._database.write(statement, {"now": time.time(), **values})
+
     def _values(self, approval: Approval) -> dict[str, Any]:
+        values = structs.asdict(approval)
+        values["given_created_at"], values["given_expires_at"] = values.pop("created_at"), values.pop("expires_at")
         return {
-            **structs.asdict(approval),
+            **values,
             "question": to_storable(approval.question),
             "arguments": self._cipher.encrypt(approval.arguments),
         }
@@ -218,9 +219,12 @@ class SqlApprovals:
             return self._approval(row, unreadable={UNREADABLE: str(error)})
 
     def _approval(self, row: tuple[Any, ...], *, unreadable: Mapping[str, Any] | None = None) -> Approval:
-        values: dict[str, Any] = dict(zip(table.columns.keys(), row, strict=True))
+        *columns, skew = row
+        values: dict[str, Any] = dict(zip(table.columns.keys(), columns, strict=True))
         for name in _ONLY_STORED:
             del values[name]
+        if skew:
+            values |= {name: values[name] - skew for name in TIMES if values[name] is not None}
         for name in ("arguments", "changed_arguments"):
             if unreadable is None:
                 values[name] = self._cipher.decrypt(values[name])
@@ -229,65 +233,4 @@ class SqlApprovals:
         return Approval(**values)
 
 
-def _bind_subject(subject: ApprovalSubject, now: float) -> dict[str, Any]:
-    return {"now": now} | {f"of_{name}": value for name, value in subject.items()}
-
-
-_BY_TOKEN = table.c.token == bindparam("of_token")
-_NOT_EXPIRED = table.c.expires_at > bindparam("now")
-_SUBJECT = [table.c[name] == bindparam(f"of_{name}") for name in QUESTION]
 _ONLY_STORED = ("closed_at", "erased_at", "erased_by")
-
-CONSUME = (
-    update(table)
-    .where(_BY_TOKEN, table.c.state == literal_column("'approved'"), _NOT_EXPIRED)
-    .values(state=literal_column("'used'"), closed_at=bindparam("now"))
-)
-"""Consumes the approval `of_token` if it can be used at `now`: it changes one row or none."""
-_RESTORE = (
-    update(table)
-    .where(_BY_TOKEN, table.c.state == literal_column("'used'"))
-    .values(state=literal_column("'approved'"), closed_at=None)
-)
-_WITHDRAW = (
-    update(table)
-    .where(_BY_TOKEN, OPEN)
-    .values(
-        state=case(
-            (table.c.state == literal_column("'denied'"), table.c.state), else_=literal_column("'withdrawn'", String)
-        ),
-        closed_at=bindparam("now"),
-    )
-)
-_WITHDRAW_PENDING = (
-    update(table)
-    .where(table.c.session_id == bindparam("of_session"), table.c.call_id == bindparam("of_call"), PENDING)
-    .values(state=literal_column("'withdrawn'"), closed_at=bindparam("now"))
-)
-_CLOSE_EXPIRED = (
-    update(table).where(*_SUBJECT, OPEN, table.c.expires_at <= bindparam("now")).values(closed_at=bindparam("now"))
-)
-_DECIDE = (
-    update(table)
-    .where(_BY_TOKEN, table.c.state == literal_column("'pending'"), _NOT_EXPIRED)
-    .values(
-        state=bindparam("to_state"),
-        who=bindparam("to_who"),
-        reason=bindparam("to_reason"),
-        changed_arguments=bindparam("to_arguments"),
-        decided_at=bindparam("to_decided_at"),
-        arguments=bindparam("to_redacted"),
-    )
-)
-_GET = select(table).where(_BY_TOKEN)
-_FIND = select(table).where(*_SUBJECT, OPEN, _NOT_EXPIRED)
-_FIND_ANSWER = union_all(
-    select(table).where(
-        *(table.c[name] == bindparam(f"of_{name}") for name in ("session_id", "tool", "digest")),
-        table.c.call_id == bindparam("of_call"),
-        table.c.call_id != literal_column("''"),
-        table.c.state == literal_column("'denied'"),
-    ),
-    _FIND,
-)
-"""The denial of a call, and what is open about an equal one."""

@@ -32,7 +32,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-from handrail.store.approvals import CONSUME
+from handrail.store.approval_statements import build_consume
+from handrail.store.clock import DATABASE_CLOCK, HOST_CLOCK, get_clock
 from handrail.store.erasure import ERASED_ENTRY
 from handrail.store.tables import UNSETTLED, approvals
 from handrail.store.tables import audit as audit_table
@@ -40,16 +41,6 @@ from handrail.store.tables import ledger as table
 
 Steps = list[tuple[Executable, Mapping[str, Any]]]
 """Statements of one transaction, with their values; each changes one row, or nothing is changed."""
-
-_HOST_CLOCK: Final[ColumnElement[float]] = bindparam("now", type_=Double())
-_DATABASE_CLOCK: Final[ColumnElement[float]] = literal_column(
-    "extract(epoch FROM clock_timestamp())::double precision", Double
-)
-
-
-def get_clock(*, is_sqlite: bool) -> ColumnElement[float]:
-    """The time that leases are measured by: of the host (the value `now`) for SQLite, of the database for Postgres."""
-    return _HOST_CLOCK if is_sqlite else _DATABASE_CLOCK
 
 
 class LedgerStatements:
@@ -63,7 +54,7 @@ class LedgerStatements:
         self._is_sqlite = is_sqlite
         self._clock = get_clock(is_sqlite=is_sqlite)
         # SQLite has no clock of its own: 0 is the clock of who reads.
-        self._read_at = literal_column("0.0", Double) if is_sqlite else _DATABASE_CLOCK
+        self._read_at = literal_column("0.0", Double) if is_sqlite else DATABASE_CLOCK
         self.recall_id = self._find("id").where(
             table.c.session_id == bindparam("id_session"), table.c.call_id == bindparam("id_call")
         )
@@ -116,7 +107,7 @@ class LedgerStatements:
         if not self._is_sqlite:
             claim = _build_claim(is_approved=token is not None, rows=len(rows))
             return [(claim, {**values, **consumed, **_bind(rows)})]
-        steps: Steps = [(CONSUME, consumed)] if token is not None else []
+        steps: Steps = [(build_consume(is_sqlite=True), consumed)] if token is not None else []
         return [*steps, *self.build_plain_claim(values, rows)]
 
     def build_plain_claim(self, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Steps:
@@ -135,14 +126,14 @@ class LedgerStatements:
     def _move(self, name: str) -> ColumnElement[float]:
         """A time of this process's clock, by the clock that is stored."""
         given: ColumnElement[float] = bindparam(name, type_=Double())
-        return given if self._is_sqlite else given - _HOST_CLOCK + _DATABASE_CLOCK
+        return given if self._is_sqlite else given - HOST_CLOCK + DATABASE_CLOCK
 
     def _build_settled(self) -> Mapping[str, Any]:
         """The outcome of a call; one whose customer was erased while it ran or was in doubt loses its values now."""
         is_erased = table.c.erased_at.is_not(None) & bindparam("is_settled", type_=Boolean)
         outcome: Mapping[str, Any] = {
             "state": bindparam("to_state"),
-            "settled_at": bindparam("to_settled_at") if self._is_sqlite else _DATABASE_CLOCK,
+            "settled_at": bindparam("to_settled_at") if self._is_sqlite else DATABASE_CLOCK,
             "recorded": bindparam("to_recorded", type_=Text),
             "changed_arguments": bindparam("to_changed", type_=Text),
         }
@@ -203,7 +194,7 @@ def _new(name: str) -> BindParameter[Any]:
 def _select_new(*, is_sqlite: bool) -> Select[Any]:
     return select(
         *(
-            _new(column.name) - _new("claimed_at") + _DATABASE_CLOCK
+            _new(column.name) - _new("claimed_at") + DATABASE_CLOCK
             if column.name in _TIMES and not is_sqlite
             else _new(column.name)
             for column in table.columns
@@ -244,7 +235,7 @@ def _build_claim(*, is_approved: bool, rows: int) -> Executable:
     if is_approved:
         # The consumption is in force even if nothing is inserted, so that it has the condition; and an entry that
         # exists is an error, which undoes it.
-        consumed = CONSUME.where(_is_next_claim()).returning(approvals.c.token).cte("consumed")
+        consumed = build_consume(is_sqlite=False).where(_is_next_claim()).returning(approvals.c.token).cte("consumed")
         selected = _select_new(is_sqlite=False).select_from(consumed)
         claim = postgresql.insert(table).from_select(list(table.columns), selected)
     return _build_audited(claim.returning(table.c.call_id).cte("claimed"), rows) if rows else claim

@@ -7,8 +7,8 @@ from typing import Final
 from sqlalchemy import ColumnElement, Table, delete, literal, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
+from handrail.store.clock import get_clock
 from handrail.store.database import Database
-from handrail.store.ledger_statements import get_clock
 from handrail.store.tables import AUDIT_PURGED, approvals, audit, deliveries, ledger, messages, sessions, settings
 
 _ROWS: Final = 1_000
