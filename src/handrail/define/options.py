@@ -64,7 +64,7 @@ class ToolOptions(TypedDict, total=False):
     tags: Iterable[str]
     """Labels to select tools by, as in `tag:shop`."""
     source: str
-    """Where the tool comes from, to select by, as in `source:local`. By default `local`."""
+    """Where the tool comes from, to select by, such as `mcp:github`. By default `local`."""
     metadata: Mapping[str, Any]
     """Values of your own. They never reach a model."""
 
