@@ -11,7 +11,8 @@ from tests.docs.public_names import ROOT, find_public_names
 from website import links, pages
 from website.build import build_site, render_navigation
 from website.options import CONFIGURED, list_options
-from website.pages import SiteError, rewrite_link
+from website.pages import DOCS, SiteError, rewrite_link
+from website.pictures import PICTURES
 
 PUBLIC = {module: names for module, names in find_public_names().items() if names}
 
@@ -60,6 +61,11 @@ def test_every_error_code_has_a_row_with_its_cause_what_the_model_reads_and_what
 
     assert {code: row for code, row in rows.items() if code in CODES}.keys() == CODES
     assert [code for code in CODES if len(rows[code]) != 4 or not all(map(str.strip, rows[code]))] == []
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_what_the_script_draws_from_the_code_of_today(name: str) -> None:
+    assert (DOCS / name).read_text("utf-8") == PICTURES[name](), "run ./scripts/picture"
 
 
 def test_a_page_that_is_in_no_section_is_an_error_that_says_so(tmp_path: Path) -> None:
