@@ -98,7 +98,10 @@ def test_without_a_listener_telling_is_silent() -> None:
     assert context.listener is None
 
 
-def test_a_session_id_that_no_database_can_store_is_refused_when_the_context_is_built() -> None:
-    with pytest.raises(ConfigError, match="session_id must be valid Unicode text"):
-        ToolContext(session_id="s-\ud800")
+@pytest.mark.parametrize("name", ["session_id", "tenant_id", "customer_id", "agent_id"])
+@pytest.mark.parametrize("value", ["s-\ud800", "s-\0"])
+def test_an_id_that_no_database_can_store_is_refused_when_the_context_is_built(name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be valid Unicode text"):
+        ToolContext(**{"session_id": "s-1", name: value})
+    assert ToolContext(session_id="two\nlines").session_id == "two\nlines"
     assert ToolContext(session_id="s-ä").session_id == "s-ä"

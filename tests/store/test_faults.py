@@ -256,3 +256,33 @@ async def test_a_database_file_that_was_deleted_refuses_every_call(tmp_path: Any
 
         assert code(await executor.run(a_call(), CONTEXT)) == "unavailable"
         assert bank.paid == []
+
+
+@pytest.mark.parametrize("call_id", ["c-\ud800", "c-\0"])
+@pytest.mark.parametrize("name", ["pay", "look", "gone\ud800"])
+async def test_a_call_whose_id_cannot_be_stored_is_refused_like_bad_arguments(
+    store: SqlStore, caplog: pytest.LogCaptureFixture, name: str, call_id: str
+) -> None:
+    @tool
+    async def pay(amount: int = 1) -> str:
+        """Pay."""
+        raise AssertionError("it must not run")
+
+    @tool(read_only=True)
+    async def look(amount: int = 1) -> str:
+        """Look."""
+        raise AssertionError("it must not run")
+
+    executor = Executor([pay, look], policy=Policy([Rule.allow("*")]), store=store)
+    call, context = ToolCall(id=call_id, name=name), ToolContext(session_id="s-1", customer_id="c-1")
+
+    result = await executor.run(call, context)
+
+    assert result.error is not None
+    assert (result.error.code, result.call_id) == ("tool_args_parse_error", call_id)
+    assert "valid Unicode" in result.error.message
+    result.for_model().encode()
+    assert await executor.look_up(call, context) is None
+    assert await executor.request_approval(call, context) is None
+    await store.audit.flush()
+    assert [record.message for record in caplog.records if record.exc_info] == []

@@ -8,7 +8,7 @@ from msgspec import Struct
 from typing_extensions import TypeVar
 
 from handrail.core.events import Event, Progress
-from handrail.core.text import encodable
+from handrail.core.text import is_storable
 from handrail.core.values import ToolCall
 from handrail.errors import ConfigError
 
@@ -53,9 +53,15 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     """Receives the events that the handler emits."""
 
     def __post_init__(self) -> None:
-        # It is the key of the ledger, and a database cannot store half of a surrogate pair.
-        if not self.session_id.isascii() and encodable(self.session_id) != self.session_id:
-            raise ConfigError(f"session_id must be valid Unicode text, got {self.session_id!r}.")
+        # They are in the keys of the ledger, and a database cannot store half of a surrogate pair.
+        if not f"{self.session_id}{self.tenant_id}{self.customer_id}{self.agent_id}".isprintable():
+            self._check_ids()
+
+    def _check_ids(self) -> None:
+        for name in ("session_id", "tenant_id", "customer_id", "agent_id"):
+            value = getattr(self, name)
+            if value is not None and not is_storable(value):
+                raise ConfigError(f"{name} must be valid Unicode text without a zero character, got {value!r}.")
 
     def __repr__(self) -> str:
         # Secrets and deps are left out: contexts end up in logs and tracebacks.

@@ -2,6 +2,7 @@
 
 import time
 
+from handrail.core.text import encodable
 from handrail.core.values import Approval, Decision, Failure, ToolResult
 from handrail.errors import ToolError
 
@@ -9,8 +10,8 @@ NOTHING_HAPPENED = "Nothing was done."
 
 
 def failure(code: str, message: str, *, retryable: bool = False) -> ToolResult:
-    """Build a failed result with this code."""
-    return ToolResult(error=Failure(code=code, message=message, retryable=retryable))
+    """Build a failed result with this code; its message may quote a name that a model made up."""
+    return ToolResult(error=Failure(code=code, message=encodable(message), retryable=retryable))
 
 
 def error_result(error: ToolError) -> ToolResult:
@@ -57,6 +58,12 @@ def arguments_too_long(tool: str, length: int, *, max_chars: int) -> ToolResult:
     """The arguments are longer than this executor accepts; they were not parsed."""
     text = f"The arguments of `{tool}` have {length} characters; at most {max_chars} are accepted. {NOTHING_HAPPENED}"
     return failure("invalid_arguments", text)
+
+
+def unusable_id(tool: str) -> ToolResult:
+    """The id of the call is no text that could be written down: it can be told from no other call."""
+    text = f"The id of this call of `{tool}` must be valid Unicode text without a zero character. {NOTHING_HAPPENED}"
+    return failure("tool_args_parse_error", text)
 
 
 def rate_limited(tool: str, wait: float) -> ToolResult:

@@ -120,6 +120,11 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def is_storable(text: str) -> bool:
+    """Whether a database can store a text as it is: without half of a surrogate pair, and without a zero character."""
+    return text.isprintable() or ("\0" not in text and encodable(text) == text)
+
+
 def escape_special_tokens(text: str) -> str:
     """Change what a model could read as a special token, such as `<|im_end|>`; drop all control characters but newlines
     and tabs."""

@@ -23,7 +23,7 @@ from handrail.core.events import Event, Listener
 from handrail.core.log import SHOW_TEXTS, log
 from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference, Secrets
-from handrail.core.text import join_names
+from handrail.core.text import is_storable, join_names
 from handrail.core.time_budget import TimeBudget
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult, build_call_type_error
@@ -317,6 +317,7 @@ class Executor:
             compiled is None
             or self._hooks
             or len(call.arguments_json) > self._max_argument_chars
+            or not call.id.isprintable()
             or not self._store.is_open
         ):
             return await self._run_prepared(await self._prepare(call, context), call, context)
@@ -431,6 +432,8 @@ class Executor:
         self, call: ToolCall, context: ToolContext[Any], compiled: CompiledTool | None = None
     ) -> tuple[CompiledTool, ToolCall] | ToolResult:
         """The tool of a call, and the call after its `before` hooks; or the result, if there is nothing to run."""
+        if not is_storable(call.id):
+            return self._results.report(call, context, failure_results.unusable_id(call.name), perf_counter())
         if not self._store.is_open and not await self._open_store():
             unreadable = failure_results.ledger_unreadable(call.name)
             return self._results.report(call, context, unreadable, perf_counter())
@@ -503,7 +506,7 @@ class Executor:
         compiled = self._pool.compiled.get(call.name)
         if schema is not None or flags is not None:
             compiled = self._pool.host_tools.find(call.name, schema=schema, registered=compiled, flags=flags)
-        if compiled is None or len(call.arguments_json) > self._max_argument_chars:
+        if compiled is None or len(call.arguments_json) > self._max_argument_chars or not is_storable(call.id):
             return None
         if not self._store.is_open and not await self._open_store():
             return None
@@ -546,7 +549,7 @@ class Executor:
         self._running.check_loop()
         compiled = self._pool.compiled.get(call.name)
         sent = call
-        if compiled is not None and compiled.tool.read_only:
+        if (compiled is not None and compiled.tool.read_only) or not is_storable(call.id):
             return None
         if not self._store.is_open:  # If it cannot be opened, the ledger cannot be read: the outcome is unknown.
             await self._open_store()
