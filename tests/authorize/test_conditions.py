@@ -9,11 +9,20 @@ from hypothesis import strategies as st
 
 from handrail import ConfigError
 from handrail.authorize.conditions import Condition
+from handrail.authorize.schema_paths import DeclaredArguments
+
+
+def declare(*names: str) -> DeclaredArguments:
+    """The arguments of a tool that takes these."""
+    return DeclaredArguments({"properties": {name: {} for name in names}})
 
 
 def outcome(where: dict[str, Any], arguments: dict[str, Any]) -> str:
     """Whether a condition holds, does not, or cannot be told."""
-    is_denied, is_allowed = (Condition(where).matches(arguments, action=action) for action in ("deny", "allow"))
+    condition = Condition(where)
+    is_denied, is_allowed = (
+        condition.matches(arguments, action=action, declared=declare()) for action in ("deny", "allow")
+    )
     return "doubt" if is_denied != is_allowed else "holds" if is_allowed else "no"
 
 
@@ -127,9 +136,9 @@ def test_a_path_leads_into_the_arguments(path: str, expected: str) -> None:
 def test_what_a_tool_takes_and_was_not_given_is_in_doubt_and_what_it_does_not_take_is_none_of_its_business() -> None:
     condition = Condition({"amount": {"above": 5}})
 
-    assert condition.matches({}, action="deny", expected={"amount"})
-    assert not condition.matches({}, action="allow", expected={"amount"})
-    assert not condition.matches({}, action="deny", expected={"other"})
+    assert condition.matches({}, action="deny", declared=declare("amount"))
+    assert not condition.matches({}, action="allow", declared=declare("amount"))
+    assert not condition.matches({}, action="deny", declared=declare("other"))
 
 
 def test_a_tool_that_declares_no_arguments_may_have_any() -> None:

@@ -3,22 +3,24 @@
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import PurePath
 from typing import Any, Final, Literal, cast
 
-from handrail.authorize.schema_paths import find_nodes
+from handrail.authorize.argument_paths import ABSENT, EVERY, Steps, look_up, look_up_all, parse_path, write_path
+from handrail.authorize.origins import OriginTest
+from handrail.authorize.schema_paths import DeclaredArguments, find_nodes
+from handrail.authorize.sources import parse_sources
+from handrail.core.context import ToolContext
 from handrail.core.redact import HIDDEN
 from handrail.core.suggestions import suggest
 from handrail.errors import ConfigError, shorten
 from handrail.schema.schema_nodes import get_fixed_values
-from handrail.schema.validation_errors import format_path
 
-Test = Callable[[Any, str | None], bool | None]
-"""From a value and the working directory to True, False, or None if the condition cannot compare the value."""
+Test = Callable[[Any, ToolContext[Any] | None], bool | None]
+"""From a value and the context to True, False, or None if the condition cannot compare the value."""
 
-ABSENT: Final = object()
 _MAX_SHOWN: Final = 200
 """Characters of a value in an explanation."""
 
@@ -58,7 +60,7 @@ def _build_comparison(limit: Any, holds: Callable[[Any, Any], bool]) -> Test:
     if wanted is None and not isinstance(limit, str):
         raise ConfigError(f"A limit must be a number or a string, got {limit!r}.")
 
-    def test(value: Any, _: str | None) -> bool | None:
+    def test(value: Any, _: ToolContext[Any] | None) -> bool | None:
         if wanted is not None:
             found = _to_number(value)
             return None if found is None else holds(found, wanted)
@@ -85,7 +87,7 @@ def _build_one_of(values: Any) -> Test:
         raise ConfigError(f"one_of must be a list, got {values!r}.")
     listed = tuple(cast(Sequence[Any], values))
 
-    def test(value: Any, _: str | None) -> bool | None:
+    def test(value: Any, _: ToolContext[Any] | None) -> bool | None:
         outcomes = [_compare(value, wanted) for wanted in listed]
         return True if True in outcomes else None if None in outcomes else False
 
@@ -96,9 +98,10 @@ def _build_under(directory: Any) -> Test:
     if not isinstance(directory, str) or not directory:
         raise ConfigError(f"under must be the path of a directory, got {directory!r}.")
 
-    def test(value: Any, working_directory: str | None) -> bool | None:
+    def test(value: Any, context: ToolContext[Any] | None) -> bool | None:
         if not isinstance(value, str) or not value:
             return None
+        working_directory = None if context is None else context.working_directory
         found, allowed = _resolve(value, working_directory), _resolve(directory, working_directory)
         return None if found is None or allowed is None else found.is_relative_to(allowed)
 
@@ -124,13 +127,61 @@ def _normalize(value: Any) -> Any:
     return [_normalize(item) for item in cast(list[Any], value)] if isinstance(value, list | tuple) else value
 
 
-def _test_value(value: Any, test: Test, normalized_test: Test, working_directory: str | None) -> bool | None:
+def _test_value(value: Any, test: Test, normalized_test: Test, context: ToolContext[Any] | None) -> bool | None:
     """The outcome of a test; None also if a text and its NFKC form do not agree."""
-    outcome = test(value, working_directory)
+    outcome = test(value, context)
     if isinstance(value, str) and not value.isascii():
-        normalized = normalized_test(_normalize(value), working_directory)
+        normalized = normalized_test(_normalize(value), context)
         outcome = outcome if outcome is normalized else None
     return outcome
+
+
+def _build_equals(wanted: Any) -> Test:
+    """Equal to a value, or to one of the context: `{"context": "customer_id"}`."""
+    if not isinstance(wanted, Mapping) or "context" not in wanted:
+        return lambda value, _: _compare(value, wanted)
+    field = _parse_context_field(cast(Mapping[str, Any], wanted))
+
+    def test(value: Any, context: ToolContext[Any] | None) -> bool | None:
+        expected = None if context is None else getattr(context, field)
+        return None if expected is None else _compare(value, expected)
+
+    return test
+
+
+def _parse_context_field(wanted: Mapping[str, Any]) -> str:
+    field = wanted["context"]
+    if len(wanted) > 1 or field not in _CONTEXT_FIELDS:
+        raise ConfigError(
+            f"equals with a context must be one of its ids, like {{'context': 'customer_id'}}, got {dict(wanted)!r}. "
+            f"It takes: {', '.join(_CONTEXT_FIELDS)}."
+        )
+    return field
+
+
+def _build_count(wanted: Any) -> Test:
+    """A test of the number of elements of a list, or of fields of an object."""
+    if isinstance(wanted, bool) or not isinstance(wanted, int | Mapping):
+        raise ConfigError(f"count must be a number, or a comparison like {{'at_most': 5}}, got {wanted!r}.")
+    given: dict[str, Any] = {"equals": wanted} if isinstance(wanted, int) else dict(cast(Mapping[str, Any], wanted))
+    unknown = [name for name in given if name not in _COUNTS]
+    if unknown or not given:
+        raise ConfigError(f"count takes a number or: {', '.join(_COUNTS)}; got {wanted!r}.")
+    for name, limit in given.items():
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise ConfigError(f"count: {name} must be a whole number, got {limit!r}.")
+    tests = [OPERATORS[name](limit) for name, limit in given.items()]
+
+    def test(value: Any, context: ToolContext[Any] | None) -> bool | None:
+        if not isinstance(value, list | tuple | Mapping):
+            return None
+        return all(each(len(cast(list[Any], value)), context) is True for each in tests)
+
+    return test
+
+
+def _negate_test(test: Test) -> Test:
+    return lambda value, context: _negate(test(value, context))
 
 
 def _negate(outcome: bool | None) -> bool | None:
@@ -138,8 +189,8 @@ def _negate(outcome: bool | None) -> bool | None:
 
 
 OPERATORS: Final[Mapping[str, Callable[[Any], Test]]] = {
-    "equals": lambda wanted: lambda value, _: _compare(value, wanted),
-    "not_equals": lambda wanted: lambda value, _: _negate(_compare(value, wanted)),
+    "equals": _build_equals,
+    "not_equals": lambda wanted: _negate_test(_build_equals(wanted)),
     "one_of": _build_one_of,
     "matches": _build_pattern_test("matches", lambda pattern, text: pattern.fullmatch(text)),
     "search": _build_pattern_test("search", lambda pattern, text: pattern.search(text)),
@@ -148,7 +199,12 @@ OPERATORS: Final[Mapping[str, Callable[[Any], Test]]] = {
     "below": lambda limit: _build_comparison(limit, lambda found, wanted: found < wanted),
     "at_least": lambda limit: _build_comparison(limit, lambda found, wanted: found >= wanted),
     "at_most": lambda limit: _build_comparison(limit, lambda found, wanted: found <= wanted),
+    "count": _build_count,
 }
+_COUNTS: Final = ("equals", "not_equals", "above", "below", "at_least", "at_most")
+_CONTEXT_FIELDS: Final = ("customer_id", "session_id", "tenant_id", "agent_id")
+_FROM: Final = "from"
+_NAMES: Final = (*OPERATORS, _FROM)
 
 _FAILURES: Final[Mapping[str, str]] = {
     "equals": "not",
@@ -161,10 +217,70 @@ _FAILURES: Final[Mapping[str, str]] = {
     "below": "not below",
     "at_least": "not at least",
     "at_most": "not at most",
+    "count": "and their number is not",
 }
 """How an operator fails, before its operand."""
 _NUMERIC: Final = frozenset({"above", "below", "at_least", "at_most"})
 _TEXTUAL: Final = frozenset({"matches", "search", "under"})
+_SCALARS: Final = frozenset({"string", "integer", "number", "boolean"})
+
+
+class _ValueTest:
+    """One operator of a condition, compiled once, with the path of the values that it is about."""
+
+    __slots__ = ("_has_every", "_normalized_test", "name", "operand", "steps", "test")
+
+    def __init__(self, path: str, name: str, operand: Any) -> None:
+        self.steps = parse_path(path)
+        self._has_every = EVERY in self.steps
+        self.name = name
+        self.operand = operand
+        self.test = OPERATORS[name](operand)
+        is_text = name in ("equals", "not_equals", "one_of")
+        self._normalized_test = OPERATORS[name](_normalize(operand)) if is_text else self.test
+        """The same test, for a text in its NFKC form."""
+
+    def evaluate(
+        self, arguments: Mapping[str, Any], declared: DeclaredArguments | None, context: ToolContext[Any] | None
+    ) -> bool | None:
+        if not self._has_every:
+            found = look_up(arguments, self.steps)
+            if found is not ABSENT:
+                return _test_value(found, self.test, self._normalized_test, context)
+        else:
+            outcomes = [outcome for _, _, outcome in self._test_each(arguments, context)]
+            if outcomes:
+                return False if False in outcomes else None if None in outcomes else True
+        first = self.steps[0]
+        return None if declared is None or declared.has(first) or first in arguments else False
+
+    def _test_each(
+        self, arguments: Mapping[str, Any], context: ToolContext[Any] | None
+    ) -> Iterator[tuple[Steps, Any, bool | None]]:
+        for steps, found in look_up_all(arguments, self.steps):
+            if found is not ABSENT:
+                yield steps, found, _test_value(found, self.test, self._normalized_test, context)
+            elif steps != self.steps:  # Not the list, but something in an element of it.
+                yield steps, found, None
+
+    def explain_failure(
+        self, arguments: Mapping[str, Any], shown: Mapping[str, Any], context: ToolContext[Any] | None
+    ) -> str | None:
+        """Why it does not hold, with the value as `shown` has it; None if it does."""
+        is_empty = True
+        for steps, found, outcome in self._test_each(arguments, context):
+            is_empty = False
+            if outcome is True:
+                continue
+            path = write_path(steps)
+            if found is ABSENT:
+                return f"there is no {path}"
+            value = look_up(shown, steps)
+            value = HIDDEN if value is ABSENT or value == HIDDEN else shorten(repr(value), _MAX_SHOWN)
+            if outcome is None:
+                return f"{path} is {value}, for which `{self.name}` cannot tell"
+            return f"{path} is {value}, {_FAILURES[self.name]} {self.operand!r}"
+        return f"there is no {write_path(self.steps)}" if is_empty else None
 
 
 class Condition:
@@ -173,96 +289,122 @@ class Condition:
     The parts are connected by "and"; `{"not": {…}}` negates a condition.
     """
 
-    __slots__ = ("_negated", "_normalized_tests", "_tests")
+    __slots__ = ("_negated", "_origins", "_tests")
 
     def __init__(self, where: Mapping[str, Any]) -> None:
         if not isinstance(where, Mapping) or not where:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"where must be a mapping from a path in the arguments to a condition, got {where!r}.")
         self._negated = Condition(where["not"]) if isinstance(where.get("not"), Mapping) else None
-        self._tests: list[tuple[list[str | int], str, Any, Test]] = []
-        self._normalized_tests: list[Test] = []
-        """The same tests, for a text in its NFKC form."""
+        self._tests: list[_ValueTest] = []
+        self._origins: list[OriginTest] = []
         for path, wanted in where.items():
             if path == "not" and self._negated is not None:
                 continue
             for name, operand in _parse_operators(path, wanted):
-                test = OPERATORS[name](operand)
-                self._tests.append((_parse_path(path), name, operand, test))
-                is_text = name in ("equals", "not_equals", "one_of")
-                self._normalized_tests.append(OPERATORS[name](_normalize(operand)) if is_text else test)
+                if name == _FROM:
+                    self._origins.append(OriginTest(parse_path(path), parse_sources(operand)))
+                else:
+                    self._tests.append(_ValueTest(path, name, operand))
+
+    @property
+    def origins(self) -> tuple[OriginTest, ...]:
+        """Every `from` in it."""
+        return (*self._origins, *(self._negated.origins if self._negated is not None else ()))
 
     def matches(
         self,
         arguments: Mapping[str, Any],
         *,
         action: Literal["allow", "ask", "deny"],
-        expected: Collection[object] | None = (),
-        working_directory: str | None = None,
+        declared: DeclaredArguments | None = None,
+        context: ToolContext[Any] | None = None,
     ) -> bool:
         """Whether every part matches. In doubt, a restriction (ask, deny) matches, and a permission does not.
 
         A part is in doubt if its value cannot be compared: `at_most: 100` with `"5,000"`; or if a text matches and its
-        NFKC form does not, or the other way round: full-width letters and ligatures get past no restriction.
+        NFKC form does not, or the other way round: full-width letters and ligatures get past no restriction. `from` is
+        in doubt if there is no provenance, or a text of the source was cut or dropped.
 
-        What is absent is in doubt too, if it is a part of an argument that the tool takes (`expected`; None if the tool
-        declares no arguments). A tool that has no such argument at all is not what the condition is about.
+        What is absent is in doubt too, if it is a part of an argument that the tool takes (`declared`; None if nobody
+        knows what it takes). A tool that has no such argument at all is not what the condition is about.
         """
-        outcome = self._evaluate(arguments, expected, working_directory)
+        outcome = self._evaluate(arguments, declared, context)
         return action != "allow" if outcome is None else outcome
 
     def _evaluate(
-        self, arguments: Mapping[str, Any], expected: Collection[object] | None, working_directory: str | None
+        self, arguments: Mapping[str, Any], declared: DeclaredArguments | None, context: ToolContext[Any] | None
     ) -> bool | None:
         is_certain = True
-        for (steps, _, _, test), normalized_test in zip(self._tests, self._normalized_tests, strict=True):
-            found = _look_up(arguments, steps)
-            if found is ABSENT:
-                outcome = None if expected is None or steps[0] in expected or steps[0] in arguments else False
-            else:
-                outcome = _test_value(found, test, normalized_test, working_directory)
+        for test in self._tests:
+            outcome = test.evaluate(arguments, declared, context)
+            if outcome is False:
+                return False
+            is_certain = is_certain and outcome is True
+        for origin in self._origins:
+            outcome = origin.evaluate(arguments, declared, context)
             if outcome is False:
                 return False
             is_certain = is_certain and outcome is True
         if self._negated is not None:
-            outcome = _negate(self._negated._evaluate(arguments, expected, working_directory))
+            outcome = _negate(self._negated._evaluate(arguments, declared, context))
             if outcome is False:
                 return False
             is_certain = is_certain and outcome is True
         return True if is_certain else None
 
     def explain_failure(
-        self, arguments: Mapping[str, Any], *, shown: Mapping[str, Any], working_directory: str | None = None
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        shown: Mapping[str, Any],
+        declared: DeclaredArguments | None = None,
+        context: ToolContext[Any] | None = None,
     ) -> str:
         """Why this condition does not hold: the first part of it that does not, and the value as `shown` has it."""
-        for (steps, name, operand, test), normalized_test in zip(self._tests, self._normalized_tests, strict=True):
-            path, found = format_path(steps), _look_up(arguments, steps)
-            if found is ABSENT:
-                return f"there is no {path}"
-            outcome = _test_value(found, test, normalized_test, working_directory)
-            if outcome is True:
-                continue
-            value = _look_up(shown, steps)
-            value = HIDDEN if value is ABSENT or value == HIDDEN else shorten(repr(value), _MAX_SHOWN)
-            if outcome is None:
-                return f"{path} is {value}, for which `{name}` cannot tell"
-            return f"{path} is {value}, {_FAILURES[name]} {operand!r}"
+        for test in self._tests:
+            if (failure := test.explain_failure(arguments, shown, context)) is not None:
+                return failure
+        for origin in self._origins:
+            if origin.evaluate(arguments, declared, context) is not True and context is not None:
+                for found in origin.describe(arguments, declared, context):
+                    return f"{found.path} is {found.describe()}"
+                return f"there is no {write_path(origin.steps)}"
         return "what stands under `not` holds, or may hold"
 
     def find_problems(self, schemas: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         """Why this condition can never hold for any of these schemas: unknown arguments, impossible comparisons."""
-        for steps, operator, operand, test in self._tests:
-            found = find_nodes(schemas, steps)
-            if found.is_open:
-                continue
-            path = format_path(steps)
-            if not found.nodes:
-                yield f"unknown argument {path!r}{suggest(found.missing, found.names)}"
-                continue
-            problems = [_find_impossible(operator, operand, node, test) for node in found.nodes]
-            if all(problems):
-                yield f"the argument {path!r} {problems[0]}"
+        for test in self._tests:
+            yield from _find_path_problems(
+                schemas, test.steps, lambda node, test=test: _find_impossible(test.name, test.operand, node, test.test)
+            )
+        for origin in self._origins:
+            yield from _find_path_problems(schemas, origin.steps, _find_no_origin)
         if self._negated is not None:
             yield from self._negated.find_problems(schemas)
+
+
+def _find_path_problems(
+    schemas: Sequence[Mapping[str, Any]], steps: Steps, find_impossible: Callable[[Mapping[str, Any]], str | None]
+) -> Iterator[str]:
+    found = find_nodes(schemas, steps)
+    if found.is_open:
+        return
+    path = write_path(steps)
+    if not found.nodes:
+        yield f"unknown argument {path!r}{suggest(found.missing, found.names)}"
+        return
+    problems = [find_impossible(node) for node in found.nodes]
+    if all(problems):
+        yield f"the argument {path!r} {problems[0]}"
+
+
+def _find_no_origin(node: Mapping[str, Any]) -> str | None:
+    """Why nobody can be the source of values of this schema."""
+    if get_fixed_values(dict(node)) is not None:
+        return "can only be one of a few values, which have no origin; write `equals` or `one_of` instead of `from`."
+    if node.get("type") == "boolean":
+        return "is a boolean, which has no origin; write `equals` instead of `from`."
+    return None
 
 
 def _find_impossible(operator: str, operand: Any, node: Mapping[str, Any], test: Test) -> str | None:
@@ -271,14 +413,22 @@ def _find_impossible(operator: str, operand: Any, node: Mapping[str, Any], test:
     if values is not None and all(test(value, None) is False for value in values):
         return f"can only be {' or '.join(map(repr, values[:10]))}, so that `{operator}` never holds."
     kind: Any = node.get("type")
-    if not isinstance(kind, str) or kind in ("object", "array", "null"):
+    if operator == "count" and kind in _SCALARS:
+        return f"is a {kind}, of which nothing can be counted."
+    if operator == "count" or not isinstance(kind, str) or kind in ("object", "array", "null"):
         return None
     if kind == "boolean" and operator in _NUMERIC | _TEXTUAL:
         return f"is a boolean, which `{operator}` cannot compare."
     if kind in ("integer", "number"):
         if operator in _TEXTUAL:
             return f"is a number, which `{operator}` cannot compare."
-        if operator in ("equals", *_NUMERIC) and operand is not None and _to_number(operand) is None:
+        is_of_context = isinstance(operand, Mapping) and "context" in operand
+        if (
+            operator in ("equals", *_NUMERIC)
+            and operand is not None
+            and not is_of_context
+            and _to_number(operand) is None
+        ):
             return f"is a number, and can never be compared with {operand!r}."
     return None
 
@@ -291,30 +441,12 @@ def _parse_operators(path: str, wanted: Any) -> list[tuple[str, Any]]:
         raise ConfigError(
             f"where[{path!r}] has 'pattern'; write 'matches' for the whole text, or 'search' for a part of it."
         )
-    unknown = [name for name in given if name not in OPERATORS]
+    unknown = [name for name in given if name not in _NAMES]
     if unknown:
         raise ConfigError(
-            f"unknown operator {unknown[0]!r} in where[{path!r}]{suggest(unknown[0], OPERATORS)} "
-            f"It takes: {', '.join(OPERATORS)}."
+            f"unknown operator {unknown[0]!r} in where[{path!r}]{suggest(unknown[0], _NAMES)} "
+            f"It takes: {', '.join(_NAMES)}."
         )
     if not given:
-        raise ConfigError(f"where[{path!r}] is empty; it takes: {', '.join(OPERATORS)}.")
+        raise ConfigError(f"where[{path!r}] is empty; it takes: {', '.join(_NAMES)}.")
     return list(given.items())
-
-
-def _parse_path(path: object) -> list[str | int]:
-    if not isinstance(path, str) or not re.fullmatch(r"[^.\[\]]+(\[\d+\]|\.[^.\[\]]+)*", path):
-        raise ConfigError(f"{path!r} is not a path into the arguments; write it like `items[0].price`.")
-    return [int(index) if index else name for index, name in re.findall(r"\[(\d+)\]|([^.\[\]]+)", path)]
-
-
-def _look_up(value: Any, steps: list[str | int]) -> Any:
-    for step in steps:
-        kind = list if isinstance(step, int) else Mapping
-        if not isinstance(value, kind):
-            return ABSENT
-        try:
-            value = cast(Any, value)[step]
-        except (KeyError, IndexError):
-            return ABSENT
-    return value

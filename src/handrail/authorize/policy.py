@@ -7,7 +7,11 @@ from typing import Any, Final, Literal, Self, cast
 from msgspec import Struct
 
 from handrail.authorize.conditions import Condition
+from handrail.authorize.origins import Origin
+from handrail.authorize.schema_paths import DeclaredArguments
+from handrail.authorize.sources import find_source_problems
 from handrail.core.context import ToolContext
+from handrail.core.provenance import Source
 from handrail.core.selectors import Selector, SelectorTable, is_name, parse_selectors
 from handrail.core.suggestions import suggest
 from handrail.core.text import join_names
@@ -155,21 +159,27 @@ class Rule(Struct, frozen=True, kw_only=True):
 class _CompiledRule:
     """A rule with its selectors and conditions compiled."""
 
-    __slots__ = ("applies_to", "condition", "decision", "is_constant", "rule")
+    __slots__ = ("applies_to", "condition", "decision", "is_constant", "origins", "rule")
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.applies_to: Selector = parse_selectors(rule.tools) if rule.tools else lambda tool: True
         self.condition = Condition(rule.where) if rule.where is not None else None
+        self.origins = () if self.condition is None else self.condition.origins
         self.is_constant = self.condition is None and rule.tenant is None and rule.agent is None
         self.decision = Decision(action=rule.action, by=rule.by, rule=str(rule), source=rule.source, reason=rule.reason)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What its `from` conditions name."""
+        return tuple(source for origin in self.origins for source in origin.sources)
 
     def selects(self, tool: Tool[..., Any]) -> bool:
         wanted = self.rule.read_only
         return (wanted is None or wanted == tool.read_only) and self.applies_to(tool)
 
     def matches(
-        self, context: ToolContext[Any], arguments: Callable[[], Mapping[str, Any]], expected: frozenset[str] | None
+        self, context: ToolContext[Any], arguments: Callable[[], Mapping[str, Any]], declared: DeclaredArguments
     ) -> bool:
         rule = self.rule
         if rule.tenant is not None and rule.tenant != context.tenant_id:
@@ -177,18 +187,18 @@ class _CompiledRule:
         if rule.agent is not None and rule.agent != context.agent_id:
             return False
         return self.condition is None or self.condition.matches(
-            arguments(), action=rule.action, expected=expected, working_directory=context.working_directory
+            arguments(), action=rule.action, declared=declared, context=context
         )
 
     def explain_failure(
         self,
         context: ToolContext[Any],
         arguments: Mapping[str, Any],
-        expected: frozenset[str] | None,
+        declared: DeclaredArguments,
         shown: Mapping[str, Any],
     ) -> str | None:
         """Why the rule does not match a call; None if it does."""
-        if self.matches(context, lambda: arguments, expected):
+        if self.matches(context, lambda: arguments, declared):
             return None
         for name, wanted, found in (
             ("tenant", self.rule.tenant, context.tenant_id),
@@ -197,7 +207,7 @@ class _CompiledRule:
             if wanted is not None and wanted != found:
                 return f"the {name} is {found!r}"
         assert self.condition is not None
-        return self.condition.explain_failure(arguments, shown=shown, working_directory=context.working_directory)
+        return self.condition.explain_failure(arguments, shown=shown, declared=declared, context=context)
 
 
 DEFAULT: Final = "default"
@@ -235,7 +245,7 @@ class Policy:
             those of a gateway.
     """
 
-    __slots__ = ("_table", "asks", "default", "rules")
+    __slots__ = ("_table", "asks", "default", "rules", "sources")
 
     def __init__(self, rules: Iterable[Rule] = (), *, default: Decision | None = None, asks: By = "customer") -> None:
         if asks not in ("customer", "operator"):
@@ -247,6 +257,8 @@ class Policy:
             if not isinstance(rule, Rule):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise ConfigError(f"A policy must be a list of rules, got {cast(object, rule)!r}.")
         compiled = [_CompiledRule(rule) for rule in self.rules]
+        self.sources = tuple({source.text: source for rule in compiled for source in rule.sources}.values())
+        """What the rules name in `from`; empty if no rule asks where a value comes from."""
         compiled.sort(key=lambda candidate: _ORDER.index(candidate.rule.action))
         self._table = SelectorTable((candidate.rule.tools, candidate) for candidate in compiled)
 
@@ -268,11 +280,8 @@ class Policy:
                 Rule.ask("*", by=tool.requires_approval, name="requires_approval", source="tool", reason=REQUIRED)
             )
             candidates = (*denied, asked, *candidates[len(denied) :])
-        properties: Any = _get_policy_schema(tool).get("properties")
-        # Without declared properties any argument can be there, under any name.
-        is_declared = isinstance(properties, Mapping) and "$ref" not in tool.input_schema
-        expected = frozenset(cast(Mapping[str, Any], properties)) if is_declared else None
-        return CompiledPolicy(tool, candidates=candidates, default=default, expected=expected, asks=self.asks)
+        declared = DeclaredArguments(_get_policy_schema(tool), is_declared="$ref" not in tool.input_schema)
+        return CompiledPolicy(tool, candidates=candidates, default=default, declared=declared, asks=self.asks)
 
     def find_problems(self, tools: Iterable[Tool[..., Any]], *, are_all: bool = True) -> Iterator["PolicyProblem"]:
         """The rules that can never apply to these tools: names that no tool has, arguments and conditions that no
@@ -296,6 +305,8 @@ class Policy:
                 found.append(f"it selects no tool: {rule}.")
             if selected and compiled.condition is not None:
                 found.extend(compiled.condition.find_problems([_get_policy_schema(tool) for tool in selected]))
+            for source in compiled.sources:
+                found.extend(find_source_problems(source, pool, are_all=are_all))
             for text in found:
                 yield PolicyProblem(number=number, source=rule.source, text=text)
 
@@ -324,7 +335,7 @@ class CompiledPolicy:
     """The rules that can apply to one tool, in the order in which they are evaluated."""
 
     __slots__ = (
-        *("_by_tenant", "_candidates", "_default", "_expected", "_general"),
+        *("_by_tenant", "_candidates", "_default", "_declared", "_general"),
         *("always_allowed", "asks", "constant", "tool"),
     )
 
@@ -339,7 +350,7 @@ class CompiledPolicy:
         *,
         candidates: tuple[_CompiledRule, ...],
         default: Decision,
-        expected: frozenset[str] | None,
+        declared: DeclaredArguments,
         asks: By,
     ) -> None:
         self.tool = tool
@@ -352,7 +363,7 @@ class CompiledPolicy:
             tenant = candidate.rule.tenant
             group = self._general if tenant is None else self._by_tenant.setdefault(tenant, [])
             group.append((position, candidate))
-        self._expected = expected
+        self._declared = declared
         self._default = default
         first = candidates[0] if candidates else None
         self.constant = default if first is None else first.decision if first.is_constant else None
@@ -368,7 +379,7 @@ class CompiledPolicy:
         if own is not None:
             candidates = merge(own, candidates)
         for _, candidate in candidates:
-            if candidate.matches(context, arguments, self._expected):
+            if candidate.matches(context, arguments, self._declared):
                 return candidate.decision
         return self._default
 
@@ -401,6 +412,17 @@ class CompiledPolicy:
         `shown` are the arguments as a person may see them.
         """
         return [
-            (candidate.decision, candidate.explain_failure(context, arguments, self._expected, shown))
+            (candidate.decision, candidate.explain_failure(context, arguments, self._declared, shown))
             for candidate in self._candidates
         ]
+
+    def find_origins(self, context: ToolContext[Any], arguments: Mapping[str, Any]) -> list[Origin]:
+        """Where the values come from that some rule about the tool asks for; empty if none does."""
+        found: dict[tuple[str, tuple[str, ...]], Origin] = {}
+        for candidate in self._candidates:
+            rule = candidate.rule
+            if rule.tenant in (None, context.tenant_id) and rule.agent in (None, context.agent_id):
+                for test in candidate.origins:
+                    for origin in test.describe(arguments, self._declared, context):
+                        found.setdefault((origin.path, origin.wanted), origin)
+        return list(found.values())

@@ -24,12 +24,66 @@ class PathNodes(Struct, frozen=True):
 _OPEN = PathNodes(is_open=True)
 _BESIDE_REFERENCE = ANNOTATIONS | {"$ref", "$defs", "type", "description", "default"}
 _MAX_DEPTH = 40
+_MAX_FOUND = 1_000
 
 
 def find_nodes(schemas: Sequence[Mapping[str, Any]], steps: Sequence[str | int]) -> PathNodes:
     """The nodes at a path in several schemas; a union has one for each of its branches, without the one for null."""
     roots = [rename_definitions(schema) for schema in schemas]
     return _join([_find(root, tuple(steps), root, 0) for root in roots])
+
+
+class DeclaredArguments:
+    """What the schema of a tool says about its arguments: the names that there are, and what stands under a path."""
+
+    __slots__ = ("_defaults", "_found", "_schema", "names")
+
+    def __init__(self, schema: Mapping[str, Any], *, is_declared: bool = True) -> None:
+        properties: Any = schema.get("properties")
+        # Without declared properties any argument can be there, under any name.
+        is_known = is_declared and isinstance(properties, Mapping)
+        self.names = frozenset(cast(Mapping[str, Any], properties)) if is_known else None
+        """The arguments that there are; None if there can be any."""
+        self._schema = schema
+        self._found: dict[tuple[str | int, ...], PathNodes] = {}
+        self._defaults: dict[tuple[str | int, ...], list[Any]] = {}
+
+    def has(self, name: object) -> bool:
+        """Whether the tool can have this argument."""
+        return self.names is None or name in self.names
+
+    def find(self, steps: tuple[str | int, ...]) -> PathNodes:
+        """The nodes at a path; which element of a list it is makes no difference."""
+        steps = tuple(0 if isinstance(step, int) else step for step in steps)
+        found = self._found.get(steps)
+        if found is None:
+            if len(self._found) >= _MAX_FOUND:  # A model can make up any number of names.
+                self._found.clear()
+            found = self._found[steps] = find_nodes([self._schema], steps)
+        return found
+
+    def find_defaults(self, steps: tuple[str | int, ...]) -> list[Any]:
+        """The defaults of the value at a path; several if it is in a union."""
+        if not steps or not isinstance(name := steps[-1], str):
+            return []
+        steps = tuple(0 if isinstance(step, int) else step for step in steps)
+        found = self._defaults.get(steps)
+        if found is None:
+            if len(self._defaults) >= _MAX_FOUND:
+                self._defaults.clear()
+            parents = [node.get("properties") for node in self.find(steps[:-1]).nodes]
+            fields = [parent.get(name) for parent in parents if isinstance(parent, Mapping)]
+            found = self._defaults[steps] = [
+                field["default"]
+                for field in cast(list[Any], fields)
+                if isinstance(field, Mapping) and "default" in field
+            ]
+        return found
+
+    def has_field(self, steps: tuple[str | int, ...], name: object) -> bool:
+        """Whether the object at a path declares a field of this name."""
+        declared = (node.get("properties") for node in self.find(steps).nodes)
+        return any(isinstance(fields, Mapping) and name in fields for fields in declared)
 
 
 def _find(node: Any, steps: tuple[str | int, ...], root: Schema, depth: int) -> PathNodes:

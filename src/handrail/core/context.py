@@ -8,6 +8,7 @@ from msgspec import Struct
 from typing_extensions import TypeVar
 
 from handrail.core.events import Event, Progress
+from handrail.core.provenance import Provenance
 from handrail.core.text import is_storable
 from handrail.core.values import ToolCall
 from handrail.errors import ConfigError
@@ -49,6 +50,8 @@ class ToolContext(Struct, Generic[DepsT], frozen=True, kw_only=True):
     """The tenant's configuration, a `TenantConfig`: as it was when the phone call began, or as a chat was given it."""
     call_control: Any = None
     """What a tool can do with the call it runs in; `handrail.tenants.get_call_control(context)` is the typed way."""
+    provenance: Provenance | None = None
+    """Where the values of the conversation come from, for rules with `from`; without it they are in doubt."""
     listener: Callable[[Event], object] | None = None
     """Receives the events that the handler emits."""
 

@@ -198,6 +198,9 @@ class ToolResult(Struct, frozen=True, kw_only=True):
     """True if the conversation was interrupted and the tool has `on_interrupt="finish_silently"`."""
     provider_id: str | None = None
     """`ToolCall.provider_id` of the call, which the provider wants back; None: `call_id` is it."""
+    form: Literal["text", "data"] | None = None
+    """In a history, where every output is text: whether the tool returned a text, or data that was written as one. None
+    if that is not known, or the text is not the tool's alone; then it is the source of no value."""
 
     if TYPE_CHECKING:  # `error` also accepts a str, which the type of the field does not show.
 
@@ -221,6 +224,7 @@ class ToolResult(Struct, frozen=True, kw_only=True):
             notice: str = "",
             silent: bool = False,
             provider_id: str | None = None,
+            form: Literal["text", "data"] | None = None,
         ) -> None: ...
 
     else:
