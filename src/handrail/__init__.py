@@ -24,6 +24,7 @@ from handrail.errors import (
 if TYPE_CHECKING:
     from handrail.authorize.policy import Policy, Rule
     from handrail.chat.session import ChatSession
+    from handrail.core.provenance import Provenance
     from handrail.core.version import __version__ as __version__
     from handrail.define.build import as_tool, build_tool
     from handrail.define.model import LLMFunctionTool
@@ -49,6 +50,7 @@ __all__ = [
     "MediaPart",
     "PermissionDeniedError",
     "Policy",
+    "Provenance",
     "Rule",
     "Tool",
     "ToolArgsParseError",
@@ -78,6 +80,7 @@ _ON_FIRST_USE = {
     "Guideline": "handrail.guide.values",
     "LLMFunctionTool": "handrail.define.model",
     "Policy": "handrail.authorize.policy",
+    "Provenance": "handrail.core.provenance",
     "Rule": "handrail.authorize.policy",
     "ToolFlags": "handrail.define.options",
     "ToolRegistry": "handrail.registry.registry",

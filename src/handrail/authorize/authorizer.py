@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from handrail.authorize import hooks as hook_calls
 from handrail.authorize.approvals import Approvals, can_be_used, new_token
 from handrail.authorize.identity import CallDigests
+from handrail.authorize.origins import Origin, list_changed_values
 from handrail.authorize.policy import DEFAULT, By, CompiledPolicy
 from handrail.core import failure_results
 from handrail.core.callbacks import CallbackRunner
@@ -185,13 +186,15 @@ class Authorizer:
             return Authorization(decision=decision, call=call, value=value)
         is_observed = self._observed is not None and self.is_observed(tool)
         if decision.action == "deny" or is_observed:
-            self._emit_decision(call, decision, context, is_observed=is_observed)
+            origins = policy.find_origins(context, arguments()) if policy.has_origins else ()
+            self._emit_decision(call, decision, context, is_observed=is_observed, origins=origins)
             if is_observed:
                 return Authorization(decision=decision, call=call, value=value)
             raise Refusal(failure_results.permission_denied(tool.name, decision), decision)
         self._note_if_undeclared(tool, decision)
-        approval = await self._find_approval(tool, decision, call, value, arguments, context, repetition)
+        approval = await self._find_approval(policy, decision, call, value, arguments, context, repetition)
         if approval.changed_arguments is not None:
+            context = _add_approver(context, approval, arguments)
             call, value = await self._check_changed_arguments(policy, call, decision, approval, context)
         return Authorization(decision=decision, approval=approval, call=call, value=value)
 
@@ -213,7 +216,7 @@ class Authorizer:
 
     async def _find_approval(
         self,
-        tool: Tool[..., Any],
+        policy: CompiledPolicy,
         decision: Decision,
         call: ToolCall,
         value: Any,
@@ -222,8 +225,9 @@ class Authorizer:
         repetition: Repetition | None,
     ) -> Approval:
         """The approval of exactly this call; raises a `Refusal` that names the open question if there is none."""
-        now = time.time()
+        now, tool = time.time(), policy.tool
         values = arguments()
+        origins = policy.find_origins(context, values) if policy.has_origins else ()
         digest = self._digests.digest_for_approval(tool, call, value, values, context)
         question = Approval(
             token=new_token(),
@@ -241,6 +245,7 @@ class Authorizer:
             created_at=now,
             expires_at=now + self._approval_timeout,
             call_id=call.id,
+            seen={origin.path: origin.describe(with_value=True) for origin in origins},
         )
         known = await self._approvals.ask(question)
         if known.state == "denied":
@@ -258,7 +263,7 @@ class Authorizer:
                 "in turn %d and is used in turn %d: raise ToolContext(turn=…) by 1 with every message of the customer",
                 *(tool.name, known.turn, context.turn),
             )
-        self._emit_decision(call, decision, context)
+        self._emit_decision(call, decision, context, origins=origins)
         reason = "" if decision.source == DEFAULT else decision.reason  # The default's reason is for the developer.
         raise Refusal(failure_results.approval_required(tool.name, decision, known, reason=reason), decision)
 
@@ -300,7 +305,13 @@ class Authorizer:
             raise Refusal(failure_results.unavailable(tool.name), authorization.decision) from error
 
     def _emit_decision(
-        self, call: ToolCall, decision: Decision, context: ToolContext[Any], *, is_observed: bool = False
+        self,
+        call: ToolCall,
+        decision: Decision,
+        context: ToolContext[Any],
+        *,
+        is_observed: bool = False,
+        origins: Iterable[Origin] = (),
     ) -> None:
         self._emit(
             DecisionMade(
@@ -311,8 +322,17 @@ class Authorizer:
                 call=call,
                 decision=decision,
                 observed=is_observed,
+                seen={origin.path: origin.describe() for origin in origins},
             )
         )
+
+
+def _add_approver(context: ToolContext[Any], approval: Approval, arguments: GetArguments) -> ToolContext[Any]:
+    """The context for arguments that an approver changed: what they changed comes from them."""
+    if context.provenance is None:
+        return context
+    changed = list_changed_values(arguments(), approval.changed_arguments or {})
+    return structs.replace(context, provenance=context.provenance.with_approver(approval.by, changed))
 
 
 @contextmanager

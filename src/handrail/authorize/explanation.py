@@ -46,6 +46,8 @@ def explain_call(
     for other, failure in policy.explain_rules(context, arguments, shown=_redact(arguments, redactor)):
         mark = "=>" if other is decision else "  "
         lines.append(f"  {mark} {other.rule} ({other.source}): {f'does not hold: {failure}' if failure else 'holds'}")
+    if policy.has_origins:
+        lines += [f"  {origin.path}: {origin.describe()}" for origin in policy.find_origins(context, arguments)]
     return Explanation(decision=decision, lines=tuple(lines))
 
 

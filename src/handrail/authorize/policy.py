@@ -336,7 +336,7 @@ class CompiledPolicy:
 
     __slots__ = (
         *("_by_tenant", "_candidates", "_default", "_declared", "_general"),
-        *("always_allowed", "asks", "constant", "tool"),
+        *("always_allowed", "asks", "constant", "has_origins", "tool"),
     )
 
     constant: Decision | None
@@ -355,6 +355,8 @@ class CompiledPolicy:
     ) -> None:
         self.tool = tool
         self.asks: By = asks
+        self.has_origins = any(candidate.origins for candidate in candidates)
+        """Whether a rule about the tool asks where values come from."""
         self._candidates = candidates
         # Rules of other tenants are not looked at: a call pays for the rules of its own tenant, and for those of all.
         self._by_tenant: dict[str, list[tuple[int, _CompiledRule]]] = {}
@@ -382,6 +384,15 @@ class CompiledPolicy:
             if candidate.matches(context, arguments, self._declared):
                 return candidate.decision
         return self._default
+
+    def without_origins(self) -> "CompiledPolicy":
+        """The same rules but those with `from`: where a value came from was decided in its conversation."""
+        if not self.has_origins:
+            return self
+        candidates = tuple(candidate for candidate in self._candidates if not candidate.origins)
+        return CompiledPolicy(
+            self.tool, candidates=candidates, default=self._default, declared=self._declared, asks=self.asks
+        )
 
     def is_denied(self, context: ToolContext[Any]) -> bool:
         """Whether every call of the tool in this context is denied, whatever its arguments are."""

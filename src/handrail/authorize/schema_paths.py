@@ -71,12 +71,10 @@ class DeclaredArguments:
         if found is None:
             if len(self._defaults) >= _MAX_FOUND:
                 self._defaults.clear()
-            parents = [node.get("properties") for node in self.find(steps[:-1]).nodes]
-            fields = [parent.get(name) for parent in parents if isinstance(parent, Mapping)]
+            parents: list[Any] = [node.get("properties") for node in self.find(steps[:-1]).nodes]
+            fields: list[Any] = [parent[name] for parent in parents if isinstance(parent, dict) and name in parent]
             found = self._defaults[steps] = [
-                field["default"]
-                for field in cast(list[Any], fields)
-                if isinstance(field, Mapping) and "default" in field
+                field["default"] for field in fields if isinstance(field, dict) and "default" in field
             ]
         return found
 

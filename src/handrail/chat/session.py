@@ -3,19 +3,21 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any, Generic, Self, TypeAlias, cast
 
 from msgspec import structs
 
 from handrail.chat.conversation import Conversation
+from handrail.chat.origins import rebuild_provenance
 from handrail.chat.session_store import SessionStore
 from handrail.chat.turn import ChatEvent, PlainStrategy, ResultT, TurnResult, TurnState, TurnStrategy
 from handrail.core.context import ToolContext
 from handrail.core.events import TurnFinished, TurnStarted
+from handrail.core.provenance import Provenance
 from handrail.core.text import encodable
 from handrail.core.values import Approval
-from handrail.errors import ApprovalError, ConfigError, StoreError
+from handrail.errors import ApprovalError, ConfigError, StoreError, shorten
 from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget
 from handrail.providers.messages import AssistantMessage
@@ -68,7 +70,9 @@ class ChatSession(Generic[ResultT]):
         self._sessions = sessions
         self._allow_memory_ledger = allow_memory_ledger
         self._checked_registry: object = None
-        self._context = context
+        self._context = context if context.provenance is not None else structs.replace(context, provenance=Provenance())
+        self._is_provenance_fed = False
+        """Whether what the conversation had when it was loaded, or before a rule asked for it, is in the provenance."""
         self._state: TurnState | None = None
         self._turn_start = 0.0
         self._saved: Conversation | None = None
@@ -85,7 +89,21 @@ class ChatSession(Generic[ResultT]):
         for name in ("session_id", "tenant_id", "customer_id"):
             if (value := getattr(context, name)) != (expected := getattr(self._conversation, name)):
                 raise ConfigError(f"context.{name} must be the conversation's {name}, {expected!r}, got {value!r}.")
+        self._provenance.bind(context.session_id)
         self._check_ledger(sessions)
+        self._feed_provenance()
+
+    @property
+    def _provenance(self) -> Provenance:
+        assert self._context.provenance is not None
+        return self._context.provenance
+
+    def _feed_provenance(self) -> None:
+        """Add the conversation so far, once a rule asks where values come from."""
+        if not self._is_provenance_fed and self.executor.asks_for_origins:
+            self._is_provenance_fed = True
+            if self._conversation.messages:
+                rebuild_provenance(self._provenance, self._conversation, self.executor)
 
     @classmethod
     async def load(
@@ -114,7 +132,7 @@ class ChatSession(Generic[ResultT]):
             )
         session = cls(provider, executor, context=context, sessions=sessions, conversation=saved, **options)
         session._saved = saved
-        at_turn = structs.replace(context, turn=session.conversation.turn)
+        at_turn = structs.replace(session._context, turn=session.conversation.turn)
         for call in session.conversation.open_calls:  # An approval store in memory has lost them.
             await executor.request_approval(call, at_turn)
         if pending := session.conversation.pending:
@@ -158,36 +176,41 @@ class ChatSession(Generic[ResultT]):
 
     # Turns.
 
-    async def send(self, text: str) -> ResultT:
-        """Send a message and wait for the end of the turn."""
-        return await self._send(text)
+    async def send(self, text: str, *, quoted: Iterable[str] = ()) -> ResultT:
+        """Send a message and wait for the end of the turn.
+
+        `quoted` is what the person pasted or forwarded: the model reads it, and for a rule with `from` it is nobody's
+        word.
+        """
+        return await self._send(text, quoted=quoted)
 
     async def resume(self) -> ResultT:
         """Resume a turn that stopped: after a decision, a provider's failure, a crash, or a limit of the budget."""
         return await self._resume()
 
-    def send_sync(self, text: str) -> ResultT:
+    def send_sync(self, text: str, *, quoted: Iterable[str] = ()) -> ResultT:
         """`send()` for a caller without an event loop."""
-        return self.executor.run_coroutine(self.send(text))
+        return self.executor.run_coroutine(self.send(text, quoted=quoted))
 
     def resume_sync(self) -> ResultT:
         """`resume()` for a caller without an event loop."""
         return self.executor.run_coroutine(self.resume())
 
-    def stream(self, text: str) -> AsyncGenerator[ChatEvent]:
+    def stream(self, text: str, *, quoted: Iterable[str] = ()) -> AsyncGenerator[ChatEvent]:
         """Send a message and yield the events of the turn: text, calls, progress, approvals, a `TurnResult` last."""
-        return _stream_turn(lambda events: self._send(text, events))
+        return _stream_turn(lambda events: self._send(text, events, quoted=quoted))
 
     def resume_stream(self) -> AsyncGenerator[ChatEvent]:
         """Resume a turn as `resume()` does, and yield its events."""
         return _stream_turn(self._resume)
 
-    async def _send(self, text: str, events: _Events | None = None) -> ResultT:
-        if not text.strip():
+    async def _send(self, text: str, events: _Events | None = None, *, quoted: Iterable[str] = ()) -> ResultT:
+        parts = _check_quoted(quoted)
+        if not text.strip() and not any(part.strip() for part in parts):
             raise ConfigError("text must not be empty. To continue a turn that stopped, use resume().")
         state = self._start_turn(events)
         try:
-            return await state.run_message(text, self._strategy)
+            return await state.run_message(text, self._strategy, quoted=parts)
         finally:
             self._end_turn(state)
 
@@ -202,6 +225,7 @@ class ChatSession(Generic[ResultT]):
         if self._state is not None:
             raise ConfigError("a turn of this conversation is running: wait for its end, or interrupt() it.")
         self._check_ledger(self._sessions)  # The tools may have changed.
+        self._feed_provenance()  # So may the policy.
         turn = self._conversation.turn + 1
         event = TurnStarted(agent_id=self._context.agent_id, **self._describe_turn(turn))
         self._state = TurnState(
@@ -332,6 +356,16 @@ class ChatSession(Generic[ResultT]):
             raise
         self._saved = after
         return after
+
+
+def _check_quoted(quoted: object) -> tuple[str, ...]:
+    if isinstance(quoted, str) or not isinstance(quoted, Iterable):
+        raise ConfigError(f"quoted must be a list of texts: [{shorten(repr(quoted))}].")
+    parts = tuple(cast(Iterable[object], quoted))
+    for part in parts:
+        if not isinstance(part, str):
+            raise ConfigError(f"quoted must be a list of texts, and has a {type(part).__name__}.")
+    return cast(tuple[str, ...], parts)
 
 
 async def _stream_turn(run: Callable[[_Events], Coroutine[Any, Any, TurnResult]]) -> AsyncGenerator[ChatEvent]:

@@ -10,16 +10,18 @@ from msgspec import Struct, structs
 from typing_extensions import TypeVar
 
 from handrail.chat.conversation import Conversation, PendingCall, normalize_response
+from handrail.chat.origins import add_message
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.events import CallFinished, CallIgnored, CallStarted, Event, ModelCalled, Progress
+from handrail.core.provenance import DROPPED_OUTPUT
 from handrail.core.text import encodable
 from handrail.core.tool import Tool
 from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.errors import BadResponseError, ConfigError, ProviderError
 from handrail.execute.executor import Executor
 from handrail.execute.loop import Budget, LoopProgress, StopReason, run_again
-from handrail.providers.messages import AssistantMessage, UserMessage, to_history_result
+from handrail.providers.messages import AssistantMessage, build_user_message, to_history_result
 from handrail.providers.provider import (
     FinishReason,
     ModelRequest,
@@ -36,7 +38,6 @@ ResultT = TypeVar("ResultT", bound="TurnResult", default="TurnResult")
 
 _MAX_WAITING_EVENTS: Final = 100
 """Events that wait for a slow reader; the model's stream is not read further while there are as many."""
-DROPPED_OUTPUT: Final = "(This result was removed after the reply that used it.)"
 
 
 class TurnResult(Struct, frozen=True, kw_only=True):
@@ -109,8 +110,11 @@ class TurnState:
         if self._save is not None:
             self.conversation = await self._save(conversation)
 
-    async def run_message(self, text: str, strategy: "TurnStrategy[ResultT]") -> "ResultT":
+    async def run_message(
+        self, text: str, strategy: "TurnStrategy[ResultT]", *, quoted: Iterable[str] = ()
+    ) -> "ResultT":
         """Run the turn of a new message; what earlier turns left open comes first."""
+        message = build_user_message(text, quoted)
         await self.drop_transient_results()  # Of a turn that could not reply.
         await self._adopt_pending(strategy)
         await self.settle_provisional()
@@ -118,7 +122,9 @@ class TurnState:
             # Calls that were approved meanwhile run now; the others are answered as not made, or provisionally.
             await self.run_open_calls()
             await self.close_open_calls()
-        await self.update(self.conversation.with_messages(UserMessage(text=encodable(text))))
+        if (provenance := self.context.provenance) is not None:
+            add_message(provenance, message)
+        await self.update(self.conversation.with_messages(message))
         return await self._run_strategy(strategy)
 
     async def run_rest(self, strategy: "TurnStrategy[ResultT]") -> "ResultT":
@@ -430,6 +436,9 @@ class TurnState:
         known = [result for result in conversation.results if result.call_id in conversation.transient]
         dropped = [structs.replace(result, output=DROPPED_OUTPUT) for result in known if result.error is None]
         ids = {result.call_id for result in known}
+        if (provenance := self.context.provenance) is not None:
+            for call_id in ids:
+                provenance.drop_result(call_id)
         transient = tuple(call_id for call_id in conversation.transient if call_id not in ids)
         await self.update(structs.replace(conversation.with_settled(dropped), transient=transient))
 

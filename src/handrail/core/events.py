@@ -97,6 +97,9 @@ class DecisionMade(Event, frozen=True, kw_only=True):
     decision: Decision
     observed: bool = False
     """True in `mode="observe"`: the decision was recorded and the call ran anyway."""
+    seen: Mapping[str, str] = {}
+    """Where values come from that a rule with `from` asks about, by their path: kinds, names of tools and ids of calls;
+    never a value."""
 
 
 class CircuitBreakerChanged(Event, frozen=True, kw_only=True):

@@ -187,7 +187,7 @@ def list_fields(value: Any, path: Path) -> Iterator[Any]:
         elif isinstance(found, list):
             stack.extend((element, depth) for element in cast(list[Any], found))
         elif isinstance(found, dict) and path[depth] in found:
-            stack.append((found[path[depth]], depth + 1))
+            stack.append((cast(dict[str, Any], found)[path[depth]], depth + 1))
 
 
 class _Index:
@@ -239,7 +239,7 @@ class _Index:
                 if records is None:
                     return False
                 found.append(records)
-        candidates = min(found, key=len, default=[])
+        candidates: list[Record] = min(found, key=len) if found else []
         phrase = " ".join(chunks)
         for record in candidates[:_MAX_CANDIDATES]:
             if stands_in(phrase, record.collapsed) and record.vouches_for(phrase, turn):

@@ -141,6 +141,8 @@ class Approval(Struct, frozen=True, kw_only=True):
     """The id of the call that it was first asked for."""
     wakes: int = 0
     """How often a framework had been resumed within that turn."""
+    seen: Mapping[str, str] = {}
+    """Where values come from that a rule with `from` asks about: a sentence for each path into the arguments."""
 
     def __repr__(self) -> str:
         # Approvals end up in logs and tracebacks, and arguments may be secret.

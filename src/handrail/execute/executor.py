@@ -21,6 +21,7 @@ from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
 from handrail.core.events import Event, Listener
 from handrail.core.log import SHOW_TEXTS, log
+from handrail.core.provenance import SourceTool
 from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference, Secrets
 from handrail.core.text import is_storable, join_names
@@ -270,6 +271,15 @@ class Executor:
         other._policy = policy
         return other
 
+    @property
+    def asks_for_origins(self) -> bool:
+        """Whether a rule asks where values come from (`from`): only then is a `Provenance` fed."""
+        return bool(self._pool.sources)
+
+    def find_source_tool(self, name: str) -> SourceTool:
+        """The tool of a result, as `Provenance` takes it; one that is not known any more has a name only."""
+        return self._pool.find_source_tool(name)
+
     def is_denied(self, name: str, context: ToolContext[Any]) -> bool:
         """Whether the policy denies every call of a tool in this context, whatever its arguments are."""
         compiled = self._pool.compiled.get(name)
@@ -321,7 +331,10 @@ class Executor:
             or not self._store.is_open
         ):
             return await self._run_prepared(await self._prepare(call, context), call, context)
-        return await (self._reads if compiled.tool.read_only else self._effects).run(compiled, call, context)
+        result = await (self._reads if compiled.tool.read_only else self._effects).run(compiled, call, context)
+        if self._pool.sources:
+            self._pool.add_to_provenance(compiled.tool, call, result, context)
+        return result
 
     async def run_all(self, calls: Iterable[ToolCall], context: ToolContext[Any]) -> list[ToolResult]:
         """Run calls: neighbours that are concurrency-safe together, every other alone. Results are in the calls'
@@ -346,8 +359,12 @@ class Executor:
             return prepared
         compiled, call = prepared
         if compiled.tool.read_only:
-            return await self._reads.run(compiled, call, context)
-        return await self._effects.run(compiled, call, context, sent_call)
+            result = await self._reads.run(compiled, call, context)
+        else:
+            result = await self._effects.run(compiled, call, context, sent_call)
+        if self._pool.sources:
+            self._pool.add_to_provenance(compiled.tool, sent_call, result, context)
+        return result
 
     async def _show_texts(self, running: Awaitable[ToolResult]) -> ToolResult:
         """Run with the texts of exceptions in the log, redacted, for this call only."""
@@ -560,7 +577,10 @@ class Executor:
                 )
             except (HookRefusal, TimeoutError):  # Not what was asked: its own entry still tells.
                 compiled = None
-        return await self._effects.recall.look_up(compiled, call, context, by_key=by_key, sent=sent)
+        found = await self._effects.recall.look_up(compiled, call, context, by_key=by_key, sent=sent)
+        if found is not None and compiled is not None and self._pool.sources:
+            self._pool.add_to_provenance(compiled.tool, sent, found, context)
+        return found
 
     async def doubts(
         self, *, session_id: str | None = None, tenant_id: str | None = None, limit: int = 100

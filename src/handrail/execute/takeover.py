@@ -67,8 +67,10 @@ class Takeover:
                 changed = structs.replace(effect.sent.call, arguments_json=entry.changed_arguments)
                 effect.actual = self._digests.read_call(effect.tool, changed, effect.context, effect.sent.sent_call)
             actual = effect.actual
+            # Where a value came from was decided in the conversation, which may be another process's.
+            policy = effect.compiled.policy.without_origins()
             checking = self._authorizer.check_access(
-                effect.compiled.policy, actual.call, actual.get_arguments, effect.context, effect.budget
+                policy, actual.call, actual.get_arguments, effect.context, effect.budget
             )
             await effect.running.wait(checking)
             await wait_for_turn()

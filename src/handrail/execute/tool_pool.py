@@ -9,9 +9,11 @@ from hashlib import sha256
 from typing import Any, Self
 
 from handrail.authorize.policy import CompiledPolicy, Policy, PolicyProblem
+from handrail.authorize.sources import to_source_tool
 from handrail.core import failure_results
 from handrail.core.context import ToolContext
 from handrail.core.log import log
+from handrail.core.provenance import SourceTool
 from handrail.core.tool import MAX_OUTPUT_CHARS, Tool, check_name
 from handrail.core.values import ToolCall, ToolResult
 from handrail.define.build import as_tool, build_tool
@@ -137,6 +139,11 @@ class HostTools:
         """Work everything out anew: the policy has changed."""
         self._compiled.clear()
         self._latest.clear()
+
+    def find_known(self, name: str) -> CompiledTool | None:
+        """What was worked out last for a tool of this name; None if a host has not passed one."""
+        latest = self._latest.get(name)
+        return None if latest is None else latest[3]
 
     def compile(
         self,
@@ -288,6 +295,8 @@ class ToolPool:
         max_media_bytes: int,
     ) -> None:
         self._policy = policy
+        self.sources = policy.sources
+        """What rules name in `from`; an attribute, so that a call without such rules pays for one look only."""
         self._fallback = fallback
         self._output_limiter = output_limiter
         self._timeout = timeout
@@ -366,6 +375,27 @@ class ToolPool:
                 log.warning("policy: %s", problem)
         self.diagnostics = problems
 
+    # Where values come from.
+
+    def add_to_provenance(
+        self, tool: Tool[..., Any], sent_call: ToolCall, result: ToolResult, context: ToolContext[Any]
+    ) -> None:
+        """Add a result to what the conversation knows about the origins of values. `sent_call` is the model's."""
+        provenance = context.provenance
+        if provenance is None or provenance.session_id not in (None, context.session_id):
+            return
+        provenance.bind(context.session_id)
+        provenance.add_result(sent_call, result, self._to_source_tool(tool), turn=context.turn)
+        provenance.update_indexes(self.sources)
+
+    def find_source_tool(self, name: str) -> SourceTool:
+        """The tool of a result, as a source; one that is not known any more has a name only."""
+        compiled = self.compiled.get(name) or self.host_tools.find_known(name)
+        return SourceTool(name) if compiled is None else self._to_source_tool(compiled.tool)
+
+    def _to_source_tool(self, tool: Tool[..., Any]) -> SourceTool:
+        return to_source_tool(tool, reads_more=tool is self._read_more)
+
     # Changing the tools.
 
     def replace_tools(self, tools: ToolRegistry | Iterable[object]) -> None:
@@ -384,6 +414,7 @@ class ToolPool:
         if self._tools and not self.is_open and (problems := self.find_policy_problems(policy)):
             raise _build_policy_error(str(problem) for problem in problems)
         self._policy = policy
+        self.sources = policy.sources
         self.compiled = {}
         self.host_tools.forget()
         self._set_registry(self.registry)

@@ -1,6 +1,6 @@
 """The messages of a conversation, as values that every provider takes and that can be saved."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -17,10 +17,20 @@ class Native(Struct, frozen=True, kw_only=True, omit_defaults=True):
     items: tuple[Mapping[str, Any], ...]
 
 
-class UserMessage(Struct, frozen=True, kw_only=True, tag="user"):
+class UserMessage(Struct, frozen=True, kw_only=True, tag="user", omit_defaults=True):
     """A message of the person in the conversation."""
 
     text: str
+    """What a model reads."""
+    typed: str | None = None
+    """What the person wrote themselves, if `text` also has what they pasted or forwarded; None: all of it."""
+    quoted: tuple[str, ...] = ()
+    """What they pasted or forwarded: the source of no value."""
+
+    @property
+    def own_words(self) -> str:
+        """What the person wrote themselves."""
+        return self.text if self.typed is None else self.typed
 
 
 class AssistantMessage(Struct, frozen=True, kw_only=True, tag="assistant", omit_defaults=True):
@@ -38,6 +48,16 @@ class ToolMessage(Struct, frozen=True, kw_only=True, tag="tool"):
     """Each reduced to what a model sees: `to_history_result(result)`."""
 
 
+def build_user_message(text: str, quoted: Iterable[str] = ()) -> UserMessage:
+    """A message with what the person typed, and after it what they pasted or forwarded."""
+    parts = tuple(encodable(part) for part in quoted)
+    typed = encodable(text)
+    if not parts:
+        return UserMessage(text=typed)
+    pasted = "\n\n".join(f"[Pasted or forwarded by the person, not written by them:]\n{part}" for part in parts)
+    return UserMessage(text=f"{typed}\n\n{pasted}", typed=typed, quoted=parts)
+
+
 Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage
 
 
@@ -50,6 +70,7 @@ def to_history_result(result: ToolResult) -> ToolResult:
         )
     return ToolResult(
         output=result.text,
+        form=None if result.notice else "text" if isinstance(result.output, str) else "data",
         media=result.media,
         call_id=result.call_id,
         provider_id=result.provider_id,

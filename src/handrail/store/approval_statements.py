@@ -92,6 +92,7 @@ class ApprovalStatements:
                 changed_arguments=bindparam("to_arguments"),
                 decided_at=self._now,
                 arguments=bindparam("to_redacted"),
+                seen=bindparam("to_seen"),
             )
         )
 

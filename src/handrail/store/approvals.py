@@ -143,6 +143,7 @@ class SqlApprovals:
                 "to_reason": after.reason,
                 "to_arguments": self._cipher.encrypt(after.changed_arguments),
                 "to_redacted": await self._redact_arguments(after.arguments),
+                "to_seen": {path: to_storable(self._redactor.text(text)) for path, text in after.seen.items()} or None,
             }
             if await self._write(self._statements.decide, values) == 1:
                 self.events.emit_decided(after)
@@ -209,6 +210,7 @@ class SqlApprovals:
             **values,
             "question": to_storable(approval.question),
             "arguments": self._cipher.encrypt(approval.arguments),
+            "seen": self._cipher.encrypt(approval.seen or None),
         }
 
     def _show(self, row: tuple[Any, ...]) -> Approval:
@@ -225,11 +227,12 @@ class SqlApprovals:
             del values[name]
         if skew:
             values |= {name: values[name] - skew for name in TIMES if values[name] is not None}
-        for name in ("arguments", "changed_arguments"):
+        for name in ("arguments", "changed_arguments", "seen"):
             if unreadable is None:
                 values[name] = self._cipher.decrypt(values[name])
             elif values[name] is not None:
                 values[name] = unreadable
+        values["seen"] = values["seen"] or {}
         return Approval(**values)
 
 

@@ -133,6 +133,7 @@ def _erase_approvals(condition: ColumnElement[bool], now: float, by: str) -> Any
         .values(
             arguments=cast(dict[str, Any], {}),
             changed_arguments=null(),
+            seen=null(),
             question="",
             reason="",
             customer_id=null(),

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 
-NEWEST: Final = "0008"
+NEWEST: Final = "0009"
 """The revision that this version needs: the last file in `migrations/versions`."""
 VERSION_TABLE: Final = "handrail_version"
 """Separate from Alembic's default, so that an application with its own migrations can share the database."""
@@ -122,6 +122,7 @@ approvals: Final = Table(
     Column("erased_at", Double),
     Column("erased_by", String),
     Column("wakes", BigInteger, nullable=False),
+    Column("seen", JSON(none_as_null=True)),
     CheckConstraint("state IN ('pending', 'approved', 'denied', 'used', 'withdrawn')", name="handrail_approvals_state"),
 )
 OPEN: Final = text("closed_at IS NULL")
