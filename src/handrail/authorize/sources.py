@@ -30,7 +30,8 @@ def _parse_source(text: Any) -> Source:
         for kind in _PEOPLE:
             if text == kind:
                 return Source(text, kind)
-        if text.startswith("tool:") and len(text) > len("tool:") and text == text.strip():
+        steps = text.removeprefix("tool:").split(".")
+        if text.startswith("tool:") and all(step and step == step.strip() for step in steps):
             return Source(text, "tool", _build_find_path(text))
     near = suggest(text, _PEOPLE) if isinstance(text, str) else "."
     raise ConfigError(f"unknown source {text!r} in from{near} It takes: {_EXPECTED}.")
@@ -40,15 +41,11 @@ def _split_source(text: str) -> Iterator[tuple[str, Path]]:
     """Yield every way to read `tool:a.b`: the tool `a.b`, then the field b of the tool `a`."""
     steps = text.removeprefix("tool:").split(".")
     for length in range(len(steps), 0, -1):
-        selector, path = ".".join(steps[:length]), tuple(steps[length:])
-        if selector and all(path):
-            yield selector, path
+        yield ".".join(steps[:length]), tuple(steps[length:])
 
 
 def _build_find_path(text: str) -> Any:
     readings = [(parse_selector(selector), path) for selector, path in _split_source(text)]
-    if not readings:
-        raise ConfigError(f"unknown source {text!r} in from. It takes: {_EXPECTED}.")
 
     def find_path(tool: SourceTool) -> Path | None:
         for selects, path in readings:
