@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from handrail import Provenance
-from handrail.core.provenance import Source
+from handrail.core.provenance import ValueSource
 
-CUSTOMER = (Source("customer", "customer"),)
+CUSTOMER = (ValueSource("customer", "customer"),)
 
 
 def is_from(text: str, value: Any, **options: Any) -> bool | None:

@@ -12,13 +12,13 @@ ABSENT: Final = object()
 EVERY: Final = -1
 """The step to every element of a list; no index of a path is negative."""
 
-Steps: TypeAlias = tuple[str | int, ...]
+PathSteps: TypeAlias = tuple[str | int, ...]
 
 _PATH: Final = re.compile(r"[^.\[\]]+(\[\d*\]|\.[^.\[\]]+)*")
 _STEP: Final = re.compile(r"(\[)(\d*)\]|([^.\[\]]+)")
 
 
-def parse_path(path: object) -> Steps:
+def parse_path(path: object) -> PathSteps:
     """The steps of a path; raises `ConfigError`."""
     if not isinstance(path, str) or not _PATH.fullmatch(path):
         raise ConfigError(
@@ -32,7 +32,7 @@ def write_path(steps: Sequence[str | int]) -> str:
     return format_path(["[]" if step == EVERY else step for step in steps]).replace(".[]", "[]")
 
 
-def look_up(value: Any, steps: Steps) -> Any:
+def look_up(value: Any, steps: PathSteps) -> Any:
     """The value at a path without `[]`; `ABSENT` if there is none."""
     for step in steps:
         kind = list if isinstance(step, int) else Mapping
@@ -45,7 +45,7 @@ def look_up(value: Any, steps: Steps) -> Any:
     return value
 
 
-def look_up_all(value: Any, steps: Steps) -> Iterator[tuple[Steps, Any]]:
+def look_up_all(value: Any, steps: PathSteps) -> Iterator[tuple[PathSteps, Any]]:
     """Yield the values at a path with `[]`, each with its own path; nothing for an empty list."""
     if EVERY not in steps:
         yield steps, look_up(value, steps)
@@ -61,7 +61,7 @@ def look_up_all(value: Any, steps: Steps) -> Iterator[tuple[Steps, Any]]:
             yield (*before, number, *inner), leaf
 
 
-def is_missing(value: Any, steps: Steps) -> bool:
+def is_missing(value: Any, steps: PathSteps) -> bool:
     """Whether a path ends at something that is not there, or null; not at a value of another kind."""
     for step in steps:
         if value is None:

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 from handrail.authorize import hooks as hook_calls
 from handrail.authorize.approvals import Approvals, can_be_used, new_token
 from handrail.authorize.identity import CallDigests
-from handrail.authorize.origins import Origin, list_changed_values
+from handrail.authorize.origins import ValueOrigin, list_changed_values
 from handrail.authorize.policy import DEFAULT, By, CompiledPolicy
 from handrail.core import failure_results
 from handrail.core.callbacks import CallbackRunner
@@ -311,7 +311,7 @@ class Authorizer:
         context: ToolContext[Any],
         *,
         is_observed: bool = False,
-        origins: Iterable[Origin] = (),
+        origins: Iterable[ValueOrigin] = (),
     ) -> None:
         self._emit(
             DecisionMade(

@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import PurePath
 from typing import Any, Final, Literal, cast
 
-from handrail.authorize.argument_paths import ABSENT, EVERY, Steps, look_up, look_up_all, parse_path, write_path
+from handrail.authorize.argument_paths import ABSENT, EVERY, PathSteps, look_up, look_up_all, parse_path, write_path
 from handrail.authorize.origins import OriginTest
 from handrail.authorize.schema_paths import DeclaredArguments, find_nodes
 from handrail.authorize.sources import parse_sources
@@ -256,7 +256,7 @@ class _ValueTest:
 
     def _test_each(
         self, arguments: Mapping[str, Any], context: ToolContext[Any] | None
-    ) -> Iterator[tuple[Steps, Any, bool | None]]:
+    ) -> Iterator[tuple[PathSteps, Any, bool | None]]:
         for steps, found in look_up_all(arguments, self.steps):
             if found is not ABSENT:
                 yield steps, found, _test_value(found, self.test, self._normalized_test, context)
@@ -384,7 +384,7 @@ class Condition:
 
 
 def _find_path_problems(
-    schemas: Sequence[Mapping[str, Any]], steps: Steps, find_impossible: Callable[[Mapping[str, Any]], str | None]
+    schemas: Sequence[Mapping[str, Any]], steps: PathSteps, find_impossible: Callable[[Mapping[str, Any]], str | None]
 ) -> Iterator[str]:
     found = find_nodes(schemas, steps)
     if found.is_open:

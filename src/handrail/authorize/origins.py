@@ -6,11 +6,11 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from handrail.authorize.argument_paths import ABSENT, Steps, is_missing, look_up_all, write_path
+from handrail.authorize.argument_paths import ABSENT, PathSteps, is_missing, look_up_all, write_path
 from handrail.authorize.schema_paths import DeclaredArguments
 from handrail.core.context import ToolContext
-from handrail.core.exact_words import Number, list_leaves, to_number
-from handrail.core.provenance import Provenance, Record, Source
+from handrail.core.exact_words import ExactNumber, list_leaves, to_number
+from handrail.core.provenance import Provenance, ValueRecord, ValueSource
 from handrail.core.text import escape_invisible
 from handrail.errors import shorten
 
@@ -25,7 +25,7 @@ _UNKNOWN: Final = object()
 """A value that no source can have: NaN, or what is nested too deeply."""
 
 
-class Origin(Struct, frozen=True, kw_only=True):
+class ValueOrigin(Struct, frozen=True, kw_only=True):
     """Where one value of a call comes from, compared with what a rule wants."""
 
     path: str
@@ -33,7 +33,7 @@ class Origin(Struct, frozen=True, kw_only=True):
     is_from: bool | None
     """Whether it comes from one of those; None if nobody can tell."""
     value: Any
-    seen: Record | None = None
+    seen: ValueRecord | None = None
     """Where it was first seen."""
     has_provenance: bool = True
 
@@ -52,7 +52,7 @@ class Origin(Struct, frozen=True, kw_only=True):
         return text
 
 
-def _describe_record(record: Record | None) -> str:
+def _describe_record(record: ValueRecord | None) -> str:
     if record is None:
         return "not seen before in this conversation"
     if record.tool is not None:
@@ -74,7 +74,7 @@ class OriginTest:
 
     __slots__ = ("_name", "sources", "steps")
 
-    def __init__(self, steps: Steps, sources: tuple[Source, ...]) -> None:
+    def __init__(self, steps: PathSteps, sources: tuple[ValueSource, ...]) -> None:
         self.steps = steps
         self.sources = sources
         self._name = steps[0] if len(steps) == 1 and isinstance(steps[0], str) else None
@@ -112,14 +112,14 @@ class OriginTest:
 
     def _list_values(
         self, arguments: Mapping[str, Any], declared: DeclaredArguments | None
-    ) -> Iterator[tuple[Steps, Any]]:
+    ) -> Iterator[tuple[PathSteps, Any]]:
         """Yield the values that need a source: strings, numbers, and names of fields that the schema does not have.
 
         `ABSENT` stands for a value of another kind than the path expects.
         """
         count = 0
         for steps, found in look_up_all(arguments, self.steps):
-            stack: list[tuple[Steps, Any, bool]] = [(steps, found, False)]
+            stack: list[tuple[PathSteps, Any, bool]] = [(steps, found, False)]
             while stack:
                 place, value, is_name = stack.pop()
                 count += 1
@@ -150,7 +150,7 @@ class OriginTest:
 
     def describe(
         self, arguments: Mapping[str, Any], declared: DeclaredArguments | None, context: ToolContext[Any]
-    ) -> Iterator[Origin]:
+    ) -> Iterator[ValueOrigin]:
         """Yield where the values come from: one line if all of them are fine, else one for each that is not."""
         provenance, wanted = _get_provenance(context), tuple(source.text for source in self.sources)
         count = shown = 0
@@ -163,7 +163,7 @@ class OriginTest:
                 break
             shown += 1
             is_plain = value is not _UNKNOWN and value is not ABSENT
-            yield Origin(
+            yield ValueOrigin(
                 path=write_path(place),
                 wanted=wanted,
                 is_from=outcome,
@@ -172,7 +172,7 @@ class OriginTest:
                 has_provenance=provenance is not None,
             )
         if count and not shown:
-            yield Origin(path=write_path(self.steps), wanted=wanted, is_from=True, value=None)
+            yield ValueOrigin(path=write_path(self.steps), wanted=wanted, is_from=True, value=None)
 
 
 def _get_provenance(context: ToolContext[Any] | None) -> Provenance | None:
@@ -183,7 +183,7 @@ def _get_provenance(context: ToolContext[Any] | None) -> Provenance | None:
     return provenance
 
 
-def _is_default(place: Steps, value: Any, declared: DeclaredArguments | None) -> bool:
+def _is_default(place: PathSteps, value: Any, declared: DeclaredArguments | None) -> bool:
     if declared is None:
         return False
     return any(type(default) is type(value) and default == value for default in declared.find_defaults(place))
@@ -195,6 +195,6 @@ def _loosen(value: str) -> str:
     return "".join(char for char in normalized if char.isspace() or unicodedata.category(char) not in _UNSEEN).strip()
 
 
-def list_changed_values(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str | Number]:
+def list_changed_values(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str | ExactNumber]:
     """The strings and numbers of changed arguments that the arguments before did not have."""
     return set(list_leaves(dict(after))) - set(list_leaves(dict(before)))

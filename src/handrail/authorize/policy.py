@@ -7,11 +7,11 @@ from typing import Any, Final, Literal, Self, cast
 from msgspec import Struct
 
 from handrail.authorize.conditions import Condition
-from handrail.authorize.origins import Origin
+from handrail.authorize.origins import ValueOrigin
 from handrail.authorize.schema_paths import DeclaredArguments
 from handrail.authorize.sources import find_source_problems
 from handrail.core.context import ToolContext
-from handrail.core.provenance import Source
+from handrail.core.provenance import ValueSource
 from handrail.core.selectors import Selector, SelectorTable, is_name, parse_selectors
 from handrail.core.suggestions import suggest
 from handrail.core.text import join_names
@@ -170,7 +170,7 @@ class _CompiledRule:
         self.decision = Decision(action=rule.action, by=rule.by, rule=str(rule), source=rule.source, reason=rule.reason)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[ValueSource, ...]:
         """What its `from` conditions name."""
         return tuple(source for origin in self.origins for source in origin.sources)
 
@@ -427,9 +427,9 @@ class CompiledPolicy:
             for candidate in self._candidates
         ]
 
-    def find_origins(self, context: ToolContext[Any], arguments: Mapping[str, Any]) -> list[Origin]:
+    def find_origins(self, context: ToolContext[Any], arguments: Mapping[str, Any]) -> list[ValueOrigin]:
         """Where the values come from that some rule about the tool asks for; empty if none does."""
-        found: dict[tuple[str, tuple[str, ...]], Origin] = {}
+        found: dict[tuple[str, tuple[str, ...]], ValueOrigin] = {}
         for candidate in self._candidates:
             rule = candidate.rule
             if rule.tenant in (None, context.tenant_id) and rule.agent in (None, context.agent_id):

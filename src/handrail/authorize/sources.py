@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from handrail.authorize.schema_paths import find_nodes
-from handrail.core.provenance import Path, Source, SourceKind, SourceTool
+from handrail.core.provenance import FieldPath, ValueSource, SourceKind, SourceTool
 from handrail.core.selectors import is_name, parse_selector
 from handrail.core.suggestions import suggest
 from handrail.core.tool import Tool
@@ -17,7 +17,7 @@ _SCALARS: Final = frozenset({"string", "integer", "number", "boolean", "null"})
 _EXPECTED: Final = "customer, application, operator, tool:NAME, tool:NAME.field"
 
 
-def parse_sources(operand: Any) -> tuple[Source, ...]:
+def parse_sources(operand: Any) -> tuple[ValueSource, ...]:
     """The sources of a `from`; raises `ConfigError`."""
     given = [operand] if isinstance(operand, str) else operand
     if not isinstance(given, list | tuple) or not given:
@@ -25,19 +25,19 @@ def parse_sources(operand: Any) -> tuple[Source, ...]:
     return tuple(_parse_source(text) for text in cast(Sequence[Any], given))
 
 
-def _parse_source(text: Any) -> Source:
+def _parse_source(text: Any) -> ValueSource:
     if isinstance(text, str):
         for kind in _PEOPLE:
             if text == kind:
-                return Source(text, kind)
+                return ValueSource(text, kind)
         steps = text.removeprefix("tool:").split(".")
         if text.startswith("tool:") and all(step and step == step.strip() for step in steps):
-            return Source(text, "tool", _build_find_path(text))
+            return ValueSource(text, "tool", _build_find_path(text))
     near = suggest(text, _PEOPLE) if isinstance(text, str) else "."
     raise ConfigError(f"unknown source {text!r} in from{near} It takes: {_EXPECTED}.")
 
 
-def _split_source(text: str) -> Iterator[tuple[str, Path]]:
+def _split_source(text: str) -> Iterator[tuple[str, FieldPath]]:
     """Yield every way to read `tool:a.b`: the tool `a.b`, then the field b of the tool `a`."""
     steps = text.removeprefix("tool:").split(".")
     for length in range(len(steps), 0, -1):
@@ -47,7 +47,7 @@ def _split_source(text: str) -> Iterator[tuple[str, Path]]:
 def _build_find_path(text: str) -> Any:
     readings = [(parse_selector(selector), path) for selector, path in _split_source(text)]
 
-    def find_path(tool: SourceTool) -> Path | None:
+    def find_path(tool: SourceTool) -> FieldPath | None:
         for selects, path in readings:
             if selects(cast(Any, tool)):
                 return path
@@ -61,7 +61,7 @@ def to_source_tool(tool: Tool[..., Any], *, reads_more: bool = False) -> SourceT
     return SourceTool(tool.name, tool.source, tool.tags, reads_more)
 
 
-def find_source_problems(source: Source, pool: Mapping[str, Tool[..., Any]], *, are_all: bool) -> Iterator[str]:
+def find_source_problems(source: ValueSource, pool: Mapping[str, Tool[..., Any]], *, are_all: bool) -> Iterator[str]:
     """Why no value can ever come from a source: no such tool, or no such field in what the tool returns."""
     if source.kind != "tool":
         return
@@ -80,7 +80,7 @@ def find_source_problems(source: Source, pool: Mapping[str, Tool[..., Any]], *, 
         yield f"the output of {tool!r} has no field {field!r}, which the source {source.text!r} names{hint}"
 
 
-def find_missing_field(schema: Mapping[str, Any] | None, path: Path) -> tuple[str, tuple[str, ...]] | None:
+def find_missing_field(schema: Mapping[str, Any] | None, path: FieldPath) -> tuple[str, tuple[str, ...]] | None:
     """The first name of a field that the output of a tool does not have, and those that it has; None if it may."""
     if not path or not schema:
         return None

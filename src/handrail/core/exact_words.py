@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Final, Literal, TypeAlias, cast
 
 DecimalMark: TypeAlias = Literal[".", ","]
-Number: TypeAlias = int | Decimal
+ExactNumber: TypeAlias = int | Decimal
 
 AROUND: Final = (
     "\"'`´“”‘’„‚‟‛«»‹›「」『』"  # quotes
@@ -69,7 +69,7 @@ def collapse_spaces(text: str) -> str:
     return " ".join(text.split())
 
 
-def to_number(value: Any) -> Number | None:
+def to_number(value: Any) -> ExactNumber | None:
     """A number by its value, so that equal numbers are equal keys; None for what is no finite number."""
     if type(value) is int:
         return value if value.bit_length() <= 200 else None
@@ -80,7 +80,7 @@ def to_number(value: Any) -> Number | None:
     return Decimal(repr(float(value))) if isinstance(value, float) else int(value)
 
 
-def read_number(word: str, decimal: DecimalMark | None) -> Number | None:
+def read_number(word: str, decimal: DecimalMark | None) -> ExactNumber | None:
     """The number that a word is, less one currency sign; None if it is none, or can be read as two."""
     if len(word) > _MAX_DIGITS or (not word.isascii() and word[0] not in _CURRENCY and word[-1] not in _CURRENCY):
         return None
@@ -98,7 +98,7 @@ def read_number(word: str, decimal: DecimalMark | None) -> Number | None:
     return Decimal(word.replace(group, "").replace(decimal, "."))
 
 
-def list_words(chunks: Sequence[str], decimal: DecimalMark | None) -> Iterator[tuple[str, Number | None]]:
+def list_words(chunks: Sequence[str], decimal: DecimalMark | None) -> Iterator[tuple[str, ExactNumber | None]]:
     """Yield the words of a text that was split at its white space, each with the number that it is.
 
     A number that continues the one before it, as in `1 200`, is none; nor is the 5 of `.5`.
@@ -127,7 +127,7 @@ def _is_group(word: str) -> bool:
     return word[:3].isdigit() and not word[3:4].isdigit()
 
 
-def list_leaves(value: Any, *, with_names: bool = False) -> Iterator[str | Number]:
+def list_leaves(value: Any, *, with_names: bool = False) -> Iterator[str | ExactNumber]:
     """Yield the strings and numbers of a JSON value, and on request the names of its fields."""
     stack: list[Any] = [value]
     while stack:

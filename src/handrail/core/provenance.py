@@ -17,7 +17,7 @@ from msgspec import Struct
 from handrail.core.exact_words import (
     AROUND,
     DecimalMark,
-    Number,
+    ExactNumber,
     collapse_spaces,
     is_searchable,
     list_leaves,
@@ -31,7 +31,7 @@ from handrail.errors import ConfigError
 SourceKind: TypeAlias = Literal["customer", "application", "operator", "tool"]
 RecordKind: TypeAlias = Literal["customer", "application", "tool", "quoted"]
 OutputForm: TypeAlias = Literal["text", "data"]
-Path: TypeAlias = tuple[str, ...]
+FieldPath: TypeAlias = tuple[str, ...]
 
 MAX_CHARS: Final = 4_000_000
 """Characters of results that are kept for one conversation, and as many of what the customer wrote."""
@@ -63,17 +63,17 @@ class SourceTool(Struct, frozen=True):
     """Whether it is the executor's own `read_more`: its pages belong to the call that was cut."""
 
 
-class Source(Struct, frozen=True):
+class ValueSource(Struct, frozen=True):
     """A source that a rule names: `customer`, `application`, `operator`, or results of tools."""
 
     text: str
     """As it is written in the rule."""
     kind: SourceKind
-    find_path: Callable[[SourceTool], Path | None] = lambda tool: None
+    find_path: Callable[[SourceTool], FieldPath | None] = lambda tool: None
     """Which field of a tool's output it is: () for the whole output, None if it is not about the tool."""
 
 
-class Record:
+class ValueRecord:
     """One text, or one piece of data, that values can come from."""
 
     __slots__ = (
@@ -122,7 +122,7 @@ class Record:
         except (ValueError, RecursionError):
             return None
 
-    def vouches_for(self, value: str | Number, turn: int) -> bool:
+    def vouches_for(self, value: str | ExactNumber, turn: int) -> bool:
         """Whether it counts in this turn, and the value does not stand in the arguments of its own call."""
         if self.is_dropped or (self.turn is not None and self.turn != turn):
             return False
@@ -132,7 +132,7 @@ class Record:
             self._own = _OwnArguments(self.arguments_json)
         return not self._own.have(value)
 
-    def contains(self, value: str | Number, decimal: DecimalMark | None) -> bool:
+    def contains(self, value: str | ExactNumber, decimal: DecimalMark | None) -> bool:
         """Whether the value stands in it at all: as a word, a number, a field, or in the text of a field."""
         if self.form == "data":
             leaves = list(list_leaves(self.parse()))
@@ -166,7 +166,7 @@ class _OwnArguments:
         numbers = {Decimal(numeral) for numeral in _NUMERAL.findall(self._text) if len(numeral) < 100}
         self._numbers = numbers.union(leaf for leaf in leaves if not isinstance(leaf, str))
 
-    def have(self, value: str | Number) -> bool:
+    def have(self, value: str | ExactNumber) -> bool:
         if not isinstance(value, str):
             return value in self._numbers
         pieces = _PIECE.findall(_fold(value))
@@ -177,7 +177,7 @@ def _fold(text: str) -> str:
     return unicodedata.normalize("NFKC", text).casefold()
 
 
-def list_fields(value: Any, path: Path) -> Iterator[Any]:
+def list_fields(value: Any, path: FieldPath) -> Iterator[Any]:
     """Yield what stands under a field of data; each element of a list has its own fields."""
     stack: list[tuple[Any, int]] = [(value, 0)]
     while stack:
@@ -199,11 +199,11 @@ class _Index:
         self._decimal: DecimalMark | None = decimal
         self.length = 0
         """How many records were looked at so far."""
-        self.words: dict[str, list[Record]] = {}
-        self.numbers: dict[Number, list[Record]] = {}
-        self.leaves: dict[str | Number, list[Record]] = {}
+        self.words: dict[str, list[ValueRecord]] = {}
+        self.numbers: dict[ExactNumber, list[ValueRecord]] = {}
+        self.leaves: dict[str | ExactNumber, list[ValueRecord]] = {}
 
-    def add(self, record: Record, path: Path) -> None:
+    def add(self, record: ValueRecord, path: FieldPath) -> None:
         if record.form == "data":
             fields = list_fields(record.parse(), path)
             for leaf in {leaf for field in fields for leaf in list_leaves(field)}:
@@ -215,7 +215,7 @@ class _Index:
             for number in {number for _, number in found if number is not None}:
                 self.numbers.setdefault(number, []).append(record)
 
-    def find(self, value: str | Number, turn: int) -> bool | None:
+    def find(self, value: str | ExactNumber, turn: int) -> bool | None:
         """Whether a record vouches for the value; None if it would take too long to find out."""
         for record in self.leaves.get(value, ()):
             if record.vouches_for(value, turn):
@@ -232,14 +232,14 @@ class _Index:
         if not is_searchable(value):
             return False
         chunks = value.split()
-        found: list[list[Record]] = []
+        found: list[list[ValueRecord]] = []
         for chunk in chunks:
             if word := chunk.strip(AROUND):
                 records = self.words.get(word)
                 if records is None:
                     return False
                 found.append(records)
-        candidates: list[Record] = min(found, key=len) if found else []
+        candidates: list[ValueRecord] = min(found, key=len) if found else []
         phrase = " ".join(chunks)
         for record in candidates[:_MAX_CANDIDATES]:
             if stands_in(phrase, record.collapsed) and record.vouches_for(phrase, turn):
@@ -258,22 +258,22 @@ class _Records:
     def __init__(self, *, max_chars: int, decimal: DecimalMark | None) -> None:
         self._max_chars = max_chars // 2
         self._decimal: DecimalMark | None = decimal
-        self.newer: list[Record] = []
-        self.older: list[Record] = []
+        self.newer: list[ValueRecord] = []
+        self.older: list[ValueRecord] = []
         self._indexes: dict[str, _Index] = {}
         self._older_indexes: dict[str, _Index] = {}
         self._chars = 0
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[ValueRecord]:
         yield from self.older
         yield from self.newer
 
-    def add(self, record: Record) -> list[Record]:
+    def add(self, record: ValueRecord) -> list[ValueRecord]:
         """Keep a record; returns those that had to be forgotten, which may be the record itself."""
         size = len(record.text) + len(record.arguments_json) + _RECORD_CHARS
         if size > self._max_chars:
             return [record]
-        forgotten: list[Record] = []
+        forgotten: list[ValueRecord] = []
         if self._chars + size > self._max_chars:
             forgotten = self.older
             self.older, self._older_indexes = self.newer, self._indexes
@@ -282,7 +282,7 @@ class _Records:
         self._chars += size
         return forgotten
 
-    def find(self, value: str | Number, source: Source, turn: int) -> bool | None:
+    def find(self, value: str | ExactNumber, source: ValueSource, turn: int) -> bool | None:
         """Whether a record of this source vouches for the value."""
         outcome = self.update_index(source).find(value, turn)
         if outcome is True or not self.older:
@@ -290,18 +290,19 @@ class _Records:
         older = self._update(self._older_indexes, self.older, source).find(value, turn)
         return older if outcome is False else older or outcome
 
-    def update_index(self, source: Source) -> _Index:
+    def update_index(self, source: ValueSource) -> _Index:
         """The index of the newer records of a source, with all of them."""
         index = self._indexes.get(source.text)
         if index is not None and index.length == len(self.newer):
             return index
         return self._update(self._indexes, self.newer, source)
 
-    def _update(self, indexes: dict[str, _Index], records: list[Record], source: Source) -> _Index:
+    def _update(self, indexes: dict[str, _Index], records: list[ValueRecord], source: ValueSource) -> _Index:
         index = indexes.get(source.text)
         if index is None:
             index = indexes[source.text] = _Index(self._decimal)
         for record in records[index.length :]:
+            # What has no tool is in the records of its kind only.
             path = () if record.tool is None else source.find_path(record.tool)
             if path is not None:
                 index.add(record, path)
@@ -334,15 +335,17 @@ class Provenance:
         self._number = 0
         self._application = self._build_records()
         self._forget_conversation()
-        self._approver: tuple[SourceKind, frozenset[str | Number]] | None = None
+        self._approver: tuple[SourceKind, frozenset[str | ExactNumber]] | None = None
 
     def _build_records(self) -> _Records:
         return _Records(max_chars=self._max_chars, decimal=self.decimal)
 
     def _forget_conversation(self) -> None:
         self._customer = self._build_records()
+        self._quoted = self._build_records()
+        """Of no source: it is only searched."""
         self._results = self._build_records()
-        self._calls: dict[str, Record | None] = {}
+        self._calls: dict[str, ValueRecord | None] = {}
         """Calls whose result was added; None if it is not kept."""
         self._cut: dict[str, tuple[SourceTool, OutputForm, str]] = {}
         """The tool, the form and the arguments of outputs that were cut, by the handle that `read_more` takes."""
@@ -362,12 +365,19 @@ class Provenance:
 
     def _list_facts(self) -> tuple[Any, ...]:
         results = sorted(
-            (record.kind, record.call_id, record.form, record.text, record.arguments_json, record.tool or "")
+            (
+                record.kind,
+                record.call_id,
+                record.form,
+                record.text,
+                record.arguments_json,
+                record.tool.name if record.tool else "",
+            )
             for record in self._results
             if not record.is_dropped and record.turn is None
         )
         return (
-            *(self.decimal, results, [record.text for record in self._customer]),
+            *(self.decimal, results, [record.text for record in (*self._customer, *self._quoted)]),
             *(sorted(record.text for record in self._application), self._is_customer_incomplete),
         )
 
@@ -393,7 +403,7 @@ class Provenance:
     def add_quoted(self, text: str) -> None:
         """Add what the customer pasted or forwarded. It is a source of nothing; a person who is asked about a value in
         it is told where it stands."""
-        self._results.add(self._build_record("quoted", encodable(text)))
+        self._quoted.add(self._build_record("quoted", encodable(text)))
 
     def add_application(self, **values: Any) -> None:
         """Add values that your program knows, such as `account=user.iban`: strings, numbers, lists and objects."""
@@ -434,15 +444,15 @@ class Provenance:
         """Forget the conversation before it is added again; what the application knows stays."""
         self._forget_conversation()
 
-    def update_indexes(self, sources: Iterable[Source]) -> None:
+    def update_indexes(self, sources: Iterable[ValueSource]) -> None:
         """Index what was added for the sources that rules name, so that no decision has to."""
         for source in sources:
             if source.kind == "tool":
                 self._results.update_index(source)
 
-    def _build_record(self, kind: RecordKind, text: str, **options: Any) -> Record:
+    def _build_record(self, kind: RecordKind, text: str, **options: Any) -> ValueRecord:
         self._number += 1
-        return Record(kind, text, number=self._number, **options)
+        return ValueRecord(kind, text, number=self._number, **options)
 
     def _add_output(self, call: ToolCall, text: str, form: OutputForm, tool: SourceTool, turn: int | None) -> None:
         if call.id and call.id in self._calls:
@@ -494,7 +504,7 @@ class Provenance:
 
     # What is asked.
 
-    def is_from(self, value: str | Number, sources: Iterable[Source], turn: int) -> bool | None:
+    def is_from(self, value: str | ExactNumber, sources: Iterable[ValueSource], turn: int) -> bool | None:
         """Whether one of the sources vouches for the value; None if nobody can tell, because something is missing."""
         is_certain = True
         for source in sources:
@@ -517,16 +527,18 @@ class Provenance:
             is_certain = is_certain and outcome is not None
         return False if is_certain else None
 
-    def with_approver(self, by: SourceKind, values: Iterable[str | Number]) -> Self:
+    def with_approver(self, by: SourceKind, values: Iterable[str | ExactNumber]) -> Self:
         """The same, for one decision about arguments that an approver changed: these values come from them."""
         other = copy.copy(self)
         other._approver = (by, frozenset(values))
         return other
 
-    def find_first(self, value: str | Number) -> Record | None:
+    def find_first(self, value: str | ExactNumber) -> ValueRecord | None:
         """Where a value was first seen; it looks through everything that is kept."""
         start = value.split(None, 1)[0] if isinstance(value, str) and value.strip() else ""
-        records = sorted((*self._application, *self._customer, *self._results), key=lambda record: record.number)
+        records = sorted(
+            (*self._application, *self._customer, *self._quoted, *self._results), key=lambda record: record.number
+        )
         for record in records:
             if record.is_dropped or (start and record.form == "text" and start not in record.text):
                 continue
