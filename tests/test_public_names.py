@@ -18,7 +18,17 @@ ROOT = Path(__file__).parents[1]
 NAMES = {
     *("tool", "build_tool", "as_tool", "LLMFunctionTool", "Tool", "ToolFlags", "ToolLike"),
     *("ToolContext", "ToolCall", "ToolResult", "MediaPart", "Failure", "Control", "Decision"),
-    *("ToolRegistry", "assemble_tool_pool", "Executor", "Policy", "Provenance", "Rule", "ChatSession", "Agent", "Guideline"),
+    *(
+        "ToolRegistry",
+        "assemble_tool_pool",
+        "Executor",
+        "Policy",
+        "Provenance",
+        "Rule",
+        "ChatSession",
+        "Agent",
+        "Guideline",
+    ),
     *("HandrailError", "ToolError", "ToolNotFoundError", "ToolArgsParseError", "InvalidArgumentsError"),
     *("PermissionDeniedError", "ToolExecutionError", "ConfigError", "ToolDefinitionError", "ToolBuildError"),
 }

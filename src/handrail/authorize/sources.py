@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from handrail.authorize.schema_paths import find_nodes
-from handrail.core.provenance import FieldPath, ValueSource, SourceKind, SourceTool
+from handrail.core.provenance import FieldPath, SourceKind, SourceTool, ValueSource
 from handrail.core.selectors import is_name, parse_selector
 from handrail.core.suggestions import suggest
 from handrail.core.tool import Tool

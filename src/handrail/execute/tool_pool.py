@@ -482,6 +482,7 @@ class ToolPool:
         """A new pool with other tools and another policy, under the same limits; this one stays as it is."""
         other = copy.copy(self)
         other._policy = policy
+        other.sources = policy.sources
         other._unsubscribe, other._listeners, other._host_schemas = [], {}, {}
         other.compiled = {}
         other.host_tools = self.host_tools.copy_for(compile_tool=other._compile, on_new_tool=other._on_host_tool)
