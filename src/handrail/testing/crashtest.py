@@ -236,7 +236,8 @@ async def _run_child(url: str, world: str, name: str, call_id: str, step: str, v
             return "paid"
 
         # The shortest lease: the next process waits a moment at most for the claim of a killed one to expire.
-        rail = Executor([pay], policy=Policy([Rule.allow("pay")]), ledger=fragile, timeouts=Timeouts(lease_grace=0))
+        timeouts = Timeouts(lease=1, lease_grace=0)
+        rail = Executor([pay], policy=Policy([Rule.allow("pay")]), ledger=fragile, timeouts=timeouts)
         call = ToolCall(id=call_id, name="pay", arguments_json=json.dumps({"invoice_id": name}))
         result = await rail.run(call, ToolContext(session_id=name, customer_id=name, turn=1))
         print(json.dumps(result.error.code if result.error else "ok"))  # noqa: T201  # to the parent
