@@ -175,8 +175,8 @@ def test_a_problem_of_the_whole_is_not_told_beside_a_value_that_could_not_be_ada
 @pytest.mark.parametrize(
     ("message", "places", "error"),
     [
-        ("amount: not a number", ["amount"], ""),
-        ("amount: not a number", ["amount", ""], "amount: not a number"),
+        ("- amount: not a number", ["amount"], ""),
+        ("- amount: not a number", ["amount", ""], "- amount: not a number"),
         ("they do not fit", [], "they do not fit"),
         ("they do not fit", [""], "they do not fit"),
         ("the limit_code does not fit", [""], "the arguments are not valid together"),
