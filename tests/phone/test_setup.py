@@ -210,7 +210,8 @@ def test_typing_is_no_silence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "interrupts"), [("Mm-hm.", False), ("Okay.", False), ("Actually, tell me your hours.", True)]
+    ("words", "interrupts"),
+    [("Mm-hm.", False), ("Okay.", False), ("No.", True), ("Actually, tell me your hours.", True)],
 )
 def test_a_lookup_goes_on_while_the_caller_only_says_that_they_listen(words: str, interrupts: bool) -> None:
     call = Call()

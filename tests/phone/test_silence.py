@@ -150,7 +150,7 @@ def announce(call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "stops"), [("Okay, thanks.", False), ("Mm-hm", False), ("No, wait!", True), (None, True)]
+    ("words", "stops"), [("Okay, thanks.", False), ("Mm-hm", False), ("No.", True), ("No, wait!", True), (None, True)]
 )
 def test_a_transfer_that_announces_itself_is_stopped_by_what_the_caller_says_and_not_by_a_sound(
     words: str | None, stops: bool

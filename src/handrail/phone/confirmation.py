@@ -165,7 +165,8 @@ class Confirmations:
 
 def is_listening_sound(transcript: str | None) -> bool:
     """Whether words only say that somebody listens ("mm-hm", "okay, thanks"), and ask for nothing."""
-    if transcript is None:
+    # A no of one language may be a filler of another ("no" in Polish): who may have refused is not only listening.
+    if transcript is None or read_answer(transcript) == "no":
         return False
     # With a yes before them they are a yes in some language: then they are nothing else.
     agreements = ((language, load_locale(language)["consent.yes"].partition("|")[0]) for language in LANGUAGES)
