@@ -29,7 +29,7 @@ class BrowserSession(Struct, frozen=True, kw_only=True):
     @property
     def can_decide(self) -> bool:
         """Whether this person may approve, deny and resolve, and not only see."""
-        return self.key.role in ("operator", "admin")
+        return self.key.role == "operator"
 
 
 class Access:

@@ -113,11 +113,10 @@ def build_app(
     return Starlette(
         routes=[
             Route("/mcp", _AtRoot(McpGate(endpoint, access))),
-            Mount("/v1", api),
             Mount("/static", static),
             *console.build_routes(),
         ],
-        middleware=[Middleware(_SecurityHeaders)],
+        middleware=[Middleware(_SecurityHeaders), Middleware(_ApiMount, api=api)],
         exception_handlers={StoreError: _show_store_error},
         lifespan=lifespan,
     )
@@ -160,6 +159,21 @@ class _AtRoot:
 
     async def __call__(self, scope: AsgiScope, receive: Any, send: AsgiSend) -> None:
         await self._app({**scope, "path": "/mcp", "raw_path": b"/mcp", "root_path": ""}, receive, send)
+
+
+class _ApiMount:
+    """Hands what is below `/v1` to the API, whatever characters the rest of the path has."""
+
+    def __init__(self, app: Any, api: Any) -> None:
+        self._app = app
+        self._api = api
+
+    async def __call__(self, scope: AsgiScope, receive: Any, send: AsgiSend) -> None:
+        root = scope.get("root_path", "")
+        if scope["type"] == "http" and f"{scope['path'].removeprefix(root)}/".startswith("/v1/"):
+            await self._api({**scope, "root_path": f"{root}/v1"}, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 class _SecurityHeaders:

@@ -16,7 +16,8 @@ from handrail.store.database import Database, to_storable
 from handrail.store.tables import keys as table
 
 Role = Literal["admin", "operator", "viewer", "caller"]
-"""`caller` calls tools; `viewer` sees; `operator` sees and decides; `admin` also manages keys."""
+"""`caller` calls tools; `viewer` sees; `operator` sees and decides; `admin` sees, and manages tenants and keys, and
+decides nothing."""
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 _PREFIX: Final = "hrk_"

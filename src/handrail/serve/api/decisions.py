@@ -131,7 +131,7 @@ def build_router() -> APIRouter:
     errors = describe_errors(*EVERY_ROUTE)
     found, decided = errors | describe_errors(404), errors | describe_errors(400, 404, 409)
 
-    @router.get("/approvals", tags=["approvals"], summary="List what waits", responses=errors)
+    @router.get("/approvals", tags=["approvals"], summary="List what waits", responses=found)
     async def list_pending(
         request: Request,
         session_id: Annotated[str, Query(max_length=1_000)] | None = None,
@@ -152,7 +152,7 @@ def build_router() -> APIRouter:
         )
         return _build_page(key, items, items[-1] if len(items) == limit else None)
 
-    @router.get("/approvals/history", tags=["approvals"], summary="List what was decided", responses=errors)
+    @router.get("/approvals/history", tags=["approvals"], summary="List what was decided", responses=found)
     async def list_history(
         request: Request,
         session_id: Annotated[str, Query(max_length=1_000)] | None = None,

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from handrail.core.context import ToolContext
 from handrail.core.events import LogEvent
+from handrail.core.suggestions import suggest
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.serve.access import Access
@@ -115,9 +116,20 @@ def allow(*roles: Role) -> Any:
         if key.role not in roles:
             text = f"This is for the role {listed}; this key has the role {key.role}."
             raise ApiError(403, "permission_denied", text)
+        if request.scope["query_string"]:
+            _refuse_unknown(request)
         return key
 
     return Depends(check)
+
+
+def _refuse_unknown(request: Request) -> None:
+    """A filter with a typing error must not mean every row."""
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        if name not in known:
+            text = f"There is no parameter of this name{suggest(name, known)}"
+            raise ApiError(422, "invalid_arguments", text, fields=[(f"query.{name}", "unknown")])
 
 
 EVERYBODY: Final[tuple[Role, ...]] = ("caller", "viewer", "operator", "admin")
