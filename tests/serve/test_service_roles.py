@@ -106,7 +106,9 @@ def test_the_documentation_has_the_same_table() -> None:
     for route, roles in ALLOWED.items():
         wanted = [line for line in lines if line.startswith(f"| `{route}` |")]
         assert wanted, f"docs/service.md has no line about {route}"
-        assert wanted[0].split("|")[2].split() == [f"{role}," for role in roles.split()[:-1]] + [roles.split()[-1]], route
+        assert wanted[0].split("|")[2].split() == [f"{role}," for role in roles.split()[:-1]] + [roles.split()[-1]], (
+            route
+        )
 
 
 @pytest.mark.parametrize("role", ["viewer", "operator", "admin"])

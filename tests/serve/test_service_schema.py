@@ -32,7 +32,7 @@ from tests.serve.service import open_replica
 from tests.sources.serving import bind
 
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"
-EXAMPLES = 60 if FULL else 4
+EXAMPLES = 60 if FULL else 3
 CHECKS = (
     not_a_server_error,
     content_type_conformance,

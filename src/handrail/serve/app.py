@@ -1,5 +1,6 @@
 """`build_app`: the gateway and its console as an ASGI app."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,7 @@ from handrail.serve.api.service import Service
 from handrail.serve.console import Console
 from handrail.serve.live import AuditFeed
 from handrail.serve.mcp_gate import AsgiScope, AsgiSend, GatewayCalls, McpGate
+from handrail.serve.retention import Retention
 from handrail.serve.tenant_pools import TenantPools
 from handrail.sources.mcp.server import import_with_sdk
 from handrail.store import SqlStore
@@ -103,11 +105,17 @@ def build_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
         await executor.open()
-        async with endpoint.router.lifespan_context(endpoint):
-            yield
-        await feed.aclose()
-        if pools is not None:
-            await pools.aclose()
+        deleting = None if tenants is None else asyncio.create_task(Retention(store, tenants).run())
+        try:
+            async with endpoint.router.lifespan_context(endpoint):
+                yield
+        finally:
+            if deleting is not None:
+                deleting.cancel()
+                await asyncio.gather(deleting, return_exceptions=True)
+            await feed.aclose()
+            if pools is not None:
+                await pools.aclose()
 
     static = StaticFiles(packages=[("handrail.serve", "static")])
     return Starlette(

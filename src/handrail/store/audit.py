@@ -164,9 +164,9 @@ class Audit:
             number = self._free_numbers.pop() if self._free_numbers else next(self._numbers)
         row |= {"writer": self._writer, "number": number}
 
-    def record_purge(self, *, before: float, count: int) -> None:
-        """Queue a row that says that rows older than `before` were deleted."""
-        self._add_row(self._build_own_row(PURGED, {"before": before, "count": count}))
+    def record_purge(self, *, before: float, count: int, tenant_id: str | None = None) -> None:
+        """Queue a row that says that rows older than `before` were deleted, of every tenant or of one."""
+        self._add_row(self._build_own_row(PURGED, {"before": before, "count": count}) | {"tenant_id": tenant_id})
 
     def record_erasure(self, *, tenant_id: str | None, who: str, detail: dict[str, Any]) -> None:
         """Queue a row that says that the values of a customer were erased, and by whom."""

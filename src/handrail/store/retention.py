@@ -17,26 +17,27 @@ _SESSIONS: Final = 20
 """Conversations of one batch: a conversation goes with all of its messages, or not at all."""
 
 
-async def purge_settled(database: Database, *, before: float) -> int:
-    """Delete calls that were settled before this time; return how many."""
+async def purge_settled(database: Database, *, before: float, tenant_id: str | None = None) -> int:
+    """Delete calls that were settled before this time, of every tenant or of one; return how many."""
     is_settled = ledger.c.state.in_(("committed", "failed"))
     # The number of a repetition never restarts while an equal call would be one.
     clock = literal(time.time()) if database.is_sqlite else get_clock(is_sqlite=False)
-    return await _purge_rows(database, ledger, ledger.c.settled_at, before, is_settled, ledger.c.repeat_until < clock)
+    conditions = (is_settled, ledger.c.repeat_until < clock, *_is_of(ledger, tenant_id))
+    return await _purge_rows(database, ledger, ledger.c.settled_at, before, *conditions)
 
 
-async def purge_approvals(database: Database, *, before: float) -> int:
+async def purge_approvals(database: Database, *, before: float, tenant_id: str | None = None) -> int:
     """Delete approvals that expired before this time, whatever was decided; return how many."""
-    return await _purge_rows(database, approvals, approvals.c.expires_at, before)
+    return await _purge_rows(database, approvals, approvals.c.expires_at, before, *_is_of(approvals, tenant_id))
 
 
-async def purge_audit(database: Database, *, before: float) -> int:
+async def purge_audit(database: Database, *, before: float, tenant_id: str | None = None) -> int:
     """Delete rows of the audit that are older than this time; return how many."""
     # The triggers of the audit refuse to delete any row that is not older than this setting.
     new = (sqlite if database.is_sqlite else postgresql).insert(settings)
     allow = new.on_conflict_do_update(index_elements=[settings.c.name], set_={"value": new.excluded.value})
     await database.write(allow, {"name": AUDIT_PURGED, "value": repr(before).encode()})
-    return await _purge_rows(database, audit, audit.c.at, before)
+    return await _purge_rows(database, audit, audit.c.at, before, *_is_of(audit, tenant_id))
 
 
 async def purge_deliveries(database: Database, *, before: float) -> int:
@@ -44,10 +45,11 @@ async def purge_deliveries(database: Database, *, before: float) -> int:
     return await _purge_rows(database, deliveries, deliveries.c.at, before)
 
 
-async def purge_sessions(database: Database, *, before: float) -> int:
+async def purge_sessions(database: Database, *, before: float, tenant_id: str | None = None) -> int:
     """Delete conversations that were last saved before this time, with their messages; return how many."""
     is_old = sessions.c.saved_at < before
-    oldest = select(sessions.c.session_id).where(is_old).order_by(sessions.c.saved_at).limit(_SESSIONS)
+    whose = _is_of(sessions, tenant_id)
+    oldest = select(sessions.c.session_id).where(is_old, *whose).order_by(sessions.c.saved_at).limit(_SESSIONS)
     deleted = 0
     while ids := [row[0] for row in await database.fetch(oldest)]:
         begun = time.monotonic()
@@ -59,6 +61,10 @@ async def purge_sessions(database: Database, *, before: float) -> int:
         deleted += len(gone)
         await _yield_lock(database, time.monotonic() - begun)
     return deleted
+
+
+def _is_of(table: Table, tenant_id: str | None) -> tuple[ColumnElement[bool], ...]:
+    return () if tenant_id is None else (table.c.tenant_id == tenant_id,)
 
 
 async def _purge_rows(

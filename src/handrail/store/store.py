@@ -98,21 +98,24 @@ class SqlStore:
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
-    async def purge(self, *, before: float, audit_before: float | None = None) -> int:
+    async def purge(self, *, before: float, audit_before: float | None = None, tenant_id: str | None = None) -> int:
         """Delete settled calls, expired approvals and conversations older than `before`; return how many.
 
         Running calls and calls with an unknown outcome stay, and so do calls that could still be repeated by mistake
         (`Timeouts(repeat_window=…)`): a repeat of a deleted call is not recognised any more. With `audit_before`, rows
-        of the audit that are older than that are deleted, too, and a row of kind `audit_purged` says so. It deletes in
-        small transactions: other writes do not wait for it, and what is deleted stays deleted if it is interrupted.
+        of the audit that are older than that are deleted, too, and a row of kind `audit_purged` says so. With
+        `tenant_id`, only what is that tenant's. It deletes in small transactions: other writes do not wait for it, and
+        what is deleted stays deleted if it is interrupted.
         """
-        deleted = await purge_settled(self._database, before=before)
-        deleted += await purge_approvals(self._database, before=before)
-        deleted += await purge_sessions(self._database, before=before)
-        deleted += await purge_deliveries(self._database, before=before)
+        deleted = await purge_settled(self._database, before=before, tenant_id=tenant_id)
+        deleted += await purge_approvals(self._database, before=before, tenant_id=tenant_id)
+        deleted += await purge_sessions(self._database, before=before, tenant_id=tenant_id)
+        if tenant_id is None:
+            deleted += await purge_deliveries(self._database, before=before)
         if audit_before is not None:
-            rows = await purge_audit(self._database, before=audit_before)
-            self.audit.record_purge(before=audit_before, count=rows)
+            rows = await purge_audit(self._database, before=audit_before, tenant_id=tenant_id)
+            if rows or tenant_id is None:
+                self.audit.record_purge(before=audit_before, count=rows, tenant_id=tenant_id)
             deleted += rows
         return deleted
 

@@ -339,6 +339,8 @@ class TenantConfig(BaseModel):
     """Rules as in a policy file."""
     texts: dict[str, Annotated[str, Field(max_length=2_000)]] = {}
     """Texts that replace those of the locale, by their keys."""
+    retention_days: Annotated[int, Field(ge=1, le=36_500)] | None = None
+    """After how many days calls, approvals, conversations and rows of the audit are deleted; None: as the host does."""
 
     _version: str = PrivateAttr(default="")
     _rules: tuple[Rule, ...] = PrivateAttr(default=())

@@ -35,6 +35,8 @@ from handrail.store.keys import ApiKey
 
 MAX_TURN: Final = 2**53
 _MAX_ID_CHARS: Final = 200
+_SUBMIT_SECONDS: Final = 0.25
+"""How long a submitted call is waited for: who is refused hears it at once."""
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_ID_CHARS)]
 ShortId = Annotated[str, Field(min_length=1, max_length=_MAX_ID_CHARS)]
@@ -133,6 +135,16 @@ class ResultBody(BaseModel):
     media: list[MediaBody]
 
 
+class SubmittedBody(BaseModel):
+    """A call that was taken, and is looked up by its ids."""
+
+    model_config = {"title": "Submitted"}
+
+    session_id: str
+    call_id: str
+    state: Literal["running", "queued"]
+
+
 class CancelBody(BaseModel):
     """Which call to cancel."""
 
@@ -197,6 +209,26 @@ def build_router() -> APIRouter:
         if (approval := result.approval) is not None and given.wait and await wait_for(executor, approval, given.wait):
             result = await running.run(executor, call, context)
         return respond_result(result, context.session_id)
+
+    @router.post(
+        "/calls/submit",
+        summary="Submit a call",
+        response_model=None,
+        responses={200: {"model": ResultBody}, 202: {"model": SubmittedBody, "description": "It runs."}, **errors},
+        openapi_extra={"requestBody": body},
+    )
+    async def submit_call(request: Request, key: ApiKey = allow("caller")) -> Response:
+        """Begin a call, and do not wait for it: look it up by its ids. One that is refused at once, or that only reads,
+        is answered with its result."""
+        service, given = get_service(request), read_call(await request.body())
+        executor = await service.get_executor(key)
+        context = await make_context(service, key, given)
+        call = build_call(given, request)
+        result = await running.submit(executor, call, context)
+        if result is not None:
+            return respond_result(result, context.session_id)
+        accepted = {"session_id": context.session_id, "call_id": call.id, "state": "running"}
+        return Response(_encode(accepted), status_code=202, media_type="application/json")
 
     @router.get(
         "/calls/result",
@@ -281,10 +313,21 @@ class RunningRequests:
         """Run a call; a request that is cut off does not cut off what may change something."""
         if executor.is_read_only(call.name):
             return await executor.run(call, context)
+        return await asyncio.shield(self._start(executor, call, context))
+
+    async def submit(self, executor: Executor, call: ToolCall, context: ToolContext[Any]) -> ToolResult | None:
+        """Begin a call; its result, if it has one at once."""
+        if executor.is_read_only(call.name):
+            return await executor.run(call, context)
+        task = self._start(executor, call, context)
+        await asyncio.wait([task], timeout=_SUBMIT_SECONDS)
+        return task.result() if task.done() else None
+
+    def _start(self, executor: Executor, call: ToolCall, context: ToolContext[Any]) -> "asyncio.Task[ToolResult]":
         task = asyncio.create_task(executor.run(call, context), name=f"handrail:{context.session_id}:{call.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return task
 
 
 def read_call(body: bytes) -> CallRequest:

@@ -136,9 +136,10 @@ def build_router() -> APIRouter:
         try:
             cfg = _read_config(service, body.config)
         except ApiError as error:
-            return ValidationBody(
-                valid=False, problems=[text for _, text in error.fields] or [error.message], version=None
-            )
+            problems = [f"{field}: {text}" for field, text in error.fields] or [error.message]
+            return ValidationBody(valid=False, problems=problems, version=None)
+        except ConfigError as error:
+            return ValidationBody(valid=False, problems=[error.message], version=None)
         if not is_visible(key, cfg.tenant_id):
             raise ApiError(403, "permission_denied", "This key is of another tenant.")
         return ValidationBody(valid=True, problems=[], version=cfg.version)
