@@ -6,7 +6,7 @@ import secrets
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from msgspec import Struct
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -38,9 +38,8 @@ _MAX_ID_CHARS: Final = 200
 _SUBMIT_SECONDS: Final = 0.25
 """How long a submitted call is waited for: who is refused hears it at once."""
 
-Id = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_ID_CHARS)]
+CallText = Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_ID_CHARS)]
 ShortId = Annotated[str, Field(min_length=1, max_length=_MAX_ID_CHARS)]
-Seconds = Annotated[float, Query(ge=0, le=MAX_APPROVAL_WAIT)]
 
 
 class CallRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,10 +47,10 @@ class CallRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     tool: Annotated[str, msgspec.Meta(min_length=1, max_length=_MAX_ID_CHARS)]
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
-    session_id: Id
-    call_id: Id | None = None
-    customer_id: Id | None = None
-    agent_id: Id | None = None
+    session_id: CallText
+    call_id: CallText | None = None
+    customer_id: CallText | None = None
+    agent_id: CallText | None = None
     turn: Annotated[int, msgspec.Meta(ge=0, le=MAX_TURN)] = 0
     wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_APPROVAL_WAIT)] = 0.0
 

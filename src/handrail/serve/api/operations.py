@@ -16,7 +16,7 @@ from handrail.store.keys import ApiKey, Role
 
 _READY_SECONDS: Final = 3.0
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+HolderName = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class HealthBody(BaseModel):
@@ -61,8 +61,8 @@ class CreateKeyBody(BaseModel):
     model_config = {"extra": "forbid", "title": "CreateKey"}
 
     role: Role
-    who: Name = Field(description="The holder: what is audited as who decided.")
-    tenant_id: Name | None = None
+    who: HolderName = Field(description="The holder: what is audited as who decided.")
+    tenant_id: HolderName | None = None
 
 
 class CreatedKeyBody(BaseModel):
@@ -120,7 +120,7 @@ def build_router(service: Service) -> APIRouter:
         return CreatedKeyBody(key=_build_key(created), secret=secret)
 
     @router.delete("/keys/{id}", summary="Revoke a key", responses=errors | describe_errors(404))
-    async def revoke_key(request: Request, id: Name, key: ApiKey = allow("admin")) -> KeyBody:
+    async def revoke_key(request: Request, id: HolderName, key: ApiKey = allow("admin")) -> KeyBody:
         """Revoke a key for good; every replica refuses it within a second."""
         known = await service.store.keys.get(clean(id))
         if known is None or not is_visible(key, known.tenant_id):

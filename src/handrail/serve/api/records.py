@@ -34,7 +34,7 @@ MAX_EXPORT_SECONDS: Final = 600.0
 _HIDDEN: Final = frozenset(("writer", "number"))
 """The number of a row says how many rows there are, also those of other tenants."""
 
-Text = Annotated[str, Query(max_length=1_000)]
+LongId = Annotated[str, Query(max_length=1_000)]
 Moment = Annotated[float, Query(ge=0, le=1e11, description="Seconds since the epoch.")]
 
 
@@ -104,7 +104,7 @@ def build_router() -> APIRouter:
     @router.get("/audit", summary="Read the audit", responses=errors)
     async def read(
         request: Request,
-        session_id: Text | None = None,
+        session_id: LongId | None = None,
         tenant_id: ShortId | None = None,
         customer_id: ShortId | None = None,
         call_id: ShortId | None = None,

@@ -51,7 +51,7 @@ class ToolList(BaseModel):
     items: list[ToolBody]
 
 
-class Note(BaseModel):
+class DefinitionNote(BaseModel):
     """Something to know about the definition of one tool."""
 
     tool: str
@@ -65,8 +65,8 @@ class DefinitionList(BaseModel):
 
     format: Format
     tools: list[dict[str, Any]] = Field(description="Send them as they are.")
-    notes: list[Note] = Field(description="What was changed for this provider, and is checked here instead.")
-    skipped: list[Note] = Field(description="Tools that this provider would refuse; they are not in `tools`.")
+    notes: list[DefinitionNote] = Field(description="What was changed for this provider, and is checked here instead.")
+    skipped: list[DefinitionNote] = Field(description="Tools that this provider would refuse; they are not in `tools`.")
 
 
 def build_router() -> APIRouter:
@@ -89,8 +89,8 @@ def build_router() -> APIRouter:
         return DefinitionList(
             format=format,
             tools=list(definitions),
-            notes=[Note(tool=one.tool, text=one.text) for one in definitions.notes],
-            skipped=[Note(tool=one.tool, text=one.text) for one in definitions.skipped],
+            notes=[DefinitionNote(tool=one.tool, text=one.text) for one in definitions.notes],
+            skipped=[DefinitionNote(tool=one.tool, text=one.text) for one in definitions.skipped],
         )
 
     @router.get("/tools/{name}", summary="Show a tool", responses=errors | describe_errors(404))
