@@ -54,7 +54,7 @@ def render_navigation(pages: Path) -> str:
     for section in sections:
         names = [name for entry in section["pages"] for name in expand_entry(entry, there)]
         listed += names
-        items = ", ".join(f'"{name}"' for name in names)
+        items = ", ".join(render_entry(name) for name in names)
         lines.append(f'  {{ "{section["title"]}" = [{items}] }},')
     problems = [
         *(f"docs/{name} is in no section of website/navigation.toml" for name in sorted(there - set(listed))),
@@ -64,6 +64,14 @@ def render_navigation(pages: Path) -> str:
     if problems:
         raise SiteError("\n".join(problems))
     return "\n".join(["nav = [", *lines, "]"])
+
+
+def render_entry(name: str) -> str:
+    """A page in the navigation, by its own title; a module of the reference without the name of the package."""
+    folder, _, file = name.removesuffix(".md").rpartition("/")
+    if folder == "reference" and file not in ("index", "options", "handrail"):
+        return f'{{ "{file.replace("-", ".")}" = "{name}" }}'
+    return f'"{name}"'
 
 
 def expand_entry(entry: str, there: set[str]) -> list[str]:

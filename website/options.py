@@ -147,8 +147,8 @@ def render_options() -> str:
     """The page."""
     parts = [
         "# All options",
-        "Every option of what you configure, with its default. An option without a default must be given. The page of "
-        "each subject says more about them.",
+        "Every option of what you configure, with its default; `–` stands for an option that must be given. The page "
+        "of each subject says more about them.",
     ]
     for subject, groups in CONFIGURED.items():
         parts.append(f"## {subject}")
@@ -157,7 +157,11 @@ def render_options() -> str:
             parts.append(f"### `{names}`")
             if group[0] not in NAMES:
                 parts.append(", ".join(f"[`{path}`][{path}]" for path in group))
-            rows = ["| option | default | meaning |", "|---|---|---|"]
-            rows += [f"| `{one.name}` | {one.default} | {one.text} |" for one in list_options(group[0])]
+            options = list_options(group[0])
+            if any(one.default != "–" for one in options):
+                rows = ["| option | default | meaning |", "|---|---|---|"]
+                rows += [f"| `{one.name}` | {one.default} | {one.text} |" for one in options]
+            else:
+                rows = ["| option | meaning |", "|---|---|", *(f"| `{one.name}` | {one.text} |" for one in options)]
             parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"
