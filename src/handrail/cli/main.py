@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "doubts": ("doubts", "list and resolve calls with an unknown outcome"),
     "erase": ("erase", "erase the data of one customer"),
     "policy": ("policy", "check a policy against tools"),
+    "verify": ("verify.command", "play faults against your policy, tools and store: which guarantees hold"),
     "doctor": ("doctor", "show what is installed, and what is missing for what"),
 }
 """Each subcommand with its module, which has `add_arguments` and `run`, and its help."""

@@ -49,7 +49,7 @@ from handrail.execute.settlement import (
     list_doubts,
     resolve_doubt,
 )
-from handrail.execute.store import Store, choose_store
+from handrail.execute.store import Store, StoreParts, choose_store
 from handrail.execute.threads import SyncPortal, WorkerThreads
 from handrail.execute.tool_pool import CompiledTool, Fallback, ToolPool, build_host_handler
 from handrail.registry.registry import ToolRegistry
@@ -128,6 +128,8 @@ class Executor:
         self._output_limiter = output_limiter = OutputLimiter()
         self._hooks = tuple(hooks)
         check_hooks(self._hooks)
+        self.timeouts = timeouts
+        """How long the parts of a call may take."""
         self._overhead_timeout = timeouts.overhead
         self._max_argument_chars = limits.max_argument_chars
         self._policy = policy
@@ -216,6 +218,15 @@ class Executor:
     def registry(self) -> ToolRegistry:
         """The tools of the pool."""
         return self._pool.registry
+
+    @property
+    def store(self) -> Store | StoreParts:
+        """Where it keeps its calls and approvals: what was passed, or the parts in memory."""
+        return self._store
+
+    def is_observed(self, tool: Tool[..., Any]) -> bool:
+        """Whether decisions about a tool are recorded only, and block nothing (`mode="observe"`)."""
+        return self._authorizer.is_observed(tool)
 
     @property
     def diagnostics(self) -> tuple[str, ...]:

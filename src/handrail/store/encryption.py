@@ -42,6 +42,11 @@ class Cipher:
                 "cryptography.fernet.Fernet.generate_key() makes one."
             ) from error
 
+    @property
+    def has_key(self) -> bool:
+        """Whether it encrypts."""
+        return self._fernet is not None
+
     async def check(self, database: Database) -> None:
         """Raise `StoreError` if the database was encrypted with another key; remember that it is encrypted."""
         query = select(settings.c.value).where(settings.c.name == _CHECK)

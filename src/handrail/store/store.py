@@ -17,6 +17,7 @@ from handrail.store.keys import SqlKeys
 from handrail.store.ledger import SqlLedger
 from handrail.store.retention import purge_approvals, purge_audit, purge_deliveries, purge_sessions, purge_settled
 from handrail.store.schema_version import ensure_newest
+from handrail.store.scratch import ScratchStore
 from handrail.store.sessions import SqlSessionStore
 from handrail.store.tenants import SqlTenants
 from handrail.store.webhooks import SqlWebhookClaims
@@ -97,6 +98,15 @@ class SqlStore:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the arguments of open approvals are encrypted: it has an `encryption_key`."""
+        return self._cipher.has_key
+
+    def build_scratch(self) -> ScratchStore:
+        """The same database, for rows that are removed again and not audited."""
+        return ScratchStore(self._database.url.render_as_string(hide_password=False), cipher=self._cipher)
 
     async def purge(self, *, before: float, audit_before: float | None = None, tenant_id: str | None = None) -> int:
         """Delete settled calls, expired approvals and conversations older than `before`; return how many.

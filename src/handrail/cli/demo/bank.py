@@ -1,8 +1,12 @@
 """The bank of `handrail demo`: a file with one line for each payment, which survives whoever is killed."""
 
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
+
+from handrail.cli.processes import fork
 
 
 class Bank:
@@ -33,3 +37,34 @@ class Bank:
     def _list_payments(self) -> list[tuple[str, int]]:
         lines = self._path.read_text("utf-8").splitlines() if self._path.exists() else []
         return [(invoice_id, int(amount)) for invoice_id, _, amount in (line.partition(" ") for line in lines)]
+
+
+@contextmanager
+def serve_bank(bank: Bank) -> Generator[Callable[[str, int], str]]:
+    """Start a bank in a process of its own, and yield a function that asks it to pay over a socket."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        process, reading = fork(lambda: _answer(bank, ours, theirs))
+        theirs.close()
+        os.close(reading)
+
+        def pay(invoice_id: str, amount: int) -> str:
+            ours.sendall(f"{invoice_id} {amount}".encode())
+            answer = ours.recv(100)
+            if not answer:
+                raise ConnectionError("the bank closed the connection without an answer")
+            return answer.decode()
+
+        try:
+            yield pay
+        finally:
+            ours.close()
+            os.waitpid(process, 0)
+
+
+def _answer(bank: Bank, ours: socket.socket, theirs: socket.socket) -> None:
+    """Answer until the other end is closed."""
+    ours.close()
+    while request := theirs.recv(100):
+        invoice_id, amount = request.decode().split()
+        theirs.sendall(bank.pay(invoice_id, int(amount)).encode())

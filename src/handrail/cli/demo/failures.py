@@ -9,9 +9,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from handrail import Executor, Policy, Rule, ToolCall, ToolContext, ToolResult, tool
-from handrail.cli.demo.bank import Bank
-from handrail.cli.demo.processes import die, run_processes, serve_bank, wait_for_both
+from handrail.cli.demo.bank import Bank, serve_bank
 from handrail.cli.demo.store import use_file
+from handrail.cli.processes import die, run_processes, wait_for_both
 from handrail.execute import Timeouts
 
 CALL: Final = ToolCall(id="call_1", name="pay", arguments_json='{"invoice_id": "R-7", "amount": 90}')

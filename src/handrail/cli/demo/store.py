@@ -82,6 +82,7 @@ class _FileLedger(MemoryLedger):
     take_over = _in_transaction(MemoryLedger.take_over)
     renew = _in_transaction(MemoryLedger.renew)
     find_doubts = _in_transaction(MemoryLedger.find_doubts)
+    record_answer = _in_transaction(MemoryLedger.record_answer)
     resolve = _in_transaction(MemoryLedger.resolve)
 
 

@@ -1,20 +1,16 @@
-"""Real processes for `handrail demo`: forked, killed, and waited for with a deadline."""
+"""Processes that are forked, killed and waited for with a deadline, for `handrail demo` and `handrail verify`."""
 
 import os
 import pickle
 import signal
-import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from handrail.cli.demo.bank import Bank
-
-_DEADLINE: Final = 20
+_DEADLINE: Final = 60
 """Seconds after which the system ends a process that hangs."""
 KILLED: Final = "killed"
 """What is returned for a process that was killed."""
@@ -28,11 +24,12 @@ def die() -> NoReturn:
 
 def run_processes(*functions: Callable[[], Any]) -> list[Any]:
     """Run each function in a process of its own, all at the same time; what they returned, or `KILLED`."""
-    children = [_fork(function) for function in functions]
+    children = [fork(function) for function in functions]
     return [_wait(*child) for child in children]
 
 
-def _fork(function: Callable[[], Any]) -> tuple[int, int]:
+def fork(function: Callable[[], Any]) -> tuple[int, int]:
+    """Run a function in a process of its own: the id of the process, and the pipe with what it returned."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -59,7 +56,7 @@ def _wait(process: int, reading: int) -> Any:
     if code == -signal.SIGKILL:
         return KILLED
     if code:
-        raise RuntimeError(f"a process of the demo ended with {code}")
+        raise RuntimeError(f"a process ended with {code}")
     return pickle.loads(written)  # what the child wrote
 
 
@@ -68,34 +65,3 @@ def wait_for_both(directory: Path) -> None:
     (directory / f"arrived-{os.getpid()}").touch()
     while len(list(directory.glob("arrived-*"))) < 2:
         time.sleep(0.001)
-
-
-@contextmanager
-def serve_bank(bank: Bank) -> Generator[Callable[[str, int], str]]:
-    """Start a bank in a process of its own, and yield a function that asks it to pay over a socket."""
-    ours, theirs = socket.socketpair()
-    with ours:
-        process, reading = _fork(lambda: _answer(bank, ours, theirs))
-        theirs.close()
-        os.close(reading)
-
-        def pay(invoice_id: str, amount: int) -> str:
-            ours.sendall(f"{invoice_id} {amount}".encode())
-            answer = ours.recv(100)
-            if not answer:
-                raise ConnectionError("the bank closed the connection without an answer")
-            return answer.decode()
-
-        try:
-            yield pay
-        finally:
-            ours.close()
-            os.waitpid(process, 0)
-
-
-def _answer(bank: Bank, ours: socket.socket, theirs: socket.socket) -> None:
-    """Answer until the other end is closed."""
-    ours.close()
-    while request := theirs.recv(100):
-        invoice_id, amount = request.decode().split()
-        theirs.sendall(bank.pay(invoice_id, int(amount)).encode())
