@@ -261,13 +261,12 @@ def _open(directory: Path) -> AbstractAsyncContextManager[Any]:
 
 async def _copy_rows(store: Any, table: str, size: int, unique: tuple[str, ...]) -> None:
     """Copy the one row of a table until there are `size` more, with other values where they must differ."""
-    async with store._database.transaction() as connection:
-        columns = [row[1] for row in await connection.execute(sql(f"PRAGMA table_info({table})"))]
-        chosen = ", ".join(f"\"{one}\" || '-' || n" if one in unique else f'"{one}"' for one in columns)
-        named = ", ".join(f'"{one}"' for one in columns)
-        numbers = f"WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {size})"
-        source = f"(SELECT * FROM {table} LIMIT 1), n"
-        await connection.execute(sql(f"{numbers} INSERT INTO {table} ({named}) SELECT {chosen} FROM {source}"))
+    columns = [row[1] for row in await store._database.fetch(sql(f"PRAGMA table_info({table})"))]
+    chosen = ", ".join(f"\"{one}\" || '-' || n" if one in unique else f'"{one}"' for one in columns)
+    named = ", ".join(f'"{one}"' for one in columns)
+    numbers = f"WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {size})"
+    source = f"(SELECT * FROM {table} LIMIT 1), n"
+    await store._database.write(sql(f"{numbers} INSERT INTO {table} ({named}) SELECT {chosen} FROM {source}"), {})
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from handrail.errors import ConfigError, StoreError
 from handrail.store import open_store
@@ -71,11 +72,10 @@ async def test_a_store_has_a_connection_and_some_patience(tmp_path: Path, wrong:
 
 async def test_sqlite_is_in_wal_mode_and_a_claim_is_on_the_disk_before_it_counts(tmp_path: Path) -> None:
     database = Database(f"sqlite+aiosqlite:///{tmp_path}/executor.db", pool_size=1, timeout=10.0)
-    async with database.transaction() as connection:
-        found = [
-            (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar()
-            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
-        ]
+    names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+    found = await database.run(
+        lambda transaction: [transaction.fetch(text(f"PRAGMA {name}"))[0][0] for name in names],
+    )
     await database.close()
 
     full = 2
@@ -223,11 +223,8 @@ CREATE FUNCTION quote() RETURNS trigger AS $$ BEGIN RAISE EXCEPTION 'not %', NEW
 @pytest.mark.postgres
 async def test_a_store_error_does_not_quote_the_values_that_the_database_quotes(postgres: PostgresServer) -> None:
     async with open_store(postgres.new_database()) as store:
-        async with store._database.transaction() as connection:
-            await connection.exec_driver_sql(QUOTES)
-            await connection.exec_driver_sql(
-                "CREATE TRIGGER quotes BEFORE INSERT ON handrail_ledger FOR EACH ROW EXECUTE FUNCTION quote()"
-            )
+        trigger = "CREATE TRIGGER quotes BEFORE INSERT ON handrail_ledger FOR EACH ROW EXECUTE FUNCTION quote()"
+        await store._database.run(lambda transaction: [transaction.execute(text(one)) for one in (QUOTES, trigger)])
         with pytest.raises(StoreError) as caught:
             await store.ledger.claim(an_entry(arguments="kestrel"), approval=None, approvals=store.approvals)
 

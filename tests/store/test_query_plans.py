@@ -1,13 +1,15 @@
 """Every public query finds its rows by an index, in both databases: its cost does not grow with what is stored."""
 
-from collections.abc import Awaitable, Callable
+import sqlite3
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 from sqlalchemy import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handrail.store import SqlStore, open_store
 from handrail.store.tables import approvals, audit, ledger, messages, sessions
+from handrail.store.transactions import Transaction
 from tests.statements import counted
 
 ROWS = 2_000
@@ -106,10 +108,28 @@ def rows_of(number: int) -> dict[Any, dict[str, Any]]:
     }
 
 
-async def explain(connection: AsyncConnection, text: str, parameters: Any) -> str:
-    is_sqlite = connection.dialect.name == "sqlite"
-    explained = await connection.exec_driver_sql(f"EXPLAIN {'QUERY PLAN ' * is_sqlite}{text}", tuple(parameters))
-    return "\n".join(str(row[-1]) for row in explained)
+@asynccontextmanager
+async def explaining(store: SqlStore) -> AsyncGenerator[Callable[[str, Any], Awaitable[str]]]:
+    """The plan of a statement of the store, in an analyzed database."""
+    database = store._database
+    if database.is_sqlite:
+        with closing(sqlite3.connect(database.url.database or "")) as opened:
+            opened.execute("ANALYZE")
+
+            async def explain_sqlite(text: str, parameters: Any) -> str:
+                return "\n".join(str(row[-1]) for row in opened.execute(f"EXPLAIN QUERY PLAN {text}", parameters))
+
+            yield explain_sqlite
+        return
+    async with database._postgres.connect() as connection:
+        await connection.exec_driver_sql("ANALYZE")
+        await connection.exec_driver_sql("SET enable_seqscan = off")
+
+        async def explain_postgres(text: str, parameters: Any) -> str:
+            explained = await connection.exec_driver_sql(f"EXPLAIN {text}", tuple(parameters))
+            return "\n".join(str(row[-1]) for row in explained)
+
+        yield explain_postgres
 
 
 def reads_whole_table(plan: str) -> bool:
@@ -123,18 +143,18 @@ async def test_every_public_query_uses_an_index(url: str) -> None:
     wrong: dict[str, str] = {}
     async with open_store(url) as store:
         every = [rows_of(number) for number in range(ROWS)]
-        async with store._database.transaction() as connection:
+
+        def fill(transaction: Transaction) -> None:
             for table in every[0]:
-                await connection.execute(insert(table), [one[table] for one in every])
-        async with store._database._engine.connect() as connection:
-            await connection.exec_driver_sql("ANALYZE")
-            if not store._database.is_sqlite:
-                await connection.exec_driver_sql("SET enable_seqscan = off")
+                transaction.execute_many(insert(table), [one[table] for one in every])
+
+        await store._database.run(fill)
+        async with explaining(store) as explain:
             for name, (query, index) in QUERIES.items():
                 with counted(store) as statements:
                     await query(store)
                 plans = [
-                    await explain(connection, text, parameters)
+                    await explain(text, parameters)
                     for (text, _), parameters in zip(statements.sent, statements.parameters, strict=True)
                     if not text.startswith(("BEGIN", "INSERT", "UPDATE handrail_audit", "PRAGMA"))
                 ]

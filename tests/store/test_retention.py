@@ -1,6 +1,7 @@
 """Deleting what is old: in batches that nobody has to wait for, and never more than was asked for."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -22,8 +23,7 @@ from tests.store.samples import an_entry
 async def settle_many(store: SqlStore, count: int) -> None:
     """Write settled calls of long ago."""
     rows = [rows_of_call(number) for number in range(count)]
-    async with store._database.transaction() as connection:
-        await connection.execute(insert(ledger), rows)
+    await store._database.run(lambda transaction: transaction.execute_many(insert(ledger), rows))
 
 
 def rows_of_call(number: int) -> dict[str, Any]:
@@ -61,8 +61,7 @@ async def test_a_conversation_goes_with_its_messages_and_a_newer_one_stays(store
     for number in range(45):
         history = (UserMessage(text="hello"), UserMessage(text=f"{number}"))
         await store.sessions.save(Conversation(session_id=f"s-{number}", revision=1, messages=history))
-    async with store._database.transaction() as connection:
-        await connection.execute(text("UPDATE handrail_sessions SET saved_at = 1.0 WHERE session_id <> 's-7'"))
+    await store._database.write(text("UPDATE handrail_sessions SET saved_at = 1.0 WHERE session_id <> 's-7'"), {})
 
     assert await store.purge(before=2.0) == 44
 
@@ -123,12 +122,16 @@ async def test_a_write_that_waits_too_long_for_other_writes_of_this_process_fail
 
     async with open_store(f"sqlite+aiosqlite:///{tmp_path}/a.db", timeout=0.2) as store:
         executor = Executor([pay], policy=Policy([Rule.allow("*")]), ledger=store.ledger)
-        async with store._database.transaction():
-            with pytest.raises(StoreError, match=r"other writes of this process kept it busy for 0\.2 seconds"):
-                await store.ledger.claim(an_entry(), approval=None, approvals=store.approvals)
-            result = await executor.run(ToolCall(id="c-1", name="pay"), ToolContext(session_id="s"))
-            assert result.error is not None
-            assert result.error.code == "unavailable"
+        begun, goes_on = threading.Event(), threading.Event()
+        writing = asyncio.create_task(store._database.run(lambda _: begun.set() or goes_on.wait()))
+        await asyncio.to_thread(begun.wait)
+        with pytest.raises(StoreError, match=r"other statements of this process kept it busy for 0\.2 seconds"):
+            await store.ledger.claim(an_entry(), approval=None, approvals=store.approvals)
+        result = await executor.run(ToolCall(id="c-1", name="pay"), ToolContext(session_id="s"))
+        assert result.error is not None
+        assert result.error.code == "unavailable"
+        goes_on.set()
+        await writing
         assert await store.ledger.claim(an_entry(), approval=None, approvals=store.approvals)
         await executor.aclose()
     assert ran == []

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from sqlalchemy import literal, select, tuple_
@@ -22,6 +23,7 @@ from handrail.store.audit_rows import AuditRow, AuditRowBuilder, find_kind
 from handrail.store.database import Database, to_storable
 from handrail.store.erasure import ERASED
 from handrail.store.tables import audit as table
+from handrail.store.transactions import Transaction
 
 DROPPED = "events_dropped"
 """The kind of a row that replaces missing events; its detail has their count."""
@@ -301,8 +303,8 @@ class Audit:
             return
         try:
             await self._row_builder.redact_long_values(rows)
-            async with asyncio.timeout(_LAST_TIMEOUT), self._database.transaction() as connection:
-                await connection.execute(self._insert, rows)
+            async with asyncio.timeout(_LAST_TIMEOUT):
+                await self._database.run(partial(self._insert_rows, rows=rows))
         except Exception:
             log.exception(
                 "the event loop ended with %d rows of the audit not written; close the store first", len(rows)
@@ -338,8 +340,7 @@ class Audit:
         await self._row_builder.redact_long_values(rows)
         for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
             try:
-                async with self._database.transaction() as connection:
-                    await connection.execute(self._insert, rows)
+                await self._database.run(partial(self._insert_rows, rows=rows))
             except Exception as error:
                 if _is_refusal(error):
                     await self._write_single(rows, error)
@@ -351,6 +352,9 @@ class Audit:
                 self._done += len(rows)
                 return
             await asyncio.sleep(pause)
+
+    def _insert_rows(self, transaction: Transaction, *, rows: Sequence[dict[str, Any]]) -> None:
+        transaction.execute_many(self._insert, rows)
 
     async def _write_single(self, rows: Sequence[dict[str, Any]], error: Exception) -> None:
         if len(rows) > 1:

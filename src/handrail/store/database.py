@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import URL, Executable, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
@@ -14,7 +14,10 @@ from sqlalchemy.pool import NullPool
 from handrail.core.log import quiet_library
 from handrail.core.text import compact_json, encodable
 from handrail.errors import ConfigError, StoreError
-from handrail.store.sqlite_files import SqliteFiles
+from handrail.store.sqlite_threads import SqliteConnections, prepare_sqlite
+from handrail.store.transactions import PostgresTransaction, StoreStep, Values
+
+T = TypeVar("T")
 
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -25,10 +28,10 @@ _DRIVERS = {
 
 
 class Database:
-    """A pool of connections. `fetch` and `write` run one statement and commit; `transaction` runs several.
+    """`fetch` reads, `write` runs one statement and commits it, `run` runs several in one transaction.
 
     The first of them opens it, for the event loop in which it runs; `prepare` is what has to be done before any other
-    statement.
+    statement. Postgres is reached over a pool of SQLAlchemy, a file of SQLite by threads that own a connection.
     """
 
     def __init__(
@@ -46,17 +49,18 @@ class Database:
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where it is open."""
         self._opening: asyncio.Task[None] | None = None
-        self._make_engine()
+        self._sqlite: SqliteConnections | None = None
+        if self.is_sqlite:
+            readers = max(1, pool_size - 1)
+            self._sqlite = SqliteConnections(self.url.database or "", readers=readers, timeout=timeout)
+        else:
+            self._make_engine()
 
     def _make_engine(self) -> None:
-        self._engine = build_engine(
+        self._postgres = build_engine(
             self.url, connect_timeout=self._timeout, statement_timeout=self._timeout, pool_size=self._pool_size
         )
-        self._files = SqliteFiles(self.url.database or "", self._engine) if self.is_sqlite else None
-        self._transactional = self._engine.execution_options(isolation_level="READ COMMITTED")  # of Postgres
-        # SQLite has one writer at a time. It waits for other processes by polling, in growing intervals; this
-        # lock is faster between the tasks of this process.
-        self._write_lock = asyncio.Lock() if self.is_sqlite else None
+        self._transactional = self._postgres.execution_options(isolation_level="READ COMMITTED")
 
     @property
     def is_open(self) -> bool:
@@ -90,15 +94,19 @@ class Database:
     def _forget_ended_loop(self) -> None:
         """Drop connections that nobody can close any more, because their event loop has ended."""
         if self._loop is not None and self._loop.is_closed():
-            self._engine.sync_engine.dispose(close=False)
-            self._make_engine()
+            if self._sqlite is not None:
+                self._sqlite.stop()
+            else:
+                self._postgres.sync_engine.dispose(close=False)
+                self._make_engine()
             self._loop = None
 
-    async def fetch(self, statement: Executable, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
+    async def fetch(self, statement: Executable, values: Values | None = None) -> list[tuple[Any, ...]]:
         """Run a query; return its rows. A connection that died while idle is replaced once."""
         await self.open()
-        self._require_same_file()
         with translate_errors(self.url, action="read from"):
+            if self._sqlite is not None:
+                return await self._sqlite.read(lambda reading: reading.fetch(statement, values))
             try:
                 return await self._fetch(statement, values)
             except DBAPIError as error:
@@ -106,62 +114,32 @@ class Database:
                     raise
                 return await self._fetch(statement, values)
 
-    async def _fetch(self, statement: Executable, values: Mapping[str, Any] | None) -> list[tuple[Any, ...]]:
-        async with self._engine.connect() as connection:
+    async def _fetch(self, statement: Executable, values: Values | None) -> list[tuple[Any, ...]]:
+        async with self._postgres.connect() as connection:
             return [tuple(row) for row in await connection.execute(statement, values)]
 
-    async def write(self, statement: Executable, values: Mapping[str, Any]) -> int:
+    async def write(self, statement: Executable, values: Values) -> int:
         """Run and commit one statement; return how many rows it changed."""
         await self.open()
-        self._require_same_file()
         with translate_errors(self.url, action="write to"):
-            async with self._hold_write_lock():
-                return await self._write(statement, values)
+            if self._sqlite is not None:
+                return await self._sqlite.write(lambda transaction: transaction.execute(statement, values))
+            async with self._postgres.connect() as connection:
+                return (await connection.execute(statement, values)).rowcount
 
-    async def _write(self, statement: Executable, values: Mapping[str, Any]) -> int:
-        async with self._engine.connect() as connection:
-            return (await connection.execute(statement, values)).rowcount
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncGenerator[AsyncConnection]:
-        """Run several statements in one transaction."""
+    async def run(self, step: StoreStep[T]) -> T:
+        """Run a step in a transaction of its own; return what it returns."""
         await self.open()
-        self._require_same_file()
         with translate_errors(self.url, action="write to"):
-            if self._write_lock is None:
-                async with self._transactional.begin() as connection:
-                    yield connection
-                return
-            async with self._hold_write_lock(), begin_immediate(self._engine) as connection:
-                yield connection
-
-    @asynccontextmanager
-    async def _hold_write_lock(self) -> AsyncGenerator[None]:
-        """Hold this process's lock for writes to SQLite; raise `StoreError` if it is not free in time."""
-        if self._write_lock is None:
-            yield
-            return
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._write_lock.acquire()
-        except TimeoutError as error:
-            raise StoreError(
-                f"cannot write to the database {self.url.database}: "
-                f"other writes of this process kept it busy for {self._timeout:g} seconds."
-            ) from error
-        try:
-            yield
-        finally:
-            self._write_lock.release()
+            if self._sqlite is not None:
+                return await self._sqlite.write(step)
+            async with self._transactional.begin() as connection:
+                return await connection.run_sync(lambda opened: step(PostgresTransaction(opened)))
 
     def pin_file(self) -> None:
         """Remember which SQLite file it is, to notice when it is replaced."""
-        if self._files is not None:
-            self._files.pin()
-
-    def _require_same_file(self) -> None:
-        if self._files is not None:
-            self._files.require_same()
+        if self._sqlite is not None:
+            self._sqlite.files.pin()
 
     async def close(self) -> None:
         """Close all connections; the next statement opens new ones."""
@@ -174,13 +152,16 @@ class Database:
 
     async def close_idle(self) -> None:
         """Close the connections that nobody uses: those of an event loop that is about to end."""
-        await self._engine.dispose()
+        if self._sqlite is not None:
+            await self._sqlite.close()
+        else:
+            await self._postgres.dispose()
 
     async def _dispose(self) -> None:
         self._loop = None
-        if self._files is not None:
-            self._files.forget()
-        await self._engine.dispose()
+        await self.close_idle()
+        if self._sqlite is not None:
+            self._sqlite.files.forget()
 
 
 class LastingConnection:
@@ -283,17 +264,8 @@ def build_engine(
         **pool,
     )
     if is_sqlite:
-        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        event.listen(engine.sync_engine, "connect", prepare_sqlite)
     return engine
-
-
-def _prepare_sqlite(connection: Any, record: object) -> None:
-    cursor = connection.cursor()
-    # FULL: a claim must survive a power failure, or its call could run twice.
-    # secure_delete: what is erased is overwritten, and does not stay in the file.
-    for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "secure_delete = ON"):
-        cursor.execute(f"PRAGMA {setting}")
-    cursor.close()
 
 
 @asynccontextmanager

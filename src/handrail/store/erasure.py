@@ -3,7 +3,8 @@
 import asyncio
 import hmac
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -27,6 +28,7 @@ from handrail.core.log import log
 from handrail.errors import ConfigError
 from handrail.store.database import Database, to_storable
 from handrail.store.tables import OPEN, approvals, audit, ledger, messages, sessions
+from handrail.store.transactions import Transaction, Values
 
 ERASED: Final = "customer_erased"
 """The kind of the row of the audit that says that the values of a customer were erased, and who did it."""
@@ -87,32 +89,28 @@ async def erase_customer(
             row[0] for row in await database.fetch(select(table.c.session_id).distinct().where(is_theirs(table)))
         )
     now, by = time.time(), to_storable(who)
-    async with database.transaction() as connection:
-        await connection.execute(
+
+    def erase(transaction: Transaction) -> dict[str, int]:
+        transaction.execute(
             update(ledger).where(is_theirs(ledger), ledger.c.erased_at.is_(None)).values(erased_at=now, erased_by=by)
         )
         is_open = ledger.c.state.in_(("running", "unknown"))
-        open_calls = (await connection.execute(select(func.count()).where(is_theirs(ledger), is_open))).scalar_one()
-        calls = (
-            await connection.execute(update(ledger).where(is_theirs(ledger), ~is_open).values(**ERASED_ENTRY))
-        ).rowcount
-        asked = (await connection.execute(_erase_approvals(is_theirs(approvals), now, by))).rowcount
         theirs = select(sessions.c.session_id).where(is_theirs(sessions))
-        await connection.execute(delete(messages).where(messages.c.session_id.in_(theirs)))
-        conversations = (await connection.execute(delete(sessions).where(is_theirs(sessions)))).rowcount
+        erased = {
+            "open_calls": transaction.fetch(select(func.count()).where(is_theirs(ledger), is_open))[0][0],
+            "calls": transaction.execute(update(ledger).where(is_theirs(ledger), ~is_open).values(**ERASED_ENTRY)),
+            "approvals": transaction.execute(_erase_approvals(is_theirs(approvals), now, by)),
+        }
+        transaction.execute(delete(messages).where(messages.c.session_id.in_(theirs)))
+        return erased | {"conversations": transaction.execute(delete(sessions).where(is_theirs(sessions)))}
+
+    erased = await database.run(erase)
     rows = 0
     for condition in (is_theirs(audit), *map(_is_of_nobody, sorted(session_ids))):
         rows += await _erase_audit(database, condition, customer_id, now)
     removed = _remove_recordings(recordings, session_ids) if recordings is not None else 0
     await _empty_write_ahead_log(database)
-    return Erasure(
-        calls=calls,
-        approvals=asked,
-        conversations=conversations,
-        audit_rows=rows,
-        recordings=removed,
-        open_calls=open_calls,
-    )
+    return Erasure(**erased, audit_rows=rows, recordings=removed)
 
 
 ERASED_ENTRY: Final[Mapping[str, Any]] = {
@@ -157,14 +155,17 @@ async def _erase_audit(database: Database, condition: ColumnElement[bool], custo
     )
     erased = 0
     while rows := await database.fetch(found.limit(_ROWS)):
-        values = [
+        values: list[Values] = [
             {"of_writer": writer, "of_number": number, "to_detail": _reduce(detail, customer_id, by=by), "now": now}
             for writer, number, by, detail in rows
         ]
-        async with database.transaction() as connection:
-            await connection.execute(_ERASE_ROW, values)
+        await database.run(partial(_erase_rows, values=values))
         erased += len(values)
     return erased
+
+
+def _erase_rows(transaction: Transaction, *, values: Sequence[Values]) -> None:
+    transaction.execute_many(_ERASE_ROW, values)
 
 
 def _reduce(detail: Mapping[str, Any] | None, customer_id: str, *, by: str | None) -> dict[str, Any] | None:

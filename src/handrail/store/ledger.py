@@ -10,7 +10,6 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handrail.authorize.approvals import Approvals, build_used
 from handrail.core.events import CallStarted
@@ -25,6 +24,7 @@ from handrail.store.database import Database, LastingConnection
 from handrail.store.encryption import Cipher
 from handrail.store.ledger_statements import LedgerStatements, Steps
 from handrail.store.tables import settings
+from handrail.store.transactions import Transaction
 
 _RENEWAL_TIMEOUT: Final = 10.0
 """Seconds that a statement that renews leases may take."""
@@ -104,8 +104,7 @@ class SqlLedger:
         try:
             if len(steps) == 1:
                 return await self._database.write(*steps[0]) > 0
-            async with self._database.transaction() as connection:
-                await _execute(connection, steps)
+            await self._database.run(lambda transaction: _execute(transaction, steps))
         except IntegrityError as error:
             if getattr(error.orig, "sqlstate", None) != UNIQUE_VIOLATION:
                 raise
@@ -124,29 +123,24 @@ class SqlLedger:
     ) -> bool:
         """Claim with approvals that another store keeps.
 
-        The approval is consumed before the entry is committed, so that no other call can claim in between, and restored
-        if the commit fails. What is pending about a call that needs no approval is withdrawn before, too.
+        The approval is consumed before the entry is written, so that no other call can claim in between, and restored
+        if it is not written. What is pending about a call that needs no approval is withdrawn before, too.
         """
-        is_consumed = False
+        if (await self.recall(session_id=entry.session_id, call_id=entry.call_id)).by_id is not None:
+            return False
+        if approval is None:
+            await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
+        elif not await approvals.consume(approval.token, now=entry.claimed_at):
+            return False
+        is_claimed = False
         try:
             async with self._audit.reserve(started) as reserved:
-                try:
-                    async with self._database.transaction() as connection:
-                        await _execute(connection, self._statements.build_plain_claim(values, reserved.rows))
-                        if approval is None:
-                            await approvals.withdraw_pending(session_id=entry.session_id, call_id=entry.call_id)
-                        else:
-                            is_consumed = await approvals.consume(approval.token, now=entry.claimed_at)
-                            if not is_consumed:
-                                raise _NotClaimed
-                except _NotClaimed:
-                    return False
-                reserved.is_written = True
-        except BaseException:
-            if approval is not None and is_consumed:
+                is_claimed = await self._run_steps(self._statements.build_plain_claim(values, reserved.rows))
+                reserved.is_written = is_claimed
+        finally:
+            if approval is not None and not is_claimed:
                 await approvals.restore(approval.token)
-            raise
-        return True
+        return is_claimed
 
     async def settle(self, entry: Entry) -> None:
         """Write the outcome of a claimed call. A committed entry is never changed."""
@@ -161,7 +155,7 @@ class SqlLedger:
         }
         if self._database.is_sqlite:
             values["to_settled_at"] = entry.settled_at
-        if await self._database.write(self._statements.settle, values) == 1:
+        if await self._run_steps([(self._statements.settle, values)]):
             return
         if entry.state == "failed":  # Nothing happened, so a missing entry is no harm.
             return
@@ -327,10 +321,10 @@ class SqlLedger:
         )
 
 
-async def _execute(connection: AsyncConnection, steps: Steps) -> None:
+def _execute(transaction: Transaction, steps: Steps) -> None:
     """Run statements that change one row each; raise `_NotClaimed` if one does not."""
     for statement, values in steps:
-        if (await connection.execute(statement, values)).rowcount != 1:
+        if transaction.execute(statement, values) != 1:
             raise _NotClaimed
 
 

@@ -2,14 +2,17 @@
 
 import asyncio
 import time
+from functools import partial
 from typing import Final
 
 from sqlalchemy import ColumnElement, Table, delete, literal, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningDelete
 
 from handrail.store.clock import get_clock
 from handrail.store.database import Database
 from handrail.store.tables import AUDIT_PURGED, approvals, audit, deliveries, ledger, messages, sessions, settings
+from handrail.store.transactions import Transaction
 
 _ROWS: Final = 1_000
 """Rows of one batch, which is a transaction of its own."""
@@ -53,18 +56,21 @@ async def purge_sessions(database: Database, *, before: float, tenant_id: str | 
     deleted = 0
     while ids := [row[0] for row in await database.fetch(oldest)]:
         begun = time.monotonic()
-        async with database.transaction() as connection:
-            # One that was saved in between is not old any more.
-            statement = delete(sessions).where(sessions.c.session_id.in_(ids), is_old).returning(sessions.c.session_id)
-            gone = [row[0] for row in await connection.execute(statement)]
-            await connection.execute(delete(messages).where(messages.c.session_id.in_(gone)))
-        deleted += len(gone)
+        # One that was saved in between is not old any more.
+        still_old = delete(sessions).where(sessions.c.session_id.in_(ids), is_old).returning(sessions.c.session_id)
+        deleted += await database.run(partial(_delete_sessions, statement=still_old))
         await _yield_lock(database, time.monotonic() - begun)
     return deleted
 
 
 def _is_of(table: Table, tenant_id: str | None) -> tuple[ColumnElement[bool], ...]:
     return () if tenant_id is None else (table.c.tenant_id == tenant_id,)
+
+
+def _delete_sessions(transaction: Transaction, *, statement: ReturningDelete[tuple[str]]) -> int:
+    gone = [row[0] for row in transaction.fetch(statement)]
+    transaction.execute(delete(messages).where(messages.c.session_id.in_(gone)))
+    return len(gone)
 
 
 async def _purge_rows(

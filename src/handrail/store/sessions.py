@@ -10,6 +10,7 @@ from handrail.chat.session_store import build_conflict_error
 from handrail.store.database import Database
 from handrail.store.tables import messages as message_table
 from handrail.store.tables import sessions as table
+from handrail.store.transactions import Transaction
 
 
 class SqlSessionStore:
@@ -41,23 +42,26 @@ class SqlSessionStore:
             for at, one in delta.messages
             if at < delta.previous_length
         ]
-        async with self._database.transaction() as connection:
+
+        def write(transaction: Transaction) -> None:
             if revision == 1:
                 try:
-                    await connection.execute(insert(table), values)
+                    transaction.execute(_INSERT, values)
                 except IntegrityError as error:
                     raise build_conflict_error(session_id) from error
             else:
                 older = {"of_session": session_id, "of_revision": revision - 1}
-                if (await connection.execute(_UPDATE, values | older)).rowcount != 1:
+                if transaction.execute(_UPDATE, values | older) != 1:
                     raise build_conflict_error(session_id)
                 if not is_delta or delta.length < delta.previous_length:
                     first = delta.length if is_delta else 0
-                    await connection.execute(_REMOVE_MESSAGES, {"of_session": session_id, "first_position": first})
+                    transaction.execute(_REMOVE_MESSAGES, {"of_session": session_id, "first_position": first})
             if replaced:
-                await connection.execute(_REPLACE_MESSAGE, replaced)
+                transaction.execute_many(_REPLACE_MESSAGE, replaced)
             if new:
-                await connection.execute(insert(message_table), new)
+                transaction.execute_many(_INSERT_MESSAGE, new)
+
+        await self._database.run(write)
 
     async def load(self, session_id: str) -> Conversation | None:
         """Load the conversation of this id, or return None if there is none."""
@@ -70,9 +74,12 @@ class SqlSessionStore:
 
     async def remove(self, session_id: str) -> bool:
         """Delete a conversation; return whether there was one."""
-        async with self._database.transaction() as connection:
-            await connection.execute(_REMOVE_MESSAGES, {"of_session": session_id, "first_position": 0})
-            return (await connection.execute(_REMOVE, {"of_session": session_id})).rowcount == 1
+
+        def write(transaction: Transaction) -> bool:
+            transaction.execute(_REMOVE_MESSAGES, {"of_session": session_id, "first_position": 0})
+            return transaction.execute(_REMOVE, {"of_session": session_id}) == 1
+
+        return await self._database.run(write)
 
 
 _LOAD = (
@@ -81,6 +88,8 @@ _LOAD = (
     .where(table.c.session_id == bindparam("of_session"))
     .order_by(message_table.c.position)
 )
+_INSERT = insert(table)
+_INSERT_MESSAGE = insert(message_table)
 _REMOVE = delete(table).where(table.c.session_id == bindparam("of_session"))
 _REMOVE_MESSAGES = delete(message_table).where(
     message_table.c.session_id == bindparam("of_session"), message_table.c.position >= bindparam("first_position")

@@ -6,12 +6,12 @@ from msgspec import Struct
 from pydantic import ValidationError
 from sqlalchemy import bindparam, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handrail.errors import ConfigError, StoreError
 from handrail.store.database import Database
 from handrail.store.tables import tenant_numbers
 from handrail.store.tables import tenants as table
+from handrail.store.transactions import Transaction
 from handrail.tenants.config import TenantConfig
 from handrail.tenants.targets import normalise_number
 
@@ -35,28 +35,34 @@ class SqlTenants:
     async def put(self, cfg: TenantConfig, *, who: str = "", revision: int | None = None) -> int:
         """Save a tenant; its new revision. With `revision`, only if that is the newest one that is saved."""
         written = cfg.model_dump_json(exclude_unset=True).encode()
+
+        def write(transaction: Transaction) -> int:
+            saved = _add(transaction, cfg.tenant_id, written, cfg.version, who, revision)
+            transaction.execute(_DROP_NUMBERS, {"of_tenant": cfg.tenant_id})
+            if cfg.numbers:
+                rows = [{"number": number, "tenant_id": cfg.tenant_id} for number in cfg.numbers]
+                transaction.execute_many(_INSERT_NUMBERS, rows)
+            return saved
+
         try:
-            async with self._database.transaction() as connection:
-                saved = await self._add(connection, cfg.tenant_id, written, cfg.version, who, revision)
-                await connection.execute(_DROP_NUMBERS, {"of_tenant": cfg.tenant_id})
-                if cfg.numbers:
-                    rows = [{"number": number, "tenant_id": cfg.tenant_id} for number in cfg.numbers]
-                    await connection.execute(insert(tenant_numbers), rows)
+            return await self._database.run(write)
         except IntegrityError as error:
             for number in cfg.numbers:
                 other = await self._owner(number)
                 if other not in (None, cfg.tenant_id):
                     raise ConfigError(f"numbers: {number} belongs to {other!r} already.") from error
             raise StoreError(f"The tenant {cfg.tenant_id!r} was changed by somebody else meanwhile.") from error
-        return saved
 
     async def remove(self, tenant_id: str, *, who: str = "") -> bool:
         """Turn a tenant off for good; whether there was one. Its revisions stay."""
         if await self.get(tenant_id) is None:
             return False
-        async with self._database.transaction() as connection:
-            await self._add(connection, tenant_id, None, "", who, None)
-            await connection.execute(_DROP_NUMBERS, {"of_tenant": tenant_id})
+
+        def write(transaction: Transaction) -> None:
+            _add(transaction, tenant_id, None, "", who, None)
+            transaction.execute(_DROP_NUMBERS, {"of_tenant": tenant_id})
+
+        await self._database.run(write)
         return True
 
     async def find(self, number: str) -> TenantConfig | None:
@@ -92,28 +98,23 @@ class SqlTenants:
         rows = await self._database.fetch(_OWNER, {"of_number": number})
         return rows[0][0] if rows else None
 
-    async def _add(
-        self,
-        connection: AsyncConnection,
-        tenant_id: str,
-        written: bytes | None,
-        version: str,
-        who: str,
-        expected: int | None,
-    ) -> int:
-        newest = (await connection.execute(_LAST, {"of_tenant": tenant_id})).scalar() or 0
-        if expected is not None and newest != expected:
-            raise StoreError(f"The tenant {tenant_id!r} is at revision {newest}, not at {expected}.")
-        values = {
-            "tenant_id": tenant_id,
-            "revision": newest + 1,
-            "version": version,
-            "saved_at": time.time(),
-            "who": who,
-            "config": written,
-        }
-        await connection.execute(insert(table), values)
-        return newest + 1
+
+def _add(
+    transaction: Transaction, tenant_id: str, written: bytes | None, version: str, who: str, expected: int | None
+) -> int:
+    newest = transaction.fetch(_LAST, {"of_tenant": tenant_id})[0][0] or 0
+    if expected is not None and newest != expected:
+        raise StoreError(f"The tenant {tenant_id!r} is at revision {newest}, not at {expected}.")
+    values = {
+        "tenant_id": tenant_id,
+        "revision": newest + 1,
+        "version": version,
+        "saved_at": time.time(),
+        "who": who,
+        "config": written,
+    }
+    transaction.execute(_INSERT, values)
+    return newest + 1
 
 
 def _decode(written: bytes, tenant_id: str) -> TenantConfig:
@@ -139,4 +140,6 @@ _HISTORY = (
     .order_by(table.c.revision.desc())
 )
 _OWNER = select(tenant_numbers.c.tenant_id).where(tenant_numbers.c.number == bindparam("of_number"))
+_INSERT = insert(table)
+_INSERT_NUMBERS = insert(tenant_numbers)
 _DROP_NUMBERS = delete(tenant_numbers).where(tenant_numbers.c.tenant_id == bindparam("of_tenant"))
