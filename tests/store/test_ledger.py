@@ -231,7 +231,7 @@ async def test_an_approval_from_elsewhere_is_given_back_when_the_claim_breaks(po
     elsewhere = MemoryApprovals()
     approval = await approved(elsewhere)
     async with proxied(postgres.port) as proxy, open_store(postgres.url(name, port=proxy.port)) as store:
-        proxy.lose = b"COMMIT\0"
+        proxy.lose = b"INSERT 0 1\0"
 
         with pytest.raises(Exception, match="connection"):
             await store.ledger.claim(an_entry(), approval=approval, approvals=elsewhere)
