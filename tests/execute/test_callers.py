@@ -136,7 +136,7 @@ SCENES = pytest.mark.parametrize(
 
 
 @SCENES
-async def test_a_caller_may_be_cancelled_at_every_await(read_only: bool, asked: bool, limited: bool) -> None:
+async def test_a_caller_may_be_cancelled_wherever_it_waits(read_only: bool, asked: bool, limited: bool) -> None:
     for step in range(1, 100):
         scene = Scene(read_only=read_only, asked=asked, limited=limited)
         if asked:

@@ -144,9 +144,8 @@ def test_what_is_no_confirmation_transfers_nobody(name: str, caller: list[dict[s
         tenants=[french(features={"refer": refer()}, transcription_model="gpt-4o-transcribe")],
     )
 
-    codes = {json.loads(text)["error"] for text in outputs(played).values()}
-    assert codes <= {"approval_required", "permission_denied"}
-    assert set(outputs(played)) == {"c1", "c2"}
+    codes = {id: json.loads(text)["error"] for id, text in outputs(played).items()}
+    assert codes == {"c1": "approval_required", "c2": "approval_required"}
 
 
 @pytest.mark.proves("PH-67", "PH-D10", "PH-59")

@@ -151,7 +151,8 @@ async def test_a_wrong_path_is_not_taken_for_an_unknown_model() -> None:
 async def test_a_response_that_failed_is_an_error(way: Way) -> None:
     failed = await _failed(RESPONSES, text("Half an ans", stop="failed"), way)
 
-    assert isinstance(failed, ProviderDownError)
+    assert (type(failed), failed.code, failed.retryable) == (ProviderDownError, "unavailable", True)
+    assert "Half an ans" not in str(failed)
 
 
 @every_adapter

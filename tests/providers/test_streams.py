@@ -78,11 +78,12 @@ async def test_an_error_inside_of_a_stream_is_reported_as_what_it_is(subject: Su
     cuts = [text("One, two.", cut_after=2, cut_by=limit), text("One, two.", cut_after=2, cut_by=error(500))]
     with subject.server(cuts) as server:
         async with subject.at(server) as provider:
-            _, limited = await _pieces(provider)
+            begun, limited = await _pieces(provider)
             _, down = await _pieces(provider)
 
-    assert isinstance(limited, ProviderLimitError)
-    assert isinstance(down, ProviderDownError)
+    assert (type(limited), type(down)) == (ProviderLimitError, ProviderDownError)
+    assert (limited.retryable, down.retryable) == (True, True)
+    assert all(isinstance(piece, TextDelta) for piece in begun)  # Nothing says that the answer is complete.
 
 
 @every_adapter
@@ -90,7 +91,10 @@ async def test_leaving_a_stream_closes_the_connection(subject: Subject) -> None:
     sent = events(subject, text("One, two, three."))[:-1]
     async with serving(subject, sent) as server, subject.at(server) as provider:
         pieces = provider.stream(ModelRequest(messages=hello()))
-        assert isinstance(await anext(pieces), TextDelta)
+        first = await anext(pieces)
+        assert isinstance(first, TextDelta)
+        assert "One, two, three.".startswith(first.text)
+        assert not server.hung_up.is_set()
         await pieces.aclose()
 
         await asyncio.wait_for(server.hung_up.wait(), 5)

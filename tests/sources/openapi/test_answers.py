@@ -104,15 +104,19 @@ async def test_a_redirect_on_the_same_host_is_followed_and_no_other() -> None:
             return Reply(status=302, headers={"Location": "/orders/new"})
         if request.path == "/orders/away":
             return Reply(status=302, headers={"Location": f"{other.url}/orders/stolen"})
+        if request.path == "/orders/renamed":  # The same server, under another name.
+            return Reply(status=302, headers={"Location": f"{server.url.replace('127.0.0.1', 'localhost')}/orders/new"})
         return Reply(body={"id": request.path})
 
     with serving(lambda request: None) as other, serving(answer) as server:
         followed = await run(shop(server, bearer="secret:shop"), "getOrder", {"id": "moved"})
         refused = await run(shop(server, bearer="secret:shop"), "getOrder", {"id": "away"})
+        renamed = await run(shop(server, bearer="secret:shop"), "getOrder", {"id": "renamed"})
 
     assert followed.output == {"id": "/orders/new"}
-    assert failure(refused)[0] == "unavailable"
+    assert failure(refused)[0] == failure(renamed)[0] == "unavailable"
     assert other.requests == []
+    assert [request.path.rpartition("/")[2] for request in server.requests] == ["moved", "new", "away", "renamed"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +150,7 @@ async def test_an_odd_redirect_is_refused(location: str) -> None:
     assert len(server.requests) == 2
 
 
-async def test_a_response_that_is_too_large_is_not_read_to_its_end() -> None:
+async def test_a_response_that_is_too_large_is_refused_and_what_was_done_is_not() -> None:
     def answer(request: Request) -> Reply:
         if request.headers.get("accept-encoding") == "gzip" and request.path == "/orders/zip":
             return Reply(body=gzip.compress(b"0" * 5_000_000), headers={"Content-Encoding": "gzip"})
