@@ -122,6 +122,8 @@ def _walk(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST, ast.FunctionDef | a
             found, statement = waiting.pop()
             if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.Assert):
                 continue
+            if isinstance(found, ast.keyword) and found.arg == "strict":  # Of `zip`: an assertion.
+                continue
             if isinstance(found, ast.AnnAssign):
                 waiting += [(found.value, found)] if found.value else []
                 continue
@@ -318,13 +320,14 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="how many mistakes of each part, chosen by the seed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--match", default="", help="only mistakes whose name contains this text")
     parser.add_argument("--list", action="store_true", help="only print the mistakes")
     options = parser.parse_args()
     known: dict[str, str] = tomllib.loads((ROOT / "benchmarks" / "mutants.toml").read_text("utf-8"))["equivalent"]
     is_good = True
     for part in options.parts or PARTS:
         chosen, every = choose_mutants(part, sample=options.sample, seed=options.seed)
-        counted = [mutant for mutant in chosen if mutant.name not in known]
+        counted = [mutant for mutant in chosen if mutant.name not in known and options.match in mutant.name]
         if options.list:
             print(*(f"{mutant.line:>4} {mutant.name}" for mutant in counted), sep="\n")
             continue

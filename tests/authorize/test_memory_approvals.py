@@ -361,6 +361,16 @@ async def test_a_listener_that_fails_undoes_nothing_and_the_others_hear_it() -> 
     assert (decided.outcome, decided.has_changed_arguments) == ("denied", False)
 
 
+@pytest.mark.parametrize(("decided_at", "seconds"), [(1_005.0, 5.0), (990.0, 0.0)])
+def test_how_long_somebody_took_is_told_and_never_less_than_nothing(decided_at: float, seconds: float) -> None:
+    approvals, bus = MemoryApprovals(), Bus()
+    approvals.events.subscribe(bus)
+    approvals.events.emit_decided(a_question(state="approved", decided_at=decided_at))
+
+    [decided] = bus.heard.of(ApprovalDecided)
+    assert (decided.seconds, decided.outcome, decided.who) == (seconds, "approved", "")
+
+
 # Deciding
 
 

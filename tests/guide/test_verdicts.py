@@ -1,6 +1,7 @@
 """The checks of a judge's verdicts, one by one: what counts, what is reported, and what nobody may read."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -19,12 +20,14 @@ from handrail.guide.verdicts import (
     AdaptedArguments,
     EvidenceSources,
     MalformedResponse,
+    adapt_verdicts,
     build_arguments_key,
     check_arguments,
     check_plan,
     names_hidden,
 )
 from handrail.providers import AssistantMessage, UserMessage
+from tests.execute.helpers import at
 from tests.guide.kit import agent_with, needs, open_session, plan, scripted
 
 ALLOW = Policy([Rule.allow("*")])
@@ -236,6 +239,30 @@ def test_a_text_names_what_is_hidden_by_its_name_or_its_value(text: str, values:
     assert names_hidden(compile_tool(pay), text, values) == found
 
 
+@pytest.mark.parametrize(
+    ("pending", "is_adapted"),
+    [
+        ([], True),
+        ([ToolCall(id="c", name="wire", arguments_json='{"amount": "ten"}')], False),
+        ([ToolCall(id="c", name="wire", arguments_json='{"amount": "eleven"}')], True),
+        ([ToolCall(id="c", name="other", arguments_json='{"amount": "ten"}')], True),
+    ],
+)
+async def test_what_the_customer_said_is_adapted_unless_it_is_a_call_that_waits_already(
+    pending: Any, is_adapted: bool
+) -> None:
+    @tool
+    def wire(amount: Annotated[int, ParameterOptions(adapter=lambda said, context: {"ten": 10}[said])]) -> None:
+        """Wire."""
+
+    guide: Any = SimpleNamespace(tools={"wire": compile_tool(wire), "other": compile_tool(list_offers)})
+    judged = Plan((), (ToolVerdict("wire", "needs_to_run", {"amount": "ten"}, {}),))
+    adapted, said = await adapt_verdicts(judged, guide, at(), candidates=["wire"], pending=pending)
+
+    assert adapted.verdicts[0].arguments == {"amount": 10 if is_adapted else "ten"}
+    assert {place: dict(one.said) for place, one in said.items()} == ({0: {"amount": "ten"}} if is_adapted else {})
+
+
 # Evaluations: what a person reads in the trace.
 
 
@@ -259,11 +286,17 @@ async def evaluate(tools: Any, *plans: Plan, text: str = "Send 500.") -> list[tu
     return [(one.iteration, one.tool, one.state, one.reason) for one in result.insights.evaluations]
 
 
-async def test_a_tool_that_needs_no_arguments_runs_once_and_each_look_at_it_is_in_the_trace() -> None:
-    found = await evaluate([list_offers], plan(["g1"]), plan(["g1"]), plan(["g1"]))
+async def test_a_tool_that_needs_no_arguments_runs_once_and_is_in_the_trace() -> None:
+    judge = scripted([plan(["g1"]), plan(["g1", "g2"], needs("look", {"amount": 500})), plan(["g1", "g2"])], ["Fine."])
+    agent = agent_with(judge, [list_offers, look], policy=ALLOW)
+    await agent.create_guideline("Customer asks for offers", tools=[list_offers], id="g1")
+    await agent.create_guideline("There are bonds", tools=[look], id="g2")
+    result = await open_session(agent).send("What is there for 500?")
 
-    assert found[0] == (1, "list_offers", "needs_to_run", "it needs no arguments")
-    assert {one[1:] for one in found[1:]} <= {("list_offers", "data_already_in_context", "it was called in this turn")}
+    found = [(one.iteration, one.state, one.reason) for one in result.insights.evaluations if one.tool == "list_offers"]
+    assert found[0] == (1, "needs_to_run", "it needs no arguments")
+    assert "needs_to_run" not in [state for _, state, _ in found[1:]]
+    assert [one.tool_name for one in result.results] == ["list_offers", "look"]
 
 
 async def test_equal_calls_of_one_plan_are_one_call_and_both_are_in_the_trace() -> None:
