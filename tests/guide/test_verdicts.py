@@ -296,7 +296,7 @@ async def test_a_tool_that_needs_no_arguments_runs_once_and_is_in_the_trace() ->
     found = [(one.iteration, one.state, one.reason) for one in result.insights.evaluations if one.tool == "list_offers"]
     assert found[0] == (1, "needs_to_run", "it needs no arguments")
     assert "needs_to_run" not in [state for _, state, _ in found[1:]]
-    assert [one.tool_name for one in result.results] == ["list_offers", "look"]
+    assert [one.tool_name for one in result.results].count("list_offers") == 1
 
 
 async def test_equal_calls_of_one_plan_are_one_call_and_both_are_in_the_trace() -> None:
