@@ -76,7 +76,7 @@ async def explain_past_call(
     sections = (
         _section("Asked by", _describe_caller(rows, entry, approvals)),
         _section("Guidelines", _describe_guidelines(rows, entry, planned)),
-        _section("Rule", [*_describe_decisions(rows), *_explain_now(executor, tool, rows, entry, approvals)]),
+        _section("Rule", [*_describe_decisions(rows, entry), *_explain_now(executor, tool, rows, entry, approvals)]),
         _section("Approval", _describe_approvals(approvals, rows)),
         _section("Arguments", _describe_arguments(rows, entry, approvals)),
         _section("Attempts", _describe_attempts(rows, entry, earlier)),
@@ -135,7 +135,7 @@ def _describe_guidelines(rows: Sequence[AuditRow], entry: Entry | None, planned:
         yield from row.detail.get("trace", ())
 
 
-def _describe_decisions(rows: Sequence[AuditRow]) -> Iterator[str]:
+def _describe_decisions(rows: Sequence[AuditRow], entry: Entry | None) -> Iterator[str]:
     said: set[str] = set()
     for row in rows:
         if row.action is None:
@@ -148,6 +148,11 @@ def _describe_decisions(rows: Sequence[AuditRow]) -> Iterator[str]:
         if text not in said:
             said.add(text)
             yield text
+    if not said and entry is not None and (decision := entry.decision) is not None:
+        # The process died before it could audit the decision; the claim has it.
+        by = f" the {decision.by}" if decision.by else ""
+        reason = f": {decision.reason}" if decision.reason else ""
+        yield f"{decision.action}{by}, by {decision.rule} ({decision.source}){reason}"
 
 
 def _explain_now(
