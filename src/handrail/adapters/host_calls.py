@@ -1,7 +1,7 @@
 """What every adapter shares: one call of a host framework's tool, run through `Executor.guard`."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from msgspec import Struct, structs
@@ -50,7 +50,11 @@ class HostResult(Struct, frozen=True, kw_only=True):
         }
         if (approval := result.approval) is None:
             return described
-        return described | {"token": approval.token, "by": approval.by, "arguments": dict(approval.arguments)}
+        return (
+            described
+            | {"token": approval.token, "by": approval.by, "arguments": dict(approval.arguments)}
+            | ({"seen": dict(approval.seen)} if approval.seen else {})
+        )
 
 
 def resolve_context(source: ContextSource[HostT], host: HostT, *, turn: int = 0, wakes: int = 0) -> ToolContext[Any]:
@@ -64,6 +68,28 @@ def resolve_context(source: ContextSource[HostT], host: HostT, *, turn: int = 0,
         raise ConfigError(f"context must be a ToolContext or return one, got {type(context).__name__}.")
     context = cast(ToolContext[Any], context)
     return structs.replace(context, turn=max(context.turn, turn), wakes=wakes)
+
+
+def add_provenance(
+    context: ToolContext[Any],
+    executor: Executor,
+    *,
+    spoken: Callable[[], Sequence[str]],
+    results: Callable[[], Iterable[tuple[str, str]]],
+) -> ToolContext[Any]:
+    """The context of one call, with what its session knows about the origins of values; unchanged if no rule asks.
+
+    `spoken` returns what the customer wrote, in order, and `results` the ids and the tools of the host's results. One
+    that was not returned here (by another process, or before a restart) puts rules about its tool in doubt.
+    """
+    if not executor.asks_for_origins:
+        return context
+    provenance = context.provenance or executor.get_provenance(context)
+    provenance.bind(context.session_id)
+    provenance.set_customer(spoken())
+    for call_id, name in results():
+        provenance.mark_unknown(call_id, executor.find_source_tool(name))
+    return structs.replace(context, provenance=provenance)
 
 
 async def record_decision(

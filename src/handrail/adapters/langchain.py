@@ -14,6 +14,7 @@ from handrail.adapters.host_calls import (
     OneEntry,
     OneRun,
     ToolFailedError,
+    add_provenance,
     record_decision,
     resolve_context,
     run_host_call,
@@ -42,6 +43,8 @@ _CUT = {"length", "max_tokens", "model_length", "max_output_tokens"}
 """What providers call a response that ended because it was too long."""
 
 
+_SUMMARY = "Here is a summary of the conversation"
+"""How a summary of LangChain's own middleware begins; newer ones are also marked."""
 _CONTROL = ControlFlow(pauses=(GraphBubbleUp,))
 
 
@@ -124,10 +127,17 @@ class HandrailMiddleware(AgentMiddleware[Any, Any, Any]):
             return response
 
         wakes = max(resumes, used) + _count_wakes(messages)
+        context = resolve_context(self._context, cast(Any, request).runtime, turn=_count_turns(messages), wakes=wakes)
+        context = add_provenance(
+            context,
+            self._executor,
+            spoken=lambda: [text for message in messages if (text := _get_spoken_text(message)) is not None],
+            results=lambda: _list_results(messages),
+        )
         host = await run_host_call(
             self._executor,
             ToolCall(id=sent["id"] or "", name=sent["name"], arguments_json=json.dumps(sent["args"])),
-            resolve_context(self._context, cast(Any, request).runtime, turn=_count_turns(messages), wakes=wakes),
+            context,
             proceed,
             # A tool that another middleware adds at run time is not known here: it is guarded by its name.
             schema=None if request.tool is None else self._get_schema(request.tool),
@@ -247,6 +257,20 @@ def _is_cut(messages: Sequence[AnyMessage], call_id: str | None) -> bool:
 
 def _count_turns(messages: Sequence[AnyMessage]) -> int:
     return sum(isinstance(message, HumanMessage) for message in messages)
+
+
+def _get_spoken_text(message: AnyMessage) -> str | None:
+    """What the person wrote; None for other messages, and for a summary that a model wrote in their place."""
+    if not isinstance(message, HumanMessage):
+        return None
+    text = str(message.text)
+    is_summary = "lc_source" in message.additional_kwargs or text.startswith(_SUMMARY)
+    return None if is_summary else text
+
+
+def _list_results(messages: Sequence[AnyMessage]) -> list[tuple[str, str]]:
+    results = (message for message in messages if isinstance(message, ToolMessage) and message.status != "error")
+    return [(message.tool_call_id, message.name or "") for message in results]
 
 
 def _count_wakes(messages: Sequence[AnyMessage]) -> int:

@@ -1,7 +1,7 @@
 """Handrail under a pydantic-ai agent: a toolset that runs every call through an executor."""
 
 import json
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal, cast
@@ -9,7 +9,14 @@ from typing import Any, Literal, cast
 from pydantic import Secret, SecretBytes, SecretStr
 from pydantic_core import PydanticSerializationError, SchemaSerializer, ValidationError, core_schema, to_json
 
-from handrail.adapters.host_calls import ContextSource, ControlFlow, record_decision, resolve_context, run_host_call
+from handrail.adapters.host_calls import (
+    ContextSource,
+    ControlFlow,
+    add_provenance,
+    record_decision,
+    resolve_context,
+    run_host_call,
+)
 from handrail.core import failure_results
 from handrail.core.values import ToolCall
 from handrail.define.options import ToolFlags
@@ -76,11 +83,17 @@ class HandrailToolset(WrapperToolset[AgentDepsT]):
                 raise InvalidArgumentsError(f"The changed arguments of `{name}` are not valid: {error}") from error
             return await self.wrapped.call_tool(name, changed, ctx, tool)
 
+        context = add_provenance(
+            resolve_context(self.context, ctx, turn=_count_turns(ctx), wakes=_count_wakes(ctx)),
+            self.executor,
+            spoken=lambda: list(_list_spoken_texts(ctx)),
+            results=lambda: _list_results(ctx),
+        )
         call = ToolCall(id=ctx.tool_call_id or "", name=name, arguments_json=json.dumps(sent))
         host = await run_host_call(
             self.executor,
             call,
-            resolve_context(self.context, ctx, turn=_count_turns(ctx), wakes=_count_wakes(ctx)),
+            context,
             proceed,
             schema=None if secrets else schema,  # The host validates a secret, not what stands for it.
             flags=self._read_flags(tool),
@@ -205,6 +218,21 @@ def _is_prompt(message: ModelMessage) -> bool:
 
 def _count_turns(ctx: RunContext[Any]) -> int:
     return sum(map(_is_prompt, ctx.messages))
+
+
+def _list_spoken_texts(ctx: RunContext[Any]) -> Iterator[str]:
+    """What the person wrote, prompt by prompt; images and files are left out."""
+    for message in filter(_is_prompt, ctx.messages):
+        for part in message.parts:
+            if isinstance(part, UserPromptPart):
+                content: Any = part.content
+                items: list[Any] = [content] if isinstance(content, str) else list(content)
+                yield from (item for item in items if isinstance(item, str))
+
+
+def _list_results(ctx: RunContext[Any]) -> list[tuple[str, str]]:
+    parts = (part for message in ctx.messages for part in message.parts)
+    return [(part.tool_call_id, part.tool_name) for part in parts if isinstance(part, ToolReturnPart)]
 
 
 def _count_wakes(ctx: RunContext[Any]) -> int:

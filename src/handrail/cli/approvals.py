@@ -56,6 +56,8 @@ async def _list(options: argparse.Namespace) -> int:
         who = f" by {approval.who}" if approval.who else ""
         line = f"{approval.token}  {format_time(approval.created_at)}  {_state(approval)}{who}  {approval.tool}"
         print(escape_invisible(f"{line}  for {approval.by}  {compact_json(dict(approval.arguments))[:200]}"))
+        for path, sentence in approval.seen.items():
+            print(escape_invisible(f"    {path}: {sentence}"))
     print(f"{len(found)} approvals" if found else "nothing waits", file=sys.stderr)
     return 0
 
@@ -110,6 +112,7 @@ def _to_dict(approval: Approval) -> dict[str, Any]:
         "asked": format_time(approval.created_at),
         "expires": format_time(approval.expires_at),
         "arguments": dict(approval.arguments),
+        "seen": dict(approval.seen),
         "changed_arguments": None if approval.changed_arguments is None else dict(approval.changed_arguments),
         "who": approval.who,
         "reason": approval.reason,

@@ -82,6 +82,8 @@ class Screen:
                 self.print_notice(
                     f"?? {event.tool}({format_arguments(event.arguments)}) needs the {event.by}{reason}", "yellow"
                 )
+                for path, sentence in event.seen.items():
+                    self.print_notice(f"   {path}: {sentence}", "yellow")
             case TurnResult():
                 self._show_end(event)
             case _:

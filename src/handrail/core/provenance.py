@@ -8,7 +8,8 @@ import copy
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Final, Literal, Self, TypeAlias, cast
 
@@ -41,6 +42,7 @@ _MAX_CANDIDATES: Final = 200
 """How many texts are searched for a value of several words; if there are more, nobody can tell."""
 _MAX_NAMES: Final = 10_000
 """How many names (of tools, of cut outputs) are kept."""
+_MAX_SESSIONS: Final = 1_000
 _MIN_PIECE: Final = 3
 DROPPED_OUTPUT: Final = "(This result was removed after the reply that used it.)"
 """What a history has in the place of an output that was meant for one response."""
@@ -400,6 +402,20 @@ class Provenance:
         if self._customer.add(self._build_record("customer", encodable(text))):
             self._is_customer_incomplete = True
 
+    def set_customer(self, texts: Sequence[str]) -> None:
+        """Make these texts, in their order, all that the customer typed: for a history that somebody else keeps."""
+        known = [record.text for record in self._customer]
+        texts = [encodable(text) for text in texts]
+        if texts[: len(known)] != known or self._is_customer_incomplete:
+            self._customer, self._is_customer_incomplete, known = self._build_records(), False, []
+        for text in texts[len(known) :]:
+            self.add_customer(text)
+
+    def mark_unknown(self, call_id: str, tool: SourceTool) -> None:
+        """There was a result of this call that is not known here: a rule about its tool is in doubt."""
+        if call_id not in self._calls:
+            self._mark_incomplete(tool)
+
     def add_quoted(self, text: str) -> None:
         """Add what the customer pasted or forwarded. It is a source of nothing; a person who is asked about a value in
         it is told where it stands."""
@@ -553,3 +569,24 @@ def _drop_partial_word(text: str) -> str:
         return text
     head, _, _ = text.rpartition(text.split()[-1])
     return head
+
+
+class SessionProvenances:
+    """The provenances of sessions whose history another framework keeps, by tenant and session."""
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[tuple[str | None, str], Provenance] = OrderedDict()
+
+    def get(self, tenant_id: str | None, session_id: str) -> Provenance:
+        """The provenance of a session, a new one if there is none yet; the least used one is forgotten."""
+        key = tenant_id, session_id
+        provenance = self._sessions.setdefault(key, Provenance())
+        self._sessions.move_to_end(key)
+        if len(self._sessions) > _MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return provenance
+
+    def forget_session(self, session_id: str) -> None:
+        """Forget a session that has ended."""
+        for key in [key for key in self._sessions if key[1] == session_id]:
+            del self._sessions[key]

@@ -21,7 +21,7 @@ from handrail.core.callbacks import CallbackRunner
 from handrail.core.context import ToolContext
 from handrail.core.events import Event, Listener
 from handrail.core.log import SHOW_TEXTS, log
-from handrail.core.provenance import SourceTool
+from handrail.core.provenance import Provenance, SessionProvenances, SourceTool
 from handrail.core.redact import Redactor
 from handrail.core.secrets import Reference, Secrets
 from handrail.core.text import is_storable, join_names
@@ -200,6 +200,7 @@ class Executor:
             max_remembered_bytes=limits.max_remembered_bytes,
         )
         self._canceller = CallCanceller(running=self._running, scheduler=scheduler, events=events)
+        self._provenances = SessionProvenances()
         self._pool = ToolPool(
             tools,
             policy=policy,
@@ -286,6 +287,10 @@ class Executor:
     def asks_for_origins(self) -> bool:
         """Whether a rule asks where values come from (`from`): only then is a `Provenance` fed."""
         return bool(self._pool.sources)
+
+    def get_provenance(self, context: ToolContext[Any]) -> Provenance:
+        """The provenance that adapters keep for a session of another framework; the least used are forgotten."""
+        return self._provenances.get(context.tenant_id, context.session_id)
 
     def find_source_tool(self, name: str) -> SourceTool:
         """The tool of a result, as `Provenance` takes it; one that is not known any more has a name only."""
@@ -667,6 +672,7 @@ class Executor:
             return await self._canceller.cancel_session(session_id, grace=grace)
         finally:
             self._reads.forget_session(session_id)
+            self._provenances.forget_session(session_id)
             self._output_limiter.forget_session(session_id)
 
     # Opening and closing.

@@ -128,7 +128,7 @@ def find_objection(
         return f"it waits for the {waiting.approval.by}"
     if waiting.read_back_at == 0 or waiting.approval.turn >= turn:
         return "it was not read back in an earlier turn"
-    texts = [message.text for message in messages[waiting.read_back_at :] if isinstance(message, UserMessage)]
+    texts = [message.own_words for message in messages[waiting.read_back_at :] if isinstance(message, UserMessage)]
     if not texts:
         return "the customer has not answered since it was read back"
     lines = {

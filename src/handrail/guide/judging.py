@@ -19,7 +19,7 @@ from handrail.guide.definition import Guide, Retriever, Variable
 from handrail.guide.parameters import GuidedTool, add_choices, resolve_choices
 from handrail.guide.values import CandidateTool, Draft, Guideline, GuidelineMatch, Judge, Plan, PlanRequest, ToolVerdict
 from handrail.guide.verdicts import EvidenceSources, MalformedResponse, check_plan
-from handrail.providers.messages import AssistantMessage, Message, ToolMessage, UserMessage
+from handrail.providers.messages import Message, ToolMessage, UserMessage
 from handrail.providers.provider import Usage
 
 T = TypeVar("T")
@@ -188,10 +188,12 @@ class TurnInputs(Struct, frozen=True, kw_only=True):
         for message in messages:
             if isinstance(message, ToolMessage):
                 others += [result.for_model() for result in message.results]
-            elif isinstance(message, AssistantMessage) and message.text:
+            elif isinstance(message, UserMessage):
+                others += message.quoted
+            elif message.text:
                 others.append(message.text)
         return EvidenceSources(
-            customer=tuple(message.text for message in messages if isinstance(message, UserMessage)),
+            customer=tuple(message.own_words for message in messages if isinstance(message, UserMessage)),
             others=tuple(others),
             variables=self.variables,
             today=self.now.date(),

@@ -11,7 +11,7 @@ from handrail.core.locale_texts import load_locale
 from handrail.core.log import log
 from handrail.core.redact import HIDDEN
 from handrail.core.text import compact_json, encodable, faithful_json
-from handrail.core.values import ToolCall, ToolResult
+from handrail.core.values import Approval, ToolCall, ToolResult
 from handrail.core.wording import contains_words, mentions_value
 from handrail.errors import ProviderError, shorten
 from handrail.formats.parse import parse_object
@@ -403,11 +403,24 @@ def mask(value: Any) -> str:
 def format_read_back(pending: PendingCall, tool: GuidedTool | None, locale: str = "en") -> str:
     """Format a pending call in one line, with every value that will run."""
     texts = load_locale(locale)
+    unsaid = _list_unsaid(pending.approval, tool)
     values = "; ".join(
         texts["confirm.argument"].format(name=name, value=format_value(value, texts))
+        + (f" [{texts['confirm.unsaid']}]" if name in unsaid else "")
         for name, value in list_shown_arguments(pending, tool).items()
     )
     return f"{pending.call.name.replace('_', ' ')}" + (f" ({values})" if values else "")
+
+
+def _list_unsaid(approval: Approval, tool: GuidedTool | None) -> set[str]:
+    """The display names of arguments that a rule wants from the customer's own words, and that are not."""
+    unsaid: set[str] = set()
+    for path, sentence in approval.seen.items():
+        if not sentence.startswith("from ") and "customer" in sentence.partition(";")[0]:
+            name = re.split(r"[.\[]", path, maxsplit=1)[0]
+            options = tool.get_options(name) if tool is not None else ParameterOptions()
+            unsaid.add(options.display_name or name.replace("_", " "))
+    return unsaid
 
 
 def add_read_back(

@@ -174,6 +174,7 @@ class Log:
             logging.INFO,
             self._describe_call(event, event.call),
             observed=event.observed,
+            seen={path: self._clean_text(text) for path, text in event.seen.items()} or None,
             **self._describe_decision(event.decision),
         )
 

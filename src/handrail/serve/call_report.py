@@ -178,6 +178,8 @@ def _describe_approvals(approvals: Sequence[Approval], rows: Sequence[AuditRow])
     for approval in approvals:
         question = f": {approval.question}" if approval.question else ""
         yield f"{approval.token}: the {approval.by} was asked at {format_time(approval.created_at)}{question}"
+        for path, sentence in approval.seen.items():
+            yield f"  {path}: {sentence}"
         if approval.decided_at is not None:
             verb = "denied" if approval.state == "denied" else "approved"
             waited = approval.decided_at - approval.created_at

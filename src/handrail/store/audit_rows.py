@@ -162,6 +162,9 @@ class AuditRowBuilder:
                 row[_TEXTS[name]] = self._redact_name(value)
             case str() if name in _DETAILS:
                 detail[name] = self._redact_name(value)
+            case dict() if name == "seen" and value:
+                seen = cast(dict[str, str], value)
+                detail[name] = {self._redact_name(path): self._redact_name(text) for path, text in seen.items()}
             case tuple() if name == "guideline_ids":
                 row[name] = self._redact_names(cast(tuple[object, ...], value)) or None
             case tuple() if name in _DETAILS:

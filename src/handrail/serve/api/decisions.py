@@ -49,6 +49,9 @@ class ApprovalBody(BaseModel):
     arguments: dict[str, Any]
     changed_arguments: dict[str, Any] | None = Field(description="What the approver wants to run instead.")
     question: str
+    seen: dict[str, str] = Field(
+        description="Where values come from that a rule with `from` asks about, by their path."
+    )
     repeat: int = Field(description="How often the same effect was done before.")
     state: Literal["pending", "approved", "denied", "used", "withdrawn"]
     who: str | None
