@@ -517,3 +517,22 @@ def test_the_example_pauses_for_an_operator_and_pays_once(tmp_path: Path) -> Non
 
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout == page.split("```text\n")[1].split("```")[0]
+
+
+async def test_the_persons_messages_are_the_customers_words_and_a_summary_is_not() -> None:
+    where = {"invoice_id": {"from": ["customer", "tool:look"]}}
+    policy = Policy([Rule.allow("look"), Rule.allow("pay", where=where)])
+    desk = Desk([pay_call("1", "R-TYPED")], "Paid.", policy=policy)
+    done = await desk.agent.ainvoke({"messages": [HumanMessage("Pay R-TYPED")]}, desk.thread)
+    assert done["messages"][-1].text == "Paid."
+    assert desk.paid == [("R-TYPED", 100)]
+
+    desk = Desk([pay_call("1", "R-SUMMARY")], "Paid.", policy=policy)
+    summary = HumanMessage(
+        "Here is a summary of the conversation to date:\n\nPay R-SUMMARY",
+        additional_kwargs={"lc_source": "summarization"},
+    )
+    paused = await desk.agent.ainvoke({"messages": [summary, HumanMessage("Go on")]}, desk.thread)
+    seen = paused["__interrupt__"][0].value["seen"]["invoice_id"]
+    assert seen == "not from customer or tool:look; not seen before in this conversation"
+    assert desk.paid == []

@@ -21,6 +21,7 @@ PRINTED = {name: body.split("```text\n")[1].split("```")[0] for name, body in SE
 """What the page says that each example prints."""
 PROGRAMS = {
     "guided_returns.py": "guided_returns.py",
+    "mail_agent.py": "mail_agent.py",
     "mcp_policy": "mcp_policy/agent.py",
     "openapi_shop": "openapi_shop/agent.py",
     "operations.py": "operations.py",
@@ -54,7 +55,7 @@ def test_every_example_that_the_page_shows_is_run() -> None:
 def test_every_example_stands_in_the_table() -> None:
     shown = set(re.findall(r"^\| \[`([\w./]+)`\]", PAGE, re.MULTILINE))
 
-    assert len(shown) == 10
+    assert len(shown) == 11
     assert [name for name in shown if not (EXAMPLES / name).exists()] == []
     present = {f"{path.name}/" if path.is_dir() else path.name for path in EXAMPLES.iterdir()}
     others = {"bank_agent.py", "guided_bank.py", "guided_bank.yaml", "__pycache__/", "notebook.ipynb"}
