@@ -7,10 +7,11 @@ from msgspec import Struct
 
 from handrail.authorize.policy import CompiledPolicy
 from handrail.core.context import ToolContext
+from handrail.core.display import format_lines
 from handrail.core.redact import Redactor
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.values import Decision, ToolCall
-from handrail.errors import ToolError
+from handrail.errors import ToolError, shorten
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -21,6 +22,12 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
+
+    def __repr__(self) -> str:
+        return f"<Explanation: {shorten(self.lines[0] if self.lines else '', 200)}>"
+
+    def _repr_html_(self) -> str:
+        return format_lines(self.lines)
 
 
 def explain_call(

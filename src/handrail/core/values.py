@@ -15,6 +15,12 @@ from handrail.core.text import compact_json, encodable
 from handrail.errors import shorten
 
 
+def _load_display() -> Any:
+    from handrail.core import display  # noqa: PLC0415  # redaction is slow to import, and only a person needs it
+
+    return display
+
+
 class Failure(Struct, frozen=True, kw_only=True, gc=False):
     """Why a call failed: a code, and a message for the model."""
 
@@ -107,6 +113,14 @@ class Decision(Struct, frozen=True, kw_only=True, gc=False):
     source: str = ""
     reason: str = ""
 
+    def __repr__(self) -> str:
+        return _load_display().format_repr("Decision", [(name, getattr(self, name)) for name in self.__struct_fields__])
+
+    def _repr_html_(self) -> str:
+        asks = f" the {self.by}" if self.by else ""
+        rows = [("rule", self.rule), ("source", self.source), ("reason", self.reason)]
+        return _load_display().format_table(f"{self.action}{asks}", rows)
+
 
 ApprovalState = Literal["pending", "approved", "denied", "used", "withdrawn"]
 
@@ -149,6 +163,20 @@ class Approval(Struct, frozen=True, kw_only=True):
         names = ("token", "tool", "session_id", "customer_id", "by", "turn", "question", "repeat", "state", "who")
         values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
         return f"Approval({values}, arguments=({', '.join(self.arguments)}))"
+
+    def _repr_html_(self) -> str:
+        """For a notebook. The arguments are redacted: who decides gets them from `arguments`."""
+        display = _load_display()
+        rows = [
+            ("arguments", self.arguments),
+            ("changed to", self.changed_arguments),
+            ("question", self.question),
+            ("customer", self.customer_id),
+            ("session", self.session_id),
+            ("decided by", self.who),
+            ("reason", self.reason),
+        ]
+        return display.format_table(f"{self.tool}: {self.state}, for the {self.by} to decide", rows)
 
     def is_expired(self, now: float) -> bool:
         """Whether it can no longer be decided or used."""
@@ -237,6 +265,38 @@ class ToolResult(Struct, frozen=True, kw_only=True):
                 if not isinstance(error, str):
                     raise TypeError(f"ToolResult.error is a Failure or a str, not {type(error).__name__}.")
                 force_setattr(self, "error", Failure(message=error))
+
+    def __repr__(self) -> str:
+        # Results end up in logs and tracebacks: redacted and short, and without `context` and the values of `metadata`.
+        error = self.error
+        fields: list[tuple[str, Any]] = [
+            ("output", self.output),
+            ("error", None if error is None else f"{error.code}: {error.message}"),
+            ("media", [part.describe() for part in self.media]),
+            ("metadata", list(self.metadata) if isinstance(self.metadata, Mapping) else None),  # pyright: ignore[reportUnnecessaryIsInstance]
+            ("control", self.control),
+            ("tool_name", self.tool_name),
+            ("call_id", self.call_id),
+            ("origin", "" if self.origin == "run" else self.origin),
+            ("notice", self.notice),
+            ("decision", None if self.decision is None else self.decision.action),
+            ("approval", None if self.approval is None else self.approval.token),
+        ]
+        return _load_display().format_repr("ToolResult", fields)
+
+    def _repr_html_(self) -> str:
+        error, decision = self.error, self.decision
+        rows: list[tuple[str, Any]] = [
+            ("output", self.output),
+            ("message", None if error is None else error.message),
+            ("notice", self.notice),
+            ("origin", self.origin),
+            ("decision", None if decision is None else f"{decision.action}, by {decision.rule} ({decision.source})"),
+            ("approval", None if self.approval is None else f"{self.approval.state}, by the {self.approval.by}"),
+            ("media", [part.describe() for part in self.media]),
+        ]
+        title = f"{self.tool_name or 'ToolResult'}: {'ok' if error is None else error.code}"
+        return _load_display().format_table(title, rows)
 
     @property
     def ok(self) -> bool:

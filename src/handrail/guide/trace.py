@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
+from handrail.core.display import format_lines
 from handrail.core.redact import Redactor
 from handrail.core.secret_patterns import MAX_PIECE
 from handrail.core.text import compact_json
@@ -86,6 +87,14 @@ class TurnTrace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     iterations: tuple[IterationTrace, ...] = ()
     reply: ReplyTrace = ReplyTrace()
     model_calls: int = 0
+
+    def __repr__(self) -> str:
+        calls = sum(candidate.call is not None for one in self.iterations for candidate in one.candidates)
+        counts = f"{len(self.iterations)} iterations, {calls} calls, {self.model_calls} model calls"
+        return f"<TurnTrace: session {shorten(self.session_id)!r}, turn {self.turn}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        return format_lines(self.tree().splitlines())
 
     def why(self, call_id: str) -> str:
         """Explain in one line why a call was made; if it was in several iterations, the last one."""

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not hasattr(os, "fork"):
         raise ConfigError("the demo kills processes that it forks, and this system cannot fork: use Linux or macOS.")
-    logging.getLogger("handrail").setLevel(logging.CRITICAL)  # That a bank is killed is what is wanted here.
+    logging.disable(logging.CRITICAL)  # That a bank is killed is what is wanted here.
     print(f"An agent has to pay invoice R-7, {_AMOUNT} EUR, once. Every process is real, and so is every kill -9.")
     wrong, wrong_with, is_expected = 0, 0, True
     for number, failure in enumerate(FAILURES, 1):
