@@ -4,7 +4,10 @@ import ast
 import os
 import re
 import shutil
+from functools import cache
 from pathlib import Path
+
+from tests.docs.public_names import find_public_names
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -47,17 +50,47 @@ def collect_pages(folder: Path) -> None:
 
 
 def rewrite_page(text: str, *, source: str, place: str) -> str:
-    """A page of the repository as a page of the site: links that lead out of `docs/` lead where they should here."""
+    """A page of the repository as a page of the site: links that lead out of `docs/` lead where they should here, and
+    the names of the reference lead to it."""
 
     def rewrite(match: re.Match[str]) -> str:
         return match[1] + rewrite_link(match[2], source=source, place=place) + match[3]
 
     pieces: list[str] = []
+    linked: set[str] = set()
     end = 0
     for code in CODE.finditer(text):
-        pieces += [LINK.sub(rewrite, text[end : code.start()]), FENCE_OPTIONS.sub(render_fence, code[0])]
+        pieces.append(LINK.sub(rewrite, text[end : code.start()]))
+        if code["fence"]:
+            pieces.append(FENCE_OPTIONS.sub(render_fence, code[0]))
+        else:
+            pieces.append(link_name(code[0], text[: code.start()], linked))
         end = code.end()
     return "".join([*pieces, LINK.sub(rewrite, text[end:])])
+
+
+@cache
+def find_reference_places() -> dict[str, str]:
+    """Where the reference describes a name: of names that cannot be mistaken for an ordinary word or for another's."""
+    places: dict[str, list[str]] = {}
+    for module, names in find_public_names().items():
+        for name in names:
+            if "_" in name or (name[0].isupper() and not name.isupper() and len(name) > 3):
+                places.setdefault(name, []).append(f"{module}.{name}")
+    own = {name: f"handrail.{name}" for name in places if f"handrail.{name}" in places[name]}
+    return {name: found[0] for name, found in places.items() if len(found) == 1} | own
+
+
+def link_name(code: str, before: str, linked: set[str]) -> str:
+    """A name of the reference as a link to it, where a page first has it in a sentence or a table."""
+    name = code.strip("`")
+    line = before.rpartition("\n")[2]
+    if name in linked or name not in find_reference_places() or line.startswith("#") or before.endswith("["):
+        return code
+    if "[" in line and "]" not in line.rpartition("[")[2]:  # In the text of a link.
+        return code
+    linked.add(name)
+    return f"[{code}][{find_reference_places()[name]}]"
 
 
 def render_fence(match: re.Match[str]) -> str:
