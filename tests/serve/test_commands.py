@@ -166,7 +166,7 @@ async def test_serve_without_a_file_prints_its_keys_once_and_ends_when_it_is_tol
         async with asyncio.timeout(200):
             process, printed = await serve()
             url = re.findall(r"console: (http://127\.0\.0\.1:\d+)/", printed)[0]
-            operator, caller = re.findall(r"hrk_[\w-]{43}", printed)
+            operator, _, caller = re.findall(r"hrk_[\w-]{43}", printed)
             async with Browser(url) as ann:
                 # It may be still starting when the address is printed: the socket listens, and answers when it can.
                 assert (await ann.sign_in(operator)).status_code == 200

@@ -25,7 +25,8 @@ _COMMANDS: Final = {
     "audit": ("audit", "show the audit, filtered by customer, tool, outcome and age"),
     "doubts": ("doubts", "list and resolve calls with an unknown outcome"),
     "erase": ("erase", "erase the data of one customer"),
-    "policy": ("policy", "check a policy against tools"),
+    "policy": ("policy", "check a policy against tools, and test it on recorded calls"),
+    "tools": ("tools", "list, show, call and lint tools"),
     "verify": ("verify.command", "play faults against your policy, tools and store: which guarantees hold"),
     "doctor": ("doctor", "show what is installed, and what is missing for what"),
 }

@@ -1,19 +1,29 @@
-"""`handrail policy check`: finds rules that can never apply to the tools."""
+"""`handrail policy check` finds rules that can never apply; `handrail policy test` decides recorded calls again."""
 
 import argparse
 import asyncio
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+import json
+import sys
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from handrail.authorize.policy import Policy
 from handrail.authorize.policy_file import load_policy
 from handrail.cli.agent_file import AgentFile, load_agent_file
 from handrail.cli.object_reference import load_object
+from handrail.cli.store_option import add_store_option, open_chosen_store
+from handrail.core.duration import parse_duration
+from handrail.core.failure_results import format_time
+from handrail.core.text import escape_invisible
 from handrail.core.tool import Tool
 from handrail.define.options import ToolFlags
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
+from handrail.registry.registry import ToolRegistry
+from handrail.serve.policy_replay import replay_policy
 from handrail.sources.connection import connect
 from handrail.sources.source import Source
 
@@ -30,7 +40,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument(
         "policy", nargs="?", metavar="POLICY", help="a YAML or JSON file (default: the policy of the agent file)"
     )
-    check.add_argument(
+    add_tool_options(check)
+    test = actions.add_parser(
+        "test",
+        help="decide recorded calls again, under other rules",
+        description="Decide the recorded calls again, under the rules of a file, and print what would change and why. "
+        "Nothing runs. Needs a store with audit_values. Exits with 0 if nothing would change, with 1 if something "
+        "would, and with 2 if no call could be decided.",
+    )
+    test.add_argument("policy", metavar="POLICY", help="a YAML or JSON file with the new rules")
+    add_tool_options(test)
+    test.add_argument("--asks", choices=("customer", "operator"), default="operator", help="who is asked by default")
+    test.add_argument("--tenant", help="only the calls of this tenant")
+    test.add_argument("--since", metavar="AGE", help="only calls that are not older: 90s, 5m, 2h, 7d")
+    test.add_argument("--limit", type=int, default=10_000, help="the newest so many calls (default: 10000)")
+    test.add_argument("--json", action="store_true", help="one JSON object a line: each call that would change")
+    add_store_option(test)
+
+
+def add_tool_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name tools."""
+    parser.add_argument(
         "--tools",
         action="append",
         default=[],
@@ -38,13 +68,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="module:object or file.py:object: tools, sources such as an McpServer or an OpenApi, a mapping of names "
         "to ToolFlags, or an Executor; can be repeated",
     )
-    check.add_argument(
+    parser.add_argument(
         "--agent", metavar="FILE", help="an agent file, as for `handrail chat`: its tools, sources and policy"
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a rule can never apply, 2 if that was not checked."""
+    if options.action == "test":
+        return asyncio.run(_test(options))
     agent = None if options.agent is None else load_agent_file(options.agent)
     if options.policy is not None:
         policy = load_policy(options.policy)
@@ -72,6 +104,64 @@ async def _check(policy: Policy, given: Sequence[object], agent: AgentFile | Non
             print(f"{status.name} is {status.state}: {status.reason}")
         listed = Executor([*tools, *opened.tools], declared=declared)
     return _report(policy, listed, is_open=bool(unknown))
+
+
+async def _test(options: argparse.Namespace) -> int:
+    """Decide recorded calls again, and print what would change."""
+    read = load_policy(options.policy)
+    policy = Policy(read.rules, default=read.default, asks=options.asks)
+    since = None if options.since is None else time.time() - parse_duration(options.since)
+    async with open_tools(options) as tools, open_chosen_store(options.store) as store:
+        found = await replay_policy(
+            store,
+            {tool.name: tool for tool in tools},
+            policy,
+            tenant_id=options.tenant,
+            since=since,
+            max_calls=options.limit,
+        )
+    for one in found.changed:
+        row = one.row
+        if options.json:
+            values = {"session_id": row.session_id, "call_id": row.call_id, "tool": row.tool, "at": row.at}
+            values |= {
+                "before": one.before,
+                "after": one.after_text,
+                "rule": one.after.rule,
+                "source": one.after.source,
+            }
+            print(json.dumps(values))
+            continue
+        where = f"session {row.session_id}  call {row.call_id or '-'}"
+        print(escape_invisible(f"{format_time(row.at)}  {row.tool}  {one.before} -> {one.after_text}  {where}"))
+        print(escape_invisible(f"  by {one.after.rule} ({one.after.source}) {one.after.reason}".rstrip()))
+        for line in one.lines:
+            print(escape_invisible(f"  {line}"))
+    for reason, count in found.undecided.items():
+        print(escape_invisible(f"{count} not decided: {reason}"), file=sys.stderr)
+    print(f"{found.decided} calls decided again, {len(found.changed)} would change", file=sys.stderr)
+    if found.changed:
+        return 1
+    return 0 if found.decided else 2
+
+
+@asynccontextmanager
+async def open_tools(options: argparse.Namespace) -> AsyncGenerator[list[Tool[..., Any]]]:
+    """The tools of `--tools` and `--agent`, with those of their sources, while they are connected."""
+    agent = None if options.agent is None else load_agent_file(options.agent)
+    given = [load_object(text) for text in options.tools]
+    executors = [value for value in given if isinstance(value, Executor)]
+    tools, sources, _ = _sort_objects(value for value in given if not isinstance(value, Executor))
+    if agent is not None:
+        tools, sources = [*agent.tools, *tools], [*agent.sources, *sources]
+    if not tools and not sources and not executors:
+        raise ConfigError("Name the tools: --tools module:object, or --agent FILE.")
+    async with connect(sources) as opened:
+        for status in opened.status.values():
+            if status.state != "connected":
+                print(f"{status.name} is {status.state}: {status.reason}", file=sys.stderr)
+        own = [tool for executor in executors for tool in executor.known_tools]
+        yield [*own, *ToolRegistry([*tools, *opened.tools])]
 
 
 def _sort_objects(given: Iterable[object]) -> tuple[list[Any], list[Source], dict[str, ToolFlags]]:

@@ -1,4 +1,4 @@
-"""`handrail serve`: the gateway of a configuration file, or the example agent, with the console."""
+"""`handrail serve`: the service of a configuration file, or of the example agent: API, MCP and console."""
 
 import argparse
 import asyncio
@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Final
 
 from handrail.authorize.policy import Policy
 from handrail.cli.agent_file import load_agent_file
@@ -19,18 +19,29 @@ from handrail.execute.limits import Timeouts
 from handrail.store import open_store
 
 
+_FIRST_KEYS: Final[dict[Any, tuple[str, str]]] = {
+    "operator": ("operator", "sign in at the console, and decide"),
+    "admin": ("admin", "tenants and keys"),
+    "caller": ("client", "the bearer token of a client, over HTTP or MCP"),
+}
+"""What a database without keys gets, with the holder and the use of each."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
         "file", nargs="?", metavar="FILE", help="the configuration, such as gateway.yaml (default: the example agent)"
     )
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (default: this machine only)")
+    parser.add_argument(
+        "--grace", type=int, default=5, metavar="SECONDS", help="how long requests may go on when it is stopped (5)"
+    )
     parser.add_argument("--port", type=int, default=8000, help="0 chooses a free one (default: 8000)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
-    for package in ("starlette", "uvicorn", "jinja2", "mcp", "sqlalchemy", "httpx2"):
+    for package in ("fastapi", "starlette", "uvicorn", "jinja2", "mcp", "sqlalchemy", "httpx2"):
         if find_spec(package) is None:
             raise MissingExtraError(package, extra="serve")
     asyncio.run(_serve(options))
@@ -42,16 +53,17 @@ async def _serve(options: argparse.Namespace) -> None:
 
     if not 0 <= options.port < 65536:
         raise ConfigError(f"port must be 0 to 65535, got {options.port}.")
-    config = uvicorn.Config("", log_level="warning", timeout_graceful_shutdown=5, server_header=False)
+    # What runs may finish: then it is cut off, and settled by the executor.
+    grace = options.grace
+    config = uvicorn.Config("", log_level="warning", timeout_graceful_shutdown=grace, server_header=False)
     listener = _bind(options.host, options.port)
     url = f"http://{options.host}:{listener.getsockname()[1]}"
     opening = _open_example() if options.file is None else _open_file(options.file, url)
     async with opening as (app, store):
-        print(f"console: {url}/\nMCP:     {url}/mcp", flush=True)
+        print(f"console: {url}/\nHTTP:    {url}/v1\nMCP:     {url}/mcp", flush=True)
         if not await store.keys.list():
-            for role, who in (("operator", "operator"), ("caller", "client")):
+            for role, (who, use) in _FIRST_KEYS.items():
                 key, secret = await store.keys.create(role=role, who=who)
-                use = "sign in at the console" if role == "operator" else "the bearer token of an MCP client"
                 print(f"{key.role} key, shown only now ({use}): {secret}", flush=True)
         config.app = app
         config.load()
@@ -99,16 +111,24 @@ async def _open_file(file: str, url: str) -> AsyncGenerator[tuple[Any, Any]]:
 @asynccontextmanager
 async def _open_example() -> AsyncGenerator[tuple[Any, Any]]:
     from handrail.serve.app import build_app  # noqa: PLC0415  # optional
+    from handrail.serve.gateway import build_metrics  # noqa: PLC0415  # optional
 
     agent = load_agent_file()
     # Nobody is in a conversation here: what the example asks the customer, an operator is asked.
     rules = [rule for rule in agent.policy.rules if rule.by != "customer"]
     async with open_store(DEFAULT_STORE, audit_values=True) as store:
+        metrics = build_metrics()
         executor = Executor(
-            agent.tools, policy=Policy(rules, asks="operator"), store=store, timeouts=Timeouts(approval=3_600)
+            agent.tools,
+            policy=Policy(rules, asks="operator"),
+            store=store,
+            listeners=metrics,
+            timeouts=Timeouts(approval=3_600),
         )
         print(
             "No file was given: this is the example agent of a bank, with the database ./handrail.db", file=sys.stderr
         )
         async with executor:
-            yield build_app(executor, store=store, deps=agent.make_deps()), store
+            registry = metrics[0].registry if metrics else None
+            app = build_app(executor, store=store, deps=agent.make_deps(), tenants=store.tenants, registry=registry)
+            yield app, store

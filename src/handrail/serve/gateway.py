@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from handrail.core.log import log
 from handrail.errors import ConfigError
 from handrail.execute.executor import Executor
 from handrail.execute.limits import Timeouts
+from handrail.monitor.metrics import Metrics
 from handrail.serve.app import build_app
 from handrail.serve.config import GatewayConfig, load_gateway_config
 from handrail.serve.notify import Notifier
@@ -53,11 +55,12 @@ async def open_configured_gateway(config: GatewayConfig, *, directory: Path, url
         store = await stack.enter_async_context(open_store(config.read_store_url(), audit_values=config.audit_values))
         notifier = await stack.enter_async_context(Notifier(config.notify, url=url))
         sources = await stack.enter_async_context(connect(config.build_sources(directory)))
+        metrics = build_metrics()
         executor = Executor(
             [sources],
             policy=policy,
             store=store,
-            listeners=[notifier],
+            listeners=[notifier, *metrics],
             timeouts=Timeouts(approval=config.approval_timeout, call=config.call_timeout),
         )
         notifier.follow(executor)
@@ -71,8 +74,19 @@ async def open_configured_gateway(config: GatewayConfig, *, directory: Path, url
             approval_wait=config.approval_wait,
             url=url,
             notices=lambda: [*watch.list_problems(), *list_source_problems(sources)],
+            tenants=store.tenants,
+            registry=metrics[0].registry if metrics else None,
         )
         yield Gateway(app=app, executor=executor, store=store, sources=sources, config=config)
+
+
+def build_metrics() -> list[Metrics]:
+    """The listener that counts for `/v1/metrics`, in a registry of its own; none without the extra `metrics`."""
+    if find_spec("prometheus_client") is None:
+        return []
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415  # optional
+
+    return [Metrics(CollectorRegistry())]
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:
