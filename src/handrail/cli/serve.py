@@ -18,7 +18,6 @@ from handrail.execute.executor import Executor
 from handrail.execute.limits import Timeouts
 from handrail.store import open_store
 
-
 _FIRST_KEYS: Final[dict[Any, tuple[str, str]]] = {
     "operator": ("operator", "sign in at the console, and decide"),
     "admin": ("admin", "tenants and keys"),

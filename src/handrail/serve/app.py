@@ -25,6 +25,7 @@ from handrail.serve.live import AuditFeed
 from handrail.serve.mcp_gate import AsgiScope, AsgiSend, GatewayCalls, McpGate
 from handrail.serve.retention import Retention
 from handrail.serve.tenant_pools import TenantPools
+from handrail.serve.tool_pages import ToolPages
 from handrail.sources.mcp.server import import_with_sdk
 from handrail.store import SqlStore
 from handrail.tenants.builder import ToolBuilder
@@ -123,6 +124,7 @@ def build_app(
             Route("/mcp", _AtRoot(McpGate(endpoint, access))),
             Mount("/static", static),
             *console.build_routes(),
+            *ToolPages(console, service).build_routes(),
         ],
         middleware=[Middleware(_SecurityHeaders), Middleware(_ApiMount, api=api)],
         exception_handlers={StoreError: _show_store_error},

@@ -84,23 +84,25 @@ class Console:
     def build_routes(self) -> list[Route]:
         """The routes of the pages."""
         return [
-            Route("/", self._page(self._home)),
+            Route("/", self.page(self._home)),
             Route("/login", self._login, methods=["GET", "POST"]),
-            Route("/logout", self._action(self._logout), methods=["POST"]),
-            Route("/decide", self._page(self._decide)),
-            Route("/decide/history", self._page(self._history)),
-            Route("/decide/{token}", self._page(self._question)),
-            Route("/decide/{token}/{answer}", self._action(self._answer), methods=["POST"]),
-            Route("/doubts", self._page(self._doubts)),
-            Route("/doubts/resolve", self._action(self._resolve), methods=["POST"]),
-            Route("/calls", self._page(self._calls)),
-            Route("/calls/stream", self._page(self._stream)),
-            Route("/call", self._page(self._call)),
+            Route("/logout", self.action(self._logout), methods=["POST"]),
+            Route("/decide", self.page(self._decide)),
+            Route("/decide/history", self.page(self._history)),
+            Route("/decide/{token}", self.page(self._question)),
+            Route("/decide/{token}/{answer}", self.action(self._answer), methods=["POST"]),
+            Route("/doubts", self.page(self._doubts)),
+            Route("/doubts/resolve", self.action(self._resolve), methods=["POST"]),
+            Route("/calls", self.page(self._calls)),
+            Route("/calls/stream", self.page(self._stream)),
+            Route("/call", self.page(self._call)),
         ]
 
     # Who is there.
 
-    def _page(self, page: PageHandler) -> Callable[[Request], Awaitable[Response]]:
+    def page(self, page: PageHandler) -> Callable[[Request], Awaitable[Response]]:
+        """A page for people who have signed in; the others are sent to sign in."""
+
         async def respond(request: Request) -> Response:
             session = await self._access.find_session(request.cookies)
             if session is None:
@@ -110,7 +112,7 @@ class Console:
 
         return respond
 
-    def _action(
+    def action(
         self, action: Callable[[Request, BrowserSession, dict[str, str]], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         """A form that changes something: its token must be that of the session that sends it."""
@@ -118,12 +120,12 @@ class Console:
         async def respond(request: Request) -> Response:
             session = await self._access.find_session(request.cookies)
             if session is None:
-                return self._message(request, None, 403, "Your session is over. Sign in again.")
+                return self.message(request, None, 403, "Your session is over. Sign in again.")
             form = await _read_form(request)
             if form is None:
-                return self._message(request, session, 413, "The form is too long, or cannot be read.")
+                return self.message(request, session, 413, "The form is too long, or cannot be read.")
             if not hmac.compare_digest(form.get("form_token", "").encode(), session.form_token.encode()):
-                return self._message(request, session, 403, "This form is not of your session. Reload the page.")
+                return self.message(request, session, 403, "This form is not of your session. Reload the page.")
             return await action(request, session, form)
 
         return respond
@@ -178,14 +180,14 @@ class Console:
             await self._describe_question(one) for one in sorted(pending[:_LISTED], key=lambda one: one.created_at)
         ]
         more = len(pending) > _LISTED
-        return self._show(request, session, "decide.html", waiting=waiting, more=more, limit=_CARD_CHARS)
+        return self.show(request, session, "decide.html", waiting=waiting, more=more, limit=_CARD_CHARS)
 
     async def _question(self, request: Request, session: BrowserSession) -> Response:
         approval = await self._find_approval(request, session)
         if approval is None:
-            return self._message(request, session, 404, "There is no such question.")
+            return self.message(request, session, 404, "There is no such question.")
         described = await self._describe_question(approval)
-        return self._show(request, session, "question.html", waiting=described, limit=10_000_000)
+        return self.show(request, session, "question.html", waiting=described, limit=10_000_000)
 
     async def _history(self, request: Request, session: BrowserSession) -> Response:
         query = request.query_params
@@ -201,17 +203,17 @@ class Console:
             given = {name: value for name, value in wanted.items() if value}
             older = urlencode({**given, "before": found[0].token})
         values = {"approvals": found[::-1], "older": older, "wanted": wanted, "now": time.time()}
-        return self._show(request, session, "history.html", **values)
+        return self.show(request, session, "history.html", **values)
 
     async def _answer(self, request: Request, session: BrowserSession, form: dict[str, str]) -> Response:
         answer = request.path_params["answer"]
         if answer not in ("approve", "deny"):
-            return self._message(request, session, 404, "There is no such page.")
+            return self.message(request, session, 404, "There is no such page.")
         if not session.can_decide:
-            return self._message(request, session, 403, f"A {session.key.role} sees, and decides nothing.")
+            return self.message(request, session, 403, f"A {session.key.role} sees, and decides nothing.")
         known = await self._find_approval(request, session)
         if known is None:
-            return self._message(request, session, 404, "There is no such question.")
+            return self.message(request, session, 404, "There is no such question.")
         who, reason = session.key.who, form.get("reason", "").strip()[:_MAX_REASON_CHARS]
         problem = ""
         try:
@@ -230,7 +232,7 @@ class Console:
         described = await self._describe_question(after)
         template = "_question.html" if "hx-request" in request.headers else "question.html"
         values = {"waiting": described, "problem": problem, "limit": _CARD_CHARS if "_" in template else 10_000_000}
-        return self._show(request, session, template, **values)
+        return self.show(request, session, template, **values)
 
     def _read_arguments(self, approval: Approval, text: str) -> dict[str, Any] | None:
         """The arguments that an approver wants instead, validated as the model's are; None if they are the same."""
@@ -280,11 +282,11 @@ class Console:
     ) -> Response:
         found = await self._executor.doubts(tenant_id=session.key.tenant_id, limit=_LISTED)
         values = {"doubts": found, "problem": problem, "done": done, "now": time.time()}
-        return self._show(request, session, "doubts.html", **values)
+        return self.show(request, session, "doubts.html", **values)
 
     async def _resolve(self, request: Request, session: BrowserSession, form: dict[str, str]) -> Response:
         if not session.can_decide:
-            return self._message(request, session, 403, f"A {session.key.role} sees, and decides nothing.")
+            return self.message(request, session, 403, f"A {session.key.role} sees, and decides nothing.")
         of_session, of_call = _clean(form.get("session_id", "")), _clean(form.get("call_id", ""))
         entry = (await self._store.ledger.recall(session_id=of_session, call_id=of_call)).by_id
         if entry is None or not _is_visible(entry.tenant_id, session):
@@ -311,14 +313,14 @@ class Console:
         values: dict[str, Any] = {"filters": filters, "rows": [], "waiting": None, "problem": "", "older": ""}
         if filters.waiting:
             values["waiting"], values["problem"] = await self._find_waiting(session, filters)
-            return self._show(request, session, "calls.html", **values)
+            return self.show(request, session, "calls.html", **values)
         before = _read_position(request.query_params.get("before", ""))
         rows = await self._query_calls(session, filters, before)
         values["rows"] = rows[::-1]
         if len(rows) == _LISTED:
             position = f"{rows[0].at!r}:{rows[0].writer}:{rows[0].number}"
             values["older"] = f"{filters.to_query()}&{urlencode({'before': position})}".lstrip("&")
-        return self._show(request, session, "calls.html", **values)
+        return self.show(request, session, "calls.html", **values)
 
     async def _query_calls(
         self, session: BrowserSession, filters: CallFilters, before: AuditRow | None
@@ -383,18 +385,20 @@ class Console:
             executor=self._executor,
         )
         if report is None:
-            return self._message(request, session, 404, "Nothing is known about this call.")
-        return self._show(request, session, "call.html", report=report)
+            return self.message(request, session, 404, "Nothing is known about this call.")
+        return self.show(request, session, "call.html", report=report)
 
     # Rendering.
 
-    def _show(self, request: Request, session: BrowserSession, template: str, **values: Any) -> HTMLResponse:
+    def show(self, request: Request, session: BrowserSession, template: str, **values: Any) -> HTMLResponse:
+        """A page with its template."""
         values = {"problem": "", "done": "", **values}
         return self._renderer.respond(
             request, template, session=session, title=self._title, notices=self._notices(), **values
         )
 
-    def _message(self, request: Request, session: BrowserSession | None, status: int, text: str) -> HTMLResponse:
+    def message(self, request: Request, session: BrowserSession | None, status: int, text: str) -> HTMLResponse:
+        """A page that says one thing."""
         values: dict[str, Any] = {
             "title": self._title,
             "notices": [],

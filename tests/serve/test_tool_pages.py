@@ -1,0 +1,104 @@
+"""The pages of tools, of rules to try, and of sessions."""
+
+import pytest
+
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.store import SqlStore
+from handrail.tenants import TenantConfig
+from tests.serve.desk import open_desk
+from tests.serve.service import close_account, get_balance, pay
+
+HOSTILE = "<script>alert(1)</script>\u202e"
+
+
+async def record_calls(executor: Executor, store: SqlStore, tenant_id: str | None, session_id: str) -> None:
+    context = ToolContext(session_id=session_id, tenant_id=tenant_id, customer_id=f"customer-of-{tenant_id}")
+    for id, name, arguments in (
+        ("c-1", "get_balance", '{"account": "a"}'),
+        ("c-2", "pay", f'{{"invoice": "i-{tenant_id}", "amount": 900}}'),
+        ("c-3", "close_account", '{"account": "a"}'),
+    ):
+        await executor.run(ToolCall(id=id, name=name, arguments_json=arguments), context)
+    await store.audit.flush(timeout=10)
+
+
+def build_executor(store: SqlStore) -> Executor:
+    policy = Policy([Rule.allow("pay"), Rule.allow("close_account", reason="it is a test")])
+    return Executor([get_balance, pay, close_account], policy=policy, store=store, scope="session")
+
+
+async def test_the_tools_are_shown_with_their_flags_their_health_and_their_rules(store: SqlStore) -> None:
+    executor = build_executor(store)
+    await record_calls(executor, store, "acme", "s-1")
+    async with open_desk(executor, store) as desk, desk.sign_in("viewer", tenant_id="acme") as ann:
+        listed = await ann.read("/tools")
+        assert "pay consequential key local 1 100 %" in listed
+        assert "close_account consequential local 1 0 %" in listed
+        page = await ann.read("/tools/pay")
+        for text in ("Pay an invoice.", "with a key", "allow('pay')", "circuit breaker closed", "1 calls, 100 %"):
+            assert text in page
+        for name in ("openai_responses", "anthropic", "gemini", "mcp"):
+            assert name in page
+        assert (await ann.get("/tools/nothing")).status_code == 404
+
+
+async def test_other_rules_are_tried_on_the_recorded_calls_of_the_holders_tenant(store: SqlStore) -> None:
+    executor = build_executor(store)
+    for tenant in ("acme", "globex"):
+        await record_calls(executor, store, tenant, f"s-{tenant}")
+    async with open_desk(executor, store) as desk, desk.sign_in("viewer", tenant_id="acme") as ann:
+        assert "allow('pay')" in await ann.read("/policy")
+        form = {"form_token": await ann.read_token(), "rules": "rules:\n  - {deny: pay, reason: too much}\n"}
+        tried = (await ann.http.post("/policy/test", data=form)).text
+        assert "would change" in tried
+        assert "i-acme" in tried
+        assert "too much" in tried
+        assert "i-globex" not in tried
+        for wrong in ("rules: [{deny: payy}]", "rules: [", HOSTILE, ""):
+            answer = await ann.http.post("/policy/test", data={**form, "rules": wrong})
+            assert (answer.status_code, "<script>alert" in answer.text) == (200, False)
+            assert 'role="alert"' in answer.text
+        without = await ann.http.post("/policy/test", data={"rules": "rules: []"})
+        assert without.status_code == 403
+    assert executor.policy.rules[0].action == "allow"
+
+
+async def test_sessions_are_listed_and_one_is_a_timeline(store: SqlStore) -> None:
+    executor = build_executor(store)
+    for tenant in ("acme", "globex"):
+        await record_calls(executor, store, tenant, f"s-{tenant}-{HOSTILE}")
+    async with open_desk(executor, store) as desk, desk.sign_in("viewer", tenant_id="acme") as ann:
+        html = (await ann.get("/sessions")).text
+        assert "s-acme" in html
+        assert "s-globex" not in html
+        assert "<script>alert" not in html
+        page = await ann.http.get("/session", params={"id": f"s-acme-{HOSTILE}"})
+        assert (page.status_code, "outcome_unknown" in page.text, "\u202e" in page.text) == (200, True, False)
+        assert (await ann.http.get("/session", params={"id": f"s-globex-{HOSTILE}"})).status_code == 404
+        assert (await ann.get("/session")).status_code == 404
+
+
+async def test_a_revision_that_does_not_serve_is_said_on_the_page_of_the_tenant_only(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("handrail.serve.tenant_pools._CACHED_SECONDS", 0.0)
+    executor = build_executor(store)
+    await store.tenants.put(TenantConfig(tenant_id="acme"))
+    async with open_desk(executor, store, tenants=store.tenants) as desk:
+        async with desk.sign_in("viewer", tenant_id="acme") as ann:
+            assert "cannot be used" not in await ann.read("/tools")
+            await store.tenants.put(TenantConfig(tenant_id="acme", policy=({"deny": "gone"},)))
+            assert "cannot be used, and the one before serves" in await ann.read("/tools")
+        async with desk.sign_in("viewer", who="eve", tenant_id="globex") as eve:
+            assert "acme" not in await eve.read("/tools")
+
+
+async def test_a_tool_with_a_hostile_description_is_shown_as_text(store: SqlStore) -> None:
+    @tool(read_only=True, description=HOSTILE)
+    def strange() -> str:
+        return ""
+
+    async with open_desk(Executor([strange], store=store), store) as desk, desk.sign_in() as ann:
+        html = (await ann.get("/tools/strange")).text
+        assert "<script>alert" not in html
+        assert "\u202e" not in html
