@@ -22,6 +22,7 @@ from tests.serve.desk import Browser, Desk, open_desk, text_of, to_text
 from tests.sources.serving import listening
 from tests.tools import pay
 
+MORE = ("/calls", "/calls/stream", "/call", "/tools", "/tools/pay", "/policy", "/sessions", "/sessions/timeline?id=s")
 HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -58,11 +59,21 @@ async def executor(store: SqlStore) -> Executor:
 
 async def test_nobody_sees_a_page_without_a_key(store: SqlStore, executor: Executor) -> None:
     async with open_desk(executor, store) as desk, Browser(desk.url) as stranger:
-        for path in ("/", "/decide", "/decide/history", "/decide/apr_x", "/doubts", "/calls", "/calls/stream", "/call"):
+        for path in (
+            "/",
+            "/decide",
+            "/decide/history",
+            "/decide/apr_x",
+            "/doubts",
+            "/calls",
+            "/calls/stream",
+            "/call",
+            *MORE,
+        ):
             answer = await stranger.get(path)
             assert answer.url.path == "/login", path
             assert "Sign in" in answer.text
-        for path in ("/decide/apr_x/approve", "/doubts/resolve", "/logout"):
+        for path in ("/decide/apr_x/approve", "/doubts/resolve", "/policy/test", "/logout"):
             assert (await stranger.http.post(path, data={})).status_code == 403
         assert (await stranger.sign_in("hrk_wrong")).status_code == 403
         caller = await stranger.sign_in(await desk.create_key("caller"))
@@ -190,7 +201,7 @@ async def test_arguments_that_are_sent_back_unchanged_are_no_change(store: SqlSt
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 async def test_hostile_texts_are_text_on_every_page(text: str, store: SqlStore, executor: Executor) -> None:
-    name = text[:200].replace("\ud800", "\ufffd")  # Ids are valid Unicode.
+    name = text[:200].replace("\ud800", "\ufffd").replace("\0", "")  # Ids are what a database can store.
     context = {"session_id": "s-1", "customer_id": name}
     token = await ask(store, executor, name="note", context=context, text=name if "\ud800" in text else text[:900_000])
     await executor.run(ToolCall(id=name, name=f"no_{text[:200]}", arguments_json=name), ToolContext(session_id="s-2"))
@@ -200,6 +211,7 @@ async def test_hostile_texts_are_text_on_every_page(text: str, store: SqlStore, 
         await store.audit.flush(timeout=60)
         paths = ["/decide", f"/decide/{token}", "/decide/history", "/doubts", "/calls", "/call?session=s-1&call=c-1"]
         paths.append(f"/call?{httpx2.QueryParams(session='s-2', call=name)}")
+        paths += ["/tools", "/sessions", "/sessions/timeline?id=s-1", "/policy", "/tools/note"]
         paths += [f"/calls?{httpx2.QueryParams({field: name})}" for field in ("tool", "customer", "waiting", "outcome")]
         for path in paths:
             page = (await ann.get(path)).content.decode()

@@ -72,10 +72,10 @@ async def test_sessions_are_listed_and_one_is_a_timeline(store: SqlStore) -> Non
         assert "s-acme" in html
         assert "s-globex" not in html
         assert "<script>alert" not in html
-        page = await ann.http.get("/session", params={"id": f"s-acme-{HOSTILE}"})
+        page = await ann.http.get("/sessions/timeline", params={"id": f"s-acme-{HOSTILE}"})
         assert (page.status_code, "outcome_unknown" in page.text, "\u202e" in page.text) == (200, True, False)
-        assert (await ann.http.get("/session", params={"id": f"s-globex-{HOSTILE}"})).status_code == 404
-        assert (await ann.get("/session")).status_code == 404
+        assert (await ann.http.get("/sessions/timeline", params={"id": f"s-globex-{HOSTILE}"})).status_code == 404
+        assert (await ann.get("/sessions/timeline")).status_code == 404
 
 
 async def test_a_revision_that_does_not_serve_is_said_on_the_page_of_the_tenant_only(

@@ -1,6 +1,5 @@
 """Pages about what there is rather than what happened: tools and their health, rules tried on the past, sessions."""
 
-import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -25,21 +24,19 @@ _HEALTH_ROWS: Final = 2_000
 """The newest finished calls that the figures of the tools are made from."""
 _SHOWN: Final = 100
 _MAX_REPLAYED: Final = 5_000
+_NOISE: Final = frozenset(("arguments_digest", "expires_at", "trace"))
+"""Details that say nothing to a person in a timeline; the page of a call has them."""
 
 
 class ToolHealth(Struct, frozen=True, kw_only=True):
     """How the newest calls of a tool went."""
 
     calls: int = 0
-    succeeded: int = 0
+    success_rate: str = "–"
+    """In percent, or a dash without a call."""
     p50: float | None = None
     """Milliseconds."""
     p95: float | None = None
-
-    @property
-    def success_rate(self) -> str:
-        """In percent, or a dash without a call."""
-        return f"{100 * self.succeeded / self.calls:.0f} %" if self.calls else "–"
 
 
 def measure_health(rows: Iterable[AuditRow]) -> dict[str, ToolHealth]:
@@ -53,7 +50,7 @@ def measure_health(rows: Iterable[AuditRow]) -> dict[str, ToolHealth]:
         times = sorted(row.duration_ms for row in own if row.duration_ms is not None)
         found[tool] = ToolHealth(
             calls=len(own),
-            succeeded=sum(row.ok is True for row in own),
+            success_rate=f"{100 * sum(row.ok is True for row in own) / len(own):.0f} %",
             p50=times[len(times) // 2] if times else None,
             p95=times[min(len(times) - 1, int(len(times) * 0.95))] if times else None,
         )
@@ -85,7 +82,7 @@ class ToolPages:
             Route("/policy", page(self._policy)),
             Route("/policy/test", self._console.action(self._test), methods=["POST"]),
             Route("/sessions", page(self._sessions)),
-            Route("/session", page(self._session)),
+            Route("/sessions/timeline", page(self._session)),
         ]
 
     # Tools.
@@ -193,7 +190,8 @@ class ToolPages:
         rows = await self._store.audit.query(session_id=id, tenant_id=session.key.tenant_id, limit=500) if id else []
         if not rows:
             return self._console.message(request, session, 404, "Nothing is known about this session.")
-        values: dict[str, Any] = {"id": id, "rows": rows, "begun": rows[0].at, "now": time.time()}
+        details = [{name: value for name, value in row.detail.items() if value and name not in _NOISE} for row in rows]
+        values: dict[str, Any] = {"id": id, "rows": zip(rows, details, strict=True), "begun": rows[0].at}
         return self._console.show(request, session, "session.html", **values)
 
 
