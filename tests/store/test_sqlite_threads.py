@@ -1,0 +1,318 @@
+"""SQLite is written by one thread: a step is one hop, steps that arrive together share a commit, and none is lost."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncGenerator, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+
+from handrail import Executor, Policy, Rule, ToolCall, ToolContext, tool
+from handrail.errors import StoreError
+from handrail.store import SqlStore, open_store, sqlite_threads
+from handrail.store.sqlite_threads import SqliteThread
+from handrail.store.transactions import Transaction
+from tests.store.samples import an_entry, done
+
+
+@pytest.fixture
+async def file(tmp_path: Path) -> AsyncGenerator[SqlStore]:
+    async with open_store(f"sqlite:///{tmp_path}/a.db", audit_interval=600) as opened:
+        yield opened
+
+
+@contextmanager
+def noted_commands() -> Generator[list[str]]:
+    """The commands around steps: BEGIN, SAVEPOINT, COMMIT."""
+    sent: list[str] = []
+    command = sqlite_threads._command
+
+    def note(connection: sqlite3.Connection, sql: str) -> None:
+        sent.append(sql.split()[0])
+        command(connection, sql)
+
+    sqlite_threads._command = note
+    try:
+        yield sent
+    finally:
+        sqlite_threads._command = command
+
+
+@contextmanager
+def noted_hops() -> Generator[list[str]]:
+    """The threads that the event loop handed something to."""
+    hops: list[str] = []
+    send = SqliteThread._send
+
+    def note(self: SqliteThread) -> None:
+        if self._arriving:
+            hops.append(self._name.rpartition(":")[2])
+        send(self)
+
+    SqliteThread._send = note
+    try:
+        yield hops
+    finally:
+        SqliteThread._send = send
+
+
+@tool(concurrency_safe=True)
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def an_executor(store: SqlStore, **options: Any) -> Executor:
+    return Executor(
+        [pay], policy=Policy([Rule.allow("pay")]), ledger=store.ledger, approvals=store.approvals, **options
+    )
+
+
+def a_call(number: int) -> ToolCall:
+    return ToolCall(id=f"c-{number}", name="pay", arguments_json=f'{{"amount": {number}}}')
+
+
+CONTEXT: ToolContext[Any] = ToolContext(session_id="s", customer_id="c")
+
+
+async def test_one_call_is_three_hops_and_two_commits(file: SqlStore) -> None:
+    executor = an_executor(file)
+    await executor.run(a_call(0), CONTEXT)
+
+    with noted_hops() as hops, noted_commands() as commands:
+        assert (await executor.run(a_call(1), CONTEXT)).ok
+
+    assert hops == ["sqlite-reader-0", "sqlite-writer", "sqlite-writer"]
+    assert commands == ["BEGIN", "COMMIT"] * 2
+    await executor.aclose()
+
+
+async def test_a_hundred_calls_at_once_share_at_most_ten_commits(file: SqlStore) -> None:
+    executor = an_executor(file)
+    await executor.run(a_call(0), CONTEXT)
+
+    with noted_hops() as hops, noted_commands() as commands:
+        results = await asyncio.gather(*(executor.run(a_call(number), CONTEXT) for number in range(1, 101)))
+
+    assert all(result.ok and result.recorded for result in results)
+    assert commands.count("COMMIT") <= 10
+    assert len(hops) <= 15
+    for number in range(1, 101):
+        known = (await file.ledger.recall(session_id="s", call_id=f"c-{number}")).by_id
+        assert known is not None
+        assert known.state == "committed"
+    await executor.aclose()
+
+
+async def test_a_claim_with_its_approval_and_its_rows_of_the_audit_is_one_hop(file: SqlStore) -> None:
+    executor = Executor([pay], policy=Policy([Rule.ask("pay", by="operator")]), store=file)
+    asked = await executor.run(a_call(1), CONTEXT)
+    assert asked.approval is not None
+    await file.approvals.approve(asked.approval.token, by="operator", who="ann")
+
+    with noted_hops() as hops:
+        assert (await executor.run(a_call(1), CONTEXT)).ok
+
+    assert hops.count("sqlite-writer") == 2  # The claim, with everything in it, and the settlement.
+    await executor.aclose()
+
+
+# A step that fails.
+
+
+def insert_setting(name: str) -> Any:
+    def write(transaction: Transaction) -> str:
+        transaction.execute(text("INSERT INTO handrail_settings VALUES (:name, 'x')"), {"name": name})
+        return name
+
+    return write
+
+
+async def names(store: SqlStore) -> set[str]:
+    return {row[0] for row in await store._database.fetch(text("SELECT name FROM handrail_settings"))}
+
+
+async def test_of_steps_that_share_a_commit_only_the_one_that_fails_is_undone(file: SqlStore) -> None:
+    def fails(transaction: Transaction) -> None:
+        insert_setting("half")(transaction)
+        raise ValueError("half-way")
+
+    steps = [insert_setting("a"), fails, insert_setting("b"), insert_setting("a"), insert_setting("c")]
+    with noted_commands() as commands:
+        found = await asyncio.gather(*map(file._database.run, steps), return_exceptions=True)
+
+    assert [one if isinstance(one, str) else type(one) for one in found] == ["a", ValueError, "b", IntegrityError, "c"]
+    assert {"a", "b", "c"} <= await names(file)
+    assert "half" not in await names(file)
+    assert commands.count("COMMIT") == 1
+
+
+async def test_a_step_that_fills_the_disk_does_not_undo_those_that_share_its_commit(file: SqlStore) -> None:
+    """SQLite undoes the whole transaction when the disk is full: each step is tried again, alone."""
+    size = (await file._database.fetch(text("PRAGMA page_count")))[0][0]
+
+    def limit(transaction: Transaction) -> None:
+        transaction.fetch(text(f"PRAGMA max_page_count = {size + 3}"))
+
+    def fill(transaction: Transaction) -> None:
+        transaction.execute(text("INSERT INTO handrail_settings VALUES ('big', zeroblob(1000000))"))
+
+    await file._database.run(limit)
+    found = await asyncio.gather(
+        *map(file._database.run, [insert_setting("a"), fill, insert_setting("b")]), return_exceptions=True
+    )
+
+    assert (found[0], found[2]) == ("a", "b")
+    assert isinstance(found[1], StoreError)
+    assert "OperationalError" in str(found[1])
+    assert {"a", "b"} <= await names(file)
+    assert "big" not in await names(file)
+
+
+async def test_when_a_shared_commit_fails_each_step_is_tried_alone_and_is_told_its_own_outcome(
+    file: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, commits = sqlite_threads._command, 0
+
+    def fail_the_first_two_commits(connection: sqlite3.Connection, sql: str) -> None:
+        nonlocal commits
+        if sql == "COMMIT":
+            commits += 1
+            if commits <= 2:
+                raise sqlite_threads._wrap(sqlite3.OperationalError("disk I/O error"), sql)
+        command(connection, sql)
+
+    monkeypatch.setattr(sqlite_threads, "_command", fail_the_first_two_commits)
+    found = await asyncio.gather(
+        *map(file._database.run, [insert_setting("a"), insert_setting("b")]), return_exceptions=True
+    )
+
+    assert isinstance(found[0], StoreError)
+    assert found[1] == "b"
+    assert (await names(file)) & {"a", "b"} == {"b"}
+
+
+async def test_a_lock_of_another_process_is_waited_for_once_however_many_wait(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/a.db", timeout=0.3) as store:
+        other = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        with noted_commands() as commands:
+            steps = [insert_setting(f"n-{number}") for number in range(20)]
+            found = await asyncio.gather(*map(store._database.run, steps), return_exceptions=True)
+        other.execute("ROLLBACK")
+        other.close()
+
+        assert all(isinstance(one, StoreError) for one in found)
+        assert commands == ["BEGIN"]
+        assert await store._database.run(insert_setting("after")) == "after"
+
+
+# Who waits.
+
+
+async def test_nobody_hears_of_a_step_before_it_is_committed(file: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = sqlite_threads._command
+    committing, goes_on = threading.Event(), threading.Event()
+
+    def hold_the_commit(connection: sqlite3.Connection, sql: str) -> None:
+        if sql == "COMMIT":
+            committing.set()
+            goes_on.wait()
+        command(connection, sql)
+
+    monkeypatch.setattr(sqlite_threads, "_command", hold_the_commit)
+    entries = [an_entry(), an_entry()]
+    claims = [
+        asyncio.create_task(file.ledger.claim(entry, approval=None, approvals=file.approvals)) for entry in entries
+    ]
+    await asyncio.to_thread(committing.wait)
+
+    assert not any(claim.done() for claim in claims)
+    for entry in entries:
+        assert (await file.ledger.recall(session_id=entry.session_id, call_id=entry.call_id)).by_id is None
+    goes_on.set()
+    assert await asyncio.gather(*claims) == [True, True]
+
+
+async def test_a_step_whose_caller_was_cancelled_before_it_began_is_not_run(file: SqlStore) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    first = asyncio.create_task(file._database.run(lambda _: begun.set() or goes_on.wait()))
+    await asyncio.to_thread(begun.wait)
+    waiting = asyncio.create_task(file._database.run(insert_setting("late")))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    goes_on.set()
+    await first
+
+    assert waiting.cancelled()
+    assert "late" not in await names(file)
+
+
+async def test_a_claim_whose_caller_was_cancelled_while_it_ran_is_whole_and_can_be_settled(
+    file: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = sqlite_threads._command
+    committing, goes_on = threading.Event(), threading.Event()
+
+    def hold_the_commit(connection: sqlite3.Connection, sql: str) -> None:
+        if sql == "COMMIT":
+            committing.set()
+            goes_on.wait()
+        command(connection, sql)
+
+    monkeypatch.setattr(sqlite_threads, "_command", hold_the_commit)
+    entry = an_entry()
+    claiming = asyncio.create_task(file.ledger.claim(entry, approval=None, approvals=file.approvals))
+    await asyncio.to_thread(committing.wait)
+    claiming.cancel()
+    await asyncio.wait([claiming])
+    goes_on.set()
+
+    await file.ledger.settle(done(entry))
+    known = (await file.ledger.recall(session_id=entry.session_id, call_id=entry.call_id)).by_id
+    assert known is not None
+    assert known.state == "committed"
+
+
+async def test_reads_cannot_write_and_do_not_wait_for_writes(file: SqlStore) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    writing = asyncio.create_task(file._database.run(lambda _: begun.set() or goes_on.wait()))
+    await asyncio.to_thread(begun.wait)
+
+    assert "digest_key" in await names(file)
+    with pytest.raises(StoreError):
+        await file._database.fetch(text("DELETE FROM handrail_settings"))
+    goes_on.set()
+    await writing
+    assert "digest_key" in await names(file)
+
+
+async def test_a_slow_page_holds_up_no_look_up(file: SqlStore) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    connections = file._database._sqlite
+    assert connections is not None
+    page = asyncio.create_task(connections.read(lambda _: begun.set() or goes_on.wait()))
+    await asyncio.to_thread(begun.wait)
+
+    assert (await file.ledger.recall(session_id="s", call_id="c")).by_id is None
+    goes_on.set()
+    await page
+
+
+def test_a_store_that_nobody_closed_is_used_again_in_the_next_event_loop(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/a.db")
+
+    async def use(name: str) -> set[str]:
+        await store._database.run(insert_setting(name))
+        return await names(store)
+
+    asyncio.run(use("first"))
+    assert {"first", "second"} <= asyncio.run(use("second"))
+    asyncio.run(store.aclose())
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("handrail:sqlite")]
