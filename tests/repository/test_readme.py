@@ -27,3 +27,30 @@ def test_the_urls_of_the_project_lead_to_its_repository() -> None:
 
     assert {"Homepage", "Documentation", "Changelog", "Issues"} <= urls.keys()
     assert all(url.startswith("https://github.com/handrail/handrail") for url in urls.values())
+
+
+def test_every_promise_of_the_readme_has_a_link_to_a_test_or_a_figure() -> None:
+    section = (ROOT / "README.md").read_text().partition("## What you can rely on\n")[2].partition("\n## ")[0]
+    promises = re.split(r"^- ", section, flags=re.MULTILINE)[1:]
+
+    assert len(promises) >= 6
+    assert [one.partition(".")[0] for one in promises if not re.search(r"\]\[(tests|docs)/", one)] == []
+
+
+def test_the_readme_begins_with_what_it_is_a_picture_a_program_and_the_install_line() -> None:
+    text = (ROOT / "README.md").read_text()
+    first = text.partition("\n## ")[0]
+
+    assert first.index("It is for you if") < first.index("overview.svg") < first.index("```python")
+    assert first.index("```python") < first.index("pip install handrail") < first.index("docs/index.md")
+    assert "approval_required" in first
+    commands = re.findall(r"^\./scripts/\w+", text, re.MULTILINE)
+    assert commands[:2] == ["./scripts/demo", "./scripts/test"]
+
+
+def test_the_readme_lists_the_examples_of_the_page() -> None:
+    listed = re.findall(r"^\| \[`(\w+)", (ROOT / "docs/examples.md").read_text(), re.MULTILINE)
+    readme = (ROOT / "README.md").read_text()
+
+    assert len(listed) >= 10
+    assert [name for name in listed if f"[examples/{name}" not in readme] == []
