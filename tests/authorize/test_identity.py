@@ -33,7 +33,7 @@ def ids(
 ) -> tuple[str, str]:
     """The identity of a call, and the key of its effect."""
     sent, context = ToolCall(id="c-1", name=tool.name, arguments_json=json.dumps(given_arguments)), at(**where)
-    built = digests.build_arguments(tool, sent, given_arguments, context, sent)
+    built = digests.read_call(tool, sent, context, sent, given_arguments)
     assert built.identity == digests.digest_identity(sent, context)
     assert built.key == built.full_key  # Nothing is filled in.
     return built.identity, built.key

@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, Final, cast
+from functools import cache
+from typing import Any, Final
 
 from msgspec import Struct
 from pydantic_core import from_json
@@ -62,18 +63,19 @@ class CallDigests:
 
     def digest_identity(self, sent_call: ToolCall, context: ToolContext[Any]) -> str:
         """The identity of a call as the model sent it, before any hook."""
-        return self._digest_sent(normalize_numbers(sent_call.arguments_json or "{}"), sent_call.name, context)
+        customer = "" if context.customer_id is None else f"c{context.customer_id}"
+        sent = normalize_numbers(sent_call.arguments_json or "{}")
+        return self._digest(_write_sent(_write_scope(sent_call.name, context), customer, sent))[0]
 
     def read_call(
-        self, tool: Tool[..., Any], call: ToolCall, context: ToolContext[Any], sent_call: ToolCall
+        self, tool: Tool[..., Any], call: ToolCall, context: ToolContext[Any], sent_call: ToolCall, value: Any = None
     ) -> CallArguments:
-        """Validate a call's arguments, and compute what follows from them; raises what the tool's parser raises."""
-        return self.build_arguments(tool, call, tool.parse(call.arguments_json), context, sent_call)
+        """Validate a call's arguments, and compute what follows from them; raises what the tool's parser raises.
 
-    def build_arguments(
-        self, tool: Tool[..., Any], call: ToolCall, value: Any, context: ToolContext[Any], sent_call: ToolCall
-    ) -> CallArguments:
-        """A call with its validated arguments, also as JSON values, with their digest and their keys."""
+        `value` are the validated arguments, if they are known already: what was authorised is not parsed again.
+        """
+        if value is None:
+            value = tool.parse(call.arguments_json)
         arguments = tool.dump(value)
         # First all texts, then all digests.
         full, changed = write_arguments(tool, call, value, arguments)
@@ -84,28 +86,30 @@ class CallDigests:
             full_key = full
         lock_key = None if tool.lock_key is None else compute_key(tool.lock_key, tool, call, value, arguments)
         scope = _write_scope(tool.name, context)
-        digest = self._digest(scope + full)
+        customer = "" if context.customer_id is None else f"c{context.customer_id}"
         # A session never equals a customer of the same name.
-        owner = f"s{context.session_id}" if context.customer_id is None else f"c{context.customer_id}"
-        scope = f"{scope}{len(owner)},{owner}"
+        owner = customer or f"s{context.session_id}"
+        effect = f"{scope}{len(owner)},{owner}"
         if tool.repeatable:
-            scope = f"{scope}{len(context.session_id)},{context.session_id}{len(call.id)},{call.id}"
-        full_digest = self._digest(scope + full_key)
+            effect = f"{effect}{len(context.session_id)},{context.session_id}{len(call.id)},{call.id}"
+        sent_scope = scope if sent_call.name == tool.name else _write_scope(sent_call.name, context)
+        identity, digest, full_digest, *changed_digest = self._digest(
+            _write_sent(sent_scope, customer, sent),
+            scope + full,
+            effect + full_key,
+            *(() if changed == full_key else (effect + changed,)),
+        )
         return CallArguments(
             call=call,
             sent_call=sent_call,
             value=value,
             arguments=arguments,
-            identity=self._digest_sent(sent, sent_call.name, context),
+            identity=identity,
             digest=digest,
-            key=full_digest if changed == full_key else self._digest(scope + changed),
+            key=changed_digest[0] if changed_digest else full_digest,
             full_key=full_digest,
             lock_key=lock_key,
         )
-
-    def _digest_sent(self, sent: str, name: str, context: ToolContext[Any]) -> str:
-        customer = "" if context.customer_id is None else f"c{context.customer_id}"
-        return self._digest(f"{_write_scope(name, context)}{len(customer)},{customer}{sent}")
 
     def digest_for_approval(
         self, tool: Tool[..., Any], call: ToolCall, value: Any, arguments: dict[str, Any], context: ToolContext[Any]
@@ -115,7 +119,7 @@ class CallDigests:
         definition = tool.definition_digest
         customer = "" if context.customer_id is None else f"c{context.customer_id}"
         scope = f"{_write_scope(tool.name, context)}{definition},{len(customer)},{customer}"
-        return self._digest(scope + full)
+        return self._digest(scope + full)[0]
 
     def digest_secret(self, secret: bytes) -> str:
         """What stands for a secret in arguments: the same for the same secret, and it says nothing about it."""
@@ -123,10 +127,14 @@ class CallDigests:
         digest.update(b"secret," + secret)
         return digest.hexdigest()
 
-    def _digest(self, text: str) -> str:
-        digest = (self._keyed or self.load_key()).copy()
-        digest.update(text.encode("utf-8", "surrogatepass"))
-        return digest.hexdigest()
+    def _digest(self, *texts: str) -> list[str]:
+        keyed = self._keyed or self.load_key()
+        digests: list[str] = []
+        for text in texts:
+            digest = keyed.copy()
+            digest.update(text.encode("utf-8", "surrogatepass"))
+            digests.append(digest.hexdigest())
+        return digests
 
 
 def _write_scope(name: str, context: ToolContext[Any]) -> str:
@@ -135,13 +143,17 @@ def _write_scope(name: str, context: ToolContext[Any]) -> str:
     return f"{VERSION},{len(name)},{len(tenant)},{name}{tenant}"
 
 
+def _write_sent(scope: str, customer: str, sent: str) -> str:
+    return f"{scope}{len(customer)},{customer}{sent}"
+
+
 def write_arguments(tool: Tool[..., Any], call: ToolCall, value: Any, arguments: dict[str, Any]) -> tuple[str, str]:
     """Validated arguments as canonical text: all values, and those that differ from their defaults.
 
     Numbers are written by value, and secrets with theirs: the texts are for digests only.
     """
     if tool.write_forms is not None:
-        return tool.write_forms(value, call.arguments_json)
+        return tool.write_forms(value, call.arguments_json, arguments)
     text = normalize_canonical(canonical_json(arguments))
     return text, text
 
@@ -150,12 +162,13 @@ def compute_key(
     key: tuple[str, ...] | KeyOf, tool: Tool[..., Any], call: ToolCall, value: Any, arguments: dict[str, Any]
 ) -> str:
     """The value of a tool's `key` or `lock_key`, as canonical JSON; it is computed from all arguments."""
-    compute = _select(cast("tuple[str, ...]", key)) if isinstance(key, tuple) else key
+    compute = key if callable(key) else _select(key)
     text = canonical_json(compute(arguments))
     if _MASK in text:  # A secret as JSON: two secrets would have one key.
         text = canonical_json(compute({**arguments, **from_json(write_arguments(tool, call, value, arguments)[0])}))
     return normalize_canonical(text)
 
 
+@cache
 def _select(names: tuple[str, ...]) -> KeyOf:
     return lambda arguments: list(map(arguments.get, names))

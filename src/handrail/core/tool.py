@@ -112,7 +112,7 @@ class Tool(Generic[P, R]):
     """The parsers that `parse` is selected from, by `read_only` and `coerce`; None for a custom `parse`."""
     dump: Callable[[Any], dict[str, Any]]
     """Converts validated arguments to JSON values, with defaults: what keys, locks and policies see."""
-    write_forms: Callable[[Any, str], tuple[str, str]] | None = field(default=None, repr=False)
+    write_forms: Callable[[Any, str, Any], tuple[str, str]] | None = field(default=None, repr=False)
     """Writes validated arguments, parsed from a text, as two canonical texts: all values, and those that differ from
     their defaults. None for arguments that are JSON values, with nothing filled in."""
     is_async: bool = True

@@ -275,7 +275,11 @@ def build_from_model(
         parse_strict=build_parser(partial(validate, strictly=True), names=tuple(schema.get("properties", {}))),
         dump=dump,
         dump_sent=lambda instance: instance.model_dump(**form, exclude_defaults=True),
-        write_forms=build_forms(model.__pydantic_serializer__.to_python, model.__pydantic_core_schema__),
+        write_forms=build_forms(
+            model.__pydantic_serializer__.to_python,
+            model.__pydantic_core_schema__,
+            uses_dump=model.model_dump is pydantic.BaseModel.model_dump,
+        ),
     )
 
     def build_result(returned: Any) -> ToolResult:

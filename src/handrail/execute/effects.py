@@ -28,7 +28,16 @@ from handrail.execute.handlers import HandlerRunner, Outcome
 from handrail.execute.ledger import Entry, Ledger, LedgerDecision, LedgerReader, is_same_decision
 from handrail.execute.recall import CallRecall
 from handrail.execute.results import CallResults, describe_duplicate, replay
-from handrail.execute.running import GRACE, CallStopped, EffectCall, RunningCall, RunningCalls, start_task
+from handrail.execute.running import (
+    GRACE,
+    STARTS_AT_ONCE,
+    CallStopped,
+    EffectCall,
+    RunningCall,
+    RunningCalls,
+    start_task,
+    yield_once,
+)
 from handrail.execute.scheduler import CallRef, LocksCrossed, Scheduler, current_scope
 from handrail.execute.settlement import Settlement
 from handrail.execute.takeover import Takeover
@@ -146,13 +155,16 @@ class EffectRunner:
             budget=TimeBudget(self._overhead_timeout),
             started=started,
         )
-        self._events.emit_accepted(call, context)
+        if self._events.has_listeners:
+            self._events.emit_accepted(call, context)
         loop = self._running.add(running)
         running.on_stuck = lambda: self._give_up(effect)
         running.task = start_task(loop, self._run_task(effect), f"handrail:{context.session_id}:{call.id}")
-        if running.result is not None:  # It never had to wait.
-            return running.result
         try:
+            if running.result is None and not STARTS_AT_ONCE:
+                await yield_once()
+            if running.result is not None:  # It never had to wait.
+                return running.result
             return await running.result_future()
         except asyncio.CancelledError:
             self._stop_abandoned(effect)
@@ -274,7 +286,8 @@ class EffectRunner:
             effect.actual = effect.sent
             if authorization.call is not effect.sent.call:
                 known = await self._apply_changes(effect, authorization, known, admission)
-            await self._wait_for_turn(effect, admission)
+            if self._is_limited or not effect.queue_entry.is_granted or running.stopped_by is not None:
+                await self._wait_for_turn(effect, admission)
             entry = self._build_entry(effect, known, authorization.approval)
             if self._is_written:
                 entry = await self._redact_entry(entry, effect.actual)
@@ -375,8 +388,8 @@ class EffectRunner:
         """Give the call the arguments of its approver: keyed, locked and looked up in the ledger like new ones."""
         tool = effect.tool
         with refuse_on_error(tool.name):
-            actual = self._digests.build_arguments(
-                tool, authorization.call, authorization.value, effect.context, effect.sent.sent_call
+            actual = self._digests.read_call(
+                tool, authorization.call, effect.context, effect.sent.sent_call, authorization.value
             )
         effect.actual = actual
         if actual.lock_key != effect.queue_entry.lock_key:
@@ -515,7 +528,10 @@ class EffectRunner:
                 outcome = found if isinstance(found, Outcome) else structs.replace(outcome, verified=found)
         if not running.has_begun and approval is not None:
             await self._restore_approval(approval)
-        is_recorded = await self._settlement.settle_within(entry, outcome, effect.budget)
+        if self._is_immediate:
+            is_recorded = await self._settlement.settle(entry, outcome)
+        else:
+            is_recorded = await self._settlement.settle_within(entry, outcome, effect.budget)
         return outcome.result if is_recorded else structs.replace(outcome.result, recorded=False)
 
     async def _restore_approval(self, approval: Approval) -> None:

@@ -309,6 +309,8 @@ def decide_from_ledger(
     repeat_window: float,
 ) -> LedgerDecision:
     """What to do with a call, given the entry with its id and the newest entries with its keys."""
+    if recalled is _NOTHING_RECALLED:  # Most calls are new.
+        return _NOTHING_KNOWN
     if recalled.by_id is not None:
         return _decide_by_id(recalled.by_id, identity=identity, now=now)
     entry = _select_entry(recalled, now)

@@ -93,7 +93,10 @@ class RunQueue(Struct, eq=False):
         self.active -= 1
         if not self.active:
             self.is_exclusive = False
-        self.admit_waiting()
+        if self.waiting:
+            self.admit_waiting()
+        elif not self.active and self.owner.get(self.key) is self:
+            del self.owner[self.key]
 
     def admit_waiting(self) -> None:
         """Admit as many waiting calls as can run now. An empty queue is forgotten."""

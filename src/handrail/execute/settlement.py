@@ -175,9 +175,10 @@ class Settlement:
 
     async def settle(self, entry: Entry, outcome: Outcome, retry_delays: tuple[float, ...] = _RETRY_DELAYS) -> bool:
         """Write the outcome of a call, and try again if the ledger cannot be reached; returns whether it is written."""
-        recorded = await self._redactor.run_aside(
-            lambda: self._to_record(outcome.result), is_long=self._is_written and _is_long(outcome)
-        )
+        if self._is_written and _is_long(outcome):
+            recorded = await self._redactor.run_aside(lambda: self._to_record(outcome.result), is_long=True)
+        else:
+            recorded = self._to_record(outcome.result)
         if outcome.verified is not None:
             recorded = structs.replace(recorded, verified=outcome.verified)
         settled = settle_entry(entry, _STATES[outcome.happened], recorded, now=time.time())

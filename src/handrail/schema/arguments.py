@@ -23,8 +23,8 @@ from handrail.schema.number_text import NumberText, write_json
 # Pydantic loads its parts on first use. Naming them as attributes (`pydantic.TypeAdapter`) instead of importing them
 # keeps `from handrail import tool` about as cheap as `import pydantic`.
 
-ArgumentForms = Callable[[Any, str], tuple[str, str]]
-"""Takes validated arguments and the JSON text that they were parsed from; returns both forms of them.
+ArgumentForms = Callable[[Any, str, Any], tuple[str, str]]
+"""Takes validated arguments, the JSON text that they were parsed from, and what `dump` made of them; returns two forms.
 
 The first has all values, except those that a `default_factory` made; the second also leaves out what equals its static
 default, at every depth. Numbers are written by value, and secrets with their values: the texts go only into keyed
@@ -111,7 +111,7 @@ def build_from_annotations(annotations: Mapping[str, Any], *, forbid_extra: bool
         parse_strict=build_parser(partial(validate_strictly, adapter.validator.validate_json, dump), names=names),
         dump=dump,
         dump_sent=dump_sent if '"number"' in json.dumps(schema) else None,
-        write_forms=build_forms(to_python, adapter.core_schema),
+        write_forms=build_forms(to_python, adapter.core_schema, uses_dump=True),
         hidden_field=find_hidden_field(adapter.core_schema),
     )
 
@@ -261,13 +261,16 @@ def _to_json(value: Any) -> Any:
 _VALUES: Final = msgspec.json.Encoder(order="deterministic", decimal_format="number", enc_hook=_to_json)
 
 
-def build_forms(to_python: Callable[..., Any], core_schema: Any) -> ArgumentForms:
-    """Build the forms of a type, from the serializer and the core schema that Pydantic made of it."""
+def build_forms(to_python: Callable[..., Any], core_schema: Any, *, uses_dump: bool) -> ArgumentForms:
+    """Build the forms of a type, from the serializer and the core schema that Pydantic made of it.
+
+    With `uses_dump`, the tool's `dump` is this serializer: what it made of plain values is not made again.
+    """
     kinds, has_serializers, has_factories = _read_core_schema(core_schema)
     options: dict[str, Any] = {"by_alias": True, "warnings": False}
     # A value that is not the same in JSON (a Decimal, a secret, a set) is dumped as it is, and written by `_VALUES`.
     options["mode"] = "json" if kinds <= _PLAIN_TYPES and not has_serializers else "python"
-    has_defaults = "default" in kinds
+    has_defaults, is_dumped = "default" in kinds, uses_dump and options["mode"] == "json"
 
     def dump(value: Any, **more: Any) -> Any:
         try:
@@ -275,8 +278,8 @@ def build_forms(to_python: Callable[..., Any], core_schema: Any) -> ArgumentForm
         except TypeError:  # A set of models: as Python values these are dicts, which no set can hold.
             return to_python(_open_sets(value), **options, **more)
 
-    def write_forms(value: Any, sent: str) -> tuple[str, str]:
-        everything = dump(value)
+    def write_forms(value: Any, sent: str, dumped: Any) -> tuple[str, str]:
+        everything = dumped if is_dumped else dump(value)
         changed = dump(value, exclude_defaults=True) if has_defaults else everything
         if has_factories:
             source = _decode_object(sent)
@@ -373,20 +376,16 @@ def refuse_ambiguous(text: str) -> None:
     Parsers disagree about both, so that what was authorised might not be what runs. Read-only tools take the last of
     two equal keys.
     """
-    if len(text) > _MAX_QUICK_CHARS or not _is_certainly_unambiguous(text):
-        _decode(text, _UNAMBIGUOUS_DECODER)
-
-
-def _is_certainly_unambiguous(text: str) -> bool:
-    """Whether a short text is certainly unambiguous; any other text is decoded by the slower decoder.
-
-    Every string has two quotes. If the decoded value has as many strings as the text has pairs of quotes, no key was
-    dropped in favour of an equal one.
-    """
-    try:
-        return text.count('"') == 2 * _count_strings(_QUICK_DECODER.decode(text))
-    except (msgspec.DecodeError, UnicodeError, RecursionError, _NotFinite):
-        return False
+    if len(text) <= _MAX_QUICK_CHARS:
+        # Every string has two quotes. If the decoded value has as many strings as the text has pairs of quotes, no key
+        # was dropped in favour of an equal one. Any other text is decoded by the slower decoder.
+        try:
+            is_unambiguous = text.count('"') == 2 * _count_strings(_QUICK_DECODER.decode(text))
+        except (msgspec.DecodeError, UnicodeError, RecursionError, _NotFinite):
+            is_unambiguous = False
+        if is_unambiguous:
+            return
+    _decode(text, _UNAMBIGUOUS_DECODER)
 
 
 class _NotFinite(Exception):
