@@ -1,4 +1,4 @@
-"""Each promise of the four source documents, as one line of data with an id.
+"""Each promise of the four source documents, and of the gateway, as one line of data with an id.
 
 A test that proves a promise says so: `@pytest.mark.proves("TC-12")`; `tests/repository/test_requirements.py` holds the two
 together. The text says what Handrail does, which is the right thing where a document is wrong; the `-D` ids are those
@@ -12,7 +12,7 @@ places, numbered as in the list of known defects. An id is never used again for 
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-Source = Literal["harness", "phone", "guided", "toolcall", "defect"]
+Source = Literal["harness", "phone", "guided", "toolcall", "gateway", "defect"]
 Subject = Literal["executor", "providers and conversation", "phone", "guided", "sources", "service"]
 
 
@@ -382,6 +382,26 @@ TOOLCALL_DEFECTS = (
     R("TC-D6", "defect", "A `model_tool_*` setting with an annotation is refused when the class is defined, with the reason."),
 )
 
+GATEWAY = (
+    R("GW-01", "gateway", "A gateway serves the tools of several sources as one MCP server; a source that is down appears when it is back."),
+    R("GW-02", "gateway", "Only a key of a caller can call, as its holder and for its tenant, whatever the client says; a revoked key cannot."),
+    R("GW-03", "gateway", "A call that an operator has to approve waits for it, for 55 seconds at most, and gets its result in the same request if it is approved in time."),
+    R("GW-04", "gateway", "A call whose approval came too late for its request runs when it is sent again, once."),
+    R("GW-05", "gateway", "A client that lost the response and sends the call again gets the recorded result; equal calls at once are one question and one effect."),
+    R("GW-06", "gateway", "A gateway that is killed at any point loses no call and repeats no effect."),
+    R("GW-07", "gateway", "What the policy denies is not listed, and a call of it is an ordinary failed result."),
+    R("GW-08", "gateway", "A yes given at the client is the customer's, and never an operator's."),
+    R("GW-09", "gateway", "A tool whose definition has changed is held until somebody agrees to it, and the pages show what changed."),
+    R("GW-10", "gateway", "A policy file that is changed counts from the next call on; a broken one changes nothing."),
+    R("GW-11", "gateway", "With a policy file, an operator is asked where no rule applies."),
+    R("GW-12", "gateway", "An error in the gateway's file names the line and the field; a secret in it is refused and not repeated."),
+    R("GW-13", "gateway", "The console shows nothing without a key, and then only what belongs to the key's tenant; a viewer changes nothing."),
+    R("GW-14", "gateway", "Who decides in the console is the key's holder; the second of two is told who was faster, and nothing is decided twice."),
+    R("GW-15", "gateway", "A form of another page, site or session changes nothing, and a hostile text is text on every page."),
+    R("GW-16", "gateway", "A question and a doubt are sent to whoever is configured, without their arguments unless that is wanted; a receiver that hangs delays no call."),
+    R("GW-17", "gateway", "`handrail why` says of a call which rule, person or entry decided it, and tells nothing about another tenant's."),
+)
+
 # fmt: on
 
 REQUIREMENTS: tuple[Requirement, ...] = (
@@ -393,4 +413,5 @@ REQUIREMENTS: tuple[Requirement, ...] = (
     *GUIDED_DEFECTS,
     *TOOLCALL,
     *TOOLCALL_DEFECTS,
+    *GATEWAY,
 )

@@ -49,6 +49,7 @@ async def approve_next(desk: Desk, **decision: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.proves("GW-03")
 async def test_a_call_that_is_approved_in_time_gets_its_result_in_the_same_request(mode: str, store: SqlStore) -> None:
     bank = Bank()
     async with (
@@ -104,6 +105,7 @@ async def test_a_denial_is_told_to_the_call_that_was_denied_and_the_next_one_is_
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.proves("GW-05")
 async def test_a_client_that_loses_the_response_gets_the_recorded_result(mode: str, store: SqlStore) -> None:
     bank = Bank()
     bank.may_end.clear()
@@ -142,6 +144,7 @@ async def test_an_effect_that_has_begun_is_not_cut_off_when_its_client_leaves(st
     assert bank.paid == [5]
 
 
+@pytest.mark.proves("GW-05")
 async def test_equal_calls_at_once_are_one_question_and_one_effect(store: SqlStore) -> None:
     bank = Bank()
     async with (
@@ -170,6 +173,7 @@ async def test_a_failed_call_can_be_sent_again_and_is_asked_about_again(store: S
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.proves("GW-07")
 async def test_what_is_denied_is_not_listed_and_a_call_of_it_is_an_ordinary_result(mode: str, store: SqlStore) -> None:
     @tool(read_only=True)
     def look() -> str:
@@ -192,6 +196,7 @@ async def test_what_is_denied_is_not_listed_and_a_call_of_it_is_an_ordinary_resu
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.proves("GW-08")
 async def test_a_yes_at_the_client_is_the_customers_and_never_the_operators(mode: str, store: SqlStore) -> None:
     questions: list[str] = []
 
@@ -212,6 +217,7 @@ async def test_a_yes_at_the_client_is_the_customers_and_never_the_operators(mode
     assert "does not support elicitation" in refused
 
 
+@pytest.mark.proves("GW-02")
 async def test_a_call_is_the_key_holders_and_their_tenants_whatever_the_client_says(store: SqlStore) -> None:
     seen: list[ToolContext[Any]] = []
 
@@ -242,6 +248,7 @@ async def test_one_persons_effect_is_known_under_another_key_of_theirs_and_anoth
 
 
 @pytest.mark.parametrize("wait", [-1, 55.5, float("nan")])
+@pytest.mark.proves("GW-03")
 async def test_a_connection_is_never_held_for_longer_than_55_seconds(wait: float, store: SqlStore) -> None:
     with pytest.raises(ConfigError, match="approval_wait must be 0 to 55 seconds"):
         build_app(Executor(store=store), store=store, approval_wait=wait)

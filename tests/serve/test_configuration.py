@@ -43,6 +43,7 @@ CONTEXT = ToolContext(session_id="s")
         ("sources: {a: {openapi: x, command: [y]}}", "sources.a.command: unknown field"),
     ],
 )
+@pytest.mark.proves("GW-12")
 def test_an_error_in_the_file_names_the_line_and_the_field(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "gateway.yaml").write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -50,6 +51,7 @@ def test_an_error_in_the_file_names_the_line_and_the_field(text: str, problem: s
     assert problem in str(caught.value)
 
 
+@pytest.mark.proves("GW-12")
 def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "gateway.yaml").write_text("sources: {shop: {url: 'https://a.example/mcp', bearer: s3cr3t-token}}")
     config = load_gateway_config(tmp_path / "gateway.yaml")
@@ -68,6 +70,7 @@ API: dict[str, Any] = {
 }
 
 
+@pytest.mark.proves("GW-01")
 async def test_several_sources_are_one_gateway_and_one_that_is_down_appears_later(tmp_path: Path) -> None:
     listener = bind()  # Nobody answers there yet.
     url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
@@ -100,6 +103,7 @@ sources:
             assert "120" in text_of(await client.call_tool("bank__balance", {"account": "a"}))
 
 
+@pytest.mark.proves("GW-09")
 async def test_a_changed_definition_is_held_and_the_pages_say_so(tmp_path: Path) -> None:
     pins, journal = tmp_path / "pins.json", tmp_path / "journal"
     text = f"store: STORE\nsources: {{shop: {write_shop(journal, trusted=True, pins='pins.json')}}}"
@@ -119,6 +123,7 @@ async def test_a_changed_definition_is_held_and_the_pages_say_so(tmp_path: Path)
         assert '- "description": "Give a little money back."' in page
 
 
+@pytest.mark.proves("GW-10")
 async def test_a_broken_policy_file_changes_nothing_and_a_good_one_counts_from_the_next_call_on(
     tmp_path: Path, store: SqlStore
 ) -> None:
@@ -141,6 +146,7 @@ async def test_a_broken_policy_file_changes_nothing_and_a_good_one_counts_from_t
     assert not executor.is_denied("pay", CONTEXT)
 
 
+@pytest.mark.proves("GW-11")
 async def test_with_a_policy_file_the_operator_is_asked_where_no_rule_applies(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text("rules: [{deny: other}]\n")
     decision = load_gateway_policy(tmp_path / "policy.yaml").decide(pay, {"amount": 5}, CONTEXT)
@@ -165,6 +171,7 @@ async def test_a_tool_is_denied_if_no_call_of_it_could_run(rules: list[Rule], is
     assert executor.is_denied("pay", ToolContext(session_id="s", tenant_id="acme")) is is_denied
 
 
+@pytest.mark.proves("GW-02")
 async def test_only_the_keys_of_callers_call_and_a_revoked_one_does_not(tmp_path: Path) -> None:
     text = f"store: STORE\nsources: {{shop: {write_shop(tmp_path / 'journal')}}}"
     async with open_file_desk(tmp_path, text) as desk, httpx2.AsyncClient(base_url=desk.url) as http:

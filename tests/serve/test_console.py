@@ -57,6 +57,7 @@ async def executor(store: SqlStore) -> Executor:
     return Executor([pay, note], policy=Policy(asks="operator"), store=store)
 
 
+@pytest.mark.proves("GW-13")
 async def test_nobody_sees_a_page_without_a_key(store: SqlStore, executor: Executor) -> None:
     async with open_desk(executor, store) as desk, Browser(desk.url) as stranger:
         for path in (
@@ -98,6 +99,7 @@ async def test_signing_in_leads_back_to_the_page_and_to_no_other_host(store: Sql
             assert answer.url.path == "/decide"
 
 
+@pytest.mark.proves("GW-15")
 async def test_a_form_of_another_page_or_session_changes_nothing(store: SqlStore, executor: Executor) -> None:
     token = await ask(store, executor)
     async with open_desk(executor, store) as desk, desk.sign_in() as ann, desk.sign_in(who="bob") as bob:
@@ -107,6 +109,7 @@ async def test_a_form_of_another_page_or_session_changes_nothing(store: SqlStore
         assert (await store.approvals.pending())[0].token == token
 
 
+@pytest.mark.proves("GW-13")
 async def test_a_viewer_sees_and_changes_nothing(store: SqlStore, executor: Executor) -> None:
     token = await ask(store, executor)
     async with open_desk(executor, store) as desk, desk.sign_in("viewer", "vic") as vic:
@@ -129,6 +132,7 @@ async def test_a_revoked_key_ends_its_sessions(store: SqlStore, executor: Execut
                 await asyncio.sleep(0.1)
 
 
+@pytest.mark.proves("GW-13")
 async def test_every_page_shows_the_rows_of_the_keys_tenant_only(store: SqlStore, executor: Executor) -> None:
     tokens = {
         tenant: await ask(store, executor, f"c-{tenant}", context={"tenant_id": tenant, "session_id": f"s-{tenant}"})
@@ -151,6 +155,7 @@ async def test_every_page_shows_the_rows_of_the_keys_tenant_only(store: SqlStore
     assert {one.token for one in await store.approvals.pending()} == set(tokens.values())
 
 
+@pytest.mark.proves("GW-14")
 async def test_who_decides_is_the_keys_holder_and_the_second_is_told_who_was_faster(
     store: SqlStore, executor: Executor
 ) -> None:
@@ -200,6 +205,7 @@ async def test_arguments_that_are_sent_back_unchanged_are_no_change(store: SqlSt
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.proves("GW-15")
 async def test_hostile_texts_are_text_on_every_page(text: str, store: SqlStore, executor: Executor) -> None:
     name = text[:200].replace("\ud800", "\ufffd").replace("\0", "")  # Ids are what a database can store.
     context = {"session_id": "s-1", "customer_id": name}

@@ -28,6 +28,7 @@ async def test_what_an_error_of_a_server_means_is_said_in_the_file(errors: str, 
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.proves("GW-04")
 async def test_a_call_waits_for_an_operator_and_runs_once_when_it_is_sent_again(mode: str, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     async with (

@@ -91,6 +91,7 @@ async def refund(url: str, secret: str, orders: list[int], answers: dict[int, st
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
+@pytest.mark.proves("GW-06")
 async def test_kills_at_random_points_lose_no_call_and_repeat_no_effect(tmp_path: Path) -> None:
     count = int(os.environ.get("HANDRAIL_TEST_CALLS") or 200)
     gateway = KilledGateway(tmp_path)

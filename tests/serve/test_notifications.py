@@ -75,6 +75,7 @@ async def send(executor: Executor, call_id: str, name: str = "pay", tenant: str 
     return await executor.run(call, ToolContext(session_id="s", tenant_id=tenant, customer_id="cus"))
 
 
+@pytest.mark.proves("GW-16")
 async def test_a_question_is_sent_with_its_link_and_without_its_arguments(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ async def test_a_receiver_that_fails_is_tried_again_and_then_the_audit_says_so(s
     assert failed == [("notification_failed", "status 500"), ("notification_failed", "status 404")]
 
 
+@pytest.mark.proves("GW-16")
 async def test_a_receiver_that_hangs_delays_no_call(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("handrail.serve.notify._MAX_WAITING", 3)
     heard: list[Event] = []

@@ -85,6 +85,7 @@ def shop(store: SqlStore, tmp_path: Path) -> Shop:
     return Shop(store, tmp_path)
 
 
+@pytest.mark.proves("GW-17")
 async def test_a_rule_that_is_too_wide(shop: Shop) -> None:
     await shop.send("c", "pay", '{"to": "x", "amount": 500}')
     told = await shop.explain("c")
@@ -186,6 +187,7 @@ async def test_a_circuit_breaker_that_is_open(has_values: bool, tmp_path: Path) 
         assert "the values are not stored" in told["The model read"]
 
 
+@pytest.mark.proves("GW-17")
 async def test_nothing_is_told_about_another_tenants_call(store: SqlStore) -> None:
     executor = Executor([], policy=Policy(), store=store)
     await executor.run(ToolCall(id="c", name="x"), ToolContext(session_id="s", tenant_id="acme"))
