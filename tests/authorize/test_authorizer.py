@@ -240,3 +240,21 @@ async def test_observing_still_runs_the_same_call_once() -> None:
     await executor.run(call("act", "c-2"), at())
 
     assert ran == ["act"]
+
+
+@both
+@pytest.mark.parametrize("rule", [Rule.allow("*"), Rule.deny("*"), Rule.allow("*", where={"n": 1})])
+async def test_a_question_that_the_policy_now_decides_is_withdrawn(name: str, rule: Rule) -> None:
+    executor = Executor([look, act], policy=Policy([Rule.ask("*", by="operator")]))
+    asked = await executor.run(call(name, "c-1", n=1), at())
+    other = await executor.run(call(name, "c-2", n=2), at())
+    assert asked.approval is not None
+    assert other.approval is not None
+
+    executor.replace_policy(Policy([rule]))
+    await executor.run(call(name, "c-1", n=1), at())
+
+    assert [approval.call_id for approval in await executor.approvals.pending()] == ["c-2"]
+    known = await executor.approvals.get(asked.approval.token)
+    assert known is not None
+    assert known.state == "withdrawn"

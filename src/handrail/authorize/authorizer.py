@@ -30,6 +30,9 @@ GetArguments = Callable[[], dict[str, Any]]
 """The validated arguments as JSON values; only built where something looks at them."""
 
 _MAX_NOTES = 1_000
+_MAX_ASKED = 10_000
+_WITHDRAWAL_TIMEOUT = 2.0
+"""Seconds that a call waits until a question about it, which nobody needs an answer to any more, is withdrawn."""
 
 
 class Refusal(Exception):
@@ -98,6 +101,8 @@ class Authorizer:
         self._has_warned_of_turn = False
         self._noted: set[str] = set()
         """Tools that no rule is about, and that were logged."""
+        self.asked: dict[tuple[str, str], None] = {}
+        """The calls, by session and id, that somebody was asked about here and that are not decided yet."""
         self.has_hooks = bool(self._hooks)
         """Whether some hook looks at every call."""
 
@@ -117,6 +122,8 @@ class Authorizer:
         """Allow the call, or raise `Refusal`."""
         if policy.always_allowed is not None and repetition is None and not call.ask_operator:
             authorization = Authorization(decision=policy.always_allowed, call=call, value=value)
+            if self.asked:
+                await self._withdraw_asked(call, context)
         else:
             with refuse_on_error(call.name):
                 authorization = await self._decide(policy, call, value, arguments, context, repetition)
@@ -182,6 +189,8 @@ class Authorizer:
             decision = _ask_about_repetition(decision, repetition, asks=policy.asks)
         if call.ask_operator and decision.action != "deny" and decision.by != "operator":
             decision = Decision(action="ask", by="operator", rule="ask_operator", reason=call.ask_operator)
+        if self.asked and decision.action != "ask":
+            await self._withdraw_asked(call, context)
         if decision.action == "allow":
             return Authorization(decision=decision, call=call, value=value)
         is_observed = self._observed is not None and self.is_observed(tool)
@@ -213,6 +222,16 @@ class Authorizer:
             log.info("somebody has to agree to every call of %s: %s", tool.name, decision.reason)
 
     # Approvals.
+
+    async def _withdraw_asked(self, call: ToolCall, context: ToolContext[Any]) -> None:
+        """Withdraw a question about a call that the policy now decides without an answer."""
+        if self.asked.pop((context.session_id, call.id), call) is not None:
+            return  # Nobody was asked.
+        try:
+            withdrawing = self._approvals.withdraw_pending(session_id=context.session_id, call_id=call.id)
+            await TimeBudget(_WITHDRAWAL_TIMEOUT).run(withdrawing)
+        except Exception:
+            log.exception("a question about %s could not be withdrawn", call.name)
 
     async def _find_approval(
         self,
@@ -255,6 +274,7 @@ class Authorizer:
             raise Refusal(failure_results.permission_denied(tool.name, denial), denial)
         is_approved = known.state == "approved"
         if is_approved and can_be_used(known, at=(context.turn, context.wakes), now=now):
+            self.asked.pop((context.session_id, call.id), None)
             return known
         if is_approved and not self._has_warned_of_turn:
             self._has_warned_of_turn = True
@@ -263,6 +283,10 @@ class Authorizer:
                 "in turn %d and is used in turn %d: raise ToolContext(turn=…) by 1 with every message of the customer",
                 *(tool.name, known.turn, context.turn),
             )
+        if known.call_id:
+            if len(self.asked) >= _MAX_ASKED:
+                del self.asked[next(iter(self.asked))]
+            self.asked[(context.session_id, known.call_id)] = None
         self._emit_decision(call, decision, context, origins=origins)
         reason = "" if decision.source == DEFAULT else decision.reason  # The default's reason is for the developer.
         raise Refusal(failure_results.approval_required(tool.name, decision, known, reason=reason), decision)

@@ -104,7 +104,7 @@ class ReadRunner:
         decision = compiled.decision
         try:
             value = compiled.tool.parse(call.arguments_json)
-            is_fast = compiled.is_fast and self._has_fast_path
+            is_fast = compiled.is_fast and self._has_fast_path and ref not in self._authorizer.asked
             scope = self._scheduler.open_scope_if_idle(ref) if is_fast else None
             if scope is not None:
                 outcome = await self._run_at_once(compiled, call, value, context, scope)
